@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError, Unavailable
-from mama_spark.malamute.protocol.extensions import NOTHING, AckRun, Extension, StoreOutcome
+from mama_spark.malamute.protocol.extensions import NO_EXTENSION, AckRun, Extension, StoreOutcome
 from mama_spark.services.malamute_broker.engines.jetstream import async_publisher, engine
 from mama_spark.services.malamute_broker.engines.jetstream.engine import JetStreamEngine
 from mama_spark.testing.engine_site import PATIENCE
@@ -86,8 +86,8 @@ def test_a_message_that_the_server_does_not_take_is_refused_and_the_others_are_s
     engines: Make,
 ) -> None:
     one = engines()
-    one.engine.accept("w", b"", b"a", [b"x" * 2_000_000], NOTHING)
-    one.engine.accept("w", b"", b"b", [b"x"], NOTHING)
+    one.engine.accept("w", b"", b"a", [b"x" * 2_000_000], NO_EXTENSION)
+    one.engine.accept("w", b"", b"b", [b"x"], NO_EXTENSION)
     one.engine.accept("w", b"", b"c", [b"x"], Extension(message_id=b"i" * 65_535))
     assert one.sync() == (
         AckRun(StoreOutcome.REFUSED, 1),
@@ -148,7 +148,7 @@ def test_engines_over_one_stream_hear_each_other_in_one_order(engines: Make) -> 
     for each in (one, two):
         each.engine.compile("r", b"")
     for n in range(50):
-        (one, two)[n % 2].engine.accept("w", b"w", b"%d" % n, [b""], NOTHING)
+        (one, two)[n % 2].engine.accept("w", b"w", b"%d" % n, [b""], NO_EXTENSION)
         (one, two)[n % 2].engine.flush()
     assert one.taken(50) == two.taken(50) == list(range(1, 51))
 
@@ -222,7 +222,7 @@ def test_an_outage_longer_than_ids_are_recognised_ends_the_engine_rather_than_gu
         one.publish(b"a")
         monkeypatch.setattr(async_publisher, "ACK_TIMEOUT", 0.2)
         server.pause()
-        one.engine.accept("w", b"", b"b", [b""], NOTHING)
+        one.engine.accept("w", b"", b"b", [b""], NO_EXTENSION)
         with pytest.raises(Unavailable, match="nobody can say whether it is stored"):
             one.until(lambda: False)
         monkeypatch.setattr(engine, "CLOSE_TIMEOUT", 0.1)
@@ -239,7 +239,7 @@ def test_what_waits_when_the_connection_is_lost_is_sent_once_it_is_back(
         one.publish(b"a")
         server.kill()
         for n in range(100):
-            one.engine.accept("w", b"", b"%d" % n, [b""], NOTHING)
+            one.engine.accept("w", b"", b"%d" % n, [b""], NO_EXTENSION)
             one.engine.flush()
         outcome = one.engine.sync("w")
         assert callable(outcome)

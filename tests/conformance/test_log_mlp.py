@@ -22,7 +22,7 @@ from mama_spark.message import MessageBatch
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
 from mama_spark.services.malamute_broker.engines.durable.store_reader import store_path
-from mama_spark.services.malamute_broker.session.clients import SessionSettings
+from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.testing.log_suite import LogSite, LogSuite, everything, numbers, rows
 from mama_spark.testing.waiting import eventually
 
@@ -296,7 +296,7 @@ def test_a_reader_that_stops_costs_the_broker_little_and_others_nothing(broker: 
             log.append(some(500))
             assert len(numbers(log.read(0, 10_000))) == log.bounds().last
         machine = broker._loop.machine  # type: ignore[union-attr]
-        (client,) = [c for c in machine.clients.values() if c.address == b"lazy"]
+        (client,) = [c for c in machine.clients if c.address == b"lazy"]
         assert client.blocked
         assert client.replies.size < 10 * 2**20, "a few fetches, and not sixteen"
         got, answers = 0, 0

@@ -28,7 +28,7 @@ from mama_spark.sending.flight_batch import FlightBatch
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.engines import register
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
-from mama_spark.services.malamute_broker.session.clients import SessionSettings
+from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.testing.bridge_suite import PATIENCE, Answers, BridgeSuite, PublishedMessage, SuiteSetup, publish
 
 from tests.support.ports import lasting_port

@@ -24,7 +24,7 @@ from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Ok, Pong, decode, encode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, write
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.services.malamute_broker.session.clients import SessionSettings
+from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.testing.clocks import Clock
 from mama_spark.testing.waiting import until
 from zmq.auth.thread import ThreadAuthenticator

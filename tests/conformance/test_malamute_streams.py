@@ -19,7 +19,7 @@ from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.engines.durable.log import DurableLogs
-from mama_spark.services.malamute_broker.session.clients import SessionSettings
+from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.testing.bridge_suite import PATIENCE, Answers, publish
 
 from tests.support.examples import FULL

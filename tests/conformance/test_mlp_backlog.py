@@ -23,9 +23,9 @@ from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSett
 from mama_spark.services.malamute_broker.engines import register
 from mama_spark.services.malamute_broker.engines.commands import AcceptMessage, SyncOutcomes
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
-from mama_spark.services.malamute_broker.session import state_machine
-from mama_spark.services.malamute_broker.session.backlog import BEHIND, PACE, Backlog, BacklogPolicy
-from mama_spark.services.malamute_broker.session.clients import SessionSettings
+from mama_spark.services.malamute_broker.session.backlog import MAX_LAG, PACE, Backlog, BacklogPolicy
+from mama_spark.services.malamute_broker.session.settings import SessionSettings
+from mama_spark.services.malamute_broker.session.streams import stream_opener
 from mama_spark.testing.clocks import Clock
 from mama_spark.testing.waiting import until
 
@@ -118,7 +118,7 @@ def test_a_stuck_engine_holds_nobody_else_and_its_backlog_has_a_limit(
     assert (b"w" in site.broker.clients()) is (behind is BacklogPolicy.DROP_NEWEST)
     STUCK.set()
     machine = site.broker._loop.machine
-    until(lambda: b"stuck" not in machine.full)
+    until(lambda: b"stuck" not in machine.streams.full)
     if behind is BacklogPolicy.DISCONNECT:
         assert writer.get() == Error(300, b"the stream does not keep up")
         assert writer.ask(commands.Ping()) == Error(500)
@@ -136,7 +136,7 @@ def test_a_stuck_engine_holds_nobody_else_and_its_backlog_has_a_limit(
 def test_those_who_come_and_go_add_no_more_than_a_limit_to_what_a_stuck_engine_owes(
     make: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state_machine, "MOST_AWAITED", 20)
+    monkeypatch.setattr(stream_opener, "MAX_AWAITED", 20)
     site = make(BacklogPolicy.DROP_NEWEST)
     writer = site.peer(b"w")
     assert writer.ask(commands.StreamWrite(b"stuck")) == Ok()
@@ -148,9 +148,9 @@ def test_those_who_come_and_go_add_no_more_than_a_limit_to_what_a_stuck_engine_o
         assert peer.ask(command) == Error(502, b"the stream does not keep up")
     loop = site.broker._loop
     assert loop is not None
-    assert len(loop.machine._awaited[b"stuck"]) <= 2 * 20, "and each leaves by a CANCEL"
+    assert len(loop.machine.engines._awaited[b"stuck"]) <= 2 * 20, "and each leaves by a CANCEL"
     STUCK.set()
-    until(lambda: not loop.machine._awaited[b"stuck"])
+    until(lambda: not loop.machine.engines._awaited[b"stuck"])
     assert peer.ask(commands.StreamRead(b"stuck", b"")) == Ok()
 
 
@@ -185,7 +185,7 @@ def test_whoever_is_held_is_not_silent(make: Callable[..., Site], monkeypatch: p
         for peer in (reader, writer):
             peer.send(commands.Ping())
     assert site.broker._loop is not None
-    assert site.broker._loop.held
+    assert site.broker._loop.reading_paused
     STUCK.set()
     got: list[int] = []
     while len(got) < sent:
@@ -225,7 +225,7 @@ def write_until_held(site: Site, writer: Peer, *pinging: Peer) -> int:
     loop = site.broker._loop
     assert loop is not None
     sent = 0
-    while not loop.held:
+    while not loop.reading_paused:
         writer.send(*(commands.StreamSend(b"%d" % n, [b"x" * 5000]) for n in range(sent, sent + 20)))
         for peer in pinging:
             peer.send(commands.Ping())
@@ -276,27 +276,27 @@ def test_the_bridge_takes_nothing_more_while_the_engine_is_stuck(make: Callable[
 def test_an_engine_that_goes_on_is_waited_for_and_one_that_stands_still_is_not() -> None:
     backlog = Backlog(limit=10_000)
     now = 0.0
-    for _ in range(BEHIND):
+    for _ in range(MAX_LAG):
         backlog.posted([AcceptMessage(None, b"", b"s", [b"x" * 100])], now)
     assert backlog.keeps_pace(now)
-    assert 0 < backlog.octets < BEHIND * 400
-    for waiting in range(BEHIND - 1, BEHIND // 2, -1):
+    assert 0 < backlog.octets < MAX_LAG * 400
+    for waiting in range(MAX_LAG - 1, MAX_LAG // 2, -1):
         now += PACE / 2
-        backlog.look(waiting, now)
+        backlog.update(waiting, now)
         assert backlog.keeps_pace(now)
     assert not backlog.keeps_pace(now + 2 * PACE), "stands still"
     waiting = len(backlog)
     for _ in range(10):
         now += 2 * PACE
         waiting -= 1
-        backlog.look(waiting, now)
+        backlog.update(waiting, now)
     assert not backlog.keeps_pace(now), "goes on, but slowly"
-    backlog.look(0, now)
+    backlog.update(0, now)
     assert backlog.octets == 0
     for _ in range(40):
         backlog.posted([SyncOutcomes(None)], now)
         now += PACE / 100
-        backlog.look(0, now)
+        backlog.update(0, now)
     assert backlog.keeps_pace(now), "and found its pace again"
 
 
@@ -309,5 +309,5 @@ def test_a_backlog_is_full_until_half_of_it_is_gone() -> None:
     while backlog.octets > 5_000:
         assert backlog.full
         waiting -= 1
-        backlog.look(waiting, 0.0)
+        backlog.update(waiting, 0.0)
     assert not backlog.full

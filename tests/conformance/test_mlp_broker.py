@@ -26,7 +26,7 @@ from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSett
 from mama_spark.services.malamute_broker.engines import Delivery, register
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
 from mama_spark.services.malamute_broker.session.byte_queue import Overflow
-from mama_spark.services.malamute_broker.session.clients import SessionSettings
+from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 from mama_spark.testing.clocks import Clock
 from mama_spark.testing.waiting import until
@@ -123,7 +123,7 @@ class Site:
         """All that is for a client, also what waits while its socket takes no more. PONG goes before that."""
         assert self.broker._loop is not None
         found = peer.ask()
-        while self.broker._loop.blocked:
+        while self.broker._loop.clients.blocked:
             found += peer.ask()
         return found + peer.ask()
 
@@ -380,13 +380,13 @@ def test_a_reader_that_dies_without_close_leaves_nothing_behind(make: Make) -> N
     loop = site.broker._loop
     assert loop is not None
     n = 0
-    while not loop.blocked:
+    while not loop.clients.blocked:
         writer.ask(*[wire.StreamSend(b"s", [b"x" * 10_000])] * 100)
         n += 1
         assert n < 1000
     reader.socket.close(0)
     site.until_nobody_is_left()
-    until(lambda: not loop.blocked)
+    until(lambda: not loop.clients.blocked)
     site.healthy()
 
 

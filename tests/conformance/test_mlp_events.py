@@ -12,12 +12,12 @@ import zmq
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Error, Ok, Pong, StreamDeliver
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
-from mama_spark.services.malamute_broker.broker import loop as broker_module
+from mama_spark.services.malamute_broker.broker import event_publisher
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.engines import register
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
 from mama_spark.services.malamute_broker.session.broker_events import BrokerEvent, encode
-from mama_spark.services.malamute_broker.session.clients import SessionSettings
+from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.testing.waiting import PATIENCE
 
 from tests.support.mlp import Peer
@@ -207,7 +207,7 @@ def test_on_a_stored_stream_they_are_kept_though_nobody_reads(make: Make, tmp_pa
 def test_a_stream_of_events_that_is_behind_holds_up_nobody_and_says_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, make: Make
 ) -> None:
-    monkeypatch.setattr(broker_module, "BEHIND", 4)
+    monkeypatch.setattr(event_publisher, "MAX_LAG", 4)
     GATE.set()
     _, connect = make((EngineChoice(b"^_MAMA_EVENTS$", "sluggish-for-tests"),))
     watcher = connect(b"watcher")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -18,13 +19,39 @@ from mama_spark.errors import BackgroundTaskFailed, ConfigError, Unavailable
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.protocol import commands
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.services.malamute_broker.broker.metrics import TEXT, Metric, MetricsServer, summary, text
+from mama_spark.services.malamute_broker.broker.metrics import CONTENT_TYPE, Metric, exposition, summary
+from mama_spark.services.malamute_broker.broker.metrics_server import MetricsServer
 from mama_spark.services.malamute_broker.broker.security import Security
 from mama_spark.services.malamute_broker.serve import run
-from mama_spark.services.malamute_broker.session.clients import SessionSettings
-from mama_spark.services.malamute_broker.session.mailbox_store import Limits
+from mama_spark.services.malamute_broker.session.mailboxes.mailbox_store import Limits
+from mama_spark.services.malamute_broker.session.settings import SessionSettings
+from prometheus_client.parser import text_string_to_metric_families
 
 PATIENCE = 60.0
+#: Names and kinds, which dashboards refer to.
+NAMES = {
+    **dict.fromkeys(
+        (
+            f"malamute_{name}_total"
+            for name in (
+                "received_messages", "received_octets", "sent_messages", "sent_octets", "lost_events",
+                "refused_logins", "malformed_frames", "refused_commands", "dropped_clients", "expired_clients",
+                "unanswered_repeats", "lost_deliveries", "lost_letters", "lost_sends",
+            )
+        ),
+        "counter",
+    ),
+    **dict.fromkeys(
+        (
+            f"malamute_{name}"
+            for name in (
+                "clients", "publishers", "streams", "full_streams", "subscriptions", "offers", "blocked_clients",
+                "held_deliveries", "queue_octets", "letters", "letter_octets", "engine_batches", "engine_octets",
+            )
+        ),
+        "gauge",
+    ),
+}  # fmt: skip
 SAMPLE = re.compile(r'^malamute_[a-z_]+(\{[a-z]+="[^"\n]*"(,[a-z]+="[^"\n]*")*\})? -?[0-9.e+]+$')
 
 
@@ -100,13 +127,40 @@ def test_what_clients_do_is_counted(broker: Broker) -> None:
 def test_prometheus_can_read_it(broker: Broker) -> None:
     lines = page(broker, "/metrics").splitlines()
     samples = [line for line in lines if not line.startswith("#")]
-    assert samples
+    assert {line.partition(" ")[0].partition("{")[0] for line in samples} == set(NAMES) - {"malamute_streams"}, (
+        "no stream"
+    )
     assert all(SAMPLE.match(line) for line in samples), [line for line in samples if not SAMPLE.match(line)]
     types = dict(line.split()[2:4] for line in lines if line.startswith("# TYPE"))
-    assert {name for name, kind in types.items() if kind == "counter"} == {n for n in types if n.endswith("_total")}
+    assert types == NAMES
     assert len([line for line in lines if line.startswith("# HELP")]) == len(types)
-    awkward = Metric("m", "gauge", "h", (((("l", 'a"b\\c\nd'),), 1.0),))
-    assert text([awkward]).splitlines()[-1] == 'm{l="a\\"b\\\\c\\nd"} 1'
+
+
+def test_no_digit_and_no_label_is_lost_on_the_way_to_prometheus() -> None:
+    labels = (("engine", 'a"b\\c\nd'),)
+    metrics = [
+        Metric("malamute_sent_octets_total", "counter", "octets", (((), 1234567890123.0),)),
+        Metric("malamute_streams", "gauge", "by engine", ((labels, 7654321.0), ((("engine", "durable"),), 0.0))),
+        Metric("malamute_empty", "gauge", "without samples", ()),
+    ]
+    families = list(text_string_to_metric_families(exposition(metrics)))
+    assert [(family.name, family.type, family.documentation) for family in families] == [
+        ("malamute_sent_octets", "counter", "octets"),
+        ("malamute_streams", "gauge", "by engine"),
+        ("malamute_empty", "gauge", "without samples"),
+    ]
+    found = [(sample.name, sample.labels, sample.value) for family in families for sample in family.samples]
+    assert found == [(m.name, dict(labels), value) for m in metrics for labels, value in m.samples]
+
+
+def test_without_the_library_a_broker_that_serves_metrics_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(ConfigError, match=r"prometheus-client: pip install"):
+        Broker(BrokerSettings("tcp://127.0.0.1:*", metrics="127.0.0.1:0")).start()
+    with Broker(BrokerSettings("tcp://127.0.0.1:*")) as broker:
+        assert broker.metrics(), "in process, nothing needs it"
 
 
 @pytest.mark.spec("S3", "S4")
@@ -215,7 +269,7 @@ def test_a_look_that_fails_is_a_line_in_the_log_and_the_next_one_is_served(
             raise failing.pop()
         return "fine\n"
 
-    server = MetricsServer("127.0.0.1:0", {"/metrics": (TEXT, page)})
+    server = MetricsServer("127.0.0.1:0", {"/metrics": (CONTENT_TYPE, page)})
     try:
         with pytest.raises(ConnectionError):
             urllib.request.urlopen(f"{server.url}/metrics", timeout=PATIENCE)

@@ -12,12 +12,12 @@ import zmq
 from mama_spark.errors import ConfigError
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Error, Ok, Pong, StreamDeliver
-from mama_spark.services.malamute_broker.broker import loop as broker_module
+from mama_spark.services.malamute_broker.broker import engine_pool, loop
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.engines import register
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
-from mama_spark.services.malamute_broker.session import state_machine
-from mama_spark.services.malamute_broker.session.clients import SessionSettings
+from mama_spark.services.malamute_broker.session.settings import SessionSettings
+from mama_spark.services.malamute_broker.session.streams import stream_opener, stream_table
 from mama_spark.testing.waiting import PATIENCE, until
 
 from tests.support.mlp import Peer
@@ -47,7 +47,7 @@ def ping(peer: Peer) -> None:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_machine, "SLOW_START", -1.0)
+    monkeypatch.setattr(stream_table, "SLOW_START", -1.0)
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_who_sends_without_end_before_the_stream_is_open_is_dropped(connect: Con
 def test_an_engine_that_never_starts_is_given_up(
     monkeypatch: pytest.MonkeyPatch, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(broker_module, "START", 0.05)
+    monkeypatch.setattr(engine_pool, "START_TIMEOUT", 0.05)
     peer = connect(b"a")
     assert peer.ask(commands.StreamWrite(b"gated")) == Error(502, b"the engine does not start")
     assert "does not start" in caplog.text
@@ -142,7 +142,7 @@ def test_who_comes_and_goes_while_an_engine_starts_costs_no_more_than_a_limit(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Commands count, not only what is sent."""
-    monkeypatch.setattr(state_machine, "MOST_AWAITED", 50)
+    monkeypatch.setattr(stream_opener, "MAX_AWAITED", 50)
     first = connect(b"first")
     first.send(commands.StreamRead(b"gated", b""))
     ping(first)
@@ -186,7 +186,7 @@ def test_stopping_with_an_engine_that_does_not_end_comes_to_an_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     GATE.clear()
-    monkeypatch.setattr(broker_module, "ENDING", 0.1)
+    monkeypatch.setattr(loop, "END_TIMEOUT", 0.1)
     broker = Broker(BrokerSettings("tcp://127.0.0.1:*", engines=(EngineChoice(b"", "gated-for-tests"),)))
     broker.start()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

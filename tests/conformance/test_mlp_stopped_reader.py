@@ -17,7 +17,7 @@ import pytest
 import zmq
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Ok, Pong, StreamDeliver
-from mama_spark.services.malamute_broker.broker.loop import ROUND_OCTETS
+from mama_spark.services.malamute_broker.broker.client_router import ROUND_OCTETS
 from mama_spark.services.malamute_broker.session.byte_queue import Overflow
 from mama_spark.testing.waiting import PATIENCE, until
 

@@ -24,7 +24,7 @@ from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Command, Ok, Pong, StreamDeliver, decode, encode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.services.malamute_broker.session.clients import SessionSettings
+from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.testing.waiting import eventually
 
 from tests.support.nats_servers import Admin
@@ -34,7 +34,7 @@ NAME = "mlp-st"
 PROGRAM = """
 import sys
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.services.malamute_broker.session.clients import SessionSettings
+from mama_spark.services.malamute_broker.session.settings import SessionSettings
 
 engines = (EngineChoice(b".*", "jetstream", {"servers": sys.argv[1]}),)
 with Broker(BrokerSettings("tcp://127.0.0.1:*", SessionSettings(timeout=0), engines)) as broker:

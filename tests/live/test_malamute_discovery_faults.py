@@ -197,7 +197,7 @@ def test_plain_clients_that_come_read_write_and_go_are_topic_events(broker: Brok
     assert two.ask(commands.Close()) == commands.Ok()
     three = Peer(context, broker.url).open(b"three")
     assert three.ask(commands.StreamRead(b"news", b"x")) == commands.Ok()
-    broker.broker._look(_silence_of(b"three"))
+    broker.broker._inspect(_silence_of(b"three"))
     found = follower.until(lambda found: _about(found, "client three went"))
     context.destroy(0)
     readers = [(c.kind.name, c.topic, c.info) for c in found if c.kind is not DiscoveryEventKind.EVENT]
@@ -223,9 +223,9 @@ def _silence_of(address: bytes) -> Callable[[BrokerLoop], None]:
     """In the broker's thread: it has heard nothing of this client for too long."""
 
     def silent(loop: BrokerLoop) -> None:
-        client = loop.machine.addresses[address]
-        client.seen = -1e9
-        loop.machine.clients.move_to_end(client.identity, last=False)  # the longest silent first
+        client = loop.machine.clients.by_address[address]
+        client.last_heard = -1e9
+        loop.machine.clients.by_identity.move_to_end(client.identity, last=False)  # the longest silent first
 
     return silent
 

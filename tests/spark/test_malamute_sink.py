@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.messages import Message
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.services.malamute_broker.session.clients import SessionSettings
+from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.testing.oracle import Outcome, conserve
 from mama_spark.testing.waiting import eventually
 from py4j.protocol import Py4JJavaError

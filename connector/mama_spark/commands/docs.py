@@ -13,8 +13,8 @@ from ..services.malamute_broker.broker.settings import BrokerSettings
 from ..services.malamute_broker.configuration import EventsTable
 from ..services.malamute_broker.engines.durable.settings import DurableSettings
 from ..services.malamute_broker.engines.jetstream.settings import JetStreamSettings
-from ..services.malamute_broker.session.clients import SessionSettings
-from ..services.malamute_broker.session.mailbox_store import Limits
+from ..services.malamute_broker.session.mailboxes.mailbox_store import Limits
+from ..services.malamute_broker.session.settings import SessionSettings
 from ..services.tango_recorder.settings import RecorderSettings
 from ..services.tango_server.log_replayer import Rule
 

@@ -14,7 +14,7 @@ import pytest
 
 from ..malamute.protocol import commands
 from ..malamute.protocol.commands import StatusCode, StreamDeliver
-from ..malamute.protocol.extensions import NOTHING, Extension, read
+from ..malamute.protocol.extensions import NO_EXTENSION, Extension, read
 from ..malamute.protocol.log_query import LogQuery, Op, Selection, parse_numbers
 from ..services.malamute_broker.engines import engine_class
 from ..services.malamute_broker.engines.actor import EngineStream, QueryAnswered
@@ -32,7 +32,7 @@ class QueryClient:
         self.site, self.stream, self.identity = site, stream, b""
         self._numbers = count(7)
 
-    def accept(self, subject: bytes, *content: bytes, extension: Extension = NOTHING) -> None:
+    def accept(self, subject: bytes, *content: bytes, extension: Extension = NO_EXTENSION) -> None:
         self.stream.accept(Ref("w"), b"writer", subject, list(content), extension)
 
     def ask(

@@ -18,7 +18,7 @@ from collections.abc import Hashable, Iterator
 
 import pytest
 
-from ..malamute.protocol.extensions import NOTHING, Extension, StoreOutcome
+from ..malamute.protocol.extensions import NO_EXTENSION, Extension, StoreOutcome
 from ..malamute.protocol.message_blocks import MessageBlock
 from ..services.malamute_broker.engines import Delivery
 from ..services.malamute_broker.engines.actor import CommandDone
@@ -196,14 +196,17 @@ class EngineSuite(QueryRules):
             MessageBlock([b"a", b"a", b"b"], [b"4", b"6", b"7"], [b"id4", b"", b"id7"]),
             MessageBlock([b"a", b"a"], [b"8", b"8"], [b"id8", b"id8"]),
             MessageBlock(
-                [b"a", b"b"], [b"9", b"10"], [b"", b"id10"], [NOTHING, Extension(message_id=b"id10", headers=headers)]
+                [b"a", b"b"],
+                [b"9", b"10"],
+                [b"", b"id10"],
+                [NO_EXTENSION, Extension(message_id=b"id10", headers=headers)],
             ),
         ]
         for block in blocks:
             stream.accept_block(w, b"sender", block)
         found = site.deliveries(stream)
         assert {(d.client, d.sender) for d in found} == {(r, b"sender")}
-        got = [(d.subject, *d.content, (d.extension or NOTHING).message_id) for d in found]
+        got = [(d.subject, *d.content, (d.extension or NO_EXTENSION).message_id) for d in found]
         sent = [(s, c, m.message_id) for block in blocks for s, (c,), m in block.messages() if s != b"c"]
         known = {(b"a", b"4", b"id4"), (b"a", b"8", b"id8")} if site.kind.stored else set()
         assert got == [one for i, one in enumerate(sent) if one not in known or one not in sent[:i]]
@@ -213,7 +216,7 @@ class EngineSuite(QueryRules):
     def test_a_subscription_begins_behind_the_position_that_is_told(self, site: EngineSetup) -> None:
         stream, r, w = site.stream(), Ref("r"), Ref("w")
         for n in range(3):
-            stream.accept(w, b"", b"%d" % n, [], NOTHING)
+            stream.accept(w, b"", b"%d" % n, [], NO_EXTENSION)
         stream.compile(r, b"")
         (answer,) = site.answers(stream)
         assert (answer.position is not None) is site.kind.stored
@@ -226,10 +229,10 @@ class EngineSuite(QueryRules):
     def test_sync_tells_what_became_of_what_was_sent_before_it(self, site: EngineSetup) -> None:
         stream, w, other = site.stream(), Ref("w"), Ref("other")
         for n in range(3):
-            stream.accept(w, b"", b"%d" % n, [], NOTHING)
-        stream.accept(other, b"", b"x", [], NOTHING)
+            stream.accept(w, b"", b"%d" % n, [], NO_EXTENSION)
+        stream.accept(other, b"", b"x", [], NO_EXTENSION)
         stream.sync(w)
-        stream.accept(w, b"", b"3", [], NOTHING)
+        stream.accept(w, b"", b"3", [], NO_EXTENSION)
         stream.sync(w)
         stream.sync(w)
         first, second, third = site.answers(stream, 3)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterator
 
 import pytest
 
-from ..malamute.protocol.extensions import NOTHING, AckRun, Extension, StoreOutcome
+from ..malamute.protocol.extensions import NO_EXTENSION, AckRun, Extension, StoreOutcome
 from ..services.malamute_broker.engines import Delivery, StreamEngine
 from .engine_site import PATIENCE
 
@@ -44,7 +44,7 @@ class StoredEngineHarness:
     def publish(self, *subjects: bytes, client: Hashable = "w", address: bytes = b"writer", ids: bool = False) -> Acks:
         """One batch of messages; their outcomes."""
         for subject in subjects:
-            extension = Extension(message_id=subject) if ids else NOTHING
+            extension = Extension(message_id=subject) if ids else NO_EXTENSION
             self.engine.accept(client, address, subject, [b"x"], extension)
         return self.sync(client)
 
@@ -161,7 +161,7 @@ class StoredEngineSuite:
         extension = Extension(message_id=b"i\xff", headers=((b"k", b"1"), (b"k", b"2"), (b"\xff", b"")))
         contents: list[list[bytes]] = [[], [b""], [b"one", b"", b"three" * 1000], [b"\0\xff"]]
         for content in contents:
-            beside = extension if len(content) == 3 else NOTHING
+            beside = extension if len(content) == 3 else NO_EXTENSION
             one.engine.accept("w", b"sen\xffder", b"sub\xffject", content, beside)
         one.sync()
         one.engine.compile("late", b"", 0)
@@ -187,11 +187,11 @@ class StoredEngineSuite:
 
     def test_sync_counts_what_came_before_it_and_no_more(self, one: StoredEngineHarness) -> None:
         accept, sync = one.engine.accept, one.engine.sync
-        accept("a", b"", b"1", [], NOTHING)
-        accept("b", b"", b"2", [], NOTHING)
-        accept("a", b"", b"3", [], NOTHING)
+        accept("a", b"", b"1", [], NO_EXTENSION)
+        accept("b", b"", b"2", [], NO_EXTENSION)
+        accept("a", b"", b"3", [], NO_EXTENSION)
         first = sync("a")
-        accept("a", b"", b"4", [], NOTHING)
+        accept("a", b"", b"4", [], NO_EXTENSION)
         accept("silent", b"", b"5", [])
         second, other = sync("a"), sync("b")
         one.engine.flush()
@@ -205,7 +205,7 @@ class StoredEngineSuite:
     @pytest.mark.spec("ML-14")
     def test_cancel_ends_subscriptions_and_not_the_acknowledgements(self, one: StoredEngineHarness) -> None:
         one.engine.compile("w", b"")
-        one.engine.accept("w", b"", b"1", [], NOTHING)
+        one.engine.accept("w", b"", b"1", [], NO_EXTENSION)
         one.engine.cancel("w")
         assert one.sync("w") == (AckRun(StoreOutcome.STORED, 1, 1),)
 

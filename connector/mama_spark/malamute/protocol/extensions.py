@@ -98,10 +98,10 @@ class Extension:
     block: int | None = None
 
     def __bool__(self) -> bool:
-        return self != NOTHING
+        return self != NO_EXTENSION
 
 
-NOTHING = Extension()
+NO_EXTENSION = Extension()
 
 
 def of_stored(sequence: int, time: int, message_id: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> Extension:
@@ -161,7 +161,7 @@ def read(trailing: bytes) -> Extension:
     if message_id:
         return Extension(message_id=message_id)  # most of those that are read, so without a detour
     if not trailing.startswith(_MAGIC):
-        return NOTHING
+        return NO_EXTENSION
     found: dict[str, object] = {}
     headers: list[tuple[bytes, bytes]] = []
     acks: tuple[AckRun, ...] = ()

@@ -16,7 +16,7 @@ from typing import NamedTuple, cast
 
 from . import commands as wire
 from .commands import BadFrame
-from .extensions import NOTHING, Extension, only_id, read, write
+from .extensions import NO_EXTENSION, Extension, only_id, read, write
 
 #: Messages in one block.
 MOST = 8192
@@ -46,9 +46,9 @@ class MessageBlock(NamedTuple):
 
     def messages(self) -> Iterator[tuple[bytes, tuple[bytes], Extension]]:
         """Subject, content and extension of each."""
-        extensions: Iterable[Extension] = self.extensions or repeat(NOTHING)
+        extensions: Iterable[Extension] = self.extensions or repeat(NO_EXTENSION)
         if self.extensions is None and self.ids is not None:
-            extensions = (Extension(message_id=one) if one else NOTHING for one in self.ids)
+            extensions = (Extension(message_id=one) if one else NO_EXTENSION for one in self.ids)
         return zip(self.subjects, zip(self.contents, strict=True), extensions, strict=False)
 
 

@@ -16,6 +16,13 @@ Event = TypeVar("Event", bound=Enum)
 Action = TypeVar("Action")
 
 
+class TableEnum(Enum):
+    """For states, events and actions of a machine that is asked for every message: members hash by identity, while the
+    hash of :class:`~enum.Enum` is a call in Python."""
+
+    __hash__ = object.__hash__
+
+
 class IllegalMachineStep(RuntimeError):
     """The table has no entry for an event in a state."""
 

@@ -19,7 +19,7 @@ from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, decode, encode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
 from mama_spark.services.malamute_broker.engines.commands import AnsweredCommand
-from mama_spark.services.malamute_broker.session.clients import ClientSession
+from mama_spark.services.malamute_broker.session.client_session import ClientSession
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 from tests.support.examples import examples
@@ -529,12 +529,12 @@ class Pair:
             out, self.client.out = self.client.out, []
             for frames in [] if drop else out:
                 self.broker.receive(me, frames, self.now)
-            orders, self.broker.orders = self.broker.orders, {}
+            orders = self.broker.take_commands()
             for stream, commands in orders.items():
                 for command in commands:
                     if isinstance(command, AnsweredCommand):
-                        self.broker.taken(stream)
-            answers, self.broker.out = self.broker.out, []
+                        self.broker.command_done(stream)
+            answers = self.broker.take_output()
             for client, frames in [] if drop else answers:
                 if (client.identity if isinstance(client, ClientSession) else client) == me:
                     self.client.receive(frames, self.now)
@@ -567,7 +567,7 @@ def test_client_and_broker_find_together_again_whatever_happens(events: list[str
         pair.client.tick(pair.now)
         pair.run()
     assert pair.client.state is ClientState.CONNECTED
-    me = pair.broker.clients[b"%d" % pair.identity]
+    me = pair.broker.clients.by_identity[b"%d" % pair.identity]
     assert me.address == b"me"
-    assert me.stream == pair.client.stream
-    assert me.reads == {stream: set(patterns) for stream, patterns in pair.client.reads.items()}
+    assert me.write_stream == pair.client.stream
+    assert me.subscriptions == {stream: set(patterns) for stream, patterns in pair.client.reads.items()}

@@ -7,17 +7,17 @@ from mama_spark.malamute.client.state_machine import ClientMachine, ClientSettin
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Command, Confirm, Ok, Pong, decode, encode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
-from mama_spark.services.malamute_broker.session.clients import SessionSettings
+from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 
 def opened(machine: ServerMachine, client: bytes, features: Feature) -> None:
     machine.receive(client, encode(commands.Open(client, write(Extension(features=features)))), 0.0)
-    machine.out.clear()
+    machine.take_output()
 
 
 def said(machine: ServerMachine) -> list[Command]:
-    out, machine.out = machine.out, []
+    out = machine.take_output()
     return [decode(frames) for _, frames in out]
 
 
@@ -26,14 +26,14 @@ def test_a_ping_is_answered_when_the_engines_of_all_streams_have_answered() -> N
     opened(machine, b"w", Feature.ACKS)
     for stream in (b"a", b"b"):
         machine.receive(b"w", encode(commands.StreamWrite(stream)), 0.0)
-        machine.taken(stream)
+        machine.command_done(stream)
         machine.receive(b"w", encode(commands.StreamSend(b"s", [b"1"])), 0.0)
     said(machine)
     machine.receive(b"w", encode(commands.Ping()), 0.0)
     run = AckRun(StoreOutcome.STORED, 1, 1)
-    machine.taken(b"b", runs=(run,))
+    machine.command_done(b"b", outcomes=(run,))
     assert said(machine) == []
-    machine.taken(b"a", runs=(run,))
+    machine.command_done(b"a", outcomes=(run,))
     (pong,) = said(machine)
     assert isinstance(pong, Pong)
     assert read(pong.trailing).acks == (run, run)

@@ -23,7 +23,8 @@ from mama_spark.services.malamute_broker.engines.commands import (
     GiveCredit,
     RecallCredit,
 )
-from mama_spark.services.malamute_broker.session.clients import ClientSession, SessionSettings
+from mama_spark.services.malamute_broker.session.client_session import ClientSession
+from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 from tests.support.examples import examples
@@ -99,18 +100,18 @@ class Site:
 
     def open(self, client: bytes, features: Feature | None = None) -> ClientSession:
         self.say(client, wire.Open(client, write(Extension(features=features)) if features else b""))
-        return self.machine.clients[client]
+        return self.machine.clients.by_identity[client]
 
     def pump(self) -> None:
         machine = self.machine
-        orders, machine.orders = machine.orders, {}
+        orders = machine.take_commands()
         for name, batch in orders.items():
             self.engines[name].inbox.append(batch)
-        out, machine.out = machine.out, []
+        out = machine.take_output()
         for client, frames in out:
             if isinstance(client, ClientSession) and client.address == b"r":
                 if self.full or client.blocked:
-                    machine.block(client, frames)
+                    machine.output.block(client, frames)
                     continue
                 self._take(frames)
 
@@ -132,18 +133,18 @@ class Site:
             self.machine.delivered(name, run)
             run = []
             if kind == "taken":
-                self.machine.taken(name)
+                self.machine.command_done(name)
             else:
-                self.machine.returned(name, *rest)
+                self.machine.credit_returned(name, *rest)
         self.machine.delivered(name, run)
         self.pump()
 
     def drain(self) -> None:
         """The socket takes all that may go."""
-        machine, client = self.machine, self.machine.addresses.get(b"r")
+        machine, client = self.machine, self.machine.clients.by_address.get(b"r")
         self.full = False
         if client is not None and client.blocked:
-            while (frames := machine.next_for(client)) is not None:
+            while (frames := machine.deliveries.next_for(client)) is not None:
                 self._take(frames)
             machine.unblock(client)
         self.pump()
@@ -204,7 +205,7 @@ def test_shares_never_exceed_credit_and_all_is_delivered_once_there_is_credit(st
         elif kind == "credit":
             given_credit += values[0]
             limited = True
-            if reader.credit is None:  # it was unlimited up to here
+            if reader.credit.left is None:  # it was unlimited up to here
                 given_credit += len(site.got) + len(reader.replies)
             site.say(b"r", wire.Credit(values[0]))
         elif kind == "step":
@@ -220,11 +221,11 @@ def test_shares_never_exceed_credit_and_all_is_delivered_once_there_is_credit(st
             getattr(site, kind)()
         if limited:
             assert len(site.got) <= given_credit
-            assert reader.credit is not None
-            assert reader.credit >= 0
-            assert not always_limited or reader.shares.lent + len(reader.held) <= reader.credit
-        assert reader.shares.lent >= 0
-        assert reader.shares.lent <= reader.shares.window
+            assert reader.credit.left is not None
+            assert reader.credit.left >= 0
+            assert not always_limited or reader.allocator.lent + len(reader.lent_deliveries) <= reader.credit.left
+        assert reader.allocator.lent >= 0
+        assert reader.allocator.lent <= reader.allocator.window
     if limited:
         needed = sum(map(len, sent.values())) + len(STREAMS)
         site.say(b"r", wire.Credit(needed))
@@ -232,7 +233,7 @@ def test_shares_never_exceed_credit_and_all_is_delivered_once_there_is_credit(st
     for name in STREAMS:
         if name not in cancelled:
             assert subjects(site, name) == sent[name]
-    assert site.machine.counters["lost_deliveries"] == 0
+    assert site.machine.counters.lost_deliveries == 0
 
 
 @pytest.mark.spec("ML-21")
@@ -257,13 +258,13 @@ def test_nobody_is_looked_at_who_needs_no_turn_any_more() -> None:
     for name in (b"r", b"gone"):
         site.open(name, Feature.CREDIT)
         site.say(name, wire.StreamRead(b"h1", b""), wire.StreamRead(b"h2", b""), wire.Credit(1))
-    assert site.machine.rotating
+    assert len(site.machine.lender) > 0
     site.say(b"gone", wire.Close())
     site.machine.expire(site.now)
-    assert site.machine.rotating
+    assert len(site.machine.lender) > 0
     site.say(b"r", wire.Credit(100))
     site.settle(3)
-    assert not site.machine.rotating
+    assert len(site.machine.lender) == 0
 
 
 @pytest.mark.spec("ML-21")
@@ -273,12 +274,12 @@ def test_credit_lent_to_idle_engines_is_called_back_for_what_waits() -> None:
     reader = site.open(b"r", Feature.CREDIT)
     site.say(b"r", wire.StreamRead(b"h1", b""), wire.StreamRead(b"live", b""), wire.Credit(5))
     site.settle(2)
-    assert reader.shares.lent == 5
+    assert reader.allocator.lent == 5
     site.open(b"w")
     site.say(b"w", wire.StreamWrite(b"live"), *(wire.StreamSend(b"%d" % i, []) for i in range(5)))
     site.settle()
     assert subjects(site, b"live") == [b"0", b"1", b"2", b"3", b"4"]
-    assert reader.shares.lent == 0
+    assert reader.allocator.lent == 0
 
 
 def test_a_busy_stream_gets_what_an_idle_one_does_not_use_without_waiting_for_its_turn() -> None:
@@ -310,10 +311,10 @@ def test_an_unlimited_client_that_does_not_read_is_lent_a_window_and_loses_nothi
         site.engines[b"h1"].step()
         site.report(b"h1")
     assert len(site.engines[b"h1"].waiting[reader]) > 300
-    assert reader.held.size + reader.replies.size <= 20_000
+    assert reader.lent_deliveries.size + reader.replies.size <= 20_000
     site.settle()
     assert subjects(site, b"h1") == [b"%d" % i for i in range(500)]
-    assert site.machine.counters["lost_deliveries"] == 0
+    assert site.machine.counters.lost_deliveries == 0
 
 
 def test_credit_of_a_stream_that_is_lost_or_left_goes_to_the_others() -> None:
@@ -321,13 +322,13 @@ def test_credit_of_a_stream_that_is_lost_or_left_goes_to_the_others() -> None:
     reader = site.open(b"r", Feature.CREDIT)
     site.say(b"r", wire.StreamRead(b"h1", b""), wire.StreamRead(b"h2", b""), wire.Credit(10))
     site.settle(2)
-    site.machine.lost(b"h1", "gone")
+    site.machine.stream_lost(b"h1", "gone")
     site.say(b"r", wire.StreamCancel(b"h2"), wire.StreamRead(b"h3", b""))
     site.open(b"w")
     site.say(b"w", wire.StreamWrite(b"h3"), *(wire.StreamSend(b"%d" % i, []) for i in range(10)))
     site.settle(3)
     assert len(site.got) == 10
-    assert reader.credit == reader.shares.lent == 0
+    assert reader.credit.left == reader.allocator.lent == 0
 
 
 def test_an_engine_that_delivers_beyond_its_share_is_held_to_the_limits_of_the_others() -> None:
@@ -340,7 +341,7 @@ def test_an_engine_that_delivers_beyond_its_share_is_held_to_the_limits_of_the_o
     site.pump()
     assert len(site.got) == 2
     assert reader.queue.size <= 500
-    assert site.machine.counters["lost_deliveries"] > 0
+    assert site.machine.counters.lost_deliveries > 0
 
 
 def test_large_messages_make_the_window_small() -> None:

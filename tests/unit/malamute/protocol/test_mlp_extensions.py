@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import BadFrame
-from mama_spark.malamute.protocol.extensions import ALL, NOTHING, AckRun, Extension, Feature, StoreOutcome, read, write
+from mama_spark.malamute.protocol.extensions import (
+    ALL,
+    NO_EXTENSION,
+    AckRun,
+    Extension,
+    Feature,
+    StoreOutcome,
+    read,
+    write,
+)
 
 from tests.support.examples import examples
 
@@ -52,7 +61,7 @@ def test_any_extension_survives_the_wire(extension: Extension) -> None:
 
 
 def test_nothing_is_nothing() -> None:
-    assert write(NOTHING) == b""
+    assert write(NO_EXTENSION) == b""
     assert not read(b"")
     assert Extension(sequence=0)
 
@@ -62,7 +71,7 @@ def test_nothing_is_nothing() -> None:
 def test_unreadable_bytes_say_nothing_and_raise_nothing(octets: bytes, ours: bool) -> None:
     extension = read((b"MS\x01" if ours else b"") + octets)
     if not ours and not octets.startswith(b"MS\x01"):
-        assert extension == NOTHING
+        assert extension == NO_EXTENSION
 
 
 def test_a_block_cut_anywhere_is_ignored_or_a_whole_shorter_one() -> None:
@@ -86,7 +95,7 @@ def test_unknown_fields_and_wrong_sizes_are_skipped_alone() -> None:
 
 
 def test_another_version_is_ignored() -> None:
-    assert read(b"MS\x02" + write(FULL)[3:]) == NOTHING
+    assert read(b"MS\x02" + write(FULL)[3:]) == NO_EXTENSION
 
 
 def test_what_does_not_fit_is_not_written() -> None:

@@ -16,7 +16,7 @@ from mama_spark.malamute.protocol.commands import BadFrame, encode
 from mama_spark.malamute.protocol.extensions import Extension, Feature, read, write
 from mama_spark.message import MessageBatch
 from mama_spark.services.malamute_broker.engines.commands import AcceptBlock, AcceptMessage
-from mama_spark.services.malamute_broker.session.clients import SessionSettings
+from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 from tests.support.examples import examples
@@ -39,10 +39,10 @@ def connected(features: Feature = OURS, **values: Any) -> ServerMachine:
     machine.receive(b"w", encode(wire.Open(b"w", write(Extension(features=features)))), 0.0)
     machine.receive(b"w", encode(wire.StreamWrite(b"st")), 0.0)
     machine.opened(b"st", stored=True)
-    machine.taken(b"st")
-    machine.taken(b"st")
-    machine.orders.clear()
-    machine.out.clear()
+    machine.command_done(b"st")
+    machine.command_done(b"st")
+    machine.take_commands()
+    machine.take_output()
     return machine
 
 
@@ -59,16 +59,18 @@ def test_a_block_leads_to_what_its_messages_lead_to_one_by_one(
     together.receive(b"w", fr.block(batch), 1.0)
     single = [
         (one.subject, list(one.content), one.extension)
-        for one in one_by_one.orders[b"st"]
+        for one in one_by_one.take_commands()[b"st"]
         if isinstance(one, AcceptMessage)
     ]
-    (order,) = together.orders[b"st"]
+    (order,) = together.take_commands()[b"st"]
     assert isinstance(order, AcceptBlock)
-    assert (order.client, order.address) == (together.clients[b"w"], b"w")
+    assert (order.client, order.address) == (together.clients.by_identity[b"w"], b"w")
     assert [(subject, list(content), more) for subject, content, more in order.block.messages()] == single
     assert len(single) == len(batch)
-    assert [machine.clients[b"w"].sent for machine in (one_by_one, together)] == [{b"st": len(batch)}] * 2
-    assert together.unpacked == len(batch) - 1
+    assert [machine.clients.by_identity[b"w"].unsynced_sends for machine in (one_by_one, together)] == [
+        {b"st": len(batch)}
+    ] * 2
+    assert together.publishing.unpacked == len(batch) - 1
 
 
 def test_both_sides_count_the_same_octets_for_a_block() -> None:
@@ -80,17 +82,16 @@ def test_both_sides_count_the_same_octets_for_a_block() -> None:
         for frames in client.out:
             broker.receive(b"w", list(frames), 0.0)
         client.out.clear()
-        for _, frames in broker.out:
+        for _, frames in broker.take_output():
             client.receive(frames, 0.0)
-        broker.out.clear()
 
     client.connect(0.0, 10.0)
     exchange()
     call = client.write(b"st", 10.0)
     exchange()
     broker.opened(b"st")
-    broker.taken(b"st")
-    broker.taken(b"st")
+    broker.command_done(b"st")
+    broker.command_done(b"st")
     exchange()
     assert call.done
     assert call.error is None
@@ -98,7 +99,7 @@ def test_both_sides_count_the_same_octets_for_a_block() -> None:
     before = client.send_window
     client.send_block(fr.block(batch), len(batch))
     exchange()
-    allowance = broker.clients[b"w"].allowance
+    allowance = broker.clients.by_identity[b"w"].send_window
     assert allowance is not None
     assert before is not None
     assert client.send_window == allowance.left
@@ -114,14 +115,18 @@ def test_a_block_to_a_stream_that_takes_nothing_is_refused_like_messages(state: 
         if state == "opening":
             machine.receive(b"w", encode(wire.StreamWrite(b"new")), 0.0)
         else:
-            machine.full.add(b"st")
-        machine.orders.clear()
+            machine.streams.full.add(b"st")
+        machine.take_commands()
         for one in [frames] if frames else [list(single) for single in fr.frames(batch)]:
             machine.receive(b"w", one, 1.0)
-            if b"w" not in machine.clients:
+            if b"w" not in machine.clients.by_identity:
                 break
-        accepted = [order for orders in machine.orders.values() for order in orders if isinstance(order, AcceptMessage)]
-        ends.append((len(accepted), b"w" in machine.clients, [frames for _, frames in machine.out]))
+        accepted = [
+            order for orders in machine.take_commands().values() for order in orders if isinstance(order, AcceptMessage)
+        ]
+        ends.append(
+            (len(accepted), b"w" in machine.clients.by_identity, [frames for _, frames in machine.take_output()])
+        )
     assert ends[0] == ends[1]
     assert not ends[0][1], "it is dropped, so that it cannot take what is lost for accepted"
 
@@ -151,8 +156,12 @@ BAD = {
 def test_what_is_no_block_changes_nothing(frames: list[bytes]) -> None:
     machine = connected()
     machine.receive(b"w", frames, 1.0)
-    assert (machine.orders, machine.out, machine.clients[b"w"].sent) == ({}, [], {})
-    assert machine.counters["malformed"] == 1
+    assert (machine.take_commands(), machine.take_output(), machine.clients.by_identity[b"w"].unsynced_sends) == (
+        {},
+        [],
+        {},
+    )
+    assert machine.counters.malformed == 1
 
 
 @examples(200)
@@ -168,7 +177,7 @@ def test_whatever_comes_is_unpacked_or_refused(count: int, content: list[bytes])
 def test_a_client_that_did_not_announce_blocks_sends_one_message() -> None:
     machine = connected(Feature.ACKS)
     machine.receive(b"w", _block(1, [len(SEND), 1], SEND, b"x"), 1.0)
-    (order,) = machine.orders[b"st"]
+    (order,) = machine.take_commands()[b"st"]
     assert isinstance(order, AcceptMessage)
     assert order.subject == b""
     assert len(order.content) == 3

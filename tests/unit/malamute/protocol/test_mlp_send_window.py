@@ -8,7 +8,7 @@ from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import encode
 from mama_spark.malamute.protocol.credit import MESSAGE_OVERHEAD, SendWindow
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
-from mama_spark.services.malamute_broker.session.clients import SessionSettings
+from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 from tests.support.examples import examples
@@ -57,9 +57,9 @@ def test_credit_adds_up() -> None:
     machine.receive(b"w", encode(commands.Open(b"w")), 0.0)
     for amount in (2, 3):
         machine.receive(b"r", encode(commands.Credit(amount)), 0.0)
-    machine.out.clear()
+    machine.take_output()
     for _ in range(7):
         machine.receive(b"w", encode(commands.MailboxSend(b"r", b"s")), 0.0)
-    assert len(machine.out) == 5
+    assert len(machine.output) == 5
     machine.receive(b"r", encode(commands.Credit(1)), 0.0)
-    assert len(machine.out) == 6
+    assert len(machine.output) == 6

@@ -1,6 +1,6 @@
-"""The broker: a ROUTER socket around the server machine, and an engine per stream.
+"""The Malamute broker: starts and stops the thread of :mod:`.loop`, and answers questions about its state.
 
-One thread owns the sockets and the machine (:mod:`.loop`); each stream's engine has a thread of its own.
+One thread owns the sockets and the session machine; the engine of each stream has a thread of its own.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import logging
 import resource
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -19,36 +19,29 @@ import zmq
 
 from mama_spark.errors import BackgroundTaskFailed, MamaError, Unavailable
 from mama_spark.malamute.protocol.extensions import Feature
-from mama_spark.malamute.protocol.patterns import Pattern
 
-from ..session.broker_events import BrokerEvent, encode
-from ..session.clients import SessionSettings
-from .loop import BrokerLoop, stores
-from .metrics import (
-    TEXT,
-    Metric,
-    MetricsServer,
-    as_json,
-    clients_of,
-    measure,
-    streams_of,
-    text,
-)
+from ..session.broker_events import BrokerEvent, EventFields, encode
+from ..session.settings import SessionSettings
+from .engine_selector import EngineSelector
+from .inspection import as_json, clients_of, streams_of
+from .loop import BrokerLoop
+from .metrics import CONTENT_TYPE, Metric, exposition, measure, prometheus_client
+from .metrics_server import MetricsServer
 from .security import ZapHandler
 from .settings import BrokerSettings, EngineChoice
 
 __all__ = ["Broker", "BrokerSettings", "EngineChoice"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Sockets of one stream (and open files: each has an event descriptor), and files kept for clients and the rest.
 _SOCKETS = 3
 _FILES = 2048
-#: Seconds that who looks waits for the broker's thread, which looks up at least once a round.
-_LOOK = 10.0
+#: Seconds until the broker's thread must have answered an inspection; it does so once a round.
+_INSPECTION_TIMEOUT = 10.0
 
-#: Loops of brokers one of whose engines does not end: to end their context, also by forgetting it, would wait for it.
-_KEPT: list[BrokerLoop] = []
+#: Loops of brokers with an engine that does not end: terminating their context, or collecting it, would wait for it.
+_UNTERMINATED: list[BrokerLoop] = []
 
 
 class Broker:
@@ -63,23 +56,23 @@ class Broker:
     def __init__(
         self,
         settings: BrokerSettings | None = None,
-        on_events: Callable[[list[tuple[str, bytes, bytes, bytes]]], object] | None = None,
+        on_events: Callable[[list[EventFields]], object] | None = None,
         encode: Callable[[BrokerEvent], bytes] = encode,
     ) -> None:
         self._encode = encode
         self.settings = settings or BrokerSettings()
         self.endpoint = self.settings.bind
         self.error: BaseException | None = None
-        self._choices = [(Pattern(choice.pattern), choice) for choice in self.settings.engines]
+        self._selector = EngineSelector(self.settings.engines)
         self._on_events = on_events
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._control: zmq.Socket[bytes] | None = None
-        self._guard: ZapHandler | None = None
+        self._zap_handler: ZapHandler | None = None
         self._loop: BrokerLoop | None = None
         self._http: MetricsServer | None = None
-        self._asking = threading.Lock()  # the control socket is for one thread at a time
+        self._control_lock = threading.Lock()  # the control socket is for one thread at a time
 
     def __repr__(self) -> str:
         alive = self._thread is not None and self._thread.is_alive()
@@ -106,12 +99,18 @@ class Broker:
         control = f"inproc://mama-broker-{id(self):x}"
         self._control.bind(control)
         self._loop = BrokerLoop(
-            replace(self.settings, machine=machine), self._context, control, self._choose, self._on_events, self._encode
+            replace(self.settings, machine=machine),
+            self._context,
+            control,
+            self._selector,
+            self._on_events,
+            self._encode,
         )
         try:
-            self._guard = ZapHandler(self._context, self.settings.security)
-            self.endpoint = self._loop.bind(self._guard)
+            self._zap_handler = ZapHandler(self._context, self.settings.security)
+            self.endpoint = self._loop.bind(self._zap_handler)
             if self.settings.metrics is not None:
+                prometheus_client()
                 self._http = MetricsServer(self.settings.metrics, self._pages())
         except (zmq.ZMQError, MamaError) as e:
             self._loop.close()
@@ -123,7 +122,7 @@ class Broker:
         self._thread.start()
 
     def stop(self, timeout: float = 30.0) -> None:
-        """Take no more, let the engines finish and clients have what is theirs; idempotent.
+        """Read no more from clients, let engines finish and clients take what waits for them; idempotent.
 
         :raises BackgroundTaskFailed: the broker had ended by itself
         """
@@ -132,7 +131,7 @@ class Broker:
         if self._http is not None:
             self._http.close()
             self._http = None
-        with self._asking, suppress(zmq.Again):
+        with self._control_lock, suppress(zmq.Again):
             self._control.send(b"stop", zmq.NOBLOCK)
         self._thread.join(timeout)
         self._thread = None
@@ -143,87 +142,81 @@ class Broker:
     def _end(self) -> None:
         assert self._context is not None
         assert self._control is not None
-        if self._guard is not None:
-            self._guard.stop()
+        if self._zap_handler is not None:
+            self._zap_handler.stop()
         self._control.close(0)
-        if self._loop is not None and self._loop.hangs():
-            _KEPT.append(self._loop)
+        if self._loop is not None and self._loop.engines.has_running_engines():
+            _UNTERMINATED.append(self._loop)
         else:
             self._context.term()
 
     def clients(self) -> list[bytes]:
         """Addresses of connected clients that have one, sorted."""
-        return sorted(self._loop.machine.addresses.copy()) if self._loop else []
+        return sorted(self._loop.machine.clients.by_address.copy()) if self._loop else []
 
     def streams(self) -> list[bytes]:
-        """Names of all streams, sorted; a stream outlives its clients."""
-        return sorted(self._loop.streams.copy()) if self._loop else []
+        """Names of all streams, sorted; a stream stays when its clients are gone."""
+        return sorted(self._loop.engines.streams.copy()) if self._loop else []
 
     def counters(self) -> dict[str, int]:
-        return dict(self._loop.machine.counters) if self._loop else {}
+        return asdict(self._loop.machine.counters) if self._loop else {}
 
     def metrics(self) -> list[Metric]:
         """Counters and gauges, of one moment.
 
         :raises BackgroundTaskFailed: the broker does not run
         """
-        found: list[Metric] = self._look(measure)
+        found: list[Metric] = self._inspect(measure)
         return found
 
     def client_list(self) -> list[dict[str, Any]]:
-        """What is known of each client, also of anonymous ones; errors as :meth:`metrics`."""
-        found: list[dict[str, Any]] = self._look(lambda loop: clients_of(loop, time.monotonic()))
+        """One dictionary per client (:func:`.inspection.clients_of`); errors as :meth:`metrics`."""
+        found: list[dict[str, Any]] = self._inspect(lambda loop: clients_of(loop, time.monotonic()))
         return found
 
     def stream_list(self) -> list[dict[str, Any]]:
-        """What is known of each stream; errors as :meth:`metrics`."""
-        found: list[dict[str, Any]] = self._look(streams_of)
+        """One dictionary per stream (:func:`.inspection.streams_of`); errors as :meth:`metrics`."""
+        found: list[dict[str, Any]] = self._inspect(streams_of)
         return found
 
     @property
     def metrics_url(self) -> str | None:
         return None if self._http is None else self._http.url
 
-    def _look(self, view: Callable[[BrokerLoop], Any]) -> Any:
+    def _inspect(self, inspect: Callable[[BrokerLoop], Any]) -> Any:
         """Read the loop's state in its own thread."""
         loop, thread, control = self._loop, self._thread, self._control
         if loop is None or thread is None or control is None or not thread.is_alive():
             raise BackgroundTaskFailed("the broker does not run")
-        answer: SimpleQueue[Any] = SimpleQueue()
-        with self._asking, suppress(zmq.ZMQError):
-            loop.looks.append((view, answer))
-            control.send(b"look", zmq.NOBLOCK)
+        result: SimpleQueue[Any] = SimpleQueue()
+        with self._control_lock, suppress(zmq.ZMQError):
+            loop.inspections.append((inspect, result))
+            control.send(b"inspect", zmq.NOBLOCK)
         try:
-            return answer.get(timeout=_LOOK)
+            return result.get(timeout=_INSPECTION_TIMEOUT)
         except Empty:
             raise BackgroundTaskFailed("the broker does not answer") from None
 
     def _pages(self) -> dict[str, tuple[str, Callable[[], str]]]:
         return {
-            "/metrics": (TEXT, lambda: text(self.metrics())),
+            "/metrics": (CONTENT_TYPE, lambda: exposition(self.metrics())),
             "/clients": ("application/json", lambda: as_json(self.client_list())),
             "/streams": ("application/json", lambda: as_json(self.stream_list())),
         }
 
     @property
     def keeps_events(self) -> bool:
-        """What happens is stored, and so sources can be discovered here."""
+        """The broker's own stream is stored, so sources can be discovered at this broker."""
         name = self.settings.machine.events
-        return bool(name) and stores(self._choose(name)[0])
-
-    def _choose(self, stream: bytes) -> tuple[str, Mapping[str, Any]]:
-        for pattern, choice in self._choices:
-            if pattern.search(stream):
-                return choice.engine, choice.settings
-        return "simple", {}
+        return bool(name) and self._selector.stores(name)
 
     def _run(self) -> None:
         assert self._loop is not None
         try:
             self._loop.run()
-        except Exception as e:  # told by stop
+        except Exception as e:  # raised by stop
             self.error = e
-            log.error("the broker ended: %s", e, exc_info=e)
+            logger.error("the broker ended: %s", e, exc_info=e)
         finally:
             self._loop.close()
 
@@ -238,5 +231,5 @@ def _within_limits(settings: SessionSettings) -> SessionSettings:
     if soft == resource.RLIM_INFINITY or soft >= want:
         return settings
     streams = max(1, (soft - _FILES) // _SOCKETS)
-    log.warning("%d open files allow %d streams, not %d; see ulimit -n", soft, streams, settings.streams)
+    logger.warning("%d open files allow %d streams, not %d; see ulimit -n", soft, streams, settings.streams)
     return replace(settings, streams=streams)

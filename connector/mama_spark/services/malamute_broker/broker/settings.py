@@ -9,7 +9,7 @@ from typing import Any
 from mama_spark.options.declare import option
 from mama_spark.options.values import Duration, byte_size, integer, nonempty_text
 
-from ..session.clients import SessionSettings
+from ..session.settings import SessionSettings
 from .security import Security
 
 

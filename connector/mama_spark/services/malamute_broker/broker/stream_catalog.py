@@ -25,7 +25,7 @@ Chosen = tuple[str, Mapping[str, Any]]  #: name of an engine and its settings
 
 
 class StreamCatalog:
-    """See :class:`~mama_spark.services.malamute_broker.session.log_query_server.ReadableStreams`.
+    """See :class:`~mama_spark.services.malamute_broker.session.streams.log_query_server.ReadableStreams`.
 
     :param choices: patterns of streams in order, with what is chosen for them
     :param choose: what is chosen for a stream

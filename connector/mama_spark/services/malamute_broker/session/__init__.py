@@ -1,1 +1,1 @@
-"""The broker's side of MLP: sessions of clients, deliveries, mailboxes and log queries. Pure."""
+"""The sessions of a broker's clients: a state machine and its parts, all pure (:mod:`.state_machine`)."""

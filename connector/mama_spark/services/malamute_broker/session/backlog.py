@@ -1,10 +1,9 @@
-"""What waits for one engine, and what the broker does about an engine that is behind. Pure.
+"""The backlog of one engine, and the policy for an engine that does not keep up. Pure.
 
-All clients come through one ROUTER socket, so that only all of them can be held by not reading. That is right for an
-engine that goes on: TCP then holds its senders, nothing is lost, and a round that is read still has something of
-everybody. It is wrong for one that stands still, so an engine is waited for only as long as it keeps a pace; what is
-sent to one that does not waits for it, up to a limit in octets, and beyond that :class:`BacklogPolicy` says what
-happens.
+All clients come through one ROUTER socket, so the broker can only stop reading all of them. That is right for an engine
+that goes on: TCP then stops its senders, nothing is lost, and a round that is read has messages of every client. It is
+wrong for an engine that stands still, so an engine is waited for only while it keeps a minimum pace. What is sent to a
+slower one is queued up to a limit in octets; :class:`BacklogPolicy` says what happens beyond it.
 """
 
 from __future__ import annotations
@@ -15,26 +14,26 @@ from enum import StrEnum
 
 from ..engines.commands import AcceptBlock, AcceptMessage, EngineCommand
 
-#: Batches that an engine may be behind before reading stops for it.
-BEHIND = 64
+#: Batches that an engine may lag behind before reading stops for it.
+MAX_LAG = 64
 #: Batches from which on octets are counted; what waits in fewer is bounded by what one round reads.
 COUNTED = 8
-#: Seconds a batch that an engine may take, and still be waited for.
+#: Seconds that an engine may take for a batch, and still be waited for.
 PACE = 0.05
-#: Octets of memory that a command, or a message that waits, takes beyond those of its frames, about.
+#: Octets of memory, about, that a command or a queued message takes beyond those of its frames.
 OVERHEAD = 256
 
 
 class BacklogPolicy(StrEnum):
-    """What is done with messages to a stream whose engine does not keep up, once its backlog is full."""
+    """What happens to messages for a stream whose engine does not keep up, once its backlog is full."""
 
-    DROP_NEWEST = "drop-newest"  #: they are lost; a client that is told what becomes of its messages is disconnected
+    DROP_NEWEST = "drop-newest"  #: they are lost; a client that gets acknowledgements is disconnected
     DISCONNECT = "disconnect"  #: they are lost, and so is the client that sent them
-    HOLD = "hold"  #: nothing is lost: nobody is read before the engine has gone on, however long that takes
+    HOLD = "hold"  #: nothing is lost: no client is read until the engine goes on, however long that takes
 
 
 class Backlog:
-    """Batches that one engine has not begun.
+    """Counts the batches that one engine has not begun, and how fast it begins them.
 
     :param limit: octets from which on the backlog is full, until it is half of that
     """
@@ -46,8 +45,8 @@ class Backlog:
         self.octets = 0
         self.full = False
         self._sizes: deque[int] = deque()
-        self._since = 0.0  # the engine last began one
-        self._pace = 0.0  # seconds a batch
+        self._since = 0.0  # when the engine last began a batch
+        self._pace = 0.0  # seconds a batch, moving average
 
     def __repr__(self) -> str:
         return f"<Backlog {len(self._sizes)} batches, {self.octets} octets{', full' if self.full else ''}>"
@@ -56,6 +55,7 @@ class Backlog:
         return len(self._sizes)
 
     def posted(self, batch: Sequence[EngineCommand], now: float) -> None:
+        """A batch was handed to the engine."""
         if not self._sizes:
             self._since = now
         size = sum(map(_octets, batch)) if len(self._sizes) >= COUNTED else 0
@@ -63,8 +63,8 @@ class Backlog:
         self.octets += size
         self.full = self.full or self.octets > self.limit
 
-    def look(self, waiting: int, now: float) -> None:
-        """The engine has not begun ``waiting`` batches."""
+    def update(self, waiting: int, now: float) -> None:
+        """The engine has not begun ``waiting`` batches now."""
         begun = len(self._sizes) - waiting
         if begun <= 0:
             return
@@ -75,7 +75,7 @@ class Backlog:
         self.full = self.full and self.octets > self.limit // 2
 
     def keeps_pace(self, now: float) -> bool:
-        """Is it worth while to wait for this engine?"""
+        """The engine is fast enough to be waited for."""
         return self._pace <= PACE and now - self._since <= PACE
 
 

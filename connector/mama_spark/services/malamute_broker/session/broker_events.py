@@ -29,7 +29,39 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-OF_CLIENTS = b"_"  #: what subjects of records of discovery begin with
+from mama_spark.malamute.protocol.extensions import Feature
+
+from .client_session import ClientSession
+
+#: Subjects of records of discovery begin with this; only on these may clients write to the broker's own stream.
+RECORD_PREFIX = b"_"
+
+
+#: Kind, address of the client, stream, detail.
+EventFields = tuple[str, bytes, bytes, bytes]
+
+
+class EventRecorder:
+    """Collects what happens to clients and streams until the shell takes it."""
+
+    def __init__(self) -> None:
+        self._events: list[EventFields] = []
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def record(self, kind: str, client: ClientSession, stream: bytes = b"", detail: bytes = b"") -> None:
+        """Clients that only read events are left out, or reading what happened would make something happen."""
+        unreported = Feature.DISCOVERY | (Feature.LOG if kind in ("CONNECTED", "GONE") else Feature(0))
+        if not client.features & unreported:
+            self._events.append((kind, client.address, stream, detail))
+
+    def record_lost_stream(self, stream: bytes, reason: bytes) -> None:
+        self._events.append(("STREAM_LOST", b"", stream, reason))
+
+    def take(self) -> list[EventFields]:
+        taken, self._events = self._events, []
+        return taken
 
 
 class BrokerEvent(NamedTuple):

@@ -1,19 +1,20 @@
-"""The states of a client as the broker sees it, and what leads from one to the other. Pure."""
+"""The states of a client as the broker sees it, and the table of what each event leads to. Pure."""
 
 from __future__ import annotations
 
-from enum import Enum
-
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Command
+from mama_spark.malamute.protocol.transition_table import TableEnum, TableStep, TransitionTable
 
 
-class SessionState(Enum):
+class SessionState(TableEnum):
     START = "start"  #: unknown, or gone
     CONNECTED = "connected"
 
 
-class SessionEvent(Enum):
+class SessionEvent(TableEnum):
+    """The values are what the event GONE says of why a client is gone."""
+
     OPEN = "open"
     CLOSE = "close"
     PING = "ping"
@@ -21,71 +22,94 @@ class SessionEvent(Enum):
     READ = "read"
     CANCEL = "cancel"
     SEND = "send"
-    SEND_NOWHERE = "send without a stream"
+    SEND_WITHOUT_STREAM = "send without a stream"
     MAILBOX_SEND = "mailbox send"
     OFFER = "offer"
     SERVICE_SEND = "service send"
     CREDIT = "credit"
     CONFIRM = "confirm"
-    CONFIRM_UNASKED = "confirm of a client that did not announce it"
+    CONFIRM_UNANNOUNCED = "confirm of a client that did not announce it"
     SERVER_ONLY = "a command that only a server sends"
     MALFORMED = "no command"
     EXPIRED = "nothing heard for too long"
     TAKEN_OVER = "its address was taken by another client"
-    AHEAD = "it sends without end to a stream that is not open yet"
-    FOREIGN = "it sent to the broker's own stream what only the broker may"
-    BEHIND = "the engine of its stream does not keep up"
-    OVERRUN = "its queue is full and the policy is to disconnect"
+    SENT_TOO_EARLY = "it sends without end to a stream that is not open yet"
+    RESERVED_SUBJECT = "it sent to the broker's own stream what only the broker may"
+    BACKLOG_FULL = "the engine of its stream does not keep up"
+    QUEUE_FULL = "its queue is full and the policy is to disconnect"
 
 
-_S, _C = SessionState.START, SessionState.CONNECTED
-#: {state: {event: next state}}. In START everything but OPEN, CLOSE and what is no command gets ERROR 500.
-TABLE: dict[SessionState, dict[SessionEvent, SessionState]] = {
-    _S: {
-        SessionEvent.OPEN: _C,
-        SessionEvent.CLOSE: _S,
-        SessionEvent.PING: _S,
-        SessionEvent.WRITE: _S,
-        SessionEvent.READ: _S,
-        SessionEvent.CANCEL: _S,
-        SessionEvent.SEND: _S,
-        SessionEvent.SEND_NOWHERE: _S,
-        SessionEvent.MAILBOX_SEND: _S,
-        SessionEvent.OFFER: _S,
-        SessionEvent.SERVICE_SEND: _S,
-        SessionEvent.CREDIT: _S,
-        SessionEvent.CONFIRM: _S,
-        SessionEvent.CONFIRM_UNASKED: _S,
-        SessionEvent.SERVER_ONLY: _S,
-        SessionEvent.MALFORMED: _S,
-    },
-    _C: {
-        SessionEvent.OPEN: _S,
-        SessionEvent.CLOSE: _S,
-        SessionEvent.PING: _C,
-        SessionEvent.WRITE: _C,
-        SessionEvent.READ: _C,
-        SessionEvent.CANCEL: _C,
-        SessionEvent.SEND: _C,
-        SessionEvent.SEND_NOWHERE: _S,
-        SessionEvent.MAILBOX_SEND: _C,
-        SessionEvent.OFFER: _C,
-        SessionEvent.SERVICE_SEND: _C,
-        SessionEvent.CREDIT: _C,
-        SessionEvent.CONFIRM: _C,
-        SessionEvent.CONFIRM_UNASKED: _S,
-        SessionEvent.SERVER_ONLY: _S,
-        SessionEvent.MALFORMED: _C,
-        SessionEvent.EXPIRED: _S,
-        SessionEvent.TAKEN_OVER: _S,
-        SessionEvent.OVERRUN: _S,
-        SessionEvent.AHEAD: _S,
-        SessionEvent.BEHIND: _S,
-        SessionEvent.FOREIGN: _S,
-    },
-}
+class SessionAction(TableEnum):
+    """What the machine does for an event; methods of the same names as the commands do the rest."""
 
-#: Which event a command is; a command that is not here only a server sends.
+    OPEN = "make a session and reply OK"
+    REPLY_OK = "reply OK"
+    REPLY_INVALID = "reply ERROR 500"
+    REPLY_FAILED = "reply ERROR 300"
+    COUNT_MALFORMED = "count it and say nothing, as the reference does for all that is no command"
+    PING = "ping"
+    WRITE = "write"
+    READ = "read"
+    CANCEL = "cancel"
+    SEND = "send"
+    MAILBOX_SEND = "mailbox send"
+    OFFER = "offer"
+    SERVICE_SEND = "service send"
+    CREDIT = "credit"
+    CONFIRM = "confirm"
+
+
+START, CONNECTED = SessionState.START, SessionState.CONNECTED
+_REFUSED = TableStep(START, SessionAction.REPLY_INVALID)
+_GONE: TableStep[SessionState, SessionAction] = TableStep(START)
+TABLE = TransitionTable[SessionState, SessionEvent, SessionAction](
+    {
+        START: {
+            SessionEvent.OPEN: TableStep(CONNECTED, SessionAction.OPEN),
+            SessionEvent.CLOSE: TableStep(START, SessionAction.REPLY_OK),  # the reference crashes
+            SessionEvent.PING: _REFUSED,
+            SessionEvent.WRITE: _REFUSED,
+            SessionEvent.READ: _REFUSED,
+            SessionEvent.CANCEL: _REFUSED,
+            SessionEvent.SEND: _REFUSED,
+            SessionEvent.SEND_WITHOUT_STREAM: _REFUSED,
+            SessionEvent.MAILBOX_SEND: _REFUSED,
+            SessionEvent.OFFER: _REFUSED,
+            SessionEvent.SERVICE_SEND: _REFUSED,
+            SessionEvent.CREDIT: _REFUSED,
+            SessionEvent.CONFIRM: _REFUSED,
+            SessionEvent.CONFIRM_UNANNOUNCED: _REFUSED,
+            SessionEvent.SERVER_ONLY: _REFUSED,
+            SessionEvent.MALFORMED: TableStep(START, SessionAction.COUNT_MALFORMED),
+        },
+        CONNECTED: {
+            SessionEvent.OPEN: _REFUSED,
+            SessionEvent.CLOSE: TableStep(START, SessionAction.REPLY_OK),
+            SessionEvent.PING: TableStep(CONNECTED, SessionAction.PING),
+            SessionEvent.WRITE: TableStep(CONNECTED, SessionAction.WRITE),
+            SessionEvent.READ: TableStep(CONNECTED, SessionAction.READ),
+            SessionEvent.CANCEL: TableStep(CONNECTED, SessionAction.CANCEL),
+            SessionEvent.SEND: TableStep(CONNECTED, SessionAction.SEND),
+            SessionEvent.SEND_WITHOUT_STREAM: TableStep(START, SessionAction.REPLY_FAILED),
+            SessionEvent.MAILBOX_SEND: TableStep(CONNECTED, SessionAction.MAILBOX_SEND),
+            SessionEvent.OFFER: TableStep(CONNECTED, SessionAction.OFFER),
+            SessionEvent.SERVICE_SEND: TableStep(CONNECTED, SessionAction.SERVICE_SEND),
+            SessionEvent.CREDIT: TableStep(CONNECTED, SessionAction.CREDIT),
+            SessionEvent.CONFIRM: TableStep(CONNECTED, SessionAction.CONFIRM),
+            SessionEvent.CONFIRM_UNANNOUNCED: TableStep(START, SessionAction.REPLY_FAILED),
+            SessionEvent.SERVER_ONLY: _REFUSED,
+            SessionEvent.MALFORMED: TableStep(CONNECTED, SessionAction.COUNT_MALFORMED),
+            SessionEvent.EXPIRED: _GONE,
+            SessionEvent.TAKEN_OVER: _GONE,
+            SessionEvent.SENT_TOO_EARLY: _GONE,
+            SessionEvent.RESERVED_SUBJECT: _GONE,
+            SessionEvent.BACKLOG_FULL: _GONE,
+            SessionEvent.QUEUE_FULL: _GONE,
+        },
+    }
+)
+
+#: The event of each command; a command that is missing here only a server sends.
 EVENTS: dict[type[Command], SessionEvent] = {
     commands.Open: SessionEvent.OPEN,
     commands.Close: SessionEvent.CLOSE,

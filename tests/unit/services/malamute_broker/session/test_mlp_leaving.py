@@ -12,7 +12,7 @@ from mama_spark.malamute.protocol.commands import encode
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
 from mama_spark.services.malamute_broker.engines.commands import AcceptMessage, CancelSubscriptions, SyncOutcomes
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
-from mama_spark.services.malamute_broker.session.clients import SessionSettings
+from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 from tests.support.examples import FULL
@@ -33,8 +33,7 @@ class MachineHarness:
             self.machine.receive(identity, encode(command), now)
 
     def obey(self) -> None:
-        while self.machine.orders:
-            orders, self.machine.orders = self.machine.orders, {}
+        while orders := self.machine.take_commands():
             answers: list[Any] = []
             for command in orders[b"st"]:
                 if isinstance(command, AcceptMessage):
@@ -48,8 +47,8 @@ class MachineHarness:
                     answers.append(self.engine.sync(command.client) if isinstance(command, SyncOutcomes) else ())
             self.engine.flush()
             for runs in answers:
-                self.machine.taken(b"st", None, runs() if callable(runs) else runs)
-        self.machine.out.clear()
+                self.machine.command_done(b"st", None, runs() if callable(runs) else runs)
+        self.machine.take_output()
 
 
 @pytest.fixture
@@ -76,7 +75,7 @@ def test_the_engine_forgets_what_became_of_messages_of_clients_that_are_gone(
         desk.machine.expire(100.0)
         desk.obey()
     assert len(desk.engine._acks) == (1 if way == "takeover" else 0)
-    assert not any(desk.machine._awaited.values())
+    assert not any(desk.machine.engines._awaited.values())
 
 
 def test_what_a_client_sent_before_it_left_is_stored_and_the_next_of_its_name_is_told_only_of_its_own(
@@ -86,5 +85,7 @@ def test_what_a_client_sent_before_it_left_is_stored_and_the_next_of_its_name_is
     desk.say(b"1", opening, wire.StreamWrite(b"st"), wire.StreamSend(b"a"), wire.StreamSend(b"b"), wire.Close())
     desk.say(b"2", opening, wire.StreamWrite(b"st"), wire.StreamSend(b"c"))
     desk.obey()
-    (runs,) = [runs() if callable(runs) else runs for runs in [desk.engine.sync(desk.machine.clients[b"2"])]]
+    (runs,) = [
+        runs() if callable(runs) else runs for runs in [desk.engine.sync(desk.machine.clients.by_identity[b"2"])]
+    ]
     assert [(run.count, run.first) for run in runs] == [(1, 3)]

@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
-from mama_spark.malamute.protocol.extensions import NOTHING, AckRun, Extension, StoreOutcome, of_stored
+from mama_spark.malamute.protocol.extensions import NO_EXTENSION, AckRun, Extension, StoreOutcome, of_stored
 from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer
 from mama_spark.malamute.protocol.message_blocks import MessageBlock
 from mama_spark.malamute.protocol.ttl import EXPIRED, MARKER, TtlDirective, TtlTracker, ttl_directive_of
@@ -119,7 +119,7 @@ class DurableEngine(StoredStreamEngine[Row]):
         if outcome is not _STORED:
             return
         self._next = sequence + 1
-        given = NOTHING if extension is None else extension
+        given = NO_EXTENSION if extension is None else extension
         sender = self._cursors.get(client)
         self._accepted.append((sequence, sender, address, subject, content, given.message_id, given.headers))
 

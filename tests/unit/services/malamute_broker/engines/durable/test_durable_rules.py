@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from mama_spark.errors import ConfigError
-from mama_spark.malamute.protocol.extensions import NOTHING, AckRun, Extension, StoreOutcome
+from mama_spark.malamute.protocol.extensions import NO_EXTENSION, AckRun, Extension, StoreOutcome
 from mama_spark.services.malamute_broker.engines import Delivery
 from mama_spark.services.malamute_broker.engines.durable import engine as durable
 from mama_spark.services.malamute_broker.engines.durable import store as durable_store
@@ -43,7 +43,9 @@ class EngineHarness:
     ) -> tuple[AckRun, ...]:
         """One batch; what became of it."""
         for subject in subjects:
-            self.engine.accept(client, b"writer", subject, [content], Extension(message_id=subject) if ids else NOTHING)
+            self.engine.accept(
+                client, b"writer", subject, [content], Extension(message_id=subject) if ids else NO_EXTENSION
+            )
         return self.sync(client)
 
     def sync(self, client: Hashable = "w") -> tuple[AckRun, ...]:
@@ -302,7 +304,7 @@ def test_a_message_that_no_store_takes_is_refused_alone(engines: Make, monkeypat
     monkeypatch.setattr(durable, "MAX_OCTETS", 100)
     one = engines()
     for content in (b"1", b"2" * 101, b"3"):
-        one.engine.accept("w", b"", b"s", [content], NOTHING)
+        one.engine.accept("w", b"", b"s", [content], NO_EXTENSION)
         one.engine.accept("silent", b"", b"s", [content])
     assert one.sync() == (
         AckRun(StoreOutcome.STORED, 1, 1),

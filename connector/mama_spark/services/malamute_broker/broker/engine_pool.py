@@ -1,0 +1,235 @@
+"""The engines of all streams: opens them, hands them commands in batches, and applies what they report.
+
+An engine that starts slowly gets its commands when it has started. One that lags behind has a backlog, with a limit and
+a policy (:mod:`mama_spark.services.malamute_broker.session.backlog`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import zmq
+
+from mama_spark.errors import BackgroundTaskFailed, MamaError
+from mama_spark.malamute.protocol.commands import BadFrame
+from mama_spark.malamute.zmq_fd_poller import readable
+
+from ..engines import Delivery
+from ..engines.actor import (
+    CommandDone,
+    CreditReturned,
+    DeliverySocket,
+    EngineFailed,
+    EngineStream,
+    QueryAnswered,
+    Report,
+)
+from ..engines.commands import EngineCommand
+from ..session.backlog import COUNTED, MAX_LAG, Backlog, BacklogPolicy
+from ..session.state_machine import ServerMachine
+from .engine_selector import EngineSelector
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that an engine may take to start.
+START_TIMEOUT = 120.0
+
+
+class EnginePool:
+    """:param now: a monotonic clock
+    :ivar backlogs: by stream, what its engine has not begun
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        machine: ServerMachine,
+        selector: EngineSelector,
+        now: Callable[[], float],
+    ) -> None:
+        self.backlogs: dict[bytes, Backlog] = {}
+        self.streams: dict[bytes, EngineStream] = {}
+        self._context = context
+        self._machine = machine
+        self._selector = selector
+        self._now = now
+        self._reports = DeliverySocket(context)
+        self._lagging: dict[bytes, EngineStream] = {}  # those whose backlog has to be watched
+        self._start_deadlines: dict[bytes, float] = {}  # of engines that have not started
+        self._pending_commands: dict[bytes, list[EngineCommand]] = {}  # for them
+        self._abandoned: list[EngineStream] = []
+
+    @property
+    def socket(self) -> zmq.Socket[bytes]:
+        """Readable when an engine has reported something."""
+        return self._reports.socket
+
+    def pending_commands(self, stream: bytes) -> int:
+        """Commands that wait for the start of the stream's engine."""
+        return len(self._pending_commands.get(stream, ()))
+
+    def batches(self, stream: bytes) -> int:
+        """Batches that the stream's engine has not begun."""
+        engine = self.streams.get(stream)
+        return 0 if engine is None else engine.batches
+
+    # --- commands ------------------------------------------------------------------------------------------------
+
+    def send_commands(self) -> None:
+        """Hand each engine the machine's commands for it, as one batch; open streams that are new."""
+        while commands := self._machine.take_commands():
+            for name, batch in commands.items():
+                stream = self.streams.get(name) or self._open(name)
+                if stream is None:
+                    continue
+                if name in self._start_deadlines:
+                    self._pending_commands[name] += batch
+                else:
+                    self._post(name, stream, batch)
+
+    def _post(self, name: bytes, stream: EngineStream, batch: list[EngineCommand]) -> None:
+        backlog, now = self.backlogs[name], self._now()
+        backlog.update(stream.batches, now)
+        backlog.posted(batch, now)
+        stream.post(batch)
+        if len(backlog) >= COUNTED or backlog.full:
+            self._lagging[name] = stream
+
+    def must_pause_reading(self, policy: BacklogPolicy) -> bool:
+        """An engine lags so far behind that no client may be read, and goes on, so that it is worth waiting for.
+
+        Also keeps the machine's set of full streams up to date.
+        """
+        if not self._lagging:
+            return False
+        now, pause, full = self._now(), False, self._machine.streams.full
+        for name, stream in list(self._lagging.items()):
+            backlog = self.backlogs[name]
+            backlog.update(stream.batches, now)
+            wait = policy is BacklogPolicy.HOLD or backlog.keeps_pace(now)
+            pause |= wait and (len(backlog) >= MAX_LAG or backlog.full)
+            if backlog.full and not wait:
+                full.add(name)
+            else:
+                full.discard(name)
+            if len(backlog) < COUNTED and not backlog.full:
+                del self._lagging[name]
+        return pause
+
+    # --- start ---------------------------------------------------------------------------------------------------
+
+    def _open(self, name: bytes) -> EngineStream | None:
+        engine, settings = self._selector.choose(name)
+        try:
+            self._require_ended(name)
+            stream = EngineStream(self._context, name, engine, settings, None)
+        except (MamaError, zmq.ZMQError, RuntimeError) as e:  # also: no more sockets, files or threads
+            logger.error("stream %r cannot be opened: %s", name, e)
+            self._machine.stream_lost(name, str(e))
+            return None
+        self.streams[name] = stream
+        self._start_deadlines[name] = self._now() + START_TIMEOUT
+        self._pending_commands[name] = []
+        self.backlogs[name] = Backlog(self._machine.settings.backlog)
+        self._reports.add(stream)
+        self._machine.opened(name, stream.stored)
+        return stream
+
+    def _require_ended(self, name: bytes) -> None:
+        """:raises BackgroundTaskFailed: an abandoned engine of the stream still has its thread, and may have its
+        store"""
+        for stream in self._abandoned:
+            if stream.name == name:
+                stream.destroy(0.0)
+        self._abandoned = [stream for stream in self._abandoned if not stream.closed]
+        if any(stream.name == name for stream in self._abandoned):
+            raise BackgroundTaskFailed("an engine of the stream that did not start has not ended")
+
+    def _started(self, name: bytes) -> None:
+        del self._start_deadlines[name]
+        pending = self._pending_commands.pop(name)
+        if pending:
+            self._post(name, self.streams[name], pending)
+
+    def abandon_unstarted(self, now: float) -> None:
+        """Give up engines that have not started in time."""
+        for name, deadline in list(self._start_deadlines.items()):
+            if deadline <= now:
+                logger.error("the engine of stream %r does not start", name)
+                self._abandon(self.streams[name], "the engine does not start", 0.0)
+
+    # --- reports -------------------------------------------------------------------------------------------------
+
+    def has_reports(self) -> bool:
+        return readable(self._reports.socket)
+
+    def apply_next_report(self) -> bool:
+        """Give the machine what an engine has reported; False: there is no report."""
+        taken = self._reports.take()
+        if taken is None:
+            return False
+        stream, report = taken
+        try:
+            self._apply(stream, report)
+        except BadFrame as e:
+            logger.error("the engine of stream %r delivers what no client can be sent: %s", stream.name, e)
+            self._abandon(stream, str(e), 0.5)  # one that is not busy ends at once
+        return True
+
+    def _apply(self, stream: EngineStream, report: Report) -> None:
+        machine, name = self._machine, stream.name
+        if name in self._start_deadlines and not isinstance(report[0], EngineFailed):
+            self._started(name)
+        deliveries: list[Delivery] = []
+        for one in report:
+            if isinstance(one, Delivery):
+                deliveries.append(one)
+                continue
+            if deliveries:
+                machine.delivered(name, deliveries)
+                deliveries = []
+            if isinstance(one, CommandDone):
+                machine.command_done(name, one.error, one.runs, one.position)
+            elif isinstance(one, CreditReturned):
+                machine.credit_returned(name, one.client, one.amount)
+            elif isinstance(one, QueryAnswered):
+                machine.query_answered(name, one.client, one.answer, one.records)
+            elif isinstance(one, EngineFailed):
+                self._remove(stream, str(one.error))
+                stream.destroy()
+        machine.delivered(name, deliveries)
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    def _abandon(self, stream: EngineStream, reason: str, timeout: float) -> None:
+        """Tell the machine that the stream is lost, and leave its thread behind if it does not end in time."""
+        self._remove(stream, reason)
+        self._abandoned.append(stream)
+        stream.destroy(timeout)
+
+    def _remove(self, stream: EngineStream, reason: str) -> None:
+        self._machine.stream_lost(stream.name, reason)
+        self._reports.remove(stream)
+        for table in (self.streams, self._start_deadlines, self._pending_commands, self.backlogs, self._lagging):
+            table.pop(stream.name, None)
+
+    def finish(self, deadline: float) -> None:
+        """Let the engines execute all that they were sent, and give the machine what they report."""
+        for name, pending in self._pending_commands.items():
+            self.streams[name].post(pending)
+        self._pending_commands.clear()
+        self._start_deadlines.clear()
+        for stream in self.streams.values():
+            stream.destroy(max(0.0, deadline - self._now()))
+        while self.apply_next_report():
+            pass
+
+    def has_running_engines(self) -> bool:
+        """The thread of an engine has not ended."""
+        return any(not stream.closed for stream in (*self.streams.values(), *self._abandoned))
+
+    def close(self, timeout: float) -> None:
+        for stream in (*self.streams.values(), *self._abandoned):
+            stream.destroy(timeout)
+        self._reports.close()

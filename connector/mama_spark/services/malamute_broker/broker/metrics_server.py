@@ -1,0 +1,85 @@
+"""Serves metrics and lists of the broker over HTTP, from a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from mama_spark.errors import ConfigError, MamaError, Unavailable
+
+logger = logging.getLogger(__name__)
+
+#: Content type and text by path.
+Pages = Mapping[str, tuple[str, Callable[[], str]]]
+
+
+class MetricsServer:
+    """Serves what ``pages`` make, by path: content type and text.
+
+    :param address: ``host:port``; with port 0 the system chooses
+    :raises ConfigError: that is no address
+    :raises Unavailable: it cannot be bound
+    """
+
+    def __init__(self, address: str, pages: Pages) -> None:
+        host, sep, port = address.rpartition(":")
+        if not sep or not port.isdigit() or int(port) > 65535:
+            raise ConfigError(f"metrics are served at host:port, not at {address!r}")
+        try:
+            self._server = _Server((host.strip("[]"), int(port)), pages)
+        except OSError as e:
+            raise Unavailable(f"cannot serve metrics at {address}: {e.strerror or e}") from e
+        self.url = f"http://{host}:{self._server.server_address[1]}"
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, name="mama-metrics", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, address: tuple[str, int], pages: Pages) -> None:
+        self.pages = pages
+        super().__init__(address, _Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """One line: for the most part, the peer has hung up."""
+        logger.warning("a request for metrics from %s failed: %s", client_address[0], sys.exc_info()[1])
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = 10.0  # for a peer that says nothing
+
+    def do_GET(self) -> None:
+        page = self.server.pages.get(self.path.split("?", 1)[0])
+        if page is None:
+            self._answer(404, "text/plain", f"there are {', '.join(self.server.pages)}\n")
+            return
+        kind, make = page
+        try:
+            self._answer(200, kind, make())
+        except MamaError as e:
+            self._answer(503, "text/plain", f"{e}\n")
+
+    def _answer(self, status: int, kind: str, body: str) -> None:
+        octets = body.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(octets)))
+        self.end_headers()
+        self.wfile.write(octets)
+
+    def log_message(self, format: str, *values: object) -> None:
+        """Without a line for each request."""

@@ -1,0 +1,26 @@
+"""What a session machine counts, and the time of its last input. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class SessionCounters:
+    """Since the start of the broker; :mod:`~mama_spark.services.malamute_broker.broker.metrics` explains each."""
+
+    malformed: int = 0
+    refused: int = 0
+    dropped: int = 0
+    lost_letters: int = 0
+    lost_deliveries: int = 0
+    lost_sends: int = 0
+    expired: int = 0
+    repeats: int = 0
+
+
+@dataclass(slots=True)
+class SessionClock:
+    """The caller's time of the last input, in seconds of a monotonic clock."""
+
+    now: float = 0.0

@@ -1,0 +1,1 @@
+"""Mailboxes and services: messages to one receiver each. Pure."""

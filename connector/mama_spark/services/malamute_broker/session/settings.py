@@ -1,0 +1,52 @@
+"""Limits and policies for all clients of a broker. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mama_spark.malamute.protocol.extensions import ALL, Feature
+from mama_spark.options.declare import option
+from mama_spark.options.values import Duration, byte_size, integer, member
+
+from .backlog import BacklogPolicy
+from .byte_queue import Overflow
+from .mailboxes.mailbox_store import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """The table ``[clients]``, and limits of mailboxes and services.
+
+    :ivar repeats: repeated WRITE, READ and OFFER answered per client and second; more are executed and not answered,
+        which ends the replay storm of the C client
+    """
+
+    timeout: float = option(
+        "duration", Duration(zero=True, warn=True), 10.0, "clients",
+        "Without a frame for that long, a client is dropped; 0 = never.", shown="10s",
+    )  # fmt: skip
+    queue: int = option(
+        "size", byte_size, 64 * 1024 * 1024, "clients",
+        "That may wait for one client whose socket takes no more, or that gave no credit; a message counts 256 octets "
+        "more.", shown="64 MiB",
+    )  # fmt: skip
+    overflow: Overflow = option(
+        "`drop-newest`, `drop-oldest`, `disconnect`", member(Overflow), Overflow.DROP_NEWEST, "clients",
+        "What happens beyond `queue`; deliveries of engines that hold never come to that.", shown="`drop-newest`",
+    )  # fmt: skip
+    backlog: int = option(
+        "size", byte_size, 64 * 1024 * 1024, "clients", "That may wait for the engine of one stream.", shown="64 MiB"
+    )
+    behind: BacklogPolicy = option(
+        "`drop-newest`, `disconnect`, `hold`", member(BacklogPolicy), BacklogPolicy.DROP_NEWEST, "clients",
+        "What happens beyond `backlog`; `hold`: all clients wait.", shown="`drop-newest`",
+    )  # fmt: skip
+    repeats: int = 100
+    events: bytes = b"_MAMA_EVENTS"  #: the broker's own stream (:mod:`.broker_events`); empty = none
+    streams: int = option(
+        "integer", integer(1), 4096, "clients", "That clients may make; they live as long as the broker."
+    )
+    patterns: int = option("integer", integer(1), 100_000, "clients", "Subscriptions and offers of one client.")
+    mailboxes: Limits = field(default_factory=Limits)
+    services: Limits = field(default_factory=Limits)
+    features: Feature = ALL  #: what is done for clients that announce it

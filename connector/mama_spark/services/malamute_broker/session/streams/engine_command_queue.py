@@ -1,0 +1,81 @@
+"""Commands for the engines of streams, and whose command each engine has to answer next. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ...engines.commands import AnsweredCommand, CancelSubscriptions, EngineCommand
+from ..client_session import ClientSession, PendingReply
+
+
+class AwaitedAnswer(NamedTuple):
+    """A command that an engine answers.
+
+    :ivar pattern: of a new subscription
+    :ivar cancels: the command is CANCEL
+    """
+
+    client: ClientSession
+    reply: PendingReply
+    pattern: bytes | None = None
+    cancels: bool = False
+
+
+class EngineCommandQueue:
+    """Commands by stream, in order, until :meth:`take`; answers are awaited in the order of the commands."""
+
+    def __init__(self) -> None:
+        self._commands: dict[bytes, list[EngineCommand]] = {}
+        self._awaited: dict[bytes, deque[AwaitedAnswer]] = {}
+
+    def __len__(self) -> int:
+        """Streams with commands."""
+        return len(self._commands)
+
+    def put(self, stream: bytes, command: EngineCommand) -> None:
+        queued = self._commands.get(stream)
+        if queued is None:
+            self._commands[stream] = [command]
+        else:
+            queued.append(command)
+
+    def put_awaited(
+        self,
+        stream: bytes,
+        command: AnsweredCommand,
+        client: ClientSession,
+        reply: PendingReply,
+        pattern: bytes | None = None,
+    ) -> None:
+        """:param reply: is completed when the engine answers"""
+        cancels = isinstance(command, CancelSubscriptions)
+        self._awaited.setdefault(stream, deque()).append(AwaitedAnswer(client, reply, pattern, cancels))
+        self.put(stream, command)
+
+    def put_silent(self, streams: Iterable[bytes], command: AnsweredCommand, client: ClientSession) -> None:
+        """The engines answer, and nobody is told."""
+        for stream in streams:
+            self.put_awaited(stream, command, client, PendingReply(silent=True))
+
+    def expect_first(self, stream: bytes, awaited: AwaitedAnswer) -> None:
+        """The engine answers a command that was sent to it ahead of all that is queued."""
+        self._awaited.setdefault(stream, deque()).appendleft(awaited)
+
+    def take(self) -> dict[bytes, list[EngineCommand]]:
+        taken, self._commands = self._commands, {}
+        return taken
+
+    def answered(self, stream: bytes) -> AwaitedAnswer:
+        """The engine answered its oldest command."""
+        return self._awaited[stream].popleft()
+
+    def awaited(self, stream: bytes) -> int:
+        """Commands that the engine has not answered."""
+        return len(self._awaited.get(stream, ()))
+
+    def discard(self, stream: bytes) -> Iterable[AwaitedAnswer]:
+        """The engine has failed; what it will never answer."""
+        self._commands.pop(stream, None)
+        return self._awaited.pop(stream, ())

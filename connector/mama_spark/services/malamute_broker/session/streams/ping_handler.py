@@ -1,0 +1,60 @@
+"""PING: answered at once, or behind what the engines say of the client's messages. Pure."""
+
+from __future__ import annotations
+
+from mama_spark.malamute.protocol import commands
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
+
+from ...engines.commands import SyncOutcomes
+from ..client_output import ClientOutput
+from ..client_session import ClientSession, Frames, PendingReply
+from .engine_command_queue import EngineCommandQueue
+from .log_query_server import LogQueryServer
+from .publish_credit import PublishCredit
+from .stream_table import StreamTable
+
+PONG = commands.encode(commands.Pong())
+
+
+class PingHandler:
+    """Also forwards the queries about stored streams that PINGs carry."""
+
+    def __init__(
+        self,
+        output: ClientOutput,
+        engines: EngineCommandQueue,
+        streams: StreamTable,
+        credit: PublishCredit,
+        queries: LogQueryServer,
+    ) -> None:
+        self._output = output
+        self._engines = engines
+        self._streams = streams
+        self._credit = credit
+        self._queries = queries
+
+    def ping(self, client: ClientSession, command: commands.Ping, now: float) -> None:
+        if command.trailing and Feature.LOG in client.features:
+            query = read(command.trailing).question
+            if query:
+                self._queries.ask(client, query)
+                return
+        if Feature.ACKS not in client.features or not client.unsynced_sends:
+            if self._streams.starts_slowly(now) and not any(reply.syncs for reply in client.pending_replies):
+                self._output.emit(client, PONG)  # ahead of its turn, or the client would give the broker up
+            else:
+                self._output.reply(client, self.pong(client, PendingReply(send_octets=self._credit.ping(client))))
+            return
+        sends, client.unsynced_sends = client.unsynced_sends, {}
+        reply = PendingReply(sends=sends, send_octets=self._credit.ping(client), syncs=len(sends))
+        for stream in sends:
+            self._engines.put_awaited(stream, SyncOutcomes(client), client, reply)
+        client.pending_replies.append(reply)
+
+    def pong(self, client: ClientSession, reply: PendingReply) -> Frames:
+        """:param reply: to a PING; all engines have answered it"""
+        acks: tuple[AckRun, ...] = ()
+        for stream, count in reply.sends.items():
+            acks += reply.outcomes.get(stream) or (AckRun(StoreOutcome.ACCEPTED, count),)
+        credit = self._credit.pong(client, reply.send_octets)
+        return commands.encode(commands.Pong(write(Extension(acks=acks, credit=credit)))) if acks or credit else PONG

@@ -1,0 +1,46 @@
+"""Opens streams for WRITE and READ, and has the engine answer the command. Pure."""
+
+from __future__ import annotations
+
+from mama_spark.malamute.protocol.commands import StatusCode
+
+from ...engines.commands import AnsweredCommand
+from ..client_output import ClientOutput, error_frames
+from ..client_session import ClientSession, PendingReply
+from .engine_command_queue import EngineCommandQueue
+from .stream_table import StreamTable
+
+#: Commands of all clients that one engine may have to answer; while it stands still, those who come and go add to them.
+MAX_AWAITED = 100_000
+
+
+class StreamOpener:
+    """The part that WRITE and READ have in common."""
+
+    def __init__(self, streams: StreamTable, engines: EngineCommandQueue, output: ClientOutput) -> None:
+        self._streams = streams
+        self._engines = engines
+        self._output = output
+
+    def open(self, client: ClientSession, stream: bytes) -> bool:
+        """The stream is there, or will be; False: it cannot be used now, and the client was told so."""
+        if self._engines.awaited(stream) >= MAX_AWAITED:
+            self._output.reply(client, error_frames(StatusCode.INTERNAL_ERROR, b"the stream does not keep up"))
+            return False
+        if not self._streams.may_add(stream):
+            self._output.fail(client, b"too many streams")
+            return False
+        self._streams.add(stream)
+        return True
+
+    def reply_later(
+        self,
+        client: ClientSession,
+        stream: bytes,
+        command: AnsweredCommand,
+        reply: PendingReply,
+        pattern: bytes | None = None,
+    ) -> None:
+        """Send the command; the reply goes to the client when the engine has answered it."""
+        client.pending_replies.append(reply)
+        self._engines.put_awaited(stream, command, client, reply, pattern)

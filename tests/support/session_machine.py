@@ -1,0 +1,100 @@
+"""A session machine with simple engines that execute its commands at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mama_spark.malamute.protocol import commands as wire
+from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, decode, encode
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, write
+from mama_spark.malamute.protocol.patterns import BadPattern
+from mama_spark.services.malamute_broker.engines import Delivery
+from mama_spark.services.malamute_broker.engines.commands import (
+    AcceptMessage,
+    CancelSubscriptions,
+    CompilePattern,
+    EngineCommand,
+    GiveCredit,
+    SyncOutcomes,
+)
+from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
+from mama_spark.services.malamute_broker.session.client_session import ClientSession
+from mama_spark.services.malamute_broker.session.settings import SessionSettings
+from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
+
+OK, INVALID, FAILED, PONG = Ok(), Error(500), Error(300), Pong()
+
+
+class MachineHarness:
+    """A machine with simple engines, obeyed at once, and what every client received."""
+
+    def __init__(self, **values: Any) -> None:
+        self.machine = ServerMachine(SessionSettings(**values))
+        self.engines: dict[bytes, SimpleEngine] = {}
+        self.received: dict[bytes, list[list[bytes]]] = {}
+        self.now = 0.0
+        self.obedient = True
+
+    def feed(self, client: str, frames: list[bytes]) -> None:
+        self.machine.receive(client.encode(), frames, self.now)
+        if self.obedient:
+            self.obey()
+
+    def send(self, client: str, *commands: Command) -> list[Command]:
+        """What the client has received after these."""
+        for command in commands:
+            self.feed(client, encode(command))
+        return self.got(client)
+
+    def open(self, client: str, address: str | None = None, features: Feature | None = None) -> None:
+        trailing = b"" if features is None else write(Extension(features=features))
+        (reply,) = self.send(client, wire.Open((client if address is None else address).encode(), trailing))
+        assert isinstance(reply, Ok)
+
+    def got(self, client: str) -> list[Command]:
+        return [decode(frames) for frames in self.received.pop(client.encode(), [])]
+
+    def obey(self) -> None:
+        machine = self.machine
+        while len(machine.output) or len(machine.engines):
+            for client, frames in machine.take_output():
+                identity = client.identity if isinstance(client, ClientSession) else client
+                self.received.setdefault(identity, []).append(frames)
+            for stream, commands in machine.take_commands().items():
+                self._engine(stream, commands)
+
+    def _engine(self, stream: bytes, commands: list[EngineCommand]) -> None:
+        engine = self.engines.setdefault(stream, SimpleEngine(stream))
+        deliveries: list[Delivery] = []
+        engine.traffic(lambda delivery: self._out.append(delivery))
+        self._out = deliveries
+        answers: list[tuple[str | None, tuple[AckRun, ...]]] = []
+        for command in commands:
+            match command:
+                case AcceptMessage():
+                    engine.accept(command.client, command.address, command.subject, command.content, command.extension)
+                case GiveCredit(client, amount):
+                    engine.credit(client, amount)
+                case SyncOutcomes(client):
+                    runs = engine.sync(client)
+                    answers.append((None, runs if isinstance(runs, tuple) else runs() or ()))
+                case CompilePattern(client, pattern, after):
+                    try:
+                        engine.compile(client, pattern, after)
+                    except BadPattern as e:
+                        answers.append((str(e), ()))
+                    else:
+                        answers.append((None, ()))
+                case CancelSubscriptions(client):
+                    engine.cancel(client)
+                    answers.append((None, ()))
+                case _:
+                    answers.append((None, ()))
+        for error, runs in answers:
+            self.machine.command_done(stream, error, runs)
+        self.machine.delivered(stream, deliveries)
+
+    def expire(self, after: float) -> None:
+        self.now += after
+        self.machine.expire(self.now)
+        self.obey()
