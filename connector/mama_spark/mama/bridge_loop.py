@@ -1,4 +1,4 @@
-"""The one thread that calls a bridge: sends what it is given, polls, and hands each answer to who waits for it.
+"""The one thread that calls the bridge of a transport: sends, polls, and reports each answer to its listener.
 
 A bridge's ``poll`` cannot be woken by a send, so this thread never waits inside of it: it polls without waiting and
 sleeps in between, where work that comes wakes it. While answers are due it looks every millisecond or so, otherwise
@@ -47,7 +47,7 @@ class SendOutcome(NamedTuple):
 
 
 class SendListener(Protocol):
-    """Who is told, once, what became of a send; on the loop's thread."""
+    """Is called once with the outcome of a send, on the loop's thread."""
 
     def settled(self, topic: str, outcome: SendOutcome | PublishError | None) -> None:
         """``None``: nothing will be known (the bridge acknowledges nothing)."""
@@ -56,7 +56,7 @@ class SendListener(Protocol):
 
 @dataclass(slots=True)
 class PendingSend:
-    """One send that somebody waits for."""
+    """A send whose outcome a listener waits for."""
 
     topic: str
     waiter: SendListener
@@ -78,7 +78,7 @@ class BridgeLoop:
 
     :param call_timeout: seconds for which a call may wait for the bridge to take it
     :param answer_timeout: seconds after which a send without an answer counts as lost
-    :param on_event: told what happens to the connection, on the loop's thread
+    :param on_event: called with events of the connection, on the loop's thread
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class BridgeLoop:
 
     @property
     def tracked(self) -> int:
-        """Sends that somebody waits for."""
+        """Number of sends whose outcome a listener waits for."""
         return len(self._flights)
 
     def call(self, work: Callable[[], T]) -> T:
@@ -293,12 +293,12 @@ class BridgeLoop:
                     pause = _SHORT
 
     def _all_answered(self) -> bool:
-        """No answer will come that is worth waiting for."""
+        """All sends are answered, or their answers are not waited for any more."""
         silent = self.bridge.capabilities.ack is Ack.NONE
         return self._outstanding_acks <= 0 or silent or self._closed is not None or time.monotonic() >= self._until
 
     def _do_work(self) -> bool:
-        """What was asked, in order; True if the bridge takes nothing now."""
+        """Run the queued calls, in order; True if the bridge takes nothing now."""
         did = False
         while self._work:
             work = self._work[0]

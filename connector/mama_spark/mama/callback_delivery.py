@@ -1,4 +1,4 @@
-"""Callbacks of one publisher: in order, one at a time, and none after the end."""
+"""Delivers the callbacks of one object: in order, one at a time, and none after it was destroyed."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class CallbackDelivery:
         else:
             self.queue.put(self._dispatched)
 
-    def now(self, call: Call, patience: float = -1) -> None:
+    def now(self, call: Call, timeout: float = -1) -> None:
         """Make a call on this thread; what it raises is logged and counted.
 
-        :param patience: seconds to wait for a call that another thread makes, which may never return
+        :param timeout: seconds to wait for a call that another thread makes, which may never return
         """
-        mine = self._making.acquire(timeout=patience)
+        mine = self._making.acquire(timeout=timeout)
         before = self._maker
         if mine:
             self._maker = threading.get_ident()

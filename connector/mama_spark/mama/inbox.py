@@ -1,4 +1,4 @@
-"""Inboxes: where answers to requests arrive, and the other end, where requests do.
+"""Inboxes receive the replies to requests, request listeners receive requests (``mamaInbox``).
 
 OpenMAMA receives requests by its subscriptions; both specifications speak of publishers alone, so that requests come
 in by a :class:`RequestListener` here.
@@ -46,11 +46,11 @@ class Request:
 
 
 class _Receiver:
-    """Takes letters and hands them on, on its queue if it has one."""
+    """Receives messages and calls back, on its queue if it has one."""
 
     def __init__(self, transport: Transport, queue: Queue | None, key: int | str, closure: Any) -> None:
         self.transport, self.closure = transport, closure
-        self.dropped = 0  #: letters for which the queue had no place
+        self.dropped = 0  #: messages for which the queue had no place
         self._key = key
         self._delivery = CallbackDelivery(queue, transport.loop.post)
         self._live = True

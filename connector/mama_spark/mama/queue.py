@@ -1,4 +1,4 @@
-"""Queues: where callbacks of asynchronous events wait for the application's thread.
+"""Event queues: callbacks wait in them for the thread of the application that dispatches (``mamaQueue``).
 
 A queue is bounded by *places*. Whatever will put something in takes its place before (:meth:`Queue.reserve`), so that a
 full queue refuses work at its beginning, with QUEUE_FULL, and what was begun always has room to end.
@@ -67,12 +67,12 @@ class Queue:
             self._taken += 1
 
     def release(self) -> None:
-        """Give a place back that will not be used."""
+        """Free a reserved place that will not be used."""
         with self._changed:
             self._taken -= 1
 
     def put(self, call: Call) -> bool:
-        """Add a call at a place taken before; False if the queue was destroyed meanwhile."""
+        """Add a call at a reserved place; False if the queue was destroyed meanwhile."""
         with self._changed:
             if self._destroyed:
                 self._taken -= 1

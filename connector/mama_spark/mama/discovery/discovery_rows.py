@@ -1,4 +1,4 @@
-"""What discovery tells, as rows: one :class:`DiscoveryRow` for each :class:`~mama_spark.bridge.DiscoveryEvent`.
+"""Discovery events as rows: one :class:`DiscoveryRow` for each :class:`~mama_spark.bridge.DiscoveryEvent`.
 
 Everything that came is a row: bytes that are no record, or no event, are kept in ``raw`` with the reason in ``info``.
 """

@@ -1,8 +1,8 @@
-"""What a publisher tells of itself while it publishes a partition: values in, events out. Pure.
+"""Events of a publisher while it publishes a partition of a DataFrame. Pure: values in, events out.
 
-Events are told once and are bounded, whatever the rows are: a topic has one PUBLISH_CREATE and one PUBLISH_DESTROY, and
-beyond :data:`MAX_TOPICS` topics one event says how many more there were. Failed messages and lost connections are told
-for the first :data:`MAX_ERRORS` of each kind, and then counted. No loop here is over rows that went well.
+Events are bounded, whatever the rows are: a topic has one PUBLISH_CREATE and one PUBLISH_DESTROY, and
+beyond :data:`MAX_TOPICS` topics one event says how many more there were. Failed messages and lost connections have
+events for the first :data:`MAX_ERRORS` of each kind, and are then counted. No loop here is over rows that went well.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Publishers that tell what happens to them: ``mamaPublisher`` of the specification.
+"""Publishers with callbacks for their lifecycle and for each send: ``mamaPublisher`` of the specification.
 
 The life of a publisher is the table of :mod:`mama_spark.mama.states`; its callbacks come in this order: ``on_create``
 once, before create returns; any number of ``on_error`` and ``on_success``; ``on_destroy`` once, and none after it.
