@@ -77,7 +77,7 @@ class DiscoveryTables:
             spark.sql(f"UPDATE {table} SET query_id = NULL WHERE {_same_transport(rows)}")
         if SOURCE in kinds:
             spark.sql(_merge_into(table), latest=_latest(rows, query))
-        if IMAGE_END in kinds:  # who is not in the image has gone while nobody looked
+        if IMAGE_END in kinds:  # a source that is not in the image went offline before it
             absent = ", ".join(f"{name} = '{value}'" for name, value in ABSENT.items())
             spark.sql(
                 f"UPDATE {table} SET {absent}, query_id = '{query}' "

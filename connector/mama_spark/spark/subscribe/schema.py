@@ -69,7 +69,7 @@ class MessageColumns:
 
     @property
     def as_json(self) -> bool:
-        """Typed rows become JSON in ``value``: nobody has asked for their columns."""
+        """Typed rows become JSON in ``value``: the schema names none of their columns."""
         return not len(self.typed) and "value" in self.arrow.names
 
 
