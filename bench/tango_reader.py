@@ -24,7 +24,7 @@ from mama_spark.errors import MamaError
 from mama_spark.options import SubscribeOptions
 from mama_spark.record_log import RecordLog
 from mama_spark.tango.client.subscriber import TangoSubscriber
-from mama_spark.tango.client.subscription_events import SubscriptionEventKind as NoticeKind
+from mama_spark.tango.client.subscription_events import SubscriptionEventKind
 from mama_spark.tango.events.batch_decoder import BatchDecoder, EventColumns
 from mama_spark.tango.log.records import RecordKind, decode
 from mama_spark.testing.waiting import until
@@ -160,7 +160,7 @@ class Memory:
             self._producer.begin("memory", count)
             while came < count:
                 batch = self._subscriber.take_batch(HWM, 1.0)
-                if any(notice.kind is not NoticeKind.EVENT for notice in batch.events):
+                if any(event.kind is not SubscriptionEventKind.EVENT for event in batch.events):
                     raise RuntimeError(f"not only events came: {self._subscriber.counts}")
                 if time.monotonic() > deadline:
                     raise RuntimeError(f"{came} of {count} events came: {self._subscriber.counts}")

@@ -51,8 +51,8 @@ class Callback:
         self._before = self.told()[-1:]
         self.events.clear()
 
-    def __call__(self, notice: SubscriptionEvent) -> None:
-        self.events.append(notice)
+    def __call__(self, event: SubscriptionEvent) -> None:
+        self.events.append(event)
 
     def wait(self, count: int, act: Callable[[], Any] = lambda: None) -> list[SubscriptionEvent]:
         until(lambda: len(self.events) >= count, act)
@@ -68,20 +68,20 @@ class Callback:
         return found[len(self._before) :]
 
 
-def told(notice: SubscriptionEvent) -> Any:
+def told(event: SubscriptionEvent) -> Any:
     """A value, or the reason of an error."""
-    if notice.errors:
-        return notice.errors[0].reason
-    data = notice.data
+    if event.errors:
+        return event.errors[0].reason
+    data = event.data
     if isinstance(data, DataReady):
         return data.ctr
-    read = notice.value.read
+    read = event.value.read
     if isinstance(read, DevState):
         return read.name
     if read is None:
         return None
     values = [str(x) if isinstance(x, str) else x.item() if hasattr(x, "item") else x for x in read]
-    return values[0] if (notice.value.r_dim.x, notice.value.r_dim.y) == (1, 0) else values
+    return values[0] if (event.value.r_dim.x, event.value.r_dim.y) == (1, 0) else values
 
 
 def ready(
@@ -111,7 +111,7 @@ def polled(lab: TangoServer, subscriber: TangoSubscriber) -> Callback:
     for value in (5.0, 1.0):
         lab.tell("level", value)
         until(lambda v=value: callback.told()[-1] == v)  # type: ignore[misc]
-    assert {notice.kind for notice in callback.events[1:]} == {SubscriptionEventKind.EVENT}
+    assert {event.kind for event in callback.events[1:]} == {SubscriptionEventKind.EVENT}
     callback.forget()
     return callback
 

@@ -56,7 +56,7 @@ def subscriber() -> Iterator[TangoSubscriber]:
 
 
 class ReceivedEvents:
-    """All notices so far."""
+    """All events so far."""
 
     def __init__(self, subscriber: TangoSubscriber) -> None:
         self._subscriber = subscriber
@@ -77,15 +77,15 @@ class ReceivedEvents:
         return self.of(kind)
 
     def of(self, kind: SubscriptionEventKind) -> list[SubscriptionEvent]:
-        return [notice for notice in self.events if notice.kind is kind]
+        return [event for event in self.events if event.kind is kind]
 
     def reasons(self) -> set[str]:
-        return {error.reason for notice in self.events for error in notice.errors}
+        return {error.reason for event in self.events for error in event.errors}
 
 
-def first(notice: SubscriptionEvent) -> Any:
+def first(event: SubscriptionEvent) -> Any:
     """The number that was read."""
-    read = notice.value.read
+    read = event.value.read
     assert isinstance(read, np.ndarray)
     return read.tolist()[0]
 
@@ -134,9 +134,9 @@ def test_device_proxy_in_server_receives_events(
     test_push_event_with_event_callback: a server that is a client pushes an event in the callback of another one."""
     with TangoEventSource([Device(DEVICE, [Attribute("doubled")])], "127.0.0.1", heartbeat_period=BEAT) as source:
 
-        def callback(notice: SubscriptionEvent) -> None:
-            if notice.kind is SubscriptionEventKind.EVENT:
-                source.push_change_event(DEVICE, "doubled", 2.0 * first(notice))
+        def callback(event: SubscriptionEvent) -> None:
+            if event.kind is SubscriptionEventKind.EVENT:
+                source.push_change_event(DEVICE, "doubled", 2.0 * first(event))
 
         subscriber.subscribe(lab.address(), "long", mode=SubMode.SYNC, callback=callback)
         number = probe.subscribe(source.address(DEVICE), "doubled", "change")
@@ -152,7 +152,7 @@ def test_subscribe_change_event_from_user_thread(lab: TangoServer, subscriber: T
     callers: list[str] = []
     thread = threading.Thread(
         target=lambda: subscriber.subscribe(
-            lab.address(), "long", callback=lambda notice: callers.append(threading.current_thread().name)
+            lab.address(), "long", callback=lambda event: callers.append(threading.current_thread().name)
         )
     )
     thread.start()
@@ -204,7 +204,7 @@ def test_callback_extract_as(lab: TangoServer, subscriber: TangoSubscriber) -> N
             lambda s=subscription: any(n.subscription is s for n in taken.events),  # type: ignore[misc]
             lambda n=name, v=value: lab.push(n, v),  # type: ignore[misc]
         )
-    found = {notice.subscription.attribute: notice.value.read for notice in taken.events}
+    found = {event.subscription.attribute: event.value.read for event in taken.events}
     array = found["short_spectrum"]
     assert isinstance(array, np.ndarray)
     assert array.dtype.name == "int16"
@@ -224,7 +224,7 @@ def test_per_event_goes_by_its_property(lab: TangoServer, subscriber: TangoSubsc
     probe.call("configure", device=lab.address(), attribute="plain", changes=changes)
     subscriber.subscribe(lab.address(), "plain", "periodic", mode=SubMode.SYNC)
     times = [
-        notice.value.time for notice in taken.wait(SubscriptionEventKind.EVENT, 11) if not notice.errors
+        event.value.time for event in taken.wait(SubscriptionEventKind.EVENT, 11) if not event.errors
     ]  # when it was read
     steps = np.diff(times) / 1e6
     assert 60 < np.median(steps) < 900  # of milliseconds; without the property 1000

@@ -415,9 +415,9 @@ def test_our_own_subscriber_gets_the_same() -> None:
         assert not [n for n in taken if n.detail is not None]
 
 
-def told(notices: list[SubscriptionEvent]) -> list[tuple[str, list[Any]]]:
+def told(events: list[SubscriptionEvent]) -> list[tuple[str, list[Any]]]:
     """Values that were read at the time of the calendar."""
-    found = [n.event.data for n in notices if n.ctr and n.event is not None]
+    found = [n.event.data for n in events if n.ctr and n.event is not None]
     return [
         (v.name, np.asarray(v.read).tolist())
         for v in found

@@ -32,8 +32,7 @@ from mama_spark.record_log import RecordLog
 from mama_spark.tango.client.device_proxy import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import SubMode
-from mama_spark.tango.client.subscription_events import SubscriptionEvent
-from mama_spark.tango.client.subscription_events import SubscriptionEventKind as NoticeKind
+from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind
 from mama_spark.tango.events.event_codec import Event, decode, encode
 from mama_spark.tango.events.frames import CallInfo
 from mama_spark.tango.giop.ior import parse_device
@@ -286,12 +285,12 @@ def test_a_restart_goes_on_where_it_was_and_sends_nothing_twice(
     sent = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
     append(log, [0.0])
     process.start()
-    notices: list[SubscriptionEvent] = []
+    events: list[SubscriptionEvent] = []
     with TangoSubscriber(timeouts=FAST, timeout=PATIENCE) as subscriber:
 
-        def values(kind: NoticeKind = NoticeKind.EVENT) -> list[float]:
-            notices.extend(subscriber.take())
-            found = [n.value.read for n in notices if n.kind is kind]
+        def values(kind: SubscriptionEventKind = SubscriptionEventKind.EVENT) -> list[float]:
+            events.extend(subscriber.take())
+            found = [n.value.read for n in events if n.kind is kind]
             return [float(np.asarray(read)[0]) for read in found]
 
         subscriber.subscribe(command.address, "temperature", mode=SubMode.SYNC)
@@ -307,7 +306,7 @@ def test_a_restart_goes_on_where_it_was_and_sends_nothing_twice(
         append(log, sent[6:])
         until(lambda: values()[-1] == sent[6])
         assert [value for value in values() if value > 0] == sent
-        assert len(values(NoticeKind.RESUBSCRIPTION)) == 1
+        assert len(values(SubscriptionEventKind.RESUBSCRIPTION)) == 1
         assert subscriber.counts.dispatched.gaps == 0
     assert process.end(signal.SIGTERM) == 0
 

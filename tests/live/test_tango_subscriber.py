@@ -72,11 +72,11 @@ def effective(taker: Taker, subscription: Subscription, push: Callable[[Any], No
     taker.events.clear()
 
 
-def numbers(notices: list[SubscriptionEvent]) -> list[Any]:
+def numbers(events: list[SubscriptionEvent]) -> list[Any]:
     """What was read: scalars."""
     found = []
-    for notice in notices:
-        read = notice.value.read
+    for event in events:
+        read = event.value.read
         found.append(read[0] if not isinstance(read, DevState) and read is not None else read)
     return found
 
@@ -117,8 +117,8 @@ def test_every_type_in_every_shape_comes_as_it_was_pushed(either: TangoServer, s
     came: dict[Subscription, AttributeValue] = {}
 
     def all_came() -> bool:
-        for notice in subscriber.take():
-            came.setdefault(notice.subscription, notice.value)
+        for event in subscriber.take():
+            came.setdefault(event.subscription, event.value)
         return len(came) == len(pushed)
 
     def push() -> None:
@@ -166,12 +166,12 @@ def test_frames_are_handed_out_as_they_came_and_batches_as_columns(
     until(lambda: len(subscriber.queue) == 501)
     batches = [subscriber.take_batch(200) for _ in range(3)]
     assert [len(batch) for batch in batches] == [200, 200, 101]
-    notices = [notice for batch in batches for notice in batch.events]
+    events = [event for batch in batches for event in batch.events]
     values = [x for b in batches for part in b.columns.scalars for x in part.read.tolist()]
     assert values == list(range(500))
-    assert [n.ctr for n in notices] == list(range(notices[0].ctr, notices[0].ctr + 501))
-    assert [int(c) for b in batches for c in b.columns.ctr] == [n.ctr for n in notices]
-    assert decode(notices[0].frames or ()) == notices[0].event
+    assert [n.ctr for n in events] == list(range(events[0].ctr, events[0].ctr + 501))
+    assert [int(c) for b in batches for c in b.columns.ctr] == [n.ctr for n in events]
+    assert decode(events[0].frames or ()) == events[0].event
     (other,) = batches[-1].columns.others.values()
     assert isinstance(other, Event)
     assert [error.reason for error in other.errors] == ["Last"]
@@ -286,7 +286,7 @@ def test_a_subscriber_that_is_not_open_takes_no_subscriptions(lab: TangoServer) 
         assert repr(subscription) == f"<Subscription {lab.address().replace('#', '/double#')}.change connected>"
         assert subscription.topic == lab.topic("double")
     assert subscription.state is SubscriptionState.CANCELLED
-    assert [notice.kind for notice in subscriber.take()] == [
+    assert [event.kind for event in subscriber.take()] == [
         SubscriptionEventKind.INITIAL
     ]  # what came can still be taken
     subscriber.close()
@@ -318,8 +318,8 @@ def test_full_names_with_the_attribute_and_the_variable_of_the_database_are_unde
 def test_callbacks_that_raise_are_counted_and_delivery_goes_on(lab: TangoServer, subscriber: TangoSubscriber) -> None:
     came: list[Any] = []
 
-    def callback(notice: SubscriptionEvent) -> None:
-        came.append(numbers([notice])[0])
+    def callback(event: SubscriptionEvent) -> None:
+        came.append(numbers([event])[0])
         raise RuntimeError("as wanted")
 
     subscriber.subscribe(lab.address(), "double", mode=SubMode.SYNC, callback=callback)
@@ -337,10 +337,10 @@ def test_a_callback_can_unsubscribe_itself_and_is_not_called_again(
     came: list[Any] = []
     other: list[Any] = []
 
-    def callback(notice: SubscriptionEvent) -> None:
-        came.append(notice)
-        notice.subscription.unsubscribe()
-        notice.subscription.unsubscribe()
+    def callback(event: SubscriptionEvent) -> None:
+        came.append(event)
+        event.subscription.unsubscribe()
+        event.subscription.unsubscribe()
 
     stays = subscriber.subscribe(lab.address(), "double", mode=SubMode.SYNC, callback=other.append)
     until(lambda: other, lambda: lab.push("double", 0.0))
@@ -355,7 +355,7 @@ def test_a_callback_can_unsubscribe_itself_and_is_not_called_again(
 def test_a_callback_can_subscribe(lab: TangoServer, subscriber: TangoSubscriber) -> None:
     made: list[Subscription] = []
 
-    def callback(notice: SubscriptionEvent) -> None:
+    def callback(event: SubscriptionEvent) -> None:
         if not made:
             made.append(subscriber.subscribe(lab.address(), "long"))
 
@@ -380,7 +380,7 @@ def test_a_queue_keeps_the_last_ones_and_counts_what_it_dropped(lab: TangoServer
     until(lambda: len(queues[0].queue) == 20)
     until(lambda: subscriber.counts.dropped - dropped == 19 + 15)
     taken = {n: s.get_events() for n, s in queues.items()}
-    assert {n: numbers(notices) for n, notices in taken.items()} == {
+    assert {n: numbers(events) for n, events in taken.items()} == {
         1: [19],
         5: [15, 16, 17, 18, 19],
         0: list(range(20)),
@@ -488,6 +488,6 @@ def test_a_thousand_subscriptions_in_one_process(labs: DeviceServers, subscriber
             type_, _, shape = name.removesuffix("_rw").partition("_")
             lab.push(name, shaped(type_, shape or "scalar")[0], device=device)
     wanted = set(found)
-    taker.until(lambda notices: {n.subscription for n in notices if n.kind is SubscriptionEventKind.EVENT} == wanted)
+    taker.until(lambda events: {n.subscription for n in events if n.kind is SubscriptionEventKind.EVENT} == wanted)
     assert {n.kind for n in taker.events} == {SubscriptionEventKind.EVENT}
     assert len(subscriber.subscriptions) == 1000

@@ -86,15 +86,15 @@ class Watch:
         self.events.clear()
 
 
-def number(notice: SubscriptionEvent) -> Any:
-    read = notice.value.read
+def number(event: SubscriptionEvent) -> Any:
+    read = event.value.read
     assert read is not None
     assert not isinstance(read, DevState)
     return read[0]
 
 
-def reasons(notices: list[SubscriptionEvent]) -> set[str]:
-    return {notice.errors[0].reason for notice in notices}
+def reasons(events: list[SubscriptionEvent]) -> set[str]:
+    return {event.errors[0].reason for event in events}
 
 
 # --- servers that end and come back ------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def test_a_subscriber_that_stood_still_itself_misses_nobody_who_was_there(monkey
                 until(lambda: beat() > clock.ahead)
             source.push_change_event(DEVICE, "level", 1.0)
             assert number(watch.wait(SubscriptionEventKind.EVENT)[0]) == 1.0
-            assert [notice.kind for notice in watch.events] == [SubscriptionEventKind.EVENT]
+            assert [event.kind for event in watch.events] == [SubscriptionEventKind.EVENT]
             assert subscriber.counts.reconnects == 0
 
 
@@ -485,10 +485,10 @@ def test_what_a_small_high_water_mark_loses_is_told_to_the_last_event(tmp_path: 
         )
         came = [n.ctr for n in watch.of(SubscriptionEventKind.EVENT)]
         missed: list[int] = []
-        for notice in watch.of(SubscriptionEventKind.GAP):
-            assert isinstance(notice.detail, SequenceGap)
-            assert reasons([notice]) == {"API_MissedEvents"}
-            missed += range(notice.detail.first, notice.detail.last + 1)
+        for event in watch.of(SubscriptionEventKind.GAP):
+            assert isinstance(event.detail, SequenceGap)
+            assert reasons([event]) == {"API_MissedEvents"}
+            missed += range(event.detail.first, event.detail.last + 1)
         assert sorted(came + missed) == list(range(came[0], came[-1] + 1))
         assert came[-1] - came[0] >= pushed
         counts = subscriber.counts.dispatched
@@ -519,8 +519,8 @@ def test_what_nobody_takes_is_dropped_from_the_oldest_on_and_told(lab: TangoServ
 def test_a_slow_callback_loses_the_oldest_and_not_the_receiver(lab: TangoServer) -> None:
     gate, came = threading.Event(), []
 
-    def callback(notice: SubscriptionEvent) -> None:
-        came.append(notice)
+    def callback(event: SubscriptionEvent) -> None:
+        came.append(event)
         gate.wait(PATIENCE)
 
     with TangoSubscriber(limit=10, timeouts=PATIENT, timeout=PATIENCE) as subscriber:

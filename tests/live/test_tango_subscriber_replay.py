@@ -87,7 +87,7 @@ def publisher() -> Iterator[Publisher]:
         found.socket.close()
 
 
-def notices_of(publisher: Publisher, count: int) -> list[SubscriptionEvent]:
+def events_of(publisher: Publisher, count: int) -> list[SubscriptionEvent]:
     found: list[SubscriptionEvent] = []
     until(lambda: len(found) >= count, lambda: found.extend(publisher.receiver.queue.take(10**6, 1.0)))
     return found
@@ -102,10 +102,10 @@ def test_many_events_of_many_topics_come_through_numbered_and_decoded(publisher:
     publisher.start(topics)
     for n in range(len(values)):
         publisher.socket.send_multipart((topics[n % 40], b"\1", usual_call(n // 40 + 1), datas[n % 100]))
-    notices = notices_of(publisher, len(values))
-    assert len(notices) == len(values)
-    assert {notice.kind for notice in notices} == {SubscriptionEventKind.EVENT}
-    batch = decode_events(notices, BatchDecoder())
+    events = events_of(publisher, len(values))
+    assert len(events) == len(values)
+    assert {event.kind for event in events} == {SubscriptionEventKind.EVENT}
+    batch = decode_events(events, BatchDecoder())
     read = np.zeros(len(values))
     for part in batch.columns.scalars:
         read[part.rows] = part.read
@@ -121,7 +121,7 @@ def test_counters_that_wrap_stand_still_at_zero_or_go_back(publisher: Publisher)
     publisher.start([topic])
     for ctr in (0, 0, 0, WRAP - 2, WRAP - 1, 0, 1, 1, 4, 2):
         publisher.socket.send_multipart((topic, b"\1", usual_call(ctr), b"\xc0\xde\xc0\xde"))
-    kinds = [notice.kind.value[0] for notice in notices_of(publisher, 12)]
+    kinds = [event.kind.value[0] for event in events_of(publisher, 12)]
     assert "".join(kinds) == "eee" + "ge" + "eee" + "ge" + "re"
 
 
@@ -136,8 +136,8 @@ def test_hostile_messages_end_nothing(publisher: Publisher) -> None:
     for message in hostile:
         publisher.socket.send_multipart(message)
     publisher.socket.send_multipart((topic, b"\1", usual_call(0), b"\xc0\xde\xc0\xde"))
-    notices = notices_of(publisher, 2)
-    batch = decode_events([n for n in notices if n.frames], BatchDecoder())
+    events = events_of(publisher, 2)
+    batch = decode_events([n for n in events if n.frames], BatchDecoder())
     assert len(batch.columns.bad) == 2  # told to who decodes: with its number, it may be part of a gap
     assert publisher.receiver.death is None
     assert publisher.receiver.dispatcher.counts.malformed == 5

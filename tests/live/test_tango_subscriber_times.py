@@ -21,16 +21,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 def test_a_killed_server_is_back_within_40_seconds_twice(own_lab: TangoServer) -> None:
     """cppTango cxx_reconnection_zmq: at least one error, one synthetic value, later events; twice."""
     with TangoSubscriber(timeout=10.0) as subscriber:
-        notices: list[SubscriptionEvent] = []
+        events: list[SubscriptionEvent] = []
 
         def seen(kind: SubscriptionEventKind) -> int:
-            notices.extend(subscriber.take())
-            return sum(notice.kind is kind for notice in notices)
+            events.extend(subscriber.take())
+            return sum(event.kind is kind for event in events)
 
         subscriber.subscribe(own_lab.address(), "long", mode=SubMode.SYNC)
         for _ in range(2):
             until(lambda: seen(SubscriptionEventKind.EVENT), lambda: own_lab.push("long", 1))
-            notices.clear()
+            events.clear()
             own_lab.kill()
             own_lab.start()
             until(lambda: seen(SubscriptionEventKind.RESUBSCRIPTION), patience=120.0)

@@ -1,8 +1,4 @@
-"""Tango: rows become records of a log, which an event source (``mama tango-source``) serves to Tango's clients.
-
-``columns`` says what values of a DataFrame are in Tango, ``encode`` makes records of them, ``bridge`` appends these
-through the bridge of the log.
-"""
+"""Bridge to Tango: encodes rows as records of a log, which an event source (``mama tango-source``) serves."""
 
 from urllib.parse import urlsplit
 
@@ -17,7 +13,7 @@ __all__ = ["RecordCodec", "TangoBridge", "publisher_bridge", "row_codec"]
 
 
 def publisher_bridge(o: SinkOptions, log: PublisherBridge) -> TangoBridge:
-    """:param log: publishes to the log of the options"""
+    """:param log: bridge of the log that the options name"""
     return TangoBridge(log)
 
 

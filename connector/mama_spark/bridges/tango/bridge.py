@@ -1,7 +1,6 @@
-"""Records go to a log: whatever acknowledges there acknowledges here. See :class:`~mama_spark.bridge.PublisherBridge`.
+"""Publisher bridge that appends records to a log, through the bridge of that log.
 
-What is added is what must hold for events that somebody serves later: the log stores them, and each is a message of its
-own.
+It adds two requirements: the log must store messages, and each record is a message of its own.
 """
 
 from __future__ import annotations
@@ -14,8 +13,9 @@ from mama_spark.message import MessageBatch
 
 
 class TangoBridge:
-    """
-    :param log: publishes to the log; opened and closed with this
+    """See :class:`~mama_spark.bridge.PublisherBridge`.
+
+    :param log: bridge of the log; opened and closed with this one
     """
 
     def __init__(self, log: PublisherBridge) -> None:
@@ -26,7 +26,7 @@ class TangoBridge:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of the log; readers of events know nothing of packs, and nobody announces himself there."""
+        """Those of the log's bridge, without packs, which no event source reads, and without discovery."""
         return replace(self._log.capabilities, packs=False, discovery=False, events=EventStyle.TRANSPORT)
 
     def open(self) -> None:
@@ -34,10 +34,10 @@ class TangoBridge:
 
     def prepare(self, batch: MessageBatch) -> ValidationResult:
         """
-        :raises ConfigError: what is there is no log: it stores nothing
+        :raises ConfigError: the stream of the options stores nothing
         """
         prepared = self._log.prepare(batch)
-        ack = self._log.capabilities.ack  # may depend on where the topics lead
+        ack = self._log.capabilities.ack  # may depend on the topics of the batch
         if ack is not Ack.STORED:
             raise ConfigError(
                 f"option log: what is published there is not stored ({ack.value}), so nobody could serve it; "

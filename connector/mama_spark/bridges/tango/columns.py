@@ -1,4 +1,4 @@
-"""What the values of a DataFrame are in Tango. Pure.
+"""Maps the types of DataFrame columns to types of Tango. Pure.
 
 =============================== ================================================================================
 column ``value``                in Tango
@@ -39,7 +39,7 @@ COLUMNS = {
     "quality": "string",
     "time": "timestamp, or bigint of nanoseconds since the epoch",
 }
-NEEDED = ("device", "attribute", "value")
+REQUIRED = ("device", "attribute", "value")
 
 _ULONG64 = pa.decimal128(20, 0)
 _NUMBERS: dict[pa.DataType, DataType] = {
@@ -56,7 +56,7 @@ _NUMBERS: dict[pa.DataType, DataType] = {
 
 @dataclass(frozen=True, slots=True)
 class ValueForm:
-    """What a column of values is."""
+    """Tango type and format of a column of values."""
 
     data_type: DataType
     format: Format
@@ -67,8 +67,9 @@ class ValueForm:
 
 
 def form_of(kind: pa.DataType) -> ValueForm:
-    """
-    :raises SchemaError: Tango has nothing like it
+    """The Tango type of a column.
+
+    :raises SchemaError: there is none
     """
     element, depth = kind, 0
     while pt.is_list(element) or pt.is_large_list(element):
@@ -96,7 +97,7 @@ def _is_binary(kind: pa.DataType) -> bool:
 
 
 def check(schema: pa.Schema) -> None:
-    """See :class:`~mama_spark.bridge.RowCodec`."""
+    """Check the columns of a DataFrame; see :class:`~mama_spark.bridge.RowCodec`."""
     for name in ("device", "attribute", "quality"):
         if name in schema.names and not pt.is_string(schema.field(name).type):
             raise SchemaError(f"column {name!r} must be string, it is {schema.field(name).type}")
@@ -107,8 +108,8 @@ def check(schema: pa.Schema) -> None:
             raise SchemaError(f"column 'time' must be {COLUMNS['time']}, it is {kind}")
 
 
-def unfit(values: pa.Array) -> Int64s:
-    """Which of the numbers of one of the types above do not fit Tango's."""
+def out_of_range(values: pa.Array) -> Int64s:
+    """Rows whose numbers are out of the range of their Tango type."""
     if values.type != _ULONG64:
         return np.empty(0, np.int64)
     negative, large = pc.less(values, pa.scalar(0, _ULONG64)), pc.greater(values, pa.scalar(2**64 - 1, _ULONG64))
@@ -117,9 +118,9 @@ def unfit(values: pa.Array) -> Int64s:
 
 
 def numbers(values: pa.Array) -> npt.NDArray[Any]:
-    """Numbers of one of the types above that fit, without nulls, as Tango wants them."""
+    """Convert numbers that are in range, without nulls, to the numpy type of their Tango type."""
     if values.type == _ULONG64:
-        return np.array([int(v) for v in values.to_pylist()], np.uint64)  # numpy knows no decimals
+        return np.array([int(v) for v in values.to_pylist()], np.uint64)  # numpy has no decimals
     if values.type == pa.int8():
         values = values.cast(pa.int16())
     found: npt.NDArray[Any] = values.to_numpy(zero_copy_only=False)

@@ -110,6 +110,37 @@ class FrameLayout:
                 good &= found["written"] <= 1
         return good
 
+    def encode(
+        self,
+        names: npt.NDArray[np.uint8],
+        data_type: DataType,
+        times: Times,
+        qualities: npt.NDArray[np.integer[Any]],
+        read: npt.NDArray[Any],
+        written: npt.NDArray[Any] | None = None,
+    ) -> list[bytes]:
+        """Encode many frames of this layout.
+
+        :param names: octets of the attributes' names, shape (name_size,) or (n, name_size)
+        :param times: nanoseconds since the epoch
+        :raises CdrError: a time does not fit the 32 bits of its seconds
+        """
+        block = np.zeros(len(times), self.dtype)
+        for field, value in self.constants.items():
+            block[field] = value
+        block["name"][:, :-1] = names
+        if self.idl == IDL:
+            block["data_type"] = data_type
+        block["quality"], block["read"] = qualities, read
+        if written is not None:
+            block["written"] = written
+        seconds, rest = np.divmod(times, 1_000_000_000)
+        if len(seconds) and max(seconds.max(), ~seconds.min()) >= 2**31:
+            raise CdrError("a time beyond 2038")
+        block["sec"], block["usec"], block["nsec"] = seconds, rest // 1000, rest % 1000
+        octets, size = block.tobytes(), self.dtype.itemsize
+        return [octets[at : at + size] for at in range(0, len(octets), size)]
+
 
 def layout_of(topic: Topic, value: AttributeValue, little: bool) -> FrameLayout | None:
     """The layout of the frame of a value, if it is one number in the newest form of this topic."""
@@ -195,7 +226,7 @@ class ScalarEncoder:
         read: npt.NDArray[Any],
         written: npt.NDArray[Any] | None = None,
     ) -> list[bytes]:
-        """The fourth frames of many events, arrays of one length, the numbers in the attribute's own type.
+        """Encode the fourth frames of many events from arrays of one length, with numbers of the attribute's own type.
 
         :raises CdrError: arrays of another type, or set values of an attribute that has none
         """
@@ -203,18 +234,5 @@ class ScalarEncoder:
         parts = {"read": read} if written is None else {"read": read, "written": written}
         if (written is not None) is not self.layout.settable or any(part.dtype != dtype for part in parts.values()):
             raise CdrError(f"{', '.join(f'{k} {v.dtype}' for k, v in parts.items())} for {self!r}")
-        block = np.zeros(len(times), self.layout.dtype)
-        for field, value in self.layout.constants.items():
-            block[field] = value
-        block["name"][:, :-1] = np.frombuffer(self.name.encode("latin-1"), np.uint8)
-        if self.layout.idl == IDL:
-            block["data_type"] = self.data_type
-        for field, values in parts.items():
-            block[field] = values
-        seconds, rest = np.divmod(times, 1_000_000_000)
-        if len(seconds) and max(seconds.max(), ~seconds.min()) >= 2**31:
-            raise CdrError("a time beyond 2038")
-        block["sec"], block["usec"], block["nsec"] = seconds, rest // 1000, rest % 1000
-        block["quality"] = qualities
-        octets, size = block.tobytes(), self.layout.dtype.itemsize
-        return [octets[at : at + size] for at in range(0, len(octets), size)]
+        name = np.frombuffer(self.name.encode("latin-1"), np.uint8)
+        return self.layout.encode(name, self.data_type, times, qualities, read, written)

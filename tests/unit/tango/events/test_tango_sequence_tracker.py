@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.tango.events.frames import usual_call
-from mama_spark.tango.events.sequence_tracker import WRAP, SequenceGap, SequenceRestart, SequenceResult, SequenceTracker
+from mama_spark.tango.events.sequence_tracker import (
+    WRAP,
+    SequenceGap,
+    SequenceRestart,
+    SequenceResult,
+    SequenceTracker,
+    discontinuity,
+    next_counter,
+)
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "tango.json").read_text())
 SCENARIOS = [pytest.param(v, id=v["name"]) for v in VECTORS if v["kind"] == "scenario" and "events" in v["input"]]
@@ -36,6 +44,26 @@ def told(events: list[tuple[int, str]]) -> list[str]:
 @pytest.mark.parametrize("vector", SCENARIOS)
 def test_recorded_conversations(vector: dict[str, Any]) -> None:
     assert told(vector["input"]["events"]) == vector["decoded"]["expected"]
+
+
+@pytest.mark.spec("TG-46")
+@pytest.mark.parametrize(
+    ("last", "ctr", "expected"),
+    [
+        (5, 6, None),
+        (WRAP - 1, 0, None),
+        (5, 7, SequenceGap(6, 6)),
+        (1, WRAP - 1, SequenceGap(2, WRAP - 2)),
+        (5, 5, SequenceRestart(5, 5)),
+        (5, 1, SequenceRestart(5, 1)),
+        (WRAP - 1, 1, SequenceRestart(WRAP - 1, 1)),
+    ],
+)
+def test_two_counters_are_consecutive_or_a_gap_or_a_restart(
+    last: int, ctr: int, expected: SequenceGap | SequenceRestart | None
+) -> None:
+    assert discontinuity(last, ctr) == expected
+    assert (expected is None) is (next_counter(last) == ctr)
 
 
 def test_the_counter_wraps_to_zero_without_a_gap() -> None:

@@ -1,4 +1,4 @@
-"""Records of a log of Tango events, what a recorder makes of notices, and what it is told."""
+"""Records of a log of Tango events, the records that a recorder makes, and its settings."""
 
 from __future__ import annotations
 

@@ -1,0 +1,72 @@
+"""States of recorded devices: which records are written when heartbeats, errors and refusals change them."""
+
+from __future__ import annotations
+
+import pytest
+from mama_spark.tango.log.device_states import DeviceStates, RecordedDevice
+from mama_spark.tango.log.record_builder import RecordBuilder
+from mama_spark.tango.log.records import RecordKind
+from mama_spark.tango.topics import event_topic
+from mama_spark.tango.types import DevError, EventType, Severity
+
+TOPIC = event_topic("h:1", "a/b/c", "x", EventType.CHANGE, False)
+DEVICE = RecordedDevice.of(TOPIC)
+ERRORS = (DevError("Broken", Severity.ERR, "it broke", "here"),)
+
+
+def kinds(records: RecordBuilder) -> list[RecordKind]:
+    return [RecordKind(kind) for kind in records.kinds]
+
+
+@pytest.mark.spec("TG-36", "TG-41")
+def test_each_change_of_a_state_is_one_record() -> None:
+    states, records = DeviceStates("tango"), RecordBuilder()
+    for online in (True, True, False, False, True):
+        states.availability(records, TOPIC, online, 1)
+    assert kinds(records) == [RecordKind.ONLINE, RecordKind.OFFLINE, RecordKind.ONLINE]
+    assert repr(states) == "<DeviceStates 1 online>"
+    assert repr(DeviceStates("tango")) == "<DeviceStates none>"
+
+
+def test_an_error_makes_a_device_suspect_until_the_topic_has_a_value_again() -> None:
+    states, records = DeviceStates("tango"), RecordBuilder()
+    states.availability(records, TOPIC, True, 1)
+    states.succeeded(records, DEVICE, TOPIC.encode(), 2)  # had no error
+    states.failed(records, DEVICE, TOPIC.encode(), ERRORS, 3)
+    assert states.any_errors()
+    states.succeeded(records, DEVICE, b"another topic", 4)
+    states.succeeded(records, DEVICE, TOPIC.encode(), 5)
+    assert kinds(records) == [RecordKind.ONLINE, RecordKind.SUSPECT, RecordKind.ONLINE]
+    assert not states.any_errors()
+
+
+def test_a_device_that_is_not_recorded_any_more_is_set_offline_once() -> None:
+    states = DeviceStates("tango")
+    offline = RecordedDevice("h:1", "d/e/f", True)
+    states.replay(DEVICE, RecordKind.ONLINE)
+    states.replay(offline, RecordKind.OFFLINE)
+    records = RecordBuilder()
+    states.end_unless(records, lambda device: False, "gone", 1)
+    assert kinds(records) == [RecordKind.OFFLINE]
+    assert states.as_dict() == {}
+
+
+def test_a_state_that_the_log_refused_is_written_again_unless_the_device_has_ended() -> None:
+    states, records = DeviceStates("tango"), RecordBuilder()
+    states.availability(records, TOPIC, True, 1)
+    states.refused(DEVICE)
+    states.refused(RecordedDevice("h:1", "never/known/1", True))
+    assert states.has_refused
+    again = RecordBuilder()
+    states.write_refused(again, 2)
+    assert kinds(again) == [RecordKind.ONLINE]
+    assert not states.has_refused
+
+
+def test_a_state_is_restored_from_what_was_written() -> None:
+    states, after = DeviceStates("tango"), DeviceStates("tango")
+    states.availability(RecordBuilder(), TOPIC, True, 1)
+    after.restore(states.state())
+    assert after.as_dict() == states.as_dict() == {DEVICE: RecordKind.ONLINE}
+    with pytest.raises(KeyError):
+        after.restore([("h:1", "a/b/c", True, "BORED")])
