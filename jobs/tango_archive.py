@@ -2,8 +2,7 @@
 
 spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 jobs/tango_archive.py --conf-file conf/tango-archive.toml
 
-Every record that ``mama record`` writes becomes one row, exactly once. Queries:
-``docs/how-to/query-the-tango-archive.md``.
+Each record of ``mama record`` becomes one row, exactly once. Queries: ``docs/how-to/query-the-tango-archive.md``.
 """
 
 from __future__ import annotations

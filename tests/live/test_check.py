@@ -82,7 +82,7 @@ def server_with(folder: Path, publish: tuple[str, ...], subscribe: tuple[str, ..
 
 
 def test_the_documented_permissions_are_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "secure-the-connection.md").read_text()
     for name in (*NEEDED[1:], "_INBOX.>"):
         assert f"`{name}`" in page
     with server_with(tmp_path / "n", NEEDED, ("_INBOX.>",)) as server:

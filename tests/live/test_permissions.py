@@ -16,7 +16,7 @@ from mama_spark.message import MessageBatch
 from tests.support.fault_driver import Driver
 from tests.support.nats_servers import Admin
 
-PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "secure-the-connection.md").read_text()
 CREATE = "$JS.API.STREAM.CREATE.*"
 
 

@@ -130,7 +130,7 @@ def test_a_wheel_given_by_py_files_works_once_the_formats_are_registered(
     # Spark looks for formats with the path of its JVM, which does not have what --py-files brings
     job = tmp_path / "job.py"
     job.write_text(JOB.replace("df = ", "mama_spark.register(spark)\nmama_spark.register(spark)\ndf = ", 1))
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "install-on-a-cluster.md").read_text()
     assert "`spark-submit --py-files mama_spark-<version>-py3-none-any.whl job.py`" in page
     assert wheel.name == f"mama_spark-{version('mama-spark')}-py3-none-any.whl"
     submit = str(Path(sys.executable).parent / "spark-submit")

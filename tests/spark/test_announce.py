@@ -106,6 +106,7 @@ def test_stream_stays_online_while_idle_and_is_offline_when_its_block_is_left(
     spark: SparkSession, nats_server: NatsServer, admin: Admin, watcher: Watcher, tmp_path: Path
 ) -> None:
     query = ticking(spark, nats_server, tmp_path, sourceTtl="24s")
+    watcher.name = tmp_path.name
     with mama_spark.announced(query):
         add(tmp_path, "first")
         eventually(lambda: watcher.states() == ["ONLINE"], "the stream is online", PATIENCE)
@@ -133,7 +134,8 @@ def test_stream_stays_online_while_idle_and_is_offline_when_its_block_is_left(
 def test_plain_call_withdraws_a_query_that_ends_by_itself(
     spark: SparkSession, nats_server: NatsServer, watcher: Watcher, tmp_path: Path
 ) -> None:
-    query = ticking(spark, nats_server, tmp_path, sourceName="by name")
+    query = ticking(spark, nats_server, tmp_path, sourceName="by name", sourceTtl="10m")
+    watcher.name = "by name"
     told = mama_spark.announced(query)
     add(tmp_path, "only")
     eventually(lambda: watcher.states() == ["ONLINE"], "the stream is online", PATIENCE)

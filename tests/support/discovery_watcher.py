@@ -13,7 +13,12 @@ from mama_spark.mama.messages.source_records import SourceRecord, decode_source
 
 
 class Watcher:
-    """A reader of discovery that sees everything from the beginning."""
+    """A reader of discovery that sees everything from the beginning.
+
+    :ivar name: of the only source that it looks at; None: of all
+    """
+
+    name: str | None = None
 
     def __init__(self, server: NatsServer) -> None:
         self._bridge = NatsDiscovery(NatsSettings((server.url,)), DiscoveryLayout())
@@ -30,7 +35,8 @@ class Watcher:
     def changes(self) -> list[DiscoveryEvent]:
         end = self._bridge.latest_offset(self._at)
         if end != self._at:
-            self._seen += [c for block in self._bridge.read(self._at, end) for c in block]
+            found = [c for block in self._bridge.read(self._at, end) for c in block]
+            self._seen += [c for c in found if self.name is None or (c.source and c.source.name == self.name)]
             self._at = end
         return self._seen
 
