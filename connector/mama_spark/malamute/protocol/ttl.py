@@ -136,34 +136,34 @@ class TtlTracker:
     def __init__(self, most: int, tick: Callable[[], float]) -> None:
         self.tick = tick
         self._most = most
-        self._standing = TtlIndex()
-        self._wishes: dict[int, int] = {}  # of what is not stored yet: sequence -> milliseconds
+        self._index = TtlIndex()
+        self._unstored: dict[int, int] = {}  # of what is not stored yet: sequence -> milliseconds
 
     def __bool__(self) -> bool:
-        return bool(self._wishes or len(self._standing))
+        return bool(self._unstored or len(self._index))
 
     def load(self, running: Iterable[tuple[bytes, int, int]]) -> None:
         """Subject, sequence and milliseconds; the time begins now."""
         now = self.tick()
         for subject, sequence, ttl in running:
-            self._standing.start(subject, sequence, ttl / 1000, now)
+            self._index.start(subject, sequence, ttl / 1000, now)
 
     def note(self, sequence: int, subject: bytes, ttl: int, octets: int) -> bool:
         """This message will be stored; False: it may not run, because it is too large or there are too many."""
         if ttl:
-            full = len(self._standing) + len(self._wishes) >= self._most
-            if octets > MOST_OCTETS or (full and subject not in self._standing):
+            full = len(self._index) + len(self._unstored) >= self._most
+            if octets > MOST_OCTETS or (full and subject not in self._index):
                 return False
-        self._wishes[sequence] = ttl
+        self._unstored[sequence] = ttl
         return True
 
     def renew(self, subject: bytes) -> int | None:
         """See :meth:`TtlIndex.renew`."""
-        return self._standing.renew(subject, self.tick())
+        return self._index.renew(subject, self.tick())
 
     def repeated(self, subject: bytes, sequence: int) -> None:
         """A message came again that is stored: if it is what runs, its time begins anew."""
-        if self._standing.sequence(subject) == sequence:
+        if self._index.sequence(subject) == sequence:
             self.renew(subject)
 
     def changes(self, batch: Iterable[tuple[int, bytes]]) -> dict[bytes, tuple[int, int]]:
@@ -172,29 +172,29 @@ class TtlTracker:
         found: dict[bytes, tuple[int, int]] = {}
         if self:
             for sequence, subject in batch:
-                ttl = self._wishes.get(sequence)
+                ttl = self._unstored.get(sequence)
                 if ttl is not None:
                     found[subject] = sequence, ttl
-                elif subject in found or subject in self._standing:
+                elif subject in found or subject in self._index:
                     found[subject] = sequence, 0
         return found
 
     def settle(self, changes: Mapping[bytes, tuple[int, int]]) -> None:
         """The batch was stored; without changes: or refused."""
-        self._wishes.clear()
+        self._unstored.clear()
         now = self.tick()
         for subject, (sequence, ttl) in changes.items():
             if ttl:
-                self._standing.start(subject, sequence, ttl / 1000, now)
+                self._index.start(subject, sequence, ttl / 1000, now)
             else:
-                self._standing.end(subject)
+                self._index.end(subject)
 
     def expired(self) -> list[bytes]:
         """See :meth:`TtlIndex.expired`."""
-        return self._standing.expired(self.tick()) if len(self._standing) else []
+        return self._index.expired(self.tick()) if len(self._index) else []
 
     @property
     def patience(self) -> float | None:
         """Seconds until the next look is worth while; None = nothing runs."""
-        due = self._standing.next
+        due = self._index.next
         return None if due is None else max(0.001, due - self.tick())

@@ -1,4 +1,4 @@
-"""Who may connect to the broker: PLAIN logins or CURVE keys, checked before a client can say a word (ML-27)."""
+"""Who may connect to the broker: PLAIN logins or CURVE keys, checked before a client can send a command (ML-27)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from mama_spark.errors import ConfigError
 from mama_spark.options.declare import option
 from mama_spark.options.values import nonempty_text, texts
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _ZAP = b"1.0"
-_LOOK = 50  #: ms between looks at whether to stop
+_STOP_POLL = 50  #: milliseconds until the thread sees that it has to stop
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -84,14 +84,14 @@ class ZapHandler:
         self._thread: threading.Thread | None = None
         if security.mechanism == "none":
             return
-        desk = context.socket(zmq.REP)
-        desk.linger = 0
-        desk.bind("inproc://zeromq.zap.01")
-        self._thread = threading.Thread(target=self._run, args=(desk,), name="mama-guard", daemon=True)
+        socket = context.socket(zmq.REP)
+        socket.linger = 0
+        socket.bind("inproc://zeromq.zap.01")
+        self._thread = threading.Thread(target=self._run, args=(socket,), name="mama-guard", daemon=True)
         self._thread.start()
 
     def secure(self, socket: zmq.Socket[bytes]) -> None:
-        """Let only those in who may; before it is bound."""
+        """Require authentication on the socket, before it is bound."""
         if self.security.mechanism == "none":
             return
         socket.zap_domain = b"mama"
@@ -108,18 +108,18 @@ class ZapHandler:
             self._thread.join()
             self._thread = None
 
-    def _run(self, desk: zmq.Socket[bytes]) -> None:
+    def _run(self, socket: zmq.Socket[bytes]) -> None:
         while not self._stopping.is_set():
-            if desk.poll(_LOOK):
-                desk.send_multipart(self._answer(desk.recv_multipart()))
-        desk.close(0)
+            if socket.poll(_STOP_POLL):
+                socket.send_multipart(self._answer(socket.recv_multipart()))
+        socket.close(0)
 
     def _answer(self, question: list[bytes]) -> list[bytes]:
         version, request, _, address, _, mechanism, *credentials = [*question, *[b""] * (6 - len(question))]
         if version == _ZAP and self._may(mechanism, credentials):
             return [_ZAP, request, b"200", b"", credentials[0] if mechanism == b"PLAIN" else b"", b""]
         self.refused += 1
-        log.warning("a client at %s was refused (%s)", address.decode("ascii", "replace"), self.security.mechanism)
+        logger.warning("a client at %s was refused (%s)", address.decode("ascii", "replace"), self.security.mechanism)
         return [_ZAP, request, b"400", b"refused", b"", b""]
 
     def _may(self, mechanism: bytes, credentials: list[bytes]) -> bool:

@@ -36,21 +36,21 @@ class StreamCatalog:
         self._choose = choose
         self._named = {name for pattern, *_ in self._choices if (name := name_of(pattern)) is not None}
         self._kept: set[bytes] = set()
-        self._looked = -FRESH
+        self._listed_at = -FRESH
 
     def names(self, are_open: Iterable[bytes]) -> list[bytes]:
-        """A stream that was made since the last look on disk is open."""
+        """A stream that was made since the disk was last listed is open."""
         now = time.monotonic()
-        if now >= self._looked + FRESH:
-            self._kept, self._looked = self._look(), now
+        if now >= self._listed_at + FRESH:
+            self._kept, self._listed_at = self._list_stored(), now
         return sorted(self._kept.union(name for name in are_open if self.refusal(name, True) is None))
 
-    def _look(self) -> set[bytes]:
+    def _list_stored(self) -> set[bytes]:
         found = {name for name in self._named if self._stores(self._choose(name)[0])}
         for _, engine, settings in self._choices:
             try:
                 there = engine_class(engine).stored_streams(settings)
-            except (MamaError, OSError):  # told when such a stream is opened
+            except (MamaError, OSError):  # reported when such a stream is opened
                 continue
             found.update(name for name in there if self._choose(name) == (engine, settings))
         return found
@@ -59,7 +59,7 @@ class StreamCatalog:
     def _stores(engine: str) -> bool:
         try:
             return engine_class(engine).stored
-        except MamaError:  # told when such a stream is opened
+        except MamaError:  # reported when such a stream is opened
             return False
 
     def refusal(self, stream: bytes, is_open: bool) -> LogQueryAnswer | None:

@@ -1,7 +1,7 @@
 """Mailboxes and services: messages to one receiver, kept until there is one. Pure.
 
-A *letter* is a MAILBOX SEND or SERVICE SEND on its way. Limits are octets of content, as users asked for; what
-is beyond them is lost and its sender told, if it can be told.
+A message is a MAILBOX SEND or SERVICE SEND on its way. Limits are octets of content, as users asked for; what
+is beyond them is lost, and reported to its sender if that asked for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mama_spark.options.values import byte_size, integer, member
 
 from ..byte_queue import ByteQueue, Overflow
 
-#: Octets that a letter takes beside its content, about.
+#: Octets that a message takes beside its content, about.
 OVERHEAD = 512
 
 
@@ -49,7 +49,7 @@ class MailboxMessage:
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Of one mailbox or one service's queue (``each``), in octets of content; of all together (``total``), in octets of
-    content and :data:`OVERHEAD` a letter."""
+    content and :data:`OVERHEAD` a message."""
 
     each: int | None = option("size", byte_size, 64 * 1024 * 1024, "mailboxes", "For one address.", shown="64 MiB")
     total: int | None = option(
@@ -65,7 +65,7 @@ class Limits:
 
 
 class MailboxStore:
-    """Letters that wait, by address."""
+    """Messages that wait, by address."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -76,33 +76,33 @@ class MailboxStore:
     def __len__(self) -> int:
         return self._count
 
-    def put(self, letter: MailboxMessage) -> list[MailboxMessage]:
-        """Keep the letter; those that are lost by that, which may be this one."""
+    def put(self, message: MailboxMessage) -> list[MailboxMessage]:
+        """Keep the message; those that are lost by that, which may be this one."""
         limits = self.limits
-        queue = self._queues.get(letter.address)
-        if limits.total is not None and self.size + OVERHEAD * self._count + letter.cost > limits.total:
-            return [letter]
+        queue = self._queues.get(message.address)
+        if limits.total is not None and self.size + OVERHEAD * self._count + message.cost > limits.total:
+            return [message]
         if queue is None:
             if len(self._queues) >= limits.count:
-                return [letter]
+                return [message]
             queue = ByteQueue(limits.each, limits.warn, limits.overflow)
-            self._queues[letter.address] = queue
+            self._queues[message.address] = queue
         before = queue.size, len(queue)
-        letter.kept = True
-        lost = queue.put(letter, letter.size)
+        message.kept = True
+        lost = queue.put(message, message.size)
         for one in lost:
             one.kept = False
-        self._changed(letter.address, queue, before)
+        self._changed(message.address, queue, before)
         return lost
 
-    def put_back(self, letter: MailboxMessage) -> None:
+    def put_back(self, message: MailboxMessage) -> None:
         """To the front again: whoever had it did not take it."""
         queue = self._queues.setdefault(
-            letter.address, ByteQueue(self.limits.each, self.limits.warn, self.limits.overflow)
+            message.address, ByteQueue(self.limits.each, self.limits.warn, self.limits.overflow)
         )
-        queue.put_back(letter, letter.size)
-        letter.kept = True
-        self.size += letter.size
+        queue.put_back(message, message.size)
+        message.kept = True
+        self.size += message.size
         self._count += 1
 
     def take(self, address: bytes, pattern: Pattern | None = None) -> list[MailboxMessage]:
@@ -110,29 +110,29 @@ class MailboxStore:
         queue = self._queues.get(address)
         if queue is None:
             return []
-        taken = [letter for letter in queue if pattern is None or pattern.search(letter.subject)]
+        taken = [message for message in queue if pattern is None or pattern.search(message.subject)]
         self._remove(address, queue, taken)
         return taken
 
-    def discard(self, letters: Iterable[MailboxMessage]) -> list[MailboxMessage]:
+    def discard(self, messages: Iterable[MailboxMessage]) -> list[MailboxMessage]:
         """Remove these; returns those that were still waiting."""
         chosen: dict[bytes, list[MailboxMessage]] = {}
-        for letter in letters:
-            if letter.kept:
-                chosen.setdefault(letter.address, []).append(letter)
+        for message in messages:
+            if message.kept:
+                chosen.setdefault(message.address, []).append(message)
         for address, waiting in chosen.items():
             self._remove(address, self._queues[address], waiting)
-        return [letter for waiting in chosen.values() for letter in waiting]
+        return [message for waiting in chosen.values() for message in waiting]
 
     def warnings(self) -> Iterator[tuple[bytes, int]]:
         """Addresses whose queue has exceeded ``warn`` since it was below half of it, with their octets."""
         return ((address, queue.size) for address, queue in self._queues.items() if queue.should_warn())
 
-    def _remove(self, address: bytes, queue: ByteQueue[MailboxMessage], letters: list[MailboxMessage]) -> None:
+    def _remove(self, address: bytes, queue: ByteQueue[MailboxMessage], messages: list[MailboxMessage]) -> None:
         before = queue.size, len(queue)
-        for letter in letters:
-            letter.kept = False
-        queue.remove({id(letter) for letter in letters})
+        for message in messages:
+            message.kept = False
+        queue.remove({id(message) for message in messages})
         self._changed(address, queue, before)
 
     def _changed(self, address: bytes, queue: ByteQueue[MailboxMessage], before: tuple[int, int]) -> None:
