@@ -258,18 +258,18 @@ def verdict(told: SettledTokens) -> tuple[list[int], dict[int, type[PublishError
 def test_stall_gate_is_inclusive_at_window_boundary() -> None:
     """The rule is tested after sending: with so many outstanding, one more may go."""
     batch = FastBatch("b", 10)
-    assert batch.room() == 10 * OUTSTANDING + 1
+    assert batch.capacity() == 10 * OUTSTANDING + 1
     batch.add(np.arange(10 * OUTSTANDING + 1))
-    assert batch.room() == 0
+    assert batch.capacity() == 0
     batch.reply(FlowAck(10, 10), 10)
-    assert batch.room() == 10
+    assert batch.capacity() == 10
 
 
 def test_flow_ack_changes_window_but_not_cached_reply_prefix() -> None:
     batch = sent(20)
-    before = batch.room()
+    before = batch.capacity()
     batch.reply(FlowAck(5, 1), 5)
-    assert batch.room() < before
+    assert batch.capacity() < before
     assert (batch.acked, batch.flow) == (5, 10)
     assert b".10.fail." in reply_prefix(b"_INBOX.x.", batch.id, batch.flow)
 
@@ -278,7 +278,7 @@ def test_server_selected_flow_does_not_rewrite_wire_prefix() -> None:
     batch = sent(1)
     batch.reply(FlowAck(0, 1), 1)
     assert batch.flow == 10, "what is asked for in each reply subject"
-    assert batch.room() == OUTSTANDING
+    assert batch.capacity() == OUTSTANDING
 
 
 def test_zero_count_partial_terminal_ack_allows_stream_sequence_zero() -> None:
@@ -356,7 +356,7 @@ def test_malformed_inbox_responses_are_terminal(payload: bytes) -> None:
 def test_a_flow_that_no_server_means_changes_nothing_for_good(msgs: int) -> None:
     batch = sent(5)
     batch.reply(FlowAck(5, msgs), 5)
-    assert 0 < batch.room() <= MAX_MESSAGES
+    assert 0 < batch.capacity() <= MAX_MESSAGES
 
 
 @pytest.mark.parametrize("tail", [from_reply(400, 10208, "unknown"), classify_parts(0, "", b"not-json")])
@@ -389,7 +389,7 @@ def test_commit_ping_can_report_unknown_batch_after_lost_terminal_ack() -> None:
 def test_gap_fail_is_fatal_and_typed() -> None:
     batch = sent(4)
     batch.reply(BatchGap(3, 4), 4)
-    assert batch.room() == 0
+    assert batch.capacity() == 0
     assert verdict(batch.reply(PubAck("S", 2, batch="b", count=2), 4)) == (
         [1, 2],
         {3: BlockedByPredecessor, 4: BlockedByPredecessor},

@@ -214,7 +214,7 @@ def test_jetstream_fast_batch_init_ack_messages(stream: Stream) -> None:
     second = stream.batch("b2", 1000, stream.another_wire())
     second.put()
     assert second.hear() == FlowAck(0, 1), "beside another one it begins with 1"
-    assert second.batch.room() < alone.batch.room()
+    assert second.batch.capacity() < alone.batch.capacity()
     for one in (alone, second):
         one.end()
         one.hear_all()
@@ -351,7 +351,7 @@ def test_a_message_that_is_refused_before_the_batch_sees_it_is_the_only_one_that
     last.put()
     last.put(1, {"X": "y" * 30})
     assert [type(last.hear()) for _ in range(2)] == [FlowAck, TooLarge]
-    assert last.batch.room() == 0
+    assert last.batch.capacity() == 0
     last.end()
     last.hear_all()
     assert last.acked == [1]

@@ -107,7 +107,7 @@ def test_a_process_that_ends_while_it_comes_back_leaves_nothing_undone(
 
     async def begin_and_end() -> None:
         for part in {"nothing": (), "warn": ("warn",), "live": ("warn", "live")}[done]:
-            await keeper._take_up(keeper.sources[DESK], part)
+            await keeper._claim_renewal(keeper.sources[DESK], part)
 
     keeper.loop.run(begin_and_end(), 60, "coming back")
     renew(two)
@@ -175,8 +175,8 @@ def test_a_closed_bridge_stays_warm_and_another_one_takes_the_source_up(opened: 
     first.close()
     kept = keeper.sources[DESK]
     eventually(lambda: not kept.holders, "nobody holds it")
-    before = kept.known["live"]
-    eventually(lambda: kept.known["live"] > before, "it is renewed although its bridge is closed")
+    before = kept.last_sequences["live"]
+    eventually(lambda: kept.last_sequences["live"] > before, "it is renewed although its bridge is closed")
     opened("one").announce(DESK, b"r", TTL)
     assert keeper.sources[DESK] is kept, "it is not begun again"
     assert len(kept.holders) == 1

@@ -110,7 +110,7 @@ def test_a_stream_deleted_and_made_again_is_a_gap_and_a_fresh_image(
             assert admin.api(f"STREAM.DELETE.{name}").get("success")
     again = opened("again")  # whoever comes first makes what is missing
     again.announce(TWIN, b"twin", TTL)
-    reader._open()[1]._looked = float("-inf")  # else it looks again within half a minute
+    reader._require_open()[1]._refreshed = float("-inf")  # else it looks again within half a minute
     before = len(follower.found)
     follower.until(lambda found: IMAGE_END in [c.kind for c in found[before:]])
     follower.until(lambda found: {DESK, TWIN} <= {c.source for c in found[before:]})
@@ -233,7 +233,7 @@ def test_a_source_that_speaks_while_a_long_image_is_read_is_in_it(
     async def speaking(self: StreamClient, stream: str, after: int, subject: str) -> tuple[list[StoredMessage], int]:
         found = await page(self, stream, after, subject)
         if next(pages) == 2:
-            await keeper._begin(lease.Lease(keys[-1], b"changed", 60.0))
+            await keeper._establish(lease.Lease(keys[-1], b"changed", 60.0))
         return found
 
     monkeypatch.setattr(stream_client, "_PAGE", 4)

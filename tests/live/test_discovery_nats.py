@@ -121,7 +121,7 @@ def test_nobody_there_is_unavailable(nats_server: NatsServer, opened: Callable[.
     bridge = opened("one")
     start = bridge.initial_offset("latest")
     bridge.settings = replace(bridge.settings, retry_deadline=1.0, connect_timeout=1.0)  # while it is there: at leisure
-    stream_client = bridge._open()[1].stream_client
+    stream_client = bridge._require_open()[1].stream_client
     stream_client.api.timeout = stream_client.api.attempt_timeout = 1.0
     nats_server.shutdown()
     calls: list[Callable[[], object]] = [bridge.image, lambda: bridge.latest_offset(start)]
@@ -326,9 +326,9 @@ def test_a_server_restart_while_announcing_and_reading_costs_nothing(
     follower.until(has(EVENT, times=3))
     keeper = one._lease_keeper
     assert keeper is not None
-    known = keeper.sources[DESK].known["live"]
+    known = keeper.sources[DESK].last_sequences["live"]
     renew(one)
-    assert keeper.sources[DESK].known["live"] > known, "it renews again"
+    assert keeper.sources[DESK].last_sequences["live"] > known, "it renews again"
     assert [c.payload for c in follower.found if c.kind is EVENT] == [b"0", b"1", b"2"]
     assert follower.kinds() == [RECORD, EVENT, EVENT, EVENT]
     assert not [c for c in follower.found if c.kind is GAP]

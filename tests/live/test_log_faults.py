@@ -199,20 +199,20 @@ def test_a_consumer_that_an_operator_deletes_costs_nothing(
 def test_deliveries_that_are_lost_are_fetched_again(
     shared: NatsServer, full: str, fast: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    swap, turns = DeliveryParser.swap, count()
+    take_buffer, turns = DeliveryParser.take_buffer, count()
 
-    def lossy(cutter: DeliveryParser) -> DeliveryBuffer:
-        gather = swap(cutter)
+    def lossy(parser: DeliveryParser) -> DeliveryBuffer:
+        buffer = take_buffer(parser)
         turn = next(turns)
-        if len(gather) > 10 and turn < 4:
-            for column in (gather.subjects, gather.tails, gather.payloads):
+        if len(buffer) > 10 and turn < 4:
+            for column in (buffer.subjects, buffer.tails, buffer.payloads):
                 if turn % 2:
                     del column[4:6]  # in the middle
                 else:
                     del column[:3]
-        return gather
+        return buffer
 
-    monkeypatch.setattr(DeliveryParser, "swap", lossy)
+    monkeypatch.setattr(DeliveryParser, "take_buffer", lossy)
     with reading(shared.url, fast) as logs:
         held_to(everything(logs.log(full).read(0, 9000)), 9000)
     assert next(turns) > 4

@@ -1,4 +1,4 @@
-"""What the server says, translated into the errors of :mod:`mama_spark.errors`. Pure; one table.
+"""Maps error codes of the server to the errors of :mod:`mama_spark.errors`. Pure; one table.
 
 A number that the table does not know is a refusal for good, unless its HTTP-like code says "not now".
 """

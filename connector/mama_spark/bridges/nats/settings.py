@@ -1,4 +1,4 @@
-"""Everything a NATS transport can be told."""
+"""Settings of a connection to NATS and of publishing over it."""
 
 from __future__ import annotations
 
@@ -65,8 +65,7 @@ class NatsSettings:
 
     @classmethod
     def from_options(cls, o: TransportOptions) -> Self:
-        """What the options say of the transport, and those of the sink of publishing; the only place that knows both
-        sides."""
+        """Settings from the options of a transport, and of publishing from those of a sink."""
         connection: dict[str, Any] = {name: getattr(o, name) for name in _CONNECTION}
         if isinstance(o, ReadOptions):
             return cls(servers=o.url, retry_deadline=o.wait_timeout, **connection)
@@ -105,7 +104,7 @@ class NatsSettings:
 
     @property
     def connection_key(self) -> tuple[object, ...]:
-        """What makes two transports share a connection."""
+        """Transports with equal keys share connections."""
         return (
             *(self.servers, self.credentials, self.nkey_seed, self.user, self.password, self.token),
             *(self.tls_ca, self.tls_cert, self.tls_key, self.name, self.fast),

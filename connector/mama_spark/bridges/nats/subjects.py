@@ -22,14 +22,14 @@ _BAD = r"[\x00-\x20\x7f]|(?:^|\.)(?:\*|>|)(?:\.|$)"
 
 
 def bad_subjects(subjects: pa.Array) -> Bools:
-    """True for each string that is no place to publish to: blanks, control characters, empty tokens, wildcards."""
+    """True for each string that cannot be published to: blanks, control characters, empty tokens, wildcards."""
     bad = pc.match_substring_regex(subjects, _BAD)
     result: Bools = np.asarray(pc.fill_null(bad, True).to_numpy(zero_copy_only=False), np.bool_)
     return result
 
 
 def why_bad(subject: str) -> str:
-    """The reason, for people."""
+    """Why a subject cannot be published to, for error messages."""
     if not subject:
         return "empty topic"
     if any(c <= " " or c == "\x7f" for c in subject):
@@ -61,7 +61,7 @@ class Filters:
             entries.append((tokens, owner))
 
     def owner(self, subject: str) -> str | None:
-        """Who takes ``subject``; None if nobody known."""
+        """The owner of a filter that matches ``subject``; None if there is none."""
         found = self._literal.get(subject)
         if found is not None:
             return found
@@ -100,7 +100,7 @@ def covers(wide: str, narrow: str) -> bool:
 
 
 def filters_of(topics: Iterable[str], subjects: Sequence[str]) -> list[str]:
-    """Topics that may lie in a stream of these ``subjects`` (none = nobody knows), without those that another covers:
+    """Topics that may lie in a stream of these ``subjects`` (none = not known), without those that another covers:
     a consumer takes no filters of which one holds the other."""
     kept: list[str] = []
     for topic in dict.fromkeys(topics):

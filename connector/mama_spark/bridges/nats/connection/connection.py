@@ -145,7 +145,7 @@ class Connection:
         return connection
 
     async def _abort_connect(self, connecting: asyncio.Future[Any]) -> None:
-        while not connecting.done():  # it may swallow that it is cancelled, see cancel_reconnects
+        while not connecting.done():  # it may swallow a cancellation, see cancel_reconnects
             connecting.cancel()
             await asyncio.wait({connecting}, timeout=0.1)
         await self.close()
@@ -266,7 +266,7 @@ class Connection:
             await close_client(self.client)
 
     async def release(self) -> None:
-        """Leave a client that is not ours as it was found."""
+        """Unsubscribe from the client of a caller, which stays open."""
         self._up = False
         if self._publishing is not None:
             self._publishing.cancel()
@@ -338,7 +338,7 @@ class Connection:
         if self.fast:
             drop_queued_frames(self.client)
 
-    # --- what comes in ---------------------------------------------------------------------------------------
+    # --- incoming messages-----------------------------------------------------------------------------------
 
     def _on_acks(self, columns: list[AckColumns]) -> None:
         if self.listener is not None:

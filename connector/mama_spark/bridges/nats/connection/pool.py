@@ -17,13 +17,13 @@ __all__ = ["IDLE", "POOL", "NatsPool"]
 
 
 class NatsPool(ConnectionPool[Connection]):
-    """Connections by their settings."""
+    """Leases connections to bridges, by their settings."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(_usable, _close, _later, clock)
 
     def lease(self, settings: NatsSettings) -> Connection:
-        """A connection for these settings, warm if there is one.
+        """A connection for these settings: an idle one, or a new one.
 
         :raises ConfigError, Unavailable: there is none and none can be made
         """

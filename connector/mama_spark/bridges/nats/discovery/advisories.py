@@ -1,8 +1,9 @@
-"""What the server's advisories tell of readers that come and go. Pure; any bytes give an answer, never an error.
+"""Reads the server's advisories on consumers that are created and deleted. Pure; any bytes give an answer, never an
+error.
 
-``CONSUMER.CREATED`` and ``CONSUMER.DELETED`` name a stream and a consumer. What the consumer filters stands in another
-record: the audit of the call that made it. The server sends the two kinds by two queues: each comes in order, but not
-one to the other. So a consumer and its audit are matched by the times that the server writes in them.
+``CONSUMER.CREATED`` and ``CONSUMER.DELETED`` name a stream and a consumer. What the consumer filters is in another
+record: the audit of the API request that created it. The server sends the two kinds by two queues: each is in order,
+but not relative to the other. So a consumer and its audit are matched by the times that the server writes into them.
 """
 
 from __future__ import annotations
@@ -27,23 +28,23 @@ _OURS = (CONSUMER_PREFIX, "JS_SRC_", "JS_MIRROR_")
 
 @dataclass(frozen=True, slots=True)
 class ConsumerEvent:
-    """A consumer was made, or went.
+    """A consumer was created or deleted.
 
     :ivar at: when, in microseconds since the epoch; 0 if that cannot be read
     """
 
     stream: str
     consumer: str
-    gone: bool
+    deleted: bool
     at: int
 
 
 @dataclass(frozen=True, slots=True)
 class AdvisoryReader:
-    """What an audit tells about a consumer that was made.
+    """A consumer as the audit of its creation describes it.
 
     :ivar topics: what it filters; empty = everything in the stream
-    :ivar internal: the server's own, or ours: it shows how far a query has come, and nobody reads through it
+    :ivar internal: made by the server or by this package: it shows the progress of a query, and nobody reads through it
     :ivar made: when the consumer was made, in microseconds since the epoch; 0 if that cannot be read
     """
 
@@ -55,14 +56,14 @@ class AdvisoryReader:
     internal: bool
 
 
-def came(record: StoredMessage) -> ConsumerEvent | None:
-    """What a record tells about a consumer's life, None for other records and for consumers that are no readers."""
-    for head, gone in ((CREATED, False), (DELETED, True)):
+def consumer_event(record: StoredMessage) -> ConsumerEvent | None:
+    """The creation or deletion that a record is about; None for other records and for consumers that are no readers."""
+    for head, deleted in ((CREATED, False), (DELETED, True)):
         if record.subject.startswith(head):
             tokens = record.subject.removeprefix(head).split(".")
             if len(tokens) != 2 or tokens[1].startswith(_OURS):
                 return None
-            return ConsumerEvent(tokens[0], tokens[1], gone, time_of(record))
+            return ConsumerEvent(tokens[0], tokens[1], deleted, time_of(record))
     return None
 
 
@@ -75,7 +76,7 @@ def time_of(record: StoredMessage) -> int:
 
 
 def reader(record: StoredMessage) -> AdvisoryReader | None:
-    """What an audit of the JetStream API tells about a consumer that was made; None for all other records."""
+    """The consumer that an audit of the JetStream API says was created; None for all other records."""
     if record.subject != AUDITS or b"consumer_create_response" not in record.payload:
         return None
     try:
@@ -99,28 +100,28 @@ def reader(record: StoredMessage) -> AdvisoryReader | None:
         return None
 
 
-def reader_of(
-    came: ConsumerEvent, gone: ConsumerEvent | None, readers: Iterable[AdvisoryReader]
+def find_reader(
+    consumer_event: ConsumerEvent, deleted: ConsumerEvent | None, readers: Iterable[AdvisoryReader]
 ) -> AdvisoryReader | None:
-    """Which of those that audits tell of is the consumer that came; None if its audit is not among them.
+    """The audit of a consumer that was created; None if it is not among ``readers``.
 
-    :param gone: the end of the last one of its name before it: what was made until then is another, and so is what was
-        made after the advisory that this one came, however soon: that may be late, or its audit missing
+    :param deleted: the deletion of the last consumer of its name before it. What was created until then is another one,
+        and so is what was created after the advisory, however soon: the advisory may be late, or the audit missing
     """
-    since = 0 if gone is None else gone.at
-    same = [r for r in readers if (r.stream, r.consumer) == (came.stream, came.consumer)]
-    return max((r for r in same if since <= r.made <= came.at), key=lambda r: r.made, default=None)
+    since = 0 if deleted is None else deleted.at
+    same = [r for r in readers if (r.stream, r.consumer) == (consumer_event.stream, consumer_event.consumer)]
+    return max((r for r in same if since <= r.made <= consumer_event.at), key=lambda r: r.made, default=None)
 
 
-def changes_of(
+def events_of(
     record: StoredMessage, one: ConsumerEvent, found: AdvisoryReader | None, origin: str, all_topics: Sequence[str]
 ) -> list[DiscoveryEvent]:
-    """One change a topic.
+    """One event a topic.
 
     :param found: what the consumer filters, None if that is not known any more
     :param all_topics: subjects of the stream, for a consumer that filters nothing
     """
-    kind = DiscoveryEventKind.UNSUBSCRIBED if one.gone else DiscoveryEventKind.SUBSCRIBED
+    kind = DiscoveryEventKind.UNSUBSCRIBED if one.deleted else DiscoveryEventKind.SUBSCRIBED
     info: dict[str, Any] = {"stream": one.stream, "consumer": one.consumer}
     topics: Sequence[str | None] = [None]
     if found is None:

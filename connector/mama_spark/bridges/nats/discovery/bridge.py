@@ -1,6 +1,6 @@
 """Discovery on NATS: :class:`~mama_spark.bridge.DiscoveryBridge` over three streams (see :mod:`.layout`).
 
-Readers use direct gets only, and leave nothing behind but marks and images in the stream of events.
+Readers use direct gets only; all that they write are marks and images in the stream of events.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .layout import DiscoveryLayout
 from .lease import LeaseKeeper, lease_keeper
 from .offsets import IMAGE
 from .reader import DiscoveryReader
-from .streams import check_version, make
+from .streams import check_version, ensure_streams
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ _holders = itertools.count(1)
 
 
 class NatsDiscovery:
-    """A place of discovery on NATS.
+    """Source discovery in the streams of one layout.
 
     :param settings: of the connection; a call goes on for ``retry_deadline`` seconds while nobody answers
     :param layout: the names of subjects and streams
@@ -45,7 +45,7 @@ class NatsDiscovery:
         self._event_publisher: EventPublisher | None = None
         self._lease_keeper: LeaseKeeper | None = None
         self._holder = next(_holders)
-        self._clock = 0.0
+        self._clock_offset = 0.0
 
     def __repr__(self) -> str:
         return (
@@ -61,59 +61,59 @@ class NatsDiscovery:
         try:
             check_version(connection.client.connected_server_version)
             stream_client = StreamClient(connection, self.settings.retry_deadline, self.settings.connect_timeout)
-            self._run(connection, self._prepare(connection, stream_client), "opening discovery")
+            self._run(connection, self._find_streams(connection, stream_client), "opening discovery")
         except BaseException:
             POOL.give_back(self.settings, connection)
             raise
         self._connection, self._reader = connection, DiscoveryReader(stream_client, self.layout)
 
-    async def _prepare(self, connection: Connection, stream_client: StreamClient) -> None:
-        """Look at the streams, once a minute and connection: each question makes an advisory that is kept."""
+    async def _find_streams(self, connection: Connection, stream_client: StreamClient) -> None:
+        """Find or make the streams, once a minute and connection: each request makes an advisory that is kept."""
         question = f"discovery at {self.layout}"
         found = connection.cached(question)
         if found is None:
             await check_jetstream(stream_client.api, StreamCache())
-            found = (await make(stream_client, self.layout)).clock
+            found = (await ensure_streams(stream_client, self.layout)).clock_offset
             connection.cache(question, found)
-        self._clock = found
+        self._clock_offset = found
 
     def _run(self, connection: Connection, work: Coroutine[Any, Any, T], what: str) -> T:
-        """Calls end by themselves when patience ends; this is for those that do not."""
+        """Run on the event loop. Calls have time limits of their own; this one is for defects."""
         return connection.loop.run(work, 20 * self.settings.retry_deadline + 60, what)
 
-    def _open(self) -> tuple[Connection, DiscoveryReader]:
+    def _require_open(self) -> tuple[Connection, DiscoveryReader]:
         if self._connection is None or self._reader is None:
             raise ClientClosed("discovery is not open")
         if not self._connection.loop.alive:
             raise ClientClosed("discovery was opened in another process, or its loop has ended: open another")
         return self._connection, self._reader
 
-    # --- who announces ---------------------------------------------------------------------------------------------
+    # --- announcing ------------------------------------------------------------------------------------------------
 
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`. Nothing expires sooner than after a second: with a ``ttl``
         below 2 s both verdicts come later."""
         check_ttl(ttl)
-        connection, _ = self._open()
-        keeper = self._keeper()
+        connection, _ = self._require_open()
+        keeper = self._get_lease_keeper()
         self._run(connection, keeper.announce(self._holder, source, record, ttl), f"announcing {source.name!r}")
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`. The record is written first, then the renewals are removed:
-        whoever finds none looks at the record."""
-        connection, _ = self._open()
-        self._run(connection, self._keeper().withdraw(source, record), f"withdrawing {source.name!r}")
+        a reader that finds no renewal reads the record."""
+        connection, _ = self._require_open()
+        self._run(connection, self._get_lease_keeper().withdraw(source, record), f"withdrawing {source.name!r}")
 
-    def _keeper(self) -> LeaseKeeper:
+    def _get_lease_keeper(self) -> LeaseKeeper:
         found = lease_keeper(self.settings, self.layout)
-        found.clock = self._clock
+        found.clock_offset = self._clock_offset
         self._lease_keeper = found
         return found
 
     def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`. Order holds but for what the server refuses in
         the middle and takes later."""
-        self._open()
+        self._require_open()
         if self._event_publisher is None:
             self._event_publisher = EventPublisher(self.settings)
         try:
@@ -123,11 +123,11 @@ class NatsDiscovery:
             self._event_publisher = None
             raise
 
-    # --- who reads -------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------------------------
 
     def image(self) -> list[DiscoveryEvent]:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
-        connection, reader = self._open()
+        connection, reader = self._require_open()
         return self._run(connection, reader.image(), "reading the image")[0]
 
     def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
@@ -135,17 +135,17 @@ class NatsDiscovery:
         -1 is the latest, -2 the earliest; a log that is not named begins with its latest."""
         if where == "image":
             return dict(IMAGE)
-        connection, reader = self._open()
+        connection, reader = self._require_open()
         return self._run(connection, reader.initial_offset(where), "finding where to begin")
 
     def latest_offset(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`. Renewals alone move no position, but every ten minutes."""
-        connection, reader = self._open()
+        connection, reader = self._require_open()
         return self._run(connection, reader.latest_offset(start, limit, until), "finding the newest position")
 
     def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
-        connection, reader = self._open()
+        connection, reader = self._require_open()
         changes = reader.read(start, end)
         try:
             while (found := self._run(connection, _next(changes), "reading changes")) is not None:
@@ -153,10 +153,10 @@ class NatsDiscovery:
         finally:
             if connection.loop.alive:
                 with contextlib.suppress(MamaError):
-                    self._run(connection, _end(changes), "ending a read")
+                    self._run(connection, _close_iterator(changes), "ending a read")
 
     def close(self) -> None:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`. What is announced stays warm for a while."""
+        """See :class:`~mama_spark.bridge.DiscoveryBridge`. What is announced is renewed for some time yet."""
         connection, self._connection, self._reader = self._connection, None, None
         if self._lease_keeper is not None and self._lease_keeper.loop.alive:
             with contextlib.suppress(MamaError):
@@ -172,5 +172,5 @@ async def _next(changes: AsyncIterator[list[DiscoveryEvent]]) -> list[DiscoveryE
     return await anext(changes, None)
 
 
-async def _end(changes: AsyncIterator[list[DiscoveryEvent]]) -> None:
+async def _close_iterator(changes: AsyncIterator[list[DiscoveryEvent]]) -> None:
     await changes.aclose()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What became of consumers, read from a stream of advisories: each that came or went, with what it filters."""
+"""Reads from a stream of advisories which consumers were created and deleted, with the topics that they filter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from . import advisories as adv
 
 _NEAR = 50  #: numbers between the advisory of a consumer and the audit of the call that made it, at most
 _TOGETHER = 250  #: audits that are read at a time
-_PAUSE, _TRIES = 0.1, 20  #: seconds between two looks for an audit that is on its way, and how many
+_PAUSE, _TRIES = 0.1, 20  #: seconds between two requests for an audit that is on its way, and how many
 _FRESH = 10_000_000  #: microseconds after which none is on its way any more
 _LATE = 1_000_000  #: microseconds between a consumer and its audit, at most, by the clocks of the servers
 
@@ -44,16 +44,16 @@ class ConsumerTracker:
         self._audits = _Audits()
 
     def forget(self) -> None:
-        """The stream is another one."""
+        """Drop the cache: the stream is another one."""
         self._audits = _Audits()
 
     async def changes(self, stream: str, record: StoredMessage) -> list[DiscoveryEvent]:
-        """What a record of a stream of advisories tells."""
-        one = adv.came(record)
+        """The events that a record of a stream of advisories means."""
+        one = adv.consumer_event(record)
         if one is None:
             return []
         made: StoredMessage | None = record
-        if one.gone:
+        if one.deleted:
             made = await self._last(stream, f"{adv.CREATED}{one.stream}.{one.consumer}", record.sequence)
         reader = None if made is None else await self._reader(stream, made)
         if reader is not None and reader.internal:
@@ -61,26 +61,28 @@ class ConsumerTracker:
         topics: list[str] = []
         if reader is not None and not reader.topics:
             topics = await self._subjects(one.stream)
-        return adv.changes_of(record, one, reader, stream, topics)
+        return adv.events_of(record, one, reader, stream, topics)
 
     async def _reader(self, stream: str, made: StoredMessage) -> adv.AdvisoryReader | None:
-        """What the audit tells of the call by which a consumer came. It may be stored later than the advisory, but not
-        behind audits of later calls."""
-        came = adv.came(made)
-        assert came is not None
-        before = await self._last(stream, f"{adv.DELETED}{came.stream}.{came.consumer}", made.sequence)
-        gone = None if before is None else adv.came(before)
+        """The audit of the request that created a consumer. It may be stored later than the advisory, but before audits
+        of later requests."""
+        consumer_event = adv.consumer_event(made)
+        assert consumer_event is not None
+        before = await self._last(
+            stream, f"{adv.DELETED}{consumer_event.stream}.{consumer_event.consumer}", made.sequence
+        )
+        deleted = None if before is None else adv.consumer_event(before)
         again = _TRIES if time.time() * 1e6 - made.at < _FRESH else 0
         while True:
-            audits = await self._near(stream, made.sequence)
-            reader = adv.reader_of(came, gone, audits.readers)
-            if reader is not None or not again or audits.newest > came.at + _LATE:
+            audits = await self._audits_near(stream, made.sequence)
+            reader = adv.find_reader(consumer_event, deleted, audits.readers)
+            if reader is not None or not again or audits.newest > consumer_event.at + _LATE:
                 return reader
             again -= 1
             self.forget()
             await asyncio.sleep(_PAUSE)
 
-    async def _near(self, stream: str, sequence: int) -> _Audits:
+    async def _audits_near(self, stream: str, sequence: int) -> _Audits:
         """Audits around this number."""
         low = max(1, sequence - _NEAR)
         if not (self._audits.first <= low and sequence + _NEAR <= self._audits.last):
@@ -98,6 +100,6 @@ class ConsumerTracker:
         return (await self.stream_client.get_many(stream, body))[0]
 
     async def _subjects(self, stream: str) -> list[str]:
-        """What a stream takes."""
+        """Subjects of a stream."""
         info = await self.stream_client.request("STREAM.INFO", stream, absent=NO_STREAM)
         return [] if info is None else list(info["config"].get("subjects") or ())

@@ -1,5 +1,6 @@
-"""What one record of discovery on NATS tells. Pure: any bytes give a change, nothing, or a change that says why it
-cannot be read; never an error.
+"""Discovery events of the records in the streams of discovery. Pure.
+
+Any bytes give an event, none, or an event that says why the record cannot be read; never an error.
 
 """
 
@@ -26,10 +27,10 @@ from .layout import (
 )
 
 
-def change_of(layout: DiscoveryLayout, record: StoredMessage, skip: int = 0) -> DiscoveryEvent | None:
-    """What a record of the stream of events tells; None for what is no change.
+def event_of(layout: DiscoveryLayout, record: StoredMessage, skip: int = 0) -> DiscoveryEvent | None:
+    """The event that a record of the stream of events means; None for renewals, marks and images.
 
-    :param skip: what stood in the stream of sources up to this number has been told by an image
+    :param skip: records of the stream of sources up to this sequence are in an image that was read before
     """
     if record.subject == layout.mark_subject or record.subject.startswith(f"{layout.events}.image."):
         return None
@@ -80,34 +81,34 @@ def _source(layout: DiscoveryLayout, record: StoredMessage, origin: str) -> Disc
 
 @dataclass(frozen=True, slots=True)
 class SourcesSnapshot:
-    """The sources there are, up to one number of their stream.
+    """The sources up to one sequence of their stream.
 
-    :ivar unsure: sources whose renewal was not seen: deleted long ago, or renewed while the stream was read
+    :ivar unconfirmed: sources whose renewal was not seen: expired long ago, or renewed while the stream was read
     """
 
     changes: list[DiscoveryEvent]
-    unsure: list[SourceKey]
+    unconfirmed: list[SourceKey]
 
 
 def image_of(
-    layout: DiscoveryLayout, records: Iterable[StoredMessage], now: int, living: Iterable[SourceKey] = ()
+    layout: DiscoveryLayout, records: Iterable[StoredMessage], now: int, renewed_sources: Iterable[SourceKey] = ()
 ) -> SourcesSnapshot:
-    """The image that records of the stream of sources make, ordered by when each source last said something.
+    """The image that records of the stream of sources make, ordered by when each source last wrote its record.
 
     :param records: the last one of every subject
     :param now: microseconds since the epoch, by the server's clock
-    :param living: sources known to be renewed although no renewal is among the records
+    :param renewed_sources: sources known to be renewed although no renewal is among the records
     """
     sources: dict[SourceKey, dict[str, StoredMessage]] = {}
-    told: list[tuple[int, list[DiscoveryEvent]]] = []
-    alive, unsure = frozenset(living), []
+    entries: list[tuple[int, list[DiscoveryEvent]]] = []
+    alive, unconfirmed = frozenset(renewed_sources), []
     for record in records:
         try:
             source, part = layout.source_of(record.subject)
         except BadSubject:
             change = _source(layout, record, layout.sources)
             if change is not None:
-                told.append((record.sequence, [change]))
+                entries.append((record.sequence, [change]))
             continue
         sources.setdefault(source, {})[part] = record
     for source, parts in sources.items():
@@ -117,31 +118,31 @@ def image_of(
         said = DiscoveryEvent(DiscoveryEventKind.RECORD, rec.at, layout.sources, rec.sequence, source, rec.payload)
         lapsed = LIVE not in parts and source not in alive and _lapsed(rec, now)
         if lapsed:
-            unsure.append(source)
-        verdict = _verdict(layout, source, rec, parts, lapsed)
-        told.append((rec.sequence, [said] if verdict is None else [said, verdict]))
-    told.sort(key=lambda one: one[0])
-    return SourcesSnapshot([change for _, changes in told for change in changes], unsure)
+            unconfirmed.append(source)
+        verdict = _expiry(layout, source, rec, parts, lapsed)
+        entries.append((rec.sequence, [said] if verdict is None else [said, verdict]))
+    entries.sort(key=lambda one: one[0])
+    return SourcesSnapshot([change for _, changes in entries for change in changes], unconfirmed)
 
 
-def _ended(rec: StoredMessage) -> bool:
+def _is_withdrawn(rec: StoredMessage) -> bool:
     return WITHDRAWN in rec.headers
 
 
 def _lapsed(rec: StoredMessage, now: int) -> bool:
-    """Has a record without a renewal outlived what it said of itself? Not at once: a renewal may be on its way."""
+    """Is a record without a renewal older than its TTL? Before that, a renewal may be on its way."""
     try:
         ttl = float(rec.headers.get(SOURCE_TTL, ""))
     except ValueError:
         return False
-    return not _ended(rec) and now - rec.at > offline_after(ttl) * 1e6
+    return not _is_withdrawn(rec) and now - rec.at > offline_after(ttl) * 1e6
 
 
-def _verdict(
+def _expiry(
     layout: DiscoveryLayout, source: SourceKey, rec: StoredMessage, parts: Mapping[str, StoredMessage], lapsed: bool
 ) -> DiscoveryEvent | None:
-    """What the server says of a source beyond its own record: the later of its markers, if later than the record."""
-    if _ended(rec):
+    """SUSPECT or OFFLINE, by the markers of the server; None: the source is online, or was withdrawn."""
+    if _is_withdrawn(rec):
         return None
     markers = {part: m for part in (WARN, LIVE) if (m := parts.get(part)) and m.headers.get(MARKER) == EXPIRED}
     warn, live = (None if (m := markers.get(part)) is None else m.sequence for part in (WARN, LIVE))

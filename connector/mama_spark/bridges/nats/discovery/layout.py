@@ -1,16 +1,16 @@
-"""Where discovery lives on NATS: subjects and streams. Pure.
+"""Subjects and streams of discovery on NATS. Pure.
 
 Three subjects a source, all in the stream ``MAMA_SOURCES`` that keeps the last message of each:
 
-* ``<topic>.source.<name>.<id>.rec``: what the source says of itself (a source message), written on a change;
+* ``<topic>.source.<name>.<id>.rec``: the source's record (a source message), written when it changes;
 * ``<topic>.source.<name>.<id>.warn`` and ``.live``: empty, renewed with ``Nats-TTL`` of half of and all of the
-  source's TTL. When one is not renewed the server itself deletes it and leaves a marker
+  source's TTL (NATS ADR-43). When one is not renewed, the server deletes it and leaves a marker
   (``Nats-Marker-Reason: MaxAge``): the source is SUSPECT, or OFFLINE.
 
-``MAMA_EVENTS`` sources all of that (``Nats-Stream-Source`` tells the number in ``MAMA_SOURCES``), keeps changes and
-markers, lets renewals vanish by their TTL, and takes events of publishers and topics below ``<topic>.event``, marks of
-readers at ``<topic>.mark``, and images written down for one reader below ``MAMA_EVENTS.image``. ``MAMA_ADVISORIES``
-keeps the server's advisories. Tried with nats-server 2.15.1: markers survive sourcing, in order; a purge of subjects
+``MAMA_EVENTS`` sources all of that (``Nats-Stream-Source`` has the sequence in ``MAMA_SOURCES``), keeps records and
+markers, lets renewals expire by their TTL, and takes events of publishers and topics below ``<topic>.event``, marks of
+readers at ``<topic>.mark``, and images stored for one reader below ``MAMA_EVENTS.image``. ``MAMA_ADVISORIES`` keeps the
+server's advisories. Tried with nats-server 2.15.1: markers survive sourcing, in order; a purge of subjects
 leaves no marker; a stream that was deleted and made again is sourced on from the number reached before, so it has to
 begin behind that (``first_seq``).
 """
@@ -31,23 +31,23 @@ ADVISORIES = "$JS.EVENT.ADVISORY.>"
 KEPT = 7 * 86400.0  #: seconds that changes, events, markers and advisories stay
 #: Bytes of advisories: every call of the JetStream API makes one, whoever calls.
 ADVISORY_BYTES = 256 * 1024 * 1024
-WINDOW = 120.0  #: seconds in which an event is stored once however often it is told
+WINDOW = 120.0  #: seconds in which an event is stored once however often it is published
 NEEDED = (2, 11)  #: server version: TTLs of messages, and markers in their place
 
 # headers
-MARKER = "Nats-Marker-Reason"  #: of the server: the message that stood here is gone, and why
+MARKER = "Nats-Marker-Reason"  #: of the server: the message that was here was deleted, and why
 EXPIRED = "MaxAge"  #: that reason
 TTL = "Nats-TTL"
-SOURCE_TTL = "Mama-Source-Ttl"  #: of ``rec``: seconds after which a source that says nothing is OFFLINE
-WITHDRAWN = "Mama-Withdrawn"  #: of ``rec``: the source ended in order
-GIVEN_UP = "Mama-Given-Up"  #: of ``warn`` and ``live``: the number of the marker that this renewal replaced
-RENEWAL = "Mama-Renewal"  #: of ``rec``: written again so that it does not vanish; nothing has changed
+SOURCE_TTL = "Mama-Source-Ttl"  #: of ``rec``: seconds without a renewal after which the source is OFFLINE
+WITHDRAWN = "Mama-Withdrawn"  #: of ``rec``: the source was withdrawn
+REPLACED_MARKER = "Mama-Given-Up"  #: of ``warn`` and ``live``: the sequence of the marker that this renewal replaced
+RENEWAL = "Mama-Renewal"  #: of ``rec``: rewritten so that it does not expire; nothing has changed
 
 _PLAIN = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class BadSubject(MamaError):
-    """A subject below the discovery topic that is none of ours."""
+    """A subject below the discovery topic that is not of this layout."""
 
 
 def as_token(text: str) -> str:
@@ -74,10 +74,10 @@ def from_token(token: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryLayout:
-    """The names of one place of discovery.
+    """Names of the subjects and streams of one place of discovery.
 
     :param topic: the source discovery topic
-    :param advisories: None = readers that know nothing of us are not looked for
+    :param advisories: None = consumers of others are not reported
     :param kept: seconds that records stay in streams made by us, and that a source is remembered which is not renewed
     """
 
@@ -125,11 +125,11 @@ class DiscoveryLayout:
 
     @property
     def mark_subject(self) -> str:
-        """Where readers leave a mark at the place they stand at: while it is there, nothing behind it was lost."""
+        """Of the marks of readers: while the mark is there, nothing behind it was lost."""
         return f"{self.topic}.mark"
 
     def image_subject(self, reader: str) -> str:
-        """Of the image written down for one reader."""
+        """Of the image stored for one reader."""
         return f"{self.events}.image.{as_token(reader)}"
 
     def streams(self, replicas: int = 1) -> list[dict[str, Any]]:

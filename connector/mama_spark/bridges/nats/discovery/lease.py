@@ -1,13 +1,13 @@
-"""Keeps sources alive from this process: one set of renewals a source, however many bridges announce it.
+"""Renews the leases of the sources that this process announces: one lease a source, however many bridges announce it.
 
-Renewals run on the loop of the connections, over a connection of their own, for as long as somebody announces and a
-while longer (a stream of micro-batches opens a bridge each); they end with the process. A fork begins with none.
+Renewals run on the event loop of the connections, over a connection of their own, while a bridge announces the source
+and a while longer (each micro-batch of a stream opens a bridge). They end with the process; a forked process has none.
 
-**How processes agree.** A renewal carries the number of the one before it (``Nats-Expected-Last-Subject-Sequence``).
-When it is refused, the subject holds the renewal of another process (fine), a marker of the server (the source had been
-given up), or nothing (withdrawn). Who comes back renews first, noting the marker that it replaces, and then writes the
-record again if it is older than that: with the same kind of expectation, so it is written once, whichever process is
-the first, and also when that one ends in between. Readers see the source come back.
+**How processes agree.** A renewal carries the sequence of the one before it (``Nats-Expected-Last-Subject-Sequence``).
+When it is refused, the subject holds the renewal of another process (which is fine), a marker of the server (the lease
+has expired), or nothing (the source was withdrawn). To recover: (1) renew, storing the replaced marker's sequence; (2)
+rewrite the record if it is older than the marker. Both writes carry an expectation, so the record is rewritten once,
+whichever process is first, and also when a process ends between them. Readers then see the source online again.
 """
 
 from __future__ import annotations
@@ -32,44 +32,44 @@ from ..jetstream.stream_client import StreamClient
 from ..protocol.direct_get import StoredMessage
 from ..settings import NatsSettings
 from .layout import (
-    GIVEN_UP,
     LIVE,
     MARKER,
     REC,
     RENEWAL,
+    REPLACED_MARKER,
     SOURCE_TTL,
     TTL,
     WARN,
     WITHDRAWN,
     DiscoveryLayout,
 )
-from .streams import make
+from .streams import ensure_streams
 
 LOG = logging.getLogger("mama_spark.nats.discovery")
 
 _Key = tuple[object, ...]
-_LEAST = 1.0
-_ARRIVAL = 5.0  #: seconds that a record may take from one stream to the other
-#: How often a record may be found changed by others between looking and writing.
+_LEAST_TTL = 1.0
+_SOURCING_TIMEOUT = 5.0  #: seconds that a record may take from the stream of sources to that of events
+#: Attempts to write while other processes change what is written.
 _TRIES = 20
 
 
 def seconds(value: float) -> str:
-    """A duration as the server reads it; it takes none below a second."""
-    return f"{round(max(value, _LEAST) * 1000)}ms"
+    """A duration as the server reads it; the shortest is one second."""
+    return f"{round(max(value, _LEAST_TTL) * 1000)}ms"
 
 
 class LeaseWithdrawn(Exception):
-    """Somebody said that the source has ended."""
+    """The source was withdrawn, by this process or another."""
 
 
 @dataclass(slots=True)
 class Lease:
-    """One source that this process keeps alive.
+    """The lease of one source.
 
-    :ivar holders: bridges that announce it now
-    :ivar idle_since: monotonic; when the last one let go
-    :ivar known: number of the last message of ``warn`` and ``live``, as far as we know
+    :ivar holders: bridges that announce the source now
+    :ivar idle_since: monotonic seconds; when the last holder released it
+    :ivar last_sequences: number of the last message of ``warn`` and ``live``, as far as we know
     :ivar rewrite_at: monotonic; when the record must be written again lest it vanish
     """
 
@@ -78,104 +78,104 @@ class Lease:
     ttl: float
     holders: set[int] = field(default_factory=set)
     idle_since: float = 0.0
-    known: dict[str, int] = field(default_factory=dict)
+    last_sequences: dict[str, int] = field(default_factory=dict)
     rewrite_at: float = 0.0
     task: asyncio.Task[None] | None = None
 
 
 class LeaseKeeper:
-    """All sources that this process announces at one place of discovery; everything runs on the loop.
+    """All leases of this process in one discovery layout; everything runs on the event loop.
 
-    :ivar clock: seconds to add to this machine's clock to have the server's
+    :ivar clock_offset: seconds to add to this machine's clock to have the server's
     """
 
     def __init__(self, settings: NatsSettings, layout: DiscoveryLayout, loop: event_loop.EventLoopThread) -> None:
         self.settings, self.layout, self.loop = settings, layout, loop
-        self.clock = 0.0
+        self.clock_offset = 0.0
         self.sources: dict[SourceKey, Lease] = {}
         self._stream_client: StreamClient | None = None
         self._calls = 0  # that use the connection now
-        self._connecting, self._beginning = asyncio.Lock(), asyncio.Lock()
+        self._connecting, self._establishing = asyncio.Lock(), asyncio.Lock()
 
     async def announce(self, holder: int, source: SourceKey, record: bytes, ttl: float) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`; returns when the first renewal is stored."""
-        async with self._call(), self._beginning:
-            one = self.sources.get(source)
-            if one is None or (one.record, one.ttl) != (record, ttl) or not await self._stands(one):
-                holders = set() if one is None else one.holders
+        async with self._call(), self._establishing:
+            lease = self.sources.get(source)
+            if lease is None or (lease.record, lease.ttl) != (record, ttl) or not await self._is_current(lease):
+                holders = set() if lease is None else lease.holders
                 self._forget(source)
-                one = Lease(source, record, ttl, holders)
-                await self._begin(one)
-                self.sources[source] = one
-                one.task = self.loop.loop.create_task(self._keep(one))
-            one.holders.add(holder)
+                lease = Lease(source, record, ttl, holders)
+                await self._establish(lease)
+                self.sources[source] = lease
+                lease.task = self.loop.loop.create_task(self._renew_until_released(lease))
+            lease.holders.add(holder)
 
-    async def _stands(self, one: Lease) -> bool:
-        """Is it being renewed, and has nobody said meanwhile that it has ended?"""
-        if one.task is None or one.task.done():
+    async def _is_current(self, lease: Lease) -> bool:
+        """Is it being renewed, with a record that was neither changed nor withdrawn meanwhile?"""
+        if lease.task is None or lease.task.done():
             return False
-        stands = await self._rec(one)
-        return stands is not None and _says(stands, one)
+        current = await self._fetch_record(lease)
+        return current is not None and _matches(current, lease)
 
     async def withdraw(self, source: SourceKey, record: bytes) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
         self._forget(source)
         async with self._call():
             stream_client = await self.stream_client()
-            ended = await self._write_ended(stream_client, self.layout.source_subject(source, REC), record)
-            for part in (WARN, LIVE):  # what is renewed later belongs to who announces it again
+            ended = await self._write_withdrawn(stream_client, self.layout.source_subject(source, REC), record)
+            for part in (WARN, LIVE):  # a later renewal belongs to a process that announces it again
                 subject = self.layout.source_subject(source, part)
                 await stream_client.request("STREAM.PURGE", self.layout.sources, {"filter": subject, "seq": ended})
-            await self._arrives(self.layout.source_subject(source, REC), ended)
+            await self._wait_until_sourced(self.layout.source_subject(source, REC), ended)
 
     @contextlib.asynccontextmanager
     async def _call(self) -> AsyncIterator[None]:
-        """Something of the caller's that needs the connection; the last one hangs up if nothing is renewed."""
+        """Keep the connection open for a call; after the last one it is closed if there is nothing to renew."""
         self._calls += 1
         try:
             yield
         finally:
             self._calls -= 1
-            await self._hang_up()
+            await self._close_if_idle()
 
-    async def _write_ended(self, stream_client: StreamClient, subject: str, record: bytes) -> int:
+    async def _write_withdrawn(self, stream_client: StreamClient, subject: str, record: bytes) -> int:
         headers = {TTL: seconds(self.layout.kept), WITHDRAWN: "1"}
         for _ in range(_TRIES):
-            stands = await stream_client.leader_get(self.layout.sources, subject)
-            if stands is not None and stands.payload == record and WITHDRAWN in stands.headers:
-                return stands.sequence
+            current = await stream_client.leader_get(self.layout.sources, subject)
+            if current is not None and current.payload == record and WITHDRAWN in current.headers:
+                return current.sequence
             with contextlib.suppress(ExpectationFailed):
-                return await self._store(subject, record, headers, 0 if stands is None else stands.sequence)
+                return await self._store(subject, record, headers, 0 if current is None else current.sequence)
         raise Unavailable(f"{subject!r} changes all the time")
 
     def release(self, holder: int) -> None:
-        """A bridge was closed: its sources stay warm for a while."""
-        for one in self.sources.values():
-            if holder in one.holders:
-                one.holders.discard(holder)
-                one.idle_since = time.monotonic()
+        """A bridge was closed: its leases are renewed for some time yet."""
+        for lease in self.sources.values():
+            if holder in lease.holders:
+                lease.holders.discard(holder)
+                lease.idle_since = time.monotonic()
 
-    async def _hang_up(self) -> None:
-        """Give the connection up when there is nothing to renew and nobody uses it."""
+    async def _close_if_idle(self) -> None:
+        """Close the connection if there is nothing to renew and no call uses it."""
         if not self.sources and not self._calls and self._stream_client is not None:
             stream_client, self._stream_client = self._stream_client, None
             await stream_client.connection.close()
 
     async def stop(self) -> None:
-        """Renew nothing any more, as if the process had ended."""
+        """Stop all renewals, as if the process had ended."""
         for source in list(self.sources):
             self._forget(source)
-        await self._hang_up()
+        await self._close_if_idle()
 
     def _forget(self, source: SourceKey) -> None:
-        one = self.sources.pop(source, None)
-        if one is not None and one.task is not None:
-            one.task.cancel()
+        lease = self.sources.pop(source, None)
+        if lease is not None and lease.task is not None:
+            lease.task.cancel()
 
     # --- the connection ----------------------------------------------------------------------------------------
 
     async def stream_client(self) -> StreamClient:
-        """The connection of the renewals; made again when it was closed for good."""
+        """The connection of the renewals; a new one if it was closed for good."""
         async with self._connecting:
             if self._stream_client is None or self._stream_client.connection.closed:
                 connection = await Connection.connect(self.loop, self.settings)
@@ -187,10 +187,10 @@ class LeaseKeeper:
     async def _store(
         self, subject: str, payload: bytes, headers: dict[str, str], last: int, timeout: float | None = None
     ) -> int:
-        """Store where ``last`` is the last number of the subject.
+        """Store a message if ``last`` is the last sequence of the subject.
 
-        After a lost acknowledgement the second try is refused, as if somebody else had been quicker: callers look at
-        what stands there, anyway.
+        After a lost acknowledgement the second attempt is refused, as if another process had been first: callers read
+        the subject then.
         """
         stream_client = await self.stream_client()
         expected = {"Nats-Expected-Last-Subject-Sequence": str(last)}
@@ -198,63 +198,65 @@ class LeaseKeeper:
 
     # --- one source ---------------------------------------------------------------------------------------------
 
-    async def _begin(self, one: Lease, keep: bool = False) -> None:
-        """Take a source up: renew it, then write the record if it must be. In this order, for what is not renewed never
-        expires, and a process may end at any point.
+    async def _establish(self, lease: Lease, keep_foreign: bool = False) -> None:
+        """Renew the lease, then write the record if needed. In this order, because a record without a renewal never
+        expires, and the process may end at any point.
 
-        :param keep: leave what another process has written
-        :raises Withdrawn: with ``keep``, it has ended
+        :param keep_foreign: keep a record that another process has written
+        :raises LeaseWithdrawn: with ``keep_foreign``, the source was withdrawn
         """
-        given_up = max([await self._take_up(one, part) for part in (WARN, LIVE)])
+        marker = max([await self._claim_renewal(lease, part) for part in (WARN, LIVE)])
         for _ in range(_TRIES):
             with contextlib.suppress(ExpectationFailed):  # another process was quicker
-                await self._say(one, await self._rec(one), given_up, keep)
+                await self._write_record_if_needed(lease, await self._fetch_record(lease), marker, keep_foreign)
                 return
 
-    async def _take_up(self, one: Lease, part: str) -> int:
-        """Renew over whatever stands there: the number of a marker that still has to be answered by a record, or 0."""
-        given_up = 0
+    async def _claim_renewal(self, lease: Lease, part: str) -> int:
+        """Renew whatever the subject holds; the sequence of the marker that a record must still follow, or 0."""
+        marker = 0
         for _ in range(_TRIES):
-            found = await self._look(one, part)
-            given_up = max(given_up, _given_up(found))
+            found = await self._fetch_latest(lease, part)
+            marker = max(marker, _replaced_marker(found))
             with contextlib.suppress(ExpectationFailed):
-                await self._store_renewal(one, part, given_up=given_up)
-                return given_up
-        raise Unavailable(f"{self.layout.source_subject(one.source, part)!r} changes all the time")
+                await self._store_renewal(lease, part, marker=marker)
+                return marker
+        raise Unavailable(f"{self.layout.source_subject(lease.source, part)!r} changes all the time")
 
-    async def _look(self, one: Lease, part: str) -> StoredMessage | None:
+    async def _fetch_latest(self, lease: Lease, part: str) -> StoredMessage | None:
         stream_client = await self.stream_client()
-        found = await stream_client.leader_get(self.layout.sources, self.layout.source_subject(one.source, part))
-        one.known[part] = 0 if found is None else found.sequence
+        found = await stream_client.leader_get(self.layout.sources, self.layout.source_subject(lease.source, part))
+        lease.last_sequences[part] = 0 if found is None else found.sequence
         return found
 
-    async def _rec(self, one: Lease) -> StoredMessage | None:
+    async def _fetch_record(self, lease: Lease) -> StoredMessage | None:
         stream_client = await self.stream_client()
-        return await stream_client.leader_get(self.layout.sources, self.layout.source_subject(one.source, REC))
+        return await stream_client.leader_get(self.layout.sources, self.layout.source_subject(lease.source, REC))
 
-    async def _say(self, one: Lease, stands: StoredMessage | None, given_up: int, keep: bool) -> None:
-        """Write the record if it must be.
+    async def _write_record_if_needed(
+        self, lease: Lease, current: StoredMessage | None, marker: int, keep_foreign: bool
+    ) -> None:
+        """Write the record if it is not there, is another one, or is older than the marker.
 
-        :raises ExpectationFailed: what stands there has changed meanwhile
+        :raises ExpectationFailed: the subject has changed meanwhile
         """
-        record = one.record
-        if keep and stands is not None and WITHDRAWN in stands.headers:
+        record = lease.record
+        if keep_foreign and current is not None and WITHDRAWN in current.headers:
             raise LeaseWithdrawn
-        if keep and stands is not None and MARKER not in stands.headers:
-            record, same = stands.payload, True
+        if keep_foreign and current is not None and MARKER not in current.headers:
+            record, same = current.payload, True
         else:
-            same = stands is not None and _says(stands, one)
-        if stands is None or not same or stands.sequence < given_up:
-            number = await self._write(one, record, stands)
-            await self._arrives(self.layout.source_subject(one.source, REC), number)
+            same = current is not None and _matches(current, lease)
+        if current is None or not same or current.sequence < marker:
+            number = await self._write(lease, record, current)
+            await self._wait_until_sourced(self.layout.source_subject(lease.source, REC), number)
         else:
-            age = time.time() + self.clock - stands.at / 1e6
-            one.rewrite_at = time.monotonic() + self.layout.kept / 3 - age
+            age = time.time() + self.clock_offset - current.at / 1e6
+            lease.rewrite_at = time.monotonic() + self.layout.kept / 3 - age
 
-    async def _arrives(self, subject: str, number: int) -> None:
-        """Wait until readers can see a record, so that what is told afterwards stands behind it."""
+    async def _wait_until_sourced(self, subject: str, number: int) -> None:
+        """Wait until readers can see a record, so that later events follow it."""
         stream_client = await self.stream_client()
-        until = time.monotonic() + _ARRIVAL
+        until = time.monotonic() + _SOURCING_TIMEOUT
         while time.monotonic() < until:
             found = await stream_client.leader_get(self.layout.events, subject)
             if found is not None and found.sourced >= number:
@@ -262,111 +264,113 @@ class LeaseKeeper:
             await asyncio.sleep(0.01)
         LOG.warning("the stream %s lags behind %s", self.layout.events, self.layout.sources)
 
-    async def _write(self, one: Lease, record: bytes, stands: StoredMessage | None, renewal: bool = False) -> int:
-        headers = {TTL: seconds(self.layout.kept), SOURCE_TTL: f"{one.ttl:g}", **({RENEWAL: "1"} if renewal else {})}
-        last = 0 if stands is None else stands.sequence
-        number = await self._store(self.layout.source_subject(one.source, REC), record, headers, last)
-        one.rewrite_at = time.monotonic() + self.layout.kept / 3
+    async def _write(self, lease: Lease, record: bytes, current: StoredMessage | None, renewal: bool = False) -> int:
+        headers = {TTL: seconds(self.layout.kept), SOURCE_TTL: f"{lease.ttl:g}", **({RENEWAL: "1"} if renewal else {})}
+        last = 0 if current is None else current.sequence
+        number = await self._store(self.layout.source_subject(lease.source, REC), record, headers, last)
+        lease.rewrite_at = time.monotonic() + self.layout.kept / 3
         return number
 
-    async def _keep(self, one: Lease) -> None:
-        """Renew until nobody holds it any more."""
+    async def _renew_until_released(self, lease: Lease) -> None:
+        """Renew until no bridge holds the lease."""
         while True:
-            await asyncio.sleep(renew_every(one.ttl))
-            if not one.holders and time.monotonic() - one.idle_since > IDLE:
+            await asyncio.sleep(renew_every(lease.ttl))
+            if not lease.holders and time.monotonic() - lease.idle_since > IDLE:
                 break
             try:
-                await self._renew_all(one)
+                await self._renew_all(lease)
             except LeaseWithdrawn:
-                LOG.info("source %s has been withdrawn: it is not renewed any more", one.source.name)
+                LOG.info("source %s has been withdrawn: it is not renewed any more", lease.source.name)
                 break
             except MamaError as e:
-                LOG.warning("source %s could not be renewed, trying again: %s", one.source.name, e)
-        if self.sources.get(one.source) is one:
-            self.sources.pop(one.source)
-        await self._hang_up()
+                LOG.warning("source %s could not be renewed, trying again: %s", lease.source.name, e)
+        if self.sources.get(lease.source) is lease:
+            self.sources.pop(lease.source)
+        await self._close_if_idle()
 
-    async def _renew_all(self, one: Lease) -> None:
-        """:raises Withdrawn: it has ended"""
+    async def _renew_all(self, lease: Lease) -> None:
+        """:raises LeaseWithdrawn: the source was withdrawn"""
         try:
-            if not all([await self._renew(one, part) for part in (WARN, LIVE)]):
-                await self._come_back(one)
-            if time.monotonic() >= one.rewrite_at:
-                await self._keep_record(one)
+            if not all([await self._renew(lease, part) for part in (WARN, LIVE)]):
+                await self._recover(lease)
+            if time.monotonic() >= lease.rewrite_at:
+                await self._refresh_record(lease)
         except Unavailable:
             stream_client = await self.stream_client()
             if not stream_client.connection.up:
                 raise
-            self.clock = (
-                await make(stream_client, self.layout)
-            ).clock  # we are connected: perhaps the stream was deleted
-            await self._begin(one)
+            streams = await ensure_streams(stream_client, self.layout)  # connected, so the stream may be deleted
+            self.clock_offset = streams.clock_offset
+            await self._establish(lease)
 
-    async def _renew(self, one: Lease, part: str) -> bool:
-        """One renewal; False when the source was given up, or has ended."""
+    async def _renew(self, lease: Lease, part: str) -> bool:
+        """One renewal; False when the lease has expired, or the source was withdrawn."""
         for _ in range(_TRIES):
             with contextlib.suppress(ExpectationFailed):
-                await self._store_renewal(one, part, timeout=renew_every(one.ttl))
+                await self._store_renewal(lease, part, timeout=renew_every(lease.ttl))
                 return True
-            found = await self._look(one, part)
-            if found is None or _given_up(found):
+            found = await self._fetch_latest(lease, part)
+            if found is None or _replaced_marker(found):
                 return False
         return True  # others renew it all the time
 
-    async def _store_renewal(self, one: Lease, part: str, timeout: float | None = None, given_up: int = 0) -> None:
-        headers = {TTL: seconds(suspect_after(one.ttl) if part == WARN else max(offline_after(one.ttl), _LEAST + 0.5))}
-        if given_up:
-            headers[GIVEN_UP] = str(given_up)
-        subject = self.layout.source_subject(one.source, part)
-        one.known[part] = await self._store(subject, b"", headers, one.known.get(part, 0), timeout)
+    async def _store_renewal(self, lease: Lease, part: str, timeout: float | None = None, marker: int = 0) -> None:
+        ttl = lease.ttl
+        headers = {TTL: seconds(suspect_after(ttl) if part == WARN else max(offline_after(ttl), _LEAST_TTL + 0.5))}
+        if marker:
+            headers[REPLACED_MARKER] = str(marker)
+        subject = self.layout.source_subject(lease.source, part)
+        lease.last_sequences[part] = await self._store(
+            subject, b"", headers, lease.last_sequences.get(part, 0), timeout
+        )
 
-    async def _come_back(self, one: Lease) -> None:
-        """Nothing renews the source any more: it has ended, or was given up.
+    async def _recover(self, lease: Lease) -> None:
+        """The lease was not renewed in time: it has expired, or the source was withdrawn.
 
-        :raises Withdrawn: it has ended
+        :raises LeaseWithdrawn: the source was withdrawn
         """
-        stands = await self._rec(one)
-        if stands is not None and WITHDRAWN in stands.headers:
+        current = await self._fetch_record(lease)
+        if current is not None and WITHDRAWN in current.headers:
             raise LeaseWithdrawn
-        marks = {part: _given_up(await self._look(one, part)) for part in (WARN, LIVE)}
-        if stands is not None and MARKER not in stands.headers and 0 < max(marks.values()) < stands.sequence:
+        marks = {part: _replaced_marker(await self._fetch_latest(lease, part)) for part in (WARN, LIVE)}
+        if current is not None and MARKER not in current.headers and 0 < max(marks.values()) < current.sequence:
             for part in (WARN, LIVE):  # another process has written the record again
                 with contextlib.suppress(ExpectationFailed):
-                    await self._store_renewal(one, part)
+                    await self._store_renewal(lease, part)
             return
-        if stands is not None and max(marks.values()):
+        if current is not None and max(marks.values()):
             LOG.warning(
                 "source %s had been called %s, because nobody renewed it for %g s: it is announced again. The usual "
                 "reason is a sourceTtl (%g s) that is shorter than the trigger interval",
-                *(one.source.name, "OFFLINE" if marks[LIVE] else "SUSPECT"),
-                *(offline_after(one.ttl) if marks[LIVE] else suspect_after(one.ttl), one.ttl),
+                *(lease.source.name, "OFFLINE" if marks[LIVE] else "SUSPECT"),
+                *(offline_after(lease.ttl) if marks[LIVE] else suspect_after(lease.ttl), lease.ttl),
             )
-        await self._begin(one, keep=True)
+        await self._establish(lease, keep_foreign=True)
 
-    async def _keep_record(self, one: Lease) -> None:
-        """Write what stands there again, marked as no change, before its own TTL ends."""
-        stands = await self._rec(one)
-        if stands is None or WITHDRAWN in stands.headers or MARKER in stands.headers:
+    async def _refresh_record(self, lease: Lease) -> None:
+        """Rewrite the record before its own TTL ends, marked as no change."""
+        current = await self._fetch_record(lease)
+        if current is None or WITHDRAWN in current.headers or MARKER in current.headers:
             return
         with contextlib.suppress(ExpectationFailed):
-            await self._write(one, stands.payload, stands, renewal=True)
-        one.rewrite_at = time.monotonic() + self.layout.kept / 3
+            await self._write(lease, current.payload, current, renewal=True)
+        lease.rewrite_at = time.monotonic() + self.layout.kept / 3
 
 
-def _given_up(found: StoredMessage | None) -> int:
-    """The number of the marker that a message is, or that it replaced."""
+def _replaced_marker(found: StoredMessage | None) -> int:
+    """The sequence of the marker that a message is, or that it replaced; 0: none."""
     if found is None:
         return 0
     if MARKER in found.headers:
         return found.sequence
-    number = found.headers.get(GIVEN_UP, "")
+    number = found.headers.get(REPLACED_MARKER, "")
     return int(number) if number.isascii() and number.isdigit() else 0
 
 
-def _says(stands: StoredMessage, one: Lease) -> bool:
-    """Is it the record of a source that lives as long as ours?"""
-    headers = stands.headers
-    ours = stands.payload == one.record and headers.get(SOURCE_TTL) == f"{one.ttl:g}"
+def _matches(current: StoredMessage, lease: Lease) -> bool:
+    """Does a stored record say the same as the lease, with the same TTL?"""
+    headers = current.headers
+    ours = current.payload == lease.record and headers.get(SOURCE_TTL) == f"{lease.ttl:g}"
     return ours and WITHDRAWN not in headers and MARKER not in headers
 
 
@@ -375,7 +379,7 @@ _lock = threading.Lock()
 
 
 def lease_keeper(settings: NatsSettings, layout: DiscoveryLayout) -> LeaseKeeper:
-    """The one of this process for this place of discovery."""
+    """The keeper of this process for this layout."""
     loop = event_loop.shared()
     key = (settings.connection_key, layout)
     with _lock:
@@ -386,13 +390,13 @@ def lease_keeper(settings: NatsSettings, layout: DiscoveryLayout) -> LeaseKeeper
 
 
 def clear() -> None:
-    """Let this process announce nothing any more."""
+    """End all renewals of this process."""
     with _lock:
         found = list(_keepers.values())
         _keepers.clear()
-    for one in found:
-        if one.loop.alive:
-            one.loop.run(one.stop(), 10.0, "ending announcements")
+    for lease in found:
+        if lease.loop.alive:
+            lease.loop.run(lease.stop(), 10.0, "ending announcements")
 
 
 def _after_fork() -> None:

@@ -1,15 +1,16 @@
-"""Where a reader of discovery on NATS stands, and what lies between two such places. Pure.
+"""Offsets of readers of discovery on NATS, and the steps from one offset to another. Pure.
 
-**What a position holds.** A number in the stream of events; a *mark*: a record without TTL at or before that number,
-with its time; the image that the reader began with; a number in the stream of advisories; when each stream was made.
+**Content of an offset.** A sequence of the stream of events; a *mark*: a record without TTL at or before that sequence,
+with its time; the image that the reader began with; a sequence of the stream of advisories; when each stream was
+created.
 
-**How a loss is told from a vanished renewal.** Renewals vanish by their TTL all the time, so a first number that moved
-proves nothing. Limits, age and purges delete from the front, so while the mark is there nothing behind it was lost that
-was not meant to vanish. When it is gone, everything between the position and the first number may be lost and is
-called so. What an operator deletes singly, or by subject, cannot be told.
+**How a loss is distinguished from an expired renewal.** Renewals expire by their TTL all the time, so a first sequence
+that moved proves nothing. Limits, age and purges delete from the front, so while the mark is there, nothing behind it
+was lost except expired renewals. When it is gone, everything between the offset and the first sequence may be lost and
+is reported as a gap. What an operator deletes one by one, or by subject, cannot be detected.
 
-**A stream that was deleted and made again** has another time of making. Then the reader is told of a gap and, unless it
-is the stream of advisories, given a fresh image.
+**A stream that was deleted and created again** has another creation time. Then the reader gets a gap and, unless it is
+the stream of advisories, a new image.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from mama_spark.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class SavedSnapshot:
-    """An image written down for one reader.
+    """An image that was stored for one reader.
 
-    :ivar token: names the subject it stands at
-    :ivar changes: how many it is made of, the end included
-    :ivar sources: number in the stream of sources up to which it tells everything
-    :ivar mark: number and time of a mark in the stream of events: before it the reader need not look again
-    :ivar advisories: number in their stream, likewise
-    :ivar first: numbers of its messages
+    :ivar token: part of its subject
+    :ivar changes: number of its events, IMAGE_END included
+    :ivar sources: sequence of the stream of sources up to which it is complete
+    :ivar mark: sequence and time of a mark in the stream of events: reading goes on behind it
+    :ivar advisories: sequence of the stream of advisories, likewise
+    :ivar first: sequence of its first message; ``last``: of its last
     :ivar at: microseconds since the epoch, when it was taken
     """
 
@@ -46,7 +47,7 @@ class SavedSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class StreamGenerations:
-    """When each stream was made, as the server tells it; empty = not there."""
+    """When each stream was created, as the server says it; empty = there is none."""
 
     sources: str
     events: str
@@ -55,49 +56,49 @@ class StreamGenerations:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryOffset:
-    """A position that has been found.
+    """An offset of a reader that has begun.
 
-    :ivar mark: number and time of a record; while it is there, nothing behind it was lost
-    :ivar told: how much of the image lies before this position
+    :ivar mark: sequence and time of a record; while it is there, nothing behind it was lost
+    :ivar image_read: events of the image before this offset
     """
 
     events: int
     mark: tuple[int, str]
     advisories: int
-    made: StreamGenerations
+    generations: StreamGenerations
     image: SavedSnapshot | None = None
-    told: int = 0
+    image_read: int = 0
 
     @classmethod
-    def in_image(cls, image: SavedSnapshot, made: StreamGenerations, told: int) -> DiscoveryOffset:
-        """The position behind the first ``told`` changes of an image."""
-        return cls(image.mark[0], image.mark, image.advisories, made, image, told)
+    def in_image(cls, image: SavedSnapshot, generations: StreamGenerations, image_read: int) -> DiscoveryOffset:
+        """The offset behind the first ``image_read`` events of an image."""
+        return cls(image.mark[0], image.mark, image.advisories, generations, image, image_read)
 
     @property
-    def left(self) -> int:
-        """How much of the image is still to be told."""
-        return 0 if self.image is None else self.image.changes - self.told
+    def remaining(self) -> int:
+        """Events of the image that are still to be read."""
+        return 0 if self.image is None else self.image.changes - self.image_read
 
     def as_json(self) -> Position:
         found: Position = {
             "events": self.events,
             "mark": list(self.mark),
             "advisories": self.advisories,
-            "made": [self.made.sources, self.made.events, self.made.advisories],
+            "made": [self.generations.sources, self.generations.events, self.generations.advisories],
         }
         if self.image is not None:
             i = self.image
             found["image"] = [i.token, i.changes, i.sources, list(i.mark), i.advisories, i.first, i.last, i.at]
-            found["told"] = self.told
+            found["told"] = self.image_read
         return found
 
 
-#: ``begin("image")``
+#: The offset of a reader that begins with an image.
 IMAGE: dict[str, Any] = {"begin": "image"}
 
 
-def at(position: Position) -> DiscoveryOffset | None:
-    """What a position says; None for the one of ``begin("image")``.
+def parse_offset(position: Position) -> DiscoveryOffset | None:
+    """An offset from its JSON form; None for :data:`IMAGE`.
 
     :raises ConfigError: it is none of ours
     """
@@ -110,14 +111,14 @@ def at(position: Position) -> DiscoveryOffset | None:
             (int(sequence), str(time)),
             int(position["advisories"]),
             StreamGenerations(*(str(m) for m in position["made"])),
-            _written(position.get("image")),
+            _parse_snapshot(position.get("image")),
             int(position.get("told", 0)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise ConfigError(f"no position of discovery on NATS: {str(position)[:200]}") from e
 
 
-def _written(image: list[Any] | None) -> SavedSnapshot | None:
+def _parse_snapshot(image: list[Any] | None) -> SavedSnapshot | None:
     if image is None:
         return None
     token, changes, sources, (mark, time), advisories, first, last, taken = image
@@ -127,7 +128,7 @@ def _written(image: list[Any] | None) -> SavedSnapshot | None:
 
 @dataclass(frozen=True, slots=True)
 class StreamRecreated:
-    """The stream was deleted and made again; what followed ``after`` is lost."""
+    """The stream was deleted and created again; what followed ``after`` is lost."""
 
     stream: str
     after: int
@@ -137,8 +138,8 @@ class StreamRecreated:
 class RecordRange:
     """Records ``after < sequence <= up_to`` of a stream.
 
-    :ivar mark: see :class:`DiscoveryOffset`; None = do not look for losses (the stream is new)
-    :ivar skip: see :func:`~.events.change_of`
+    :ivar mark: see :class:`DiscoveryOffset`; None = do not check for losses (the stream is new)
+    :ivar skip: see :func:`~.events.event_of`
     """
 
     stream: str
@@ -160,18 +161,18 @@ class SnapshotRange:
 Step = StreamRecreated | RecordRange | SnapshotRange
 
 
-def between(start: DiscoveryOffset | None, end: DiscoveryOffset) -> list[Step]:
-    """What a reader is told between two positions, in order; streams are named ``events``, ``sources`` and
+def steps_between(start: DiscoveryOffset | None, end: DiscoveryOffset) -> list[Step]:
+    """What to read from one offset to another, in order; streams are named ``events``, ``sources`` and
     ``advisories``."""
     steps: list[Step] = []
     fresh = end.image is not None and (start is None or start.image is None or end.image.token != start.image.token)
     if start is not None:
         steps += _events(start, end, fresh)
-        if end.made.sources != start.made.sources:
+        if end.generations.sources != start.generations.sources:
             steps.append(StreamRecreated("sources", 0 if start.image is None else start.image.sources))
     if end.image is not None:
-        steps.append(SnapshotRange(end.image, 0 if fresh or start is None else start.told, end.told))
-    if fresh and end.image is not None:  # what has changed since it was taken
+        steps.append(SnapshotRange(end.image, 0 if fresh or start is None else start.image_read, end.image_read))
+    if fresh and end.image is not None:  # events since it was taken
         steps.append(RecordRange("events", end.image.mark[0], end.events, end.image.mark, end.image.sources))
     steps += _advisories(start, end)
     return [
@@ -182,10 +183,10 @@ def between(start: DiscoveryOffset | None, end: DiscoveryOffset) -> list[Step]:
 
 
 def _events(start: DiscoveryOffset, end: DiscoveryOffset, fresh: bool) -> list[Step]:
-    """Changes of sources and events, up to where a fresh image was taken."""
+    """Steps in the stream of events, up to where a new image was taken."""
     image = end.image
     up_to = image.mark[0] if fresh and image is not None else end.events
-    if end.made.events != start.made.events:
+    if end.generations.events != start.generations.events:
         skip = 0 if image is None else image.sources
         return [StreamRecreated("events", start.events), RecordRange("events", 0, up_to, None, skip)]
     return [RecordRange("events", start.events, up_to, start.mark, 0 if start.image is None else start.image.sources)]
@@ -195,8 +196,8 @@ def _advisories(start: DiscoveryOffset | None, end: DiscoveryOffset) -> list[Ste
     if start is None:
         begin = end.image.advisories if end.image is not None else end.advisories
         return [RecordRange("advisories", begin, end.advisories, (begin, ""))]
-    if not (end.made.advisories and start.made.advisories):
+    if not (end.generations.advisories and start.generations.advisories):
         return []
-    if end.made.advisories != start.made.advisories:
+    if end.generations.advisories != start.generations.advisories:
         return [StreamRecreated("advisories", start.advisories), RecordRange("advisories", 0, end.advisories)]
     return [RecordRange("advisories", start.advisories, end.advisories, (start.advisories, ""))]

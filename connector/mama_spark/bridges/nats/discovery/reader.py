@@ -1,4 +1,7 @@
-"""Reading discovery: the image, positions, and what lies between two of them. Runs on the loop of the connections."""
+"""Reads the streams of discovery: the image, offsets, and the events between two of them.
+
+Runs on the event loop of the connections.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from ..jetstream.stream_client import StreamClient
 from ..protocol.direct_get import StoredMessage
 from . import advisories as adv
 from .consumers import ConsumerTracker
-from .events import change_of, image_of
+from .events import event_of, image_of
 from .layout import LIVE, TTL, DiscoveryLayout
 from .offsets import (
     DiscoveryOffset,
@@ -24,33 +27,33 @@ from .offsets import (
     SnapshotRange,
     StreamGenerations,
     StreamRecreated,
-    at,
-    between,
+    parse_offset,
+    steps_between,
 )
-from .streams import DiscoveryStreams, look, make
+from .streams import DiscoveryStreams, ensure_streams, find_streams
 
-_LOOK = 30.0  #: seconds between two looks whether the streams are still the same
-_MOVE = 600.0  #: seconds after which a position moves on although nothing has changed
+_REFRESH = 30.0  #: seconds after which the streams are checked again for being the same
+_ADVANCE = 600.0  #: seconds after which an offset advances although no event came
 _CHUNK = 512 * 1024
 _PART = "Nats-Msg-Id"  #: a chunk may be stored twice after a lost acknowledgement
 _LATEST, _EARLIEST = -1, -2
 
 
 class DiscoveryReader:
-    """One reader. Remembers only what saves work: how far it has looked and found no change."""
+    """One reader. Its only state is a cache: up to where it has scanned and found no event."""
 
     def __init__(self, stream_client: StreamClient, layout: DiscoveryLayout) -> None:
         self.stream_client, self.layout = stream_client, layout
-        self._looked, self._streams = float("-inf"), DiscoveryStreams(StreamGenerations("", "", ""), 0, 0)
-        self._quiet: dict[tuple[str, str, int], int] = {}
-        self._moved = time.monotonic()
+        self._refreshed, self._streams = float("-inf"), DiscoveryStreams(StreamGenerations("", "", ""), 0, 0)
+        self._scanned: dict[tuple[str, str, int], int] = {}
+        self._advanced_at = time.monotonic()
         self._consumers = ConsumerTracker(stream_client)
 
     # --- the image ----------------------------------------------------------------------------------------------
 
     async def image(self) -> tuple[list[DiscoveryEvent], int]:
-        """The sources there are and IMAGE_END, and the number in their stream up to which that is all."""
-        streams = await self._look()
+        """The sources and IMAGE_END, and the sequence of their stream up to which the image is complete."""
+        streams = await self._refresh_streams()
         found: dict[str, StoredMessage] = {}
         last = 0
         pages = self.stream_client.pages(
@@ -61,39 +64,39 @@ class DiscoveryReader:
                 found[record.subject] = record
             last = page[-1].sequence
         image = image_of(self.layout, found.values(), streams.now)
-        if image.unsure:
-            living = [s for s in image.unsure if await self._lives(s)]
-            image = image_of(self.layout, found.values(), streams.now, living)
+        if image.unconfirmed:
+            renewed_sources = [s for s in image.unconfirmed if await self._is_renewed(s)]
+            image = image_of(self.layout, found.values(), streams.now, renewed_sources)
         end = DiscoveryEvent(DiscoveryEventKind.IMAGE_END, streams.now, self.layout.sources, last or None)
         return [*image.changes, end], last
 
-    async def _lives(self, source: SourceKey) -> bool:
-        """A renewal replaced the one before it while the stream was read, or there is none any more."""
+    async def _is_renewed(self, source: SourceKey) -> bool:
+        """Was the renewal replaced by a newer one while the stream was read (True), or has it expired?"""
         return (
             await self.stream_client.leader_get(self.layout.sources, self.layout.source_subject(source, LIVE))
             is not None
         )
 
     async def _write_image(self, before: DiscoveryOffset | None, limit: int | None) -> Position:
-        """Take an image and write it down, so that the position returned leads to it again."""
-        mark = await self._mark()
+        """Take an image and store it, so that the offset returned leads to it again."""
+        mark = await self._write_mark()
         changes, last = await self.image()
-        made, subject = self._streams.made, self.layout.image_subject(token := uuid.uuid4().hex)
+        generations, subject = self._streams.generations, self.layout.image_subject(token := uuid.uuid4().hex)
         chunk = min(_CHUNK, (self.stream_client.connection.client.max_payload or _CHUNK) // 2)
         numbers = []
         for i, part in enumerate(pack(changes, chunk)):
             headers = {TTL: f"{max(1, round(self.layout.kept))}s", _PART: f"{token}-{i}"}
             numbers.append(await self.stream_client.publish(subject, part, headers))
-        if before is not None and before.made.advisories == made.advisories:
+        if before is not None and before.generations.advisories == generations.advisories:
             advisories = before.advisories
         else:
             advisories = await self._last_advisory() if before is None else 0
         written = SavedSnapshot(token, len(changes), last, mark, advisories, numbers[0], numbers[-1], changes[-1].at)
-        told = len(changes) if limit is None else min(limit, len(changes))
-        return DiscoveryOffset.in_image(written, made, told).as_json()
+        image_read = len(changes) if limit is None else min(limit, len(changes))
+        return DiscoveryOffset.in_image(written, generations, image_read).as_json()
 
-    async def _mark(self) -> tuple[int, str]:
-        """Leave a mark at the end of the stream of events."""
+    async def _write_mark(self) -> tuple[int, str]:
+        """Store a mark at the end of the stream of events; its sequence and time."""
         await self.stream_client.publish(self.layout.mark_subject, b"", {})
         mark = await self.stream_client.leader_get(self.layout.events, self.layout.mark_subject)
         if mark is None:
@@ -107,16 +110,18 @@ class DiscoveryReader:
             else (await self.stream_client.first_and_last(self.layout.advisories))[1]
         )
 
-    async def _look(self) -> DiscoveryStreams:
+    async def _refresh_streams(self) -> DiscoveryStreams:
         """The streams as they are now; what is missing is made."""
-        streams = await look(self.stream_client, self.layout) or await make(self.stream_client, self.layout)
-        if streams.made.advisories != self._streams.made.advisories:
+        streams = await find_streams(self.stream_client, self.layout)
+        if streams is None:
+            streams = await ensure_streams(self.stream_client, self.layout)
+        if streams.generations.advisories != self._streams.generations.advisories:
             self._consumers.forget()
         self._streams = streams
-        self._looked = time.monotonic()
+        self._refreshed = time.monotonic()
         return self._streams
 
-    # --- where to begin -----------------------------------------------------------------------------------------
+    # --- initial offsets ----------------------------------------------------------------------------------------
 
     async def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`; not for ``image``."""
@@ -126,18 +131,18 @@ class DiscoveryReader:
             logs = ", ".join(filter(None, (self.layout.events, self.layout.advisories)))
             raise ConfigError(f"discovery has no log {sorted(unknown)[0]!r}; there are {logs}")
         default = _EARLIEST if where == "earliest" else _LATEST
-        streams = await self._look()
-        events, mark = await self._begin_events(named.get(self.layout.events, default))
+        streams = await self._refresh_streams()
+        events, mark = await self._initial_events_offset(named.get(self.layout.events, default))
         advisories = 0
         if self.layout.advisories is not None:
             wanted = named.get(self.layout.advisories, default)
             first, last = await self.stream_client.first_and_last(self.layout.advisories)
             advisories = last if wanted == _LATEST else max(0, first - 1) if wanted == _EARLIEST else max(0, wanted - 1)
-        return DiscoveryOffset(events, mark, advisories, streams.made).as_json()
+        return DiscoveryOffset(events, mark, advisories, streams.generations).as_json()
 
-    async def _begin_events(self, wanted: int) -> tuple[int, tuple[int, str]]:
+    async def _initial_events_offset(self, wanted: int) -> tuple[int, tuple[int, str]]:
         if wanted == _LATEST:
-            mark = await self._mark()
+            mark = await self._write_mark()
             return mark[0], mark
         after = max(0, wanted - 1)
         if wanted > 0:
@@ -145,122 +150,122 @@ class DiscoveryReader:
             if wanted > last + 1:
                 raise ConfigError(f"the stream {self.layout.events!r} has no number {wanted} yet: the last is {last}")
             if wanted < first:
-                return after, (after, "")  # no such record: reading begins with a gap
+                return after, (after, "")  # that record is gone: reading begins with a gap
         async for page in self.stream_client.pages(self.layout.events, after, f"{self.layout.topic}.>"):
             for record in page:
-                if change_of(self.layout, record) is not None:
+                if event_of(self.layout, record) is not None:
                     return record.sequence - 1, (record.sequence, record.time)
-        mark = await self._mark()
+        mark = await self._write_mark()
         return mark[0], mark
 
-    # --- how far to go ------------------------------------------------------------------------------------------
+    # --- latest offsets -----------------------------------------------------------------------------------------
 
     async def latest_offset(self, start: Position, limit: int | None, until: Position | None) -> Position:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
-        here, stop = at(start), None if until is None else at(until)
-        if here is None or here.left > 0 or (stop is not None and _token(stop) != _token(here)):
-            return await self._newest_in_image(here, limit, stop)
-        made = await self._same(here)
-        if (made.sources, made.events) != (here.made.sources, here.made.events):
+        here, stop = parse_offset(start), None if until is None else parse_offset(until)
+        if here is None or here.remaining > 0 or (stop is not None and _image_token(stop) != _image_token(here)):
+            return await self._latest_in_image(here, limit, stop)
+        generations = await self._current_generations(here)
+        if (generations.sources, generations.events) != (here.generations.sources, here.generations.events):
             return start if stop is not None else await self._write_image(here, limit)
-        return await self._go_on(here, made, limit, stop) or start
+        return await self._advance(here, generations, limit, stop) or start
 
-    async def _newest_in_image(
+    async def _latest_in_image(
         self, here: DiscoveryOffset | None, limit: int | None, stop: DiscoveryOffset | None
     ) -> Position:
-        """On in an image: that of ``stop`` if it begins with one that ``here`` does not know."""
-        self._moved = time.monotonic()
-        if stop is not None and stop.image is not None and _token(stop) != _token(here):
-            here = DiscoveryOffset.in_image(stop.image, stop.made, 0)
+        """The next offset within an image; within that of ``stop`` if ``here`` is not in it."""
+        self._advanced_at = time.monotonic()
+        if stop is not None and stop.image is not None and _image_token(stop) != _image_token(here):
+            here = DiscoveryOffset.in_image(stop.image, stop.generations, 0)
         if here is None or here.image is None:
             return await self._write_image(None, limit)
-        told = here.image.changes if limit is None else min(here.image.changes, here.told + limit)
+        image_read = here.image.changes if limit is None else min(here.image.changes, here.image_read + limit)
         if stop is not None and stop.events <= here.events:
-            told = min(told, stop.told)
-        return replace(here, told=told).as_json()
+            image_read = min(image_read, stop.image_read)
+        return replace(here, image_read=image_read).as_json()
 
-    async def _same(self, here: DiscoveryOffset) -> StreamGenerations:
-        """When the streams were made, asking only if there is a doubt that they are those of ``here``."""
-        if time.monotonic() - self._looked < _LOOK and self._streams.made == here.made:
+    async def _current_generations(self, here: DiscoveryOffset) -> StreamGenerations:
+        """When the streams were created; requested only if they may not be those of ``here`` any more."""
+        if time.monotonic() - self._refreshed < _REFRESH and self._streams.generations == here.generations:
             try:
-                if await self._marked(here.mark, timeout=2.0):
-                    return here.made
+                if await self._mark_exists(here.mark, timeout=2.0):
+                    return here.generations
             except Unavailable:
                 pass  # perhaps the stream is gone
-        return (await self._look()).made
+        return (await self._refresh_streams()).generations
 
-    async def _marked(self, mark: tuple[int, str], timeout: float | None = None) -> bool:
+    async def _mark_exists(self, mark: tuple[int, str], timeout: float | None = None) -> bool:
         found = await self.stream_client.get(self.layout.events, {"seq": mark[0]}, timeout) if mark[0] else None
         return found is not None and found.time == mark[1]
 
-    async def _go_on(
-        self, here: DiscoveryOffset, made: StreamGenerations, limit: int | None, stop: DiscoveryOffset | None
+    async def _advance(
+        self, here: DiscoveryOffset, generations: StreamGenerations, limit: int | None, stop: DiscoveryOffset | None
     ) -> Position | None:
         share = None if limit is None else max(1, limit // 4)
-        if made.advisories != here.made.advisories:
+        if generations.advisories != here.generations.advisories:
             advisories, found = await self._last_advisory(), 1
         else:
             advisories, found = await self._scan_advisories(here, share)
         rest = None if limit is None else limit - found
         events, changed = (here.events, 0) if rest == 0 else await self._scan_events(here, rest)
-        overdue = time.monotonic() - self._moved > min(_MOVE, self.layout.kept / 10)
+        overdue = time.monotonic() - self._advanced_at > min(_ADVANCE, self.layout.kept / 10)
         if not found and not changed and not overdue:
             return None
-        mark = await self._mark()
+        mark = await self._write_mark()
         if rest is None or changed < rest:
             events = mark[0]  # all of it
         if stop is not None:
             events, advisories = min(events, stop.events), min(advisories, stop.advisories)
-        if events <= here.events and advisories <= here.advisories and made == here.made:
+        if events <= here.events and advisories <= here.advisories and generations == here.generations:
             return None
-        self._moved = time.monotonic()
+        self._advanced_at = time.monotonic()
         marks = [m for m in (mark, here.mark, *(() if stop is None else (stop.mark,))) if m[0] <= events]
         events, advisories = max(events, here.events), max(advisories, here.advisories)
         best = max(marks, default=here.mark)
-        return replace(here, events=events, mark=best, advisories=advisories, made=made).as_json()
+        return replace(here, events=events, mark=best, advisories=advisories, generations=generations).as_json()
 
     async def _scan_events(self, here: DiscoveryOffset, limit: int | None) -> tuple[int, int]:
-        """Look for changes behind a position: the number of the last one counted, and how many; 1 is enough without a
+        """Count events behind an offset: the sequence of the last one counted, and how many; at most one without a
         limit."""
-        key = (self.layout.events, here.made.events, here.events)
+        key = (self.layout.events, here.generations.events, here.events)
         skip = 0 if here.image is None else here.image.sources
-        after, found = self._quiet.get(key, here.events), 0
+        after, found = self._scanned.get(key, here.events), 0
         async for page in self.stream_client.pages(self.layout.events, after, f"{self.layout.topic}.>"):
             for record in page:
-                if change_of(self.layout, record, skip) is not None:
+                if event_of(self.layout, record, skip) is not None:
                     found += 1
                     if found >= (limit or 1):
                         return record.sequence, found
             after = page[-1].sequence
         if not found:
-            self._quiet = {k: v for k, v in self._quiet.items() if k[0] != key[0]} | {key: after}
+            self._scanned = {k: v for k, v in self._scanned.items() if k[0] != key[0]} | {key: after}
         return after, found
 
     async def _scan_advisories(self, here: DiscoveryOffset, limit: int | None) -> tuple[int, int]:
         if self.layout.advisories is None:
             return here.advisories, 0
-        key = (self.layout.advisories, here.made.advisories, here.advisories)
-        after, found = self._quiet.get(key, here.advisories), 0
+        key = (self.layout.advisories, here.generations.advisories, here.advisories)
+        after, found = self._scanned.get(key, here.advisories), 0
         async for page in self.stream_client.pages(self.layout.advisories, after, adv.CONSUMERS):
             for record in page:
-                found += adv.came(record) is not None
+                found += adv.consumer_event(record) is not None
                 if limit is not None and found >= limit:
                     return record.sequence, found
             after = page[-1].sequence
         if not found:
-            self._quiet = {k: v for k, v in self._quiet.items() if k[0] != key[0]} | {key: after}
+            self._scanned = {k: v for k, v in self._scanned.items() if k[0] != key[0]} | {key: after}
         return after, found
 
-    # --- what lies between --------------------------------------------------------------------------------------
+    # --- events between two offsets-----------------------------------------------------------------------------------
 
     async def read(self, start: Position, end: Position) -> AsyncIterator[list[DiscoveryEvent]]:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
-        here, there = at(start), at(end)
+        here, there = parse_offset(start), parse_offset(end)
         if there is None:
             return
-        for step in between(here, there):
+        for step in steps_between(here, there):
             if isinstance(step, StreamRecreated):
-                yield [self._gone(step, there)]
+                yield [self._recreated_event(step, there)]
             elif isinstance(step, SnapshotRange):
                 async for changes in self._read_image(step):
                     yield changes
@@ -271,7 +276,7 @@ class DiscoveryReader:
                 async for changes in self._read_advisories(step, there):
                     yield changes
 
-    def _gone(self, step: StreamRecreated, there: DiscoveryOffset) -> DiscoveryEvent:
+    def _recreated_event(self, step: StreamRecreated, there: DiscoveryOffset) -> DiscoveryEvent:
         names = {
             "sources": self.layout.sources,
             "events": self.layout.events,
@@ -279,9 +284,9 @@ class DiscoveryReader:
         }
         when = 0 if there.image is None else there.image.at
         text = "the stream was deleted and made again: what followed is lost"
-        return self._gap(names[step.stream], step.after + 1, step.after + 1, when, text)
+        return self._gap_event(names[step.stream], step.after + 1, step.after + 1, when, text)
 
-    def _gap(self, stream: str, first: int, last: int, when: int, text: str) -> DiscoveryEvent:
+    def _gap_event(self, stream: str, first: int, last: int, when: int, text: str) -> DiscoveryEvent:
         return DiscoveryEvent(DiscoveryEventKind.GAP, when, stream, gap=(first, last), info=text)
 
     async def _read_image(self, part: SnapshotRange) -> AsyncIterator[list[DiscoveryEvent]]:
@@ -293,61 +298,61 @@ class DiscoveryReader:
             changes = unpack(list(chunks.values()))
         except ValueError:
             text = "the image that was written down is not kept any more"
-            yield [self._gap(self.layout.events, image.first, image.last, image.at, text)]
+            yield [self._gap_event(self.layout.events, image.first, image.last, image.at, text)]
             changes = []
         for i in range(part.start, min(part.stop, len(changes)), 4096):
             yield changes[i : min(i + 4096, part.stop)]
 
     async def _read_events(self, span: RecordRange, there: DiscoveryOffset) -> AsyncIterator[list[DiscoveryEvent]]:
         after = span.after
-        if span.mark is not None and not await self._marked(span.mark):
-            made = (await self._look()).made
-            if made.events != there.made.events:
+        if span.mark is not None and not await self._mark_exists(span.mark):
+            generations = (await self._refresh_streams()).generations
+            if generations.events != there.generations.events:
                 text = "the stream was deleted and made again before these were read"
-                yield [self._gap(self.layout.events, span.after + 1, span.up_to, self._streams.now, text)]
+                yield [self._gap_event(self.layout.events, span.after + 1, span.up_to, self._streams.now, text)]
                 return
         async for page in self.stream_client.pages(self.layout.events, after, f"{self.layout.topic}.>", span.up_to):
             changes = [
                 change
                 for record in page
-                if record.sequence <= span.up_to and (change := change_of(self.layout, record, span.skip)) is not None
+                if record.sequence <= span.up_to and (change := event_of(self.layout, record, span.skip)) is not None
             ]
-            if span.mark is not None and not await self._marked(span.mark):
-                changes = [*await self._lost(self.layout.events, after, span.up_to), *changes]
+            if span.mark is not None and not await self._mark_exists(span.mark):
+                changes = [*await self._lost_events(self.layout.events, after, span.up_to), *changes]
             if changes:
                 yield changes
             after = page[-1].sequence
-        if after < span.up_to and span.mark is not None and not await self._marked(span.mark):
-            lost = await self._lost(self.layout.events, after, span.up_to)
+        if after < span.up_to and span.mark is not None and not await self._mark_exists(span.mark):
+            lost = await self._lost_events(self.layout.events, after, span.up_to)
             if lost:
                 yield lost
 
-    async def _lost(self, stream: str, after: int, up_to: int) -> list[DiscoveryEvent]:
-        """What may have been lost behind ``after``, now that a front of the stream is gone."""
+    async def _lost_events(self, stream: str, after: int, up_to: int) -> list[DiscoveryEvent]:
+        """Gaps for what may have been lost behind ``after``, since the beginning of the stream was removed."""
         first, last = await self.stream_client.first_and_last(stream)
         if not last:
             first = up_to + 1
         if first <= after + 1:
             return []
         text = "the stream does not keep these any more: they were not read in time"
-        return [self._gap(stream, after + 1, min(first - 1, up_to), self._streams.now, text)]
+        return [self._gap_event(stream, after + 1, min(first - 1, up_to), self._streams.now, text)]
 
     async def _read_advisories(self, span: RecordRange, there: DiscoveryOffset) -> AsyncIterator[list[DiscoveryEvent]]:
         stream, after = self.layout.advisories, span.after
         if stream is None:
             return
-        if (await self._look()).made.advisories != there.made.advisories:
+        if (await self._refresh_streams()).generations.advisories != there.generations.advisories:
             text = "the stream was deleted and made again before these were read"
-            yield [self._gap(stream, after + 1, span.up_to, self._streams.now, text)]
+            yield [self._gap_event(stream, after + 1, span.up_to, self._streams.now, text)]
             return
         async for page in self.stream_client.pages(stream, after, adv.CONSUMERS, span.up_to):
             changes = [c for r in page if r.sequence <= span.up_to for c in await self._consumers.changes(stream, r)]
             if span.mark is not None:
-                changes = [*await self._lost(stream, after, span.up_to), *changes]
+                changes = [*await self._lost_events(stream, after, span.up_to), *changes]
             if changes:
                 yield changes
             after = page[-1].sequence
 
 
-def _token(position: DiscoveryOffset | None) -> str | None:
+def _image_token(position: DiscoveryOffset | None) -> str | None:
     return None if position is None or position.image is None else position.image.token

@@ -23,19 +23,19 @@ _NAME_TAKEN, _OVERLAP = 10058, 10065
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryStreams:
-    """What the server says of them.
+    """The state of the streams of discovery.
 
     :ivar last: number of the newest record in the stream of sources
     :ivar now: microseconds since the epoch, by the server's clock
     """
 
-    made: StreamGenerations
+    generations: StreamGenerations
     last: int
     now: int
 
     @property
-    def clock(self) -> float:
-        """Seconds to add to this machine's clock to have the server's; of use right after asking."""
+    def clock_offset(self) -> float:
+        """Seconds to add to this machine's clock to have the server's; valid right after the request."""
         return self.now / 1e6 - time.time()
 
 
@@ -47,8 +47,8 @@ def check_version(version: object) -> None:
         raise ConfigError(f"discovery needs nats-server {needed} (messages with a TTL), this is {version}")
 
 
-async def look(stream_client: StreamClient, layout: DiscoveryLayout) -> DiscoveryStreams | None:
-    """What there is; None when one is missing."""
+async def find_streams(stream_client: StreamClient, layout: DiscoveryLayout) -> DiscoveryStreams | None:
+    """The streams as they are; None if one is missing."""
     infos = [await _info(stream_client, c["name"]) for c in layout.streams()]
     there = [i for i in infos if i is not None]
     return _streams(there) if len(there) == len(infos) else None
@@ -60,8 +60,8 @@ def _streams(infos: list[dict[str, Any]]) -> DiscoveryStreams:
     return DiscoveryStreams(found, int(infos[0]["state"]["last_seq"]), micros(infos[-1].get("ts", "")))
 
 
-async def make(stream_client: StreamClient, layout: DiscoveryLayout, replicas: int = 1) -> DiscoveryStreams:
-    """Find the streams, make those that are missing, look whether they can work.
+async def ensure_streams(stream_client: StreamClient, layout: DiscoveryLayout, replicas: int = 1) -> DiscoveryStreams:
+    """Find the streams, make those that are missing, and check their settings.
 
     :raises ConfigError: they cannot; the text names the stream and its setting, or the permission
     :raises Unavailable: nobody answers
@@ -92,7 +92,7 @@ async def _create(stream_client: StreamClient, config: dict[str, Any]) -> None:
     try:
         await stream_client.request("STREAM.CREATE", name, config)
     except ApiError as e:
-        if e.code == _NAME_TAKEN:  # somebody else was quicker
+        if e.code == _NAME_TAKEN:  # another process was first
             return
         if e.code != _OVERLAP:
             raise

@@ -1,1 +1,3 @@
-"""NATS protocol text as columns, in both directions. Pure."""
+"""The bytes of the NATS protocol as columns and frames, in both directions. Pure."""
+
+__all__ = ["acks", "direct_get", "fast_batch", "frames", "headers", "parser", "records"]

@@ -38,7 +38,7 @@ class StoredMessage:
 
     @property
     def sourced(self) -> int:
-        """Its number in the stream that it was sourced from; 0 if it was not."""
+        """Its sequence in the stream that it was sourced from; 0 if it was not."""
         words = self.headers.get(SOURCED, "").split()
         return int(words[1]) if len(words) > 1 and words[1].isascii() and words[1].isdigit() else 0
 
@@ -55,7 +55,9 @@ def micros(time: str) -> int:
 
 
 class DirectGetParser:
-    """:param sid: number of the subscription that the answers come to
+    """Parses the messages that a direct get of many brings, in the bytes of a connection.
+
+    :param sid: number of the subscription that they come to
     :ivar found: header blocks and payloads
     """
 
@@ -64,9 +66,9 @@ class DirectGetParser:
         self.found: list[tuple[bytes, bytes]] = []
 
     def take(self, data: bytes, at: int) -> tuple[int, int]:
-        """Take whole answers from ``at`` on.
+        """Parse complete messages from ``at`` on.
 
-        :returns: offset of what is none, or is not complete; and how many bytes the answer there still lacks
+        :returns: offset of what is none, or is not complete; and how many bytes that message still lacks
         """
         while data.startswith(b"HMSG ", at):
             line_end = data.find(b"\r\n", at, at + 4096)
@@ -94,9 +96,9 @@ def headers_of(block: bytes) -> dict[str, str]:
 
 
 def stored(headers: dict[str, str], payload: bytes) -> StoredMessage | None:
-    """The message that an answer brings; None if it does not say where it stands.
+    """The stored message that a frame brings; None if its headers do not say its sequence.
 
-    :param headers: its own, and those that say where it stands; changed
+    :param headers: its own, and those of the direct get, which are removed
     """
     sequence, time, subject = (headers.pop(name, "") for name in _PLACE)
     for name in _ABOUT:

@@ -1,6 +1,6 @@
-"""Fast ingest: the state of one batch in ``fail`` mode. Pure.
+"""State of one batch of fast ingest in ``fail`` mode (NATS ADR-50). Pure.
 
-Messages of a batch are numbered from 1. The server stores them in order, tells now and then up to which number
+Messages of a batch are numbered from 1. The server stores them in order, acknowledges now and then up to which number
 everything is stored, and after the first refusal or gap stores nothing more: so every answer settles a prefix.
 """
 
@@ -33,14 +33,14 @@ OUTSTANDING = 8
 
 START, APPEND, END, PING = 0, 1, 3, 4
 _TTL = frozenset({10165, 10166})
-#: What says of one message that the server looked at it and did not take it.
+#: Errors of one message that the server examined and did not store.
 _NOT_TAKEN = (ExpectationFailed, OutOfResources, RateLimited, Rejected, TooLarge)
 
 
 class Phase(Enum):
     OPEN = "open"
     ENDING = "ending"  #: the end was sent, its answer is missing
-    BROKEN = "broken"  #: a gap or refusal was told; the final answer is on its way
+    BROKEN = "broken"  #: a gap or refusal was reported; the final answer is on its way
     ENDED = "ended"
 
 
@@ -59,12 +59,12 @@ TABLE: dict[Phase, dict[BatchEvent, Phase]] = {
 
 
 class IllegalBatchStep(AssertionError):
-    """A batch was asked for a step that its phase does not allow: a defect of this package."""
+    """A step that the phase of the batch does not allow: a defect of this package."""
 
 
 @dataclass(slots=True)
 class SettledTokens:
-    """What an answer decided: tokens that are stored, and tokens that are not (or not surely) with the reason."""
+    """Tokens that an answer settled: stored ones, and those that are not stored, or perhaps not, with the error."""
 
     acked: list[Int64s] = field(default_factory=list)
     refused: list[tuple[Int64s, PublishError]] = field(default_factory=list)
@@ -102,7 +102,7 @@ class FastBatch:
         self.confirmed = False  #: the server knows this batch
         self._every = flow
         self._tokens: deque[tuple[int, Int64s]] = deque()  # first sequence of a run, its tokens
-        self._guilty: BatchRejection | None = None
+        self._rejection: BatchRejection | None = None
 
     def __repr__(self) -> str:
         return f"<FastBatch {self.id} {self.phase.value}, {self.acked} of {self.seq} stored>"
@@ -111,9 +111,9 @@ class FastBatch:
     def unsettled(self) -> int:
         return self.seq - self.acked
 
-    def room(self) -> int:
-        """How many messages may be added now."""
-        if self.phase is not Phase.OPEN or self.spoilt:
+    def capacity(self) -> int:
+        """Number of messages that may be added now."""
+        if self.phase is not Phase.OPEN or self.rejected:
             return 0
         stall = self.acked + max(self._every, 1) * OUTSTANDING + 1  # the rule is tested after sending
         return max(0, min(stall, MAX_MESSAGES) - self.seq)
@@ -123,12 +123,12 @@ class FastBatch:
         return self.seq >= MAX_MESSAGES
 
     @property
-    def spoilt(self) -> bool:
+    def rejected(self) -> bool:
         """A message was refused: nothing more is stored, and the end has to be sent for the server to notice."""
-        return self._guilty is not None
+        return self._rejection is not None
 
     def add(self, tokens: Int64s) -> int:
-        """These were sent as the next messages; returns the sequence of the first."""
+        """Note the next messages, which were sent; the sequence of the first."""
         if self.phase is not Phase.OPEN:
             raise IllegalBatchStep(f"a message for a batch that is {self.phase.value}")
         first = self.seq + 1
@@ -137,12 +137,12 @@ class FastBatch:
         return first
 
     def end(self) -> int:
-        """The end is sent; returns the sequence that it carries (it stores nothing itself)."""
+        """Note that the end is sent; the sequence that it carries (it stores nothing itself)."""
         self._step(BatchEvent.END)
         return self.seq + 1
 
     def reply(self, reply: Reply, seq: int) -> SettledTokens:
-        """What came back for the message numbered ``seq``."""
+        """Apply the answer to the message numbered ``seq``."""
         out = SettledTokens()
         if self.phase is Phase.ENDED:
             return out  # every message behind a refused one gets its own answer: they are settled
@@ -155,7 +155,7 @@ class FastBatch:
         elif isinstance(reply, BatchGap):
             self._step(BatchEvent.BREAK)
         elif isinstance(reply, BatchRejection):
-            self._accuse(reply)
+            self._note_rejection(reply)
             self._step(BatchEvent.BREAK)
         elif isinstance(reply, PubAck):
             self._ack(reply.count, out)
@@ -165,11 +165,11 @@ class FastBatch:
         return out
 
     def lost(self, why: str) -> SettledTokens:
-        """Nothing will be answered any more: what is not settled is in doubt."""
+        """No more answers will come: the outcome of unsettled messages is unknown."""
         out = SettledTokens()
         if self.phase is not Phase.ENDED:
-            self._blame(OutcomeUnknown(why), out)
-            self._drop(self.seq, OutcomeUnknown(why), out)
+            self._settle_rejected(OutcomeUnknown(why), out)
+            self._refuse(self.seq, OutcomeUnknown(why), out)
             self._step(BatchEvent.FINAL)
         return out
 
@@ -183,47 +183,49 @@ class FastBatch:
         if error.code == UNKNOWN_BATCH and not self.confirmed and self.acked == 0 and seq > 1:
             return  # the answer for the start is the one that says why
         if self.confirmed and 1 < seq <= self.seq and isinstance(error, _NOT_TAKEN):
-            self._accuse(BatchRejection(seq, error))  # refused before the batch saw it: what comes next makes a gap
+            self._note_rejection(BatchRejection(seq, error))  # before it reached the batch: the next one makes a gap
             return
-        self._blame(OutcomeUnknown(f"the batch was interrupted: {error.info}"), out)
+        self._settle_rejected(OutcomeUnknown(f"the batch was interrupted: {error.info}"), out)
         if error.code == UNKNOWN_BATCH:
-            self._drop(self.seq, OutcomeUnknown("the server has forgotten the batch: restart, new leader or idle"), out)
+            self._refuse(
+                self.seq, OutcomeUnknown("the server has forgotten the batch: restart, new leader or idle"), out
+            )
         elif seq == 1 and (isinstance(error, ExpectationFailed | TooLarge) or error.code in _TTL):
-            self._drop(seq, error, out)  # the message's own fault: those behind it may begin another batch
-            self._drop(self.seq, BlockedByPredecessor("behind a refused message of the batch"), out)
+            self._refuse(seq, error, out)  # an error of this message alone: those behind it may begin another batch
+            self._refuse(self.seq, BlockedByPredecessor("behind a refused message of the batch"), out)
         elif not self.confirmed:  # a batch that never began stores nothing
-            self._drop(self.seq, error, out)
+            self._refuse(self.seq, error, out)
         else:
-            self._drop(seq - 1, OutcomeUnknown(f"the batch was interrupted: {error.info}"), out)
-            self._drop(self.seq, error, out)
+            self._refuse(seq - 1, OutcomeUnknown(f"the batch was interrupted: {error.info}"), out)
+            self._refuse(self.seq, error, out)
         self._step(BatchEvent.FINAL)
 
     def _finish(self, out: SettledTokens) -> None:
-        self._blame(BlockedByPredecessor("behind a refused message of the batch"), out)
-        self._drop(self.seq, BlockedByPredecessor("behind a gap or a refused message of the batch"), out)
+        self._settle_rejected(BlockedByPredecessor("behind a refused message of the batch"), out)
+        self._refuse(self.seq, BlockedByPredecessor("behind a gap or a refused message of the batch"), out)
         self._step(BatchEvent.FINAL)
 
-    def _accuse(self, guilty: BatchRejection) -> None:
-        if self._guilty is None or guilty.seq < self._guilty.seq:
-            self._guilty = guilty
+    def _note_rejection(self, rejection: BatchRejection) -> None:
+        if self._rejection is None or rejection.seq < self._rejection.seq:
+            self._rejection = rejection
 
-    def _blame(self, before: PublishError, out: SettledTokens) -> None:
-        """If a message was told to be refused: it and those behind it are surely not stored."""
-        if self._guilty is not None:
-            self._drop(self._guilty.seq - 1, before, out)
-            self._drop(self._guilty.seq, self._guilty.error, out)
-            self._drop(self.seq, BlockedByPredecessor("behind a refused message of the batch"), out)
+    def _settle_rejected(self, before: PublishError, out: SettledTokens) -> None:
+        """If a message was rejected: it and those behind it are not stored."""
+        if self._rejection is not None:
+            self._refuse(self._rejection.seq - 1, before, out)
+            self._refuse(self._rejection.seq, self._rejection.error, out)
+            self._refuse(self.seq, BlockedByPredecessor("behind a refused message of the batch"), out)
 
     def _ack(self, seq: int, out: SettledTokens) -> None:
-        out.acked += self._take(seq)
+        out.acked += self._settle(seq)
 
-    def _drop(self, seq: int, error: PublishError, out: SettledTokens) -> None:
-        taken = self._take(seq)
+    def _refuse(self, seq: int, error: PublishError, out: SettledTokens) -> None:
+        taken = self._settle(seq)
         if taken:
             out.refused.append((np.concatenate(taken), error))
 
-    def _take(self, seq: int) -> list[Int64s]:
-        """Tokens up to ``seq`` that are not settled yet; from now on they are."""
+    def _settle(self, seq: int) -> list[Int64s]:
+        """Settle the tokens up to ``seq`` that are not settled yet, and return them."""
         seq = min(seq, self.seq)
         taken: list[Int64s] = []
         while self._tokens and self._tokens[0][0] <= seq:

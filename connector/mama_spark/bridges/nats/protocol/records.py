@@ -35,7 +35,7 @@ _FEW = 10_240
 
 
 class AckSubject(NamedTuple):
-    """What a reply subject says of a delivery.
+    """The parts of the reply subject of a delivery.
 
     :ivar prefix: what all deliveries of this consumer begin with
     :ivar tail: the four numbers, joined by dots
@@ -88,32 +88,32 @@ class DeliveryBuffer:
 
 
 class DeliveryParser:
-    """Takes the deliveries of one subscription out of the bytes of a connection.
+    """Parses the deliveries of one subscription in the bytes of a connection.
 
     :param sid: number of the subscription
     """
 
     def __init__(self, sid: int) -> None:
         self._sid = b"%d" % sid
-        self._mark = b""  #: what stands between subject and numbers, known after the first delivery
+        self._mark = b""  #: the text between subject and numbers, known after the first delivery
         self._sizes: dict[bytes, tuple[int, int]] = {}
-        self.gather = DeliveryBuffer()
+        self.buffer = DeliveryBuffer()
 
-    def swap(self) -> DeliveryBuffer:
-        """What has been gathered; begins anew."""
-        gathered, self.gather = self.gather, DeliveryBuffer()
-        return gathered
+    def take_buffer(self) -> DeliveryBuffer:
+        """The deliveries parsed so far; the buffer is empty then."""
+        buffered, self.buffer = self.buffer, DeliveryBuffer()
+        return buffered
 
     def take(self, data: bytes, at: int) -> tuple[int, int]:
-        """Take whole deliveries from ``at`` on.
+        """Parse complete deliveries from ``at`` on.
 
         :returns: offset of what is none, or is not complete; and how many bytes the delivery there still lacks, 0 if
             it is none or that is not known yet
         """
         began, length, missing, view = at, len(data), 0, memoryview(data)
-        find, mark, sizes, gather = data.find, self._mark, self._sizes, self.gather
-        subjects, tails, payloads = gather.subjects.append, gather.tails.append, gather.payloads.append
-        blocks = gather.blocks
+        find, mark, sizes, buffer = data.find, self._mark, self._sizes, self.buffer
+        subjects, tails, payloads = buffer.subjects.append, buffer.tails.append, buffer.payloads.append
+        blocks = buffer.blocks
         while at < length:
             line_end = find(b"\r\n", at, at + 4096)
             if line_end < 0:
@@ -139,7 +139,7 @@ class DeliveryParser:
             if not data.startswith(b"\r\n", end):
                 break
             if with_headers:
-                blocks += [None] * (len(gather.tails) - len(blocks))
+                blocks += [None] * (len(buffer.tails) - len(blocks))
                 blocks.append(data[body : body + width])
                 subjects(head[5:])
                 body += width
@@ -150,7 +150,7 @@ class DeliveryParser:
             payloads(data[body:end] if size < _LARGE else view[body:end])
             tails(tail)
             at = end + 2
-        gather.size += at - began
+        buffer.size += at - began
         return at, missing
 
     def _first(self, line: bytes) -> tuple[bytes, bytes, bytes] | None:
@@ -178,7 +178,7 @@ class DeliveryParser:
 
 
 class DecodedBatch(NamedTuple):
-    """A gather as columns.
+    """A buffer of deliveries as columns.
 
     :ivar first: the consumer's own number of the first; those of the others follow without a gap
     :ivar pending: records that waited behind the last one when it was sent
@@ -193,17 +193,17 @@ class OutOfOrder(ProtocolError):
     """Deliveries were lost on the way: the consumer's own numbers have a gap."""
 
 
-def columns(gather: DeliveryBuffer, headers: bool = True) -> DecodedBatch:
-    """The records of a gather that is not empty.
+def columns(buffer: DeliveryBuffer, headers: bool = True) -> DecodedBatch:
+    """The records of a buffer that is not empty.
 
     :param headers: False: leave them out
     :raises OutOfOrder: some are missing
     :raises ProtocolError: numbers that are none
     """
-    n = len(gather)
-    tokens = b".".join(gather.tails).split(b".")
+    n = len(buffer)
+    tokens = b".".join(buffer.tails).split(b".")
     if len(tokens) != _NUMBERS * n:  # a random token at the end of some
-        tokens = [token for tail in gather.tails for token in tail.split(b".")[:_NUMBERS]]
+        tokens = [token for tail in buffer.tails for token in tail.split(b".")[:_NUMBERS]]
     if len(tokens) != _NUMBERS * n:
         raise ProtocolError("a reply subject without its numbers")
     numbers = _numbers([*tokens[0::_NUMBERS], *tokens[2::_NUMBERS], tokens[1], tokens[-3], tokens[-1]])
@@ -214,9 +214,9 @@ def columns(gather: DeliveryBuffer, headers: bool = True) -> DecodedBatch:
     records = Records(
         sequences,
         times // 1000,
-        text(pa.array(gather.subjects, pa.binary())),
-        _joined(gather.payloads),
-        header_column(gather.blocks, n) if headers and gather.blocks else None,
+        text(pa.array(buffer.subjects, pa.binary())),
+        _joined(buffer.payloads),
+        header_column(buffer.blocks, n) if headers and buffer.blocks else None,
     )
     return DecodedBatch(records, first, pending)
 
@@ -301,12 +301,12 @@ def _plain_blocks(blocks: list[bytes], rows: Int64s, n: int) -> pa.Array | None:
     return pa.MapArray.from_arrays(pa.array(offsets, mask=empty), names, lists, type=HEADERS_TYPE)
 
 
-def until(records: Records, up_to: int) -> Records:
+def records_up_to(records: Records, up_to: int) -> Records:
     """Those with a sequence of at most ``up_to``."""
-    return cut(records, 0, int(np.searchsorted(records.sequences, up_to, "right")))
+    return slice_records(records, 0, int(np.searchsorted(records.sequences, up_to, "right")))
 
 
-def cut(records: Records, start: int, stop: int) -> Records:
+def slice_records(records: Records, start: int, stop: int) -> Records:
     """``records[start:stop]``; shares memory."""
     if start == 0 and stop == len(records):
         return records
@@ -320,7 +320,7 @@ def cut(records: Records, start: int, stop: int) -> Records:
     )
 
 
-def holes(present: Int64s, first: int, last: int) -> list[tuple[int, int]]:
+def missing_ranges(present: Int64s, first: int, last: int) -> list[tuple[int, int]]:
     """Ranges, both ends inclusive, of numbers in ``first .. last`` that are not in ``present``, which ascends."""
     edges = np.concatenate(([first - 1], present, [last + 1]))
     gaps = np.flatnonzero(np.diff(edges) > 1)
@@ -337,7 +337,7 @@ def ranges(numbers: Int64s) -> list[tuple[int, int]]:
     return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
-def joined(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def merge_ranges(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Ascending ranges; neighbours become one."""
     result: list[tuple[int, int]] = []
     for low, high in found:

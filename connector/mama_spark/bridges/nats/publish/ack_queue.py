@@ -1,4 +1,4 @@
-"""Where the loop thread leaves what came in, and where the publisher's thread waits for it."""
+"""Queue of acknowledgements, refusals and events from the event loop's thread to the publisher's thread."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from mama_spark.errors import BackgroundTaskFailed
 
 
 class AckQueue:
-    """Wakes the reader only when it has what it asked for."""
+    """Wakes the publisher only when there are as many tokens as it waits for, or something urgent."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
-        self._box = PollResult()
+        self._result = PollResult()
         self._tokens = 0
-        self._want = 0
+        self._wanted = 0
         self._urgent = False
         self._died: BaseException | None = None
 
     def acks(self, acks: Acks) -> None:
         with self._changed:
-            self._box.acks.append(acks)
+            self._result.acks.append(acks)
             self._tokens += len(acks.tokens)
-            if 0 < self._want <= self._tokens:
+            if 0 < self._wanted <= self._tokens:
                 self._changed.notify()
 
     @property
     def refused(self) -> bool:
-        """Refusals wait to be read."""
-        return bool(self._box.refusals)
+        """There are refusals that were not taken yet."""
+        return bool(self._result.refusals)
 
     def refusals(self, refusals: Refusals) -> None:
         with self._changed:
-            self._box.refusals.append(refusals)
+            self._result.refusals.append(refusals)
             self._wake()
 
     def event(self, event: BridgeEvent) -> None:
         with self._changed:
-            self._box.events.append(event)
+            self._result.events.append(event)
             self._wake()
 
     def wake(self) -> None:
-        """Let the reader return: there is room to send again."""
+        """Let :meth:`wait` return: there is capacity to send again."""
         with self._changed:
             self._wake()
 
-    def died(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         with self._changed:
             self._died = error
             self._wake()
@@ -56,23 +56,23 @@ class AckQueue:
         self._urgent = True
         self._changed.notify()
 
-    def take(self, timeout: float, want: int) -> PollResult:
-        """Everything that is there, after waiting for ``want`` tokens, something urgent, or the timeout.
+    def wait(self, timeout: float, want: int) -> PollResult:
+        """Everything that is there, after ``want`` tokens, something urgent, or ``timeout`` seconds.
 
         :raises BackgroundTaskFailed: nothing is left and nothing will come
         """
         deadline = time.monotonic() + timeout
         with self._changed:
-            self._want = max(1, want)
-            while timeout > 0 and self._tokens < self._want and not self._urgent:
+            self._wanted = max(1, want)
+            while timeout > 0 and self._tokens < self._wanted and not self._urgent:
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._changed.wait(left):
                     break
-            self._want = 0
+            self._wanted = 0
             self._urgent = False
-            box, self._box, self._tokens = self._box, PollResult(), 0
-            if not box and self._died is not None:
-                died = BackgroundTaskFailed(f"the event loop of the NATS connection ended: {self._died!r}")
-                died.__cause__ = self._died
-                raise died
-        return box
+            result, self._result, self._tokens = self._result, PollResult(), 0
+            if not result and self._died is not None:
+                fail = BackgroundTaskFailed(f"the event loop of the NATS connection ended: {self._died!r}")
+                fail.__cause__ = self._died
+                raise fail
+        return result

@@ -1,4 +1,4 @@
-"""The NATS bridge: JetStream behind the contract of :mod:`mama_spark.bridge`."""
+"""Publishes to JetStream: the implementation of :class:`mama_spark.bridge.PublisherBridge` for NATS."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ from .fast_ingest import FastIngestPublisher
 from .requests import NatsRequests
 from .stream_router import StreamRouter
 
-#: Most bytes of frames made in one call of ``send``.
+#: Most bytes of frames that one call of ``send`` makes.
 _CHUNK = 4 * 1024 * 1024
-_REMEMBERED = 128 * 1024  #: sends whose topics are kept, to find those that a permission violation is about
+_REMEMBERED = 128 * 1024  #: sends whose topics are kept, to find those that a permission violation refers to
 
 
 class NatsBridge:
@@ -71,8 +71,8 @@ class NatsBridge:
         self._sent: deque[tuple[int, pa.DictionaryArray]] = deque()
         self._framer: Framer | None = None
         self._fast_ingest: FastIngestPublisher | None = None
-        self._starved = False
-        self._none: deque[tuple[int, Int64s]] = deque()
+        self._waiting_for_capacity = False
+        self._unacknowledged: deque[tuple[int, Int64s]] = deque()
         self._max_payload = 1024 * 1024
         self._requests: NatsRequests | None = None
 
@@ -80,7 +80,7 @@ class NatsBridge:
     def attach(
         cls, js: Any, *, loop: asyncio.AbstractEventLoop | None = None, dedup: bool = True, **options: Any
     ) -> NatsBridge:
-        """A bridge over a user's live JetStream context, on the loop that it lives on; uses public calls only.
+        """A bridge over a live JetStream context of the caller, on the context's event loop; uses public calls only.
 
         :param js: ``nats.js.JetStreamContext``
         :param loop: where the client runs; None = found from the client, or else the running one
@@ -126,7 +126,7 @@ class NatsBridge:
         return f"nats-server {client.connected_server_version} at {getattr(client.connected_url, 'netloc', '?')}"
 
     def describe_streams(self) -> list[str]:
-        """The streams that have been looked at, a line each."""
+        """The streams that were looked up, a line each."""
         return self._router.describe()
 
     # --- opening ---------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class NatsBridge:
             self._open_attached(*self._attached)
             return
         connection = POOL.lease(self.settings)
-        self._take(connection)
+        self._use(connection)
         try:
             connection.loop.run(
                 self._router.check(connection), 3 * self.settings.connect_timeout + 5, "checking JetStream"
@@ -151,7 +151,7 @@ class NatsBridge:
         client = compat.client_of(js)
         connection = Connection(loop, client, fast=False)
         connection.owned = False
-        self._take(connection)
+        self._use(connection)
         compat.add_callbacks(
             client, connection.on_error, connection.on_disconnected, connection.on_reconnected, connection.on_closed
         )
@@ -166,7 +166,7 @@ class NatsBridge:
         except MamaError as e:
             self.on_closed(str(e))
 
-    def _take(self, connection: Connection) -> None:
+    def _use(self, connection: Connection) -> None:
         self._connection = connection
         self._base = connection.next_token
         self._framer = Framer(ReplyTo(connection.inbox) if self.mode != "none" else None)
@@ -174,12 +174,12 @@ class NatsBridge:
             connection, self._ack_queue, self.settings, self._router, partial(self._write, connection)
         )
         connection.listener = self
-        connection.loop.on_death(self._ack_queue.died)
+        connection.loop.on_death(self._ack_queue.fail)
         if connection.client.max_payload:
             self._max_payload = connection.client.max_payload
 
     def _warn(self, text: str) -> None:
-        """Once a bridge; to the log once a minute and connection, for tasks follow each other on it."""
+        """Warn once a bridge; in the log once a minute and connection, because a connection serves many tasks."""
         if text in self.warnings:
             return
         self.warnings.append(text)
@@ -195,13 +195,13 @@ class NatsBridge:
         """See :class:`~mama_spark.bridge.PublisherBridge`."""
         bad, non_retriable = hd.check(batch, self._max_payload)
         names = batch.topics.dictionary
-        reasons = self._router.reasons(self._connection, names, self.capabilities.max_topic)
-        if reasons:
+        rejections = self._router.rejections(self._connection, names, self.capabilities.max_topic)
+        if rejections:
             wrong = np.zeros(len(names) + 1, np.bool_)
-            wrong[list(reasons)] = True
+            wrong[list(rejections)] = True
             indices = pc.fill_null(batch.topics.indices, len(names)).to_numpy(zero_copy_only=False)
             for row in np.flatnonzero(wrong[indices]).tolist():
-                bad.setdefault(row, reasons[int(indices[row])])
+                bad.setdefault(row, rejections[int(indices[row])])
         return ValidationResult(sorted(bad.items()), non_retriable)
 
     # --- sending ---------------------------------------------------------------------------------------------
@@ -211,21 +211,21 @@ class NatsBridge:
         connection = self._connection
         if connection is None or connection.closed:
             raise ClientClosed("the bridge is not open")
-        room = min(MAX_UNWRITTEN - connection.unwritten, _CHUNK)
+        capacity = min(MAX_UNWRITTEN - connection.unwritten, _CHUNK)
         attached_soon = not connection.owned and not connection.up and connection.client.is_connected
-        if room <= 0 or not (connection.up or attached_soon) or not len(batch):
-            self._starved = True
+        if capacity <= 0 or not (connection.up or attached_soon) or not len(batch):
+            self._waiting_for_capacity = True
             return 0
         ends = np.cumsum(batch.sizes())
-        n = max(1, int(np.searchsorted(ends, room, "right")))
+        n = max(1, int(np.searchsorted(ends, capacity, "right")))
         if self.mode == "batch":
             assert self._fast_ingest is not None
             taken = self._fast_ingest.send(batch.slice(0, n), first_token, self._router.stream_for)
-            self._starved = taken < n
-            self._remember(batch, first_token, taken)
+            self._waiting_for_capacity = taken < n
+            self._remember_topics(batch, first_token, taken)
             return taken
         part = batch.slice(0, n) if n < len(batch) else batch
-        self._remember(part, first_token, n)
+        self._remember_topics(part, first_token, n)
         self._write(connection, part, first_token)
         return n
 
@@ -240,13 +240,13 @@ class NatsBridge:
         assert self._framer is not None
         frames = self._framer.frames(part, wire_token)
         if self.mode == "none":
-            self._none.append((frames.size, np.arange(first_token, first_token + len(part))))
+            self._unacknowledged.append((frames.size, np.arange(first_token, first_token + len(part))))
         connection.write(frames)
 
     def _answer_none(self, first: int, n: int) -> None:
         self._ack_queue.acks(Acks(np.arange(first, first + n), None, None, None, time.monotonic()))
 
-    def _remember(self, part: MessageBatch, first_token: int, n: int) -> None:
+    def _remember_topics(self, part: MessageBatch, first_token: int, n: int) -> None:
         self._last_token = first_token + n - 1
         self._sent.append((first_token, part.topics.slice(0, n)))
         while len(self._sent) > 1 and self._sent[1][0] < first_token - _REMEMBERED:
@@ -266,7 +266,7 @@ class NatsBridge:
         """See :class:`~mama_spark.bridge.PublisherBridge`."""
         if self._fast_ingest is not None and (self.mode == "batch" or self._fast_ingest.busy):
             return self._fast_ingest.poll(timeout, want)
-        return self._ack_queue.take(timeout, want)
+        return self._ack_queue.wait(timeout, want)
 
     def requests(self) -> NatsRequests:
         """Requests and replies over the same connection; see :class:`~mama_spark.bridge.RequestBridge`.
@@ -288,14 +288,14 @@ class NatsBridge:
             self._requests.close()
             self._requests = None
         connection.listener = None
-        connection.loop.forget(self._ack_queue.died)
+        connection.loop.forget(self._ack_queue.fail)
         if connection.owned:
             POOL.give_back(self.settings, connection)
         elif connection.loop.alive:
             with contextlib.suppress(MamaError):
                 connection.loop.soon(lambda: connection.loop.loop.create_task(connection.release()))
 
-    # --- what the loop tells (its thread) ----------------------------------------------------------------------
+    # --- events of the connection, on the loop's thread ---------------------------------------------------------
 
     def on_acks(self, columns: list[AckColumns]) -> None:
         now = time.monotonic()
@@ -311,7 +311,7 @@ class NatsBridge:
                 self._answered(tokens, not repeated)
 
     def _answered(self, tokens: Int64s, stored_anew: bool) -> None:
-        if self._fast_ingest is not None and self._fast_ingest.waits_for_one:
+        if self._fast_ingest is not None and self._fast_ingest.probing:
             self._fast_ingest.on_answer(tokens, stored_anew)
 
     def on_reply(self, subject: bytes, reply: Reply) -> None:
@@ -354,7 +354,7 @@ class NatsBridge:
                 rows = np.flatnonzero(np.isin(topics.indices.to_numpy(zero_copy_only=False), mine))
                 found.append(rows + first)
                 if len(rows) and i < len(self._sent):
-                    self._sent[i] = (first, _without(topics, mine))
+                    self._sent[i] = (first, _without_topics(topics, mine))
         if found and len(tokens := np.concatenate(found)):
             self._ack_queue.refusals(Refusals(tokens, error, now))
             self._answered(tokens, False)
@@ -363,12 +363,12 @@ class NatsBridge:
         translated = from_client(error)
         if not isinstance(translated, PublishError):
             if isinstance(translated, Unavailable):
-                return  # the connection is going: DISCONNECTED or the time-out settles it
+                return  # the connection breaks: DISCONNECTED or the time-out settles it
             translated = Rejected(str(translated))
         self._ack_queue.refusals(Refusals(np.array([token - self._base]), translated, time.monotonic()))
 
     def on_disconnected(self) -> None:
-        self._none.clear()
+        self._unacknowledged.clear()
         if self._fast_ingest is not None:
             self._fast_ingest.on_disconnected()
         self._ack_queue.event(BridgeEvent(EventKind.DISCONNECTED, "the connection to NATS was lost", time.monotonic()))
@@ -387,17 +387,21 @@ class NatsBridge:
 
     def on_written(self, size: int) -> None:
         left = size
-        while self._none and left >= self._none[0][0]:
-            taken, tokens = self._none.popleft()
+        while self._unacknowledged and left >= self._unacknowledged[0][0]:
+            taken, tokens = self._unacknowledged.popleft()
             left -= taken
             self._ack_queue.acks(Acks(tokens, None, None, None, time.monotonic()))
-        if self._starved and self._connection is not None and self._connection.unwritten < MAX_UNWRITTEN // 2:
-            self._starved = False
+        if (
+            self._waiting_for_capacity
+            and self._connection is not None
+            and self._connection.unwritten < MAX_UNWRITTEN // 2
+        ):
+            self._waiting_for_capacity = False
             self._ack_queue.wake()
 
 
-def _without(topics: pa.DictionaryArray, mine: list[int]) -> pa.DictionaryArray:
-    """The same with some topics forgotten: their sends are answered, and are to be answered once."""
+def _without_topics(topics: pa.DictionaryArray, mine: list[int]) -> pa.DictionaryArray:
+    """The same topics with some set to null: their sends are settled, and must be settled once."""
     indices = topics.indices.to_numpy(zero_copy_only=False)
     mask = pa.array(np.isin(indices, mine))
     return pa.DictionaryArray.from_arrays(

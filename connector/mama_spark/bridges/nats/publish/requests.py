@@ -37,27 +37,27 @@ class NatsRequests:
         self._prefix = connection.client.new_inbox() + "."
         self._inbox: Subscription | None = None
         self._topics: dict[str, Subscription] = {}
-        self._asked: dict[int, dict[str, None]] = {}  # topics that an inbox has asked, the latest last
+        self._inbox_topics: dict[int, dict[str, None]] = {}  # topics of the requests of an inbox, the latest last
         self._sent: deque[tuple[str, int]] = deque(maxlen=_REMEMBERED)  # topic and inbox of each, the latest last
-        self._box: deque[RequestMessage] = deque()  # the loop's thread puts in
+        self._received: deque[RequestMessage] = deque()  # appended by the loop's thread
 
     def request(self, topic: str, payload: bytes, inbox: int) -> None:
         """See :class:`~mama_spark.bridge.RequestBridge`."""
-        _check(topic)
+        _check_topic(topic)
         self._run(self._request(topic, payload, inbox), f"sending a request to {topic!r}")
 
     def forget(self, inbox: int) -> None:
         """See :class:`~mama_spark.bridge.RequestBridge`."""
-        self._asked.pop(inbox, None)
+        self._inbox_topics.pop(inbox, None)
 
     def reply(self, to: str, payload: bytes) -> None:
         """See :class:`~mama_spark.bridge.RequestBridge`."""
-        _check(to)
+        _check_topic(to)
         self._run(self._connection.client.publish(to, payload), f"answering {to!r}")
 
     def listen(self, topic: str) -> None:
         """See :class:`~mama_spark.bridge.RequestBridge`."""
-        _check(topic)
+        _check_topic(topic)
         if topic not in self._topics:
             self._topics[topic] = self._run(self._subscribe(topic, self._on_request), f"subscribing to {topic!r}")
 
@@ -69,13 +69,13 @@ class NatsRequests:
 
     def received(self) -> list[RequestMessage]:
         """See :class:`~mama_spark.bridge.RequestBridge`."""
-        return [self._box.popleft() for _ in range(len(self._box))]
+        return [self._received.popleft() for _ in range(len(self._received))]
 
     def close(self) -> None:
-        """Neither requests nor answers come from here on. Never raises."""
+        """Unsubscribe; no more requests or answers come. Never raises."""
         mine = [*self._topics.values(), *([self._inbox] if self._inbox else [])]
         self._topics, self._inbox = {}, None
-        if self._denied in self._connection.denial_handlers:  # the connection goes on to others
+        if self._denied in self._connection.denial_handlers:  # the connection returns to the pool
             self._connection.denial_handlers.remove(self._denied)
         if mine and self._connection.loop.alive:
             with contextlib.suppress(MamaError):
@@ -94,9 +94,9 @@ class NatsRequests:
         if self._inbox is None:
             self._inbox = await self._subscribe(f"{self._prefix}*", self._on_answer)
             self._connection.denial_handlers.append(self._denied)
-        asked = self._asked.setdefault(inbox, {})
-        asked.pop(topic, None)
-        asked[topic] = None
+        topics = self._inbox_topics.setdefault(inbox, {})
+        topics.pop(topic, None)
+        topics[topic] = None
         self._sent.append((topic, inbox))
         await self._connection.client.publish(topic, payload, reply=f"{self._prefix}{inbox}")
 
@@ -108,26 +108,26 @@ class NatsRequests:
         return subscription
 
     def _denied(self, kind: str, subject: str) -> bool:
-        """Each denial is of the oldest request to its subject that has not been denied; False if there is none."""
+        """Attribute a denial to the oldest request to its subject that was not denied yet; False if there is none."""
         for topic, inbox in self._sent if kind == "publish" else ():
             if topic.lower() == subject.lower():
                 self._sent.remove((topic, inbox))
-                self._box.append(RequestMessage(topic, b"", inbox, None, not_entitled(topic)))
+                self._received.append(RequestMessage(topic, b"", inbox, None, not_entitled(topic)))
                 return True
         return False
 
     async def _on_request(self, msg: Msg) -> None:
-        self._box.append(RequestMessage(msg.subject, msg.data, None, msg.reply or None))
+        self._received.append(RequestMessage(msg.subject, msg.data, None, msg.reply or None))
 
     async def _on_answer(self, msg: Msg) -> None:
         number = msg.subject[len(self._prefix) :]
-        asked = self._asked.get(int(number)) if number.isdigit() else None
-        if asked is None:
+        topics = self._inbox_topics.get(int(number)) if number.isdigit() else None
+        if topics is None:
             return
-        topic = next(reversed(asked))
+        topic = next(reversed(topics))
         missing = not msg.data and (msg.headers or {}).get("Status") == "503"
         error = no_responders(topic) if missing else None
-        self._box.append(RequestMessage(topic, msg.data, int(number), msg.reply or None, error))
+        self._received.append(RequestMessage(topic, msg.data, int(number), msg.reply or None, error))
 
 
 async def _unsubscribe(subscriptions: list[Subscription]) -> None:
@@ -136,6 +136,6 @@ async def _unsubscribe(subscriptions: list[Subscription]) -> None:
             await subscription.unsubscribe()
 
 
-def _check(topic: str) -> None:
+def _check_topic(topic: str) -> None:
     if bad_subjects(pa.array([topic]))[0]:
         raise BadTopic(why_bad(topic))

@@ -1,4 +1,4 @@
-"""Where the topics go: which stream takes each, whether a publisher can use it, and which way it acknowledges."""
+"""Finds the stream that takes each topic, checks that a publisher can use it, and chooses the acknowledgement mode."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAST_SINCE = (2, 14)  #: version of the server that brought fast ingest
 
 
 class StreamRouter:
-    """What one bridge knows of its topics and streams.
+    """Topics and streams of one bridge.
 
     :param warn: told what is questionable
     :ivar mode: ``message``, ``batch`` or ``none``; with ``ack_mode="auto"`` it is known after the first topics
@@ -28,8 +28,8 @@ class StreamRouter:
     def __init__(self, settings: NatsSettings, warn: Callable[[str], None]) -> None:
         self.settings, self._warn = settings, warn
         self.mode = "message" if settings.ack_mode == "auto" else settings.ack_mode
-        self.directory = st.StreamCache()
-        self._decided = settings.ack_mode != "auto"
+        self.cache = st.StreamCache()
+        self._mode_chosen = settings.ack_mode != "auto"
         self._owners: dict[str, str | None] = {}
         self._checked: Any = None
 
@@ -38,52 +38,52 @@ class StreamRouter:
         return self._owners.get(topic) or self.settings.stream or ""
 
     def dedup_is_safe(self, stream: str) -> bool:
-        """Does fast ingest count an id that it knows only once its message is safe?
+        """Does fast ingest count a repeated id as stored only when its message is safe?
 
         A replicated stream counts it as soon as the message is proposed to the replicas, where an ack a message says
         409: a resend would be acknowledged that is lost with the leader. A stream that is not known may be one.
         """
-        known = self.directory.streams.get(stream)
+        known = self.cache.streams.get(stream)
         return not self.settings.dedup or (known is not None and known.replicas == 1)
 
     def describe(self) -> list[str]:
-        """The streams that have been looked at, a line each."""
+        """The streams that were looked up, a line each."""
         return [
             f"{s.name} takes {', '.join(s.subjects) or 'nothing'}; fast ingest {'on' if s.batched else 'off'}, "
             f"duplicates recognised for {s.duplicate_window:g} s"
-            for s in self.directory.streams.values()
+            for s in self.cache.streams.values()
         ]
 
     # --- when the bridge opens -------------------------------------------------------------------------------
 
     async def check(self, connection: Connection) -> None:
-        """Is JetStream there, and the stream that is named?
+        """Check that JetStream is on and that the stream that is named exists.
 
         :raises ConfigError: it is not, or a publisher cannot use it
         """
         api = self._api(connection)
         # a stream that is made when it is missing may have been deleted since it was looked up
-        directory = None if self.settings.create_stream else connection.cached("directory")
-        if directory is None:
-            directory = st.StreamCache()
-            await st.check_jetstream(api, directory)
-            connection.cache("directory", directory)
-        self.directory = directory
+        cache = None if self.settings.create_stream else connection.cached("directory")
+        if cache is None:
+            cache = st.StreamCache()
+            await st.check_jetstream(api, cache)
+            connection.cache("directory", cache)
+        self.cache = cache
         name = self.settings.stream
-        if directory.lookup_denied:
-            self._unchecked("INFO", name)
+        if cache.lookup_denied:
+            self._warn_unchecked("INFO", name)
             return
         if name is None:
             return
-        stream = directory.streams.get(name) or await st.stream_info(api, directory, name)
+        stream = cache.streams.get(name) or await st.stream_info(api, cache, name)
         if stream is not None:
-            self._judge(stream)
-            self._decide(connection, [stream])
-        elif name in directory.info_denied:
-            self._unchecked(f"STREAM.INFO.{name}", name)
+            self._validate(stream)
+            self._choose_mode(connection, [stream])
+        elif name in cache.info_denied:
+            self._warn_unchecked(f"STREAM.INFO.{name}", name)
         elif not self.settings.create_stream:
             try:
-                known = f"existing streams: {_list(await st.stream_names(api))}"
+                known = f"existing streams: {_join(await st.stream_names(api))}"
             except ApiForbidden:
                 known = "no permission to list those that exist"
             raise ConfigError(f"there is no stream {name!r}; {known}")
@@ -92,18 +92,18 @@ class StreamRouter:
         timeout = self.settings.connect_timeout
         return JetStreamClient(connection, 2 * timeout, timeout)
 
-    def _unchecked(self, subject: str, stream: str | None) -> None:
-        """Permissions hide what a publisher wants to know: it goes on without, as far as that is safe."""
-        self._warn(f"no permission to ask {PREFIX}{subject}: {_stream(stream)} is not checked")
-        self._refuse_uncertain(stream)
+    def _warn_unchecked(self, subject: str, stream: str | None) -> None:
+        """The permissions hide the settings of a stream: go on without the check where that is safe."""
+        self._warn(f"no permission to ask {PREFIX}{subject}: {_stream_text(stream)} is not checked")
+        self._require_safe_dedup(stream)
 
-    def _judge(self, stream: st.StreamInfo) -> None:
+    def _validate(self, stream: st.StreamInfo) -> None:
         """:raises ConfigError: a publisher that waits for acknowledgements cannot use it"""
         if stream.no_ack and self.mode != "none":
             raise ConfigError(f"stream {stream.name!r} never acknowledges (no_ack): use ackMode=none or change it")
         if self.settings.ack_mode == "batch" and not stream.batched:
             raise ConfigError(f"stream {stream.name!r} does not allow fast ingest (allow_batched): ackMode=message")
-        self._refuse_uncertain(stream.name)
+        self._require_safe_dedup(stream.name)
         if stream.interest and not stream.consumers:
             self._warn(f"stream {stream.name!r} keeps messages only for consumers, and has none: all will be dropped")
         if self.settings.dedup and stream.duplicate_window < self.settings.retry_deadline:
@@ -112,35 +112,35 @@ class StreamRouter:
                 f"on for {self.settings.retry_deadline:g} s: late ones would be stored twice"
             )
 
-    def _refuse_uncertain(self, stream: str | None) -> None:
+    def _require_safe_dedup(self, stream: str | None) -> None:
         """:raises ConfigError: fast ingest was asked for where a repeated id may be counted as stored too early
 
         Where order is kept, :class:`~.fast_ingest.FastIngestPublisher` takes care of it.
         """
         if self.settings.ack_mode == "batch" and not self.settings.ordered and not self.dedup_is_safe(stream or ""):
-            why = "is replicated" if stream in self.directory.streams else "may be replicated"
+            why = "is replicated" if stream in self.cache.streams else "may be replicated"
             raise ConfigError(
-                f"{_stream(stream)} {why}: there fast ingest counts an id as stored before it is, so a resend could be "
-                f"acknowledged and lost. Use ackMode=message (or auto), or dedup=false"
+                f"{_stream_text(stream)} {why}: there fast ingest counts an id as stored before it is, so a resend "
+                f"could be acknowledged and lost. Use ackMode=message (or auto), or dedup=false"
             )
 
-    def _decide(self, connection: Connection, streams: list[st.StreamInfo]) -> None:
+    def _choose_mode(self, connection: Connection, streams: list[st.StreamInfo]) -> None:
         """``auto``: fast ingest where ids do not need an answer each and everything allows it."""
-        # with ids, fast ingest costs more than it gains, unless order is asked for, which only both together keep
+        # with ids, fast ingest costs more than it gains, unless order is wanted, which only both together keep
         wanted = self.settings.ordered == self.settings.dedup
         version = connection.client.connected_server_version
         able = connection.fast and (version.major, version.minor) >= FAST_SINCE and all(s.batched for s in streams)
-        if not self._decided and streams:
-            self._decided = True
+        if not self._mode_chosen and streams:
+            self._mode_chosen = True
             if wanted and able and len(streams) == 1:
                 self.mode = "batch"
         for stream in streams:
             if self.mode == "batch" and not stream.batched:
-                self.fall_back(stream.name)
+                self.fall_back_to_messages(stream.name)
         if self.mode == "batch" and not connection.fast:
             raise ConfigError("ackMode=batch needs a version of nats-py that this package knows")
 
-    def fall_back(self, stream: str) -> bool:
+    def fall_back_to_messages(self, stream: str) -> bool:
         """A stream does not allow fast ingest (any more): True if an ack a message will do as well.
 
         It will in ``auto``, but not where order is promised: only fast ingest keeps it with many messages in flight.
@@ -154,8 +154,8 @@ class StreamRouter:
 
     # --- when topics come ------------------------------------------------------------------------------------
 
-    def reasons(self, connection: Connection | None, names: pa.Array, longest: int) -> dict[int, PublishError]:
-        """Which topics of a dictionary are no place to publish to, and why; remembers the last dictionary.
+    def rejections(self, connection: Connection | None, names: pa.Array, longest: int) -> dict[int, PublishError]:
+        """Topics of a dictionary that cannot be published to, and why; cached for the last dictionary.
 
         :param longest: bytes of a topic that fit into a control line
         :raises ConfigError: none of the topics seen so far has a place
@@ -165,64 +165,64 @@ class StreamRouter:
         if self._checked is not None and self._checked[0] == key:
             known: dict[int, PublishError] = self._checked[2]
             return known
-        reasons: dict[int, PublishError] = {}
+        rejections: dict[int, PublishError] = {}
         wrong = bad_subjects(names)
         topics = names.to_pylist()
         for i, topic in enumerate(topics):
             if wrong[i]:
-                reasons[i] = BadTopic("null topic" if topic is None else why_bad(topic))
+                rejections[i] = BadTopic("null topic" if topic is None else why_bad(topic))
             elif len(topic) * 4 > longest and len(topic.encode()) > longest:
-                reasons[i] = BadTopic(f"a topic of {len(topic.encode())} bytes; {longest} fit into a control line")
-        fine = {i: t for i, t in enumerate(topics) if i not in reasons}
-        reasons.update(self._placeless(connection, fine))
-        self._checked = (key, names, reasons)
-        return reasons
+                rejections[i] = BadTopic(f"a topic of {len(topic.encode())} bytes; {longest} fit into a control line")
+        fine = {i: t for i, t in enumerate(topics) if i not in rejections}
+        rejections.update(self._unroutable(connection, fine))
+        self._checked = (key, names, rejections)
+        return rejections
 
-    def _placeless(self, connection: Connection | None, topics: dict[int, str]) -> dict[int, PublishError]:
+    def _unroutable(self, connection: Connection | None, topics: dict[int, str]) -> dict[int, PublishError]:
         """Topics that no stream takes, or another one than the one named."""
-        if connection is None or not connection.owned or self.directory.lookup_denied or not topics:
+        if connection is None or not connection.owned or self.cache.lookup_denied or not topics:
             return {}
         new = [t for t in topics.values() if t not in self._owners]
         if new:
             timeout = self.settings.connect_timeout
             connection.loop.run(self._find(connection, new), 10 * timeout, "looking up the streams of the topics")
-        if self.directory.lookup_denied:
+        if self.cache.lookup_denied:
             return {}
         named = self.settings.stream
-        reasons: dict[int, PublishError] = {}
+        rejections: dict[int, PublishError] = {}
         for i, topic in topics.items():
             owner = self._owners[topic]
             if owner is None:
-                reasons[i] = Rejected(f"no stream takes topic {topic!r}", 503)
+                rejections[i] = Rejected(f"no stream takes topic {topic!r}", 503)
             elif named is not None and owner != named:
-                reasons[i] = Rejected(f"topic {topic!r} belongs to stream {owner!r}, not to {named!r}")
+                rejections[i] = Rejected(f"topic {topic!r} belongs to stream {owner!r}, not to {named!r}")
         if not any(owner is not None and named in (None, owner) for owner in self._owners.values()):
-            streams = sorted(self.directory.streams)
-            known = f"; streams that were found: {_list(streams)}" if streams else ""
-            first = next(iter(reasons.values()))
+            streams = sorted(self.cache.streams)
+            known = f"; streams that were found: {_join(streams)}" if streams else ""
+            first = next(iter(rejections.values()))
             raise ConfigError(f"nothing to publish to: {first.info}{known}; createStream=true makes one")
-        return reasons
+        return rejections
 
     async def _find(self, connection: Connection, topics: list[str]) -> None:
-        directory, api = self.directory, self._api(connection)
-        await st.look_up(api, directory, topics)
-        if directory.lookup_denied:
-            self._unchecked("STREAM.NAMES", None)
+        cache, api = self.cache, self._api(connection)
+        await st.look_up(api, cache, topics)
+        if cache.lookup_denied:
+            self._warn_unchecked("STREAM.NAMES", None)
             return
-        homeless = [t for t in topics if directory.filters.owner(t) is None]
-        if homeless and self.settings.create_stream:
-            await self._create_for(api, homeless)
+        unrouted_topics = [t for t in topics if cache.filters.owner(t) is None]
+        if unrouted_topics and self.settings.create_stream:
+            await self._create_for(api, unrouted_topics)
         for topic in topics:
-            self._owners[topic] = directory.filters.owner(topic)
+            self._owners[topic] = cache.filters.owner(topic)
         used = {o for o in self._owners.values() if o is not None}
-        found = [directory.streams[name] for name in sorted(used) if name in directory.streams]
+        found = [cache.streams[name] for name in sorted(used) if name in cache.streams]
         for stream in found:
             if self.settings.stream in (None, stream.name):
-                self._judge(stream)
-        if info_denied := sorted(used & directory.info_denied):
-            self._unchecked(f"STREAM.INFO.{info_denied[0]}", info_denied[0])
+                self._validate(stream)
+        if info_denied := sorted(used & cache.info_denied):
+            self._warn_unchecked(f"STREAM.INFO.{info_denied[0]}", info_denied[0])
         else:
-            self._decide(connection, found)
+            self._choose_mode(connection, found)
 
     async def _create_for(self, api: JetStreamClient, topics: list[str]) -> None:
         wanted: dict[str, set[str]] = {}
@@ -230,15 +230,15 @@ class StreamRouter:
             name, subject = st.derive_name(topic)
             wanted.setdefault(self.settings.stream or name, set()).add(subject)
         for name, subjects in wanted.items():
-            if name in self.directory.streams:
-                continue  # it exists and takes other topics: widening it is for its owner to do
-            self.directory.add(await st.create(api, name, sorted(subjects), self.settings))
-            self.directory.unrouted.difference_update(topics)
+            if name in self.cache.streams:
+                continue  # it exists and takes other topics: only its owner may add some
+            self.cache.add(await st.create(api, name, sorted(subjects), self.settings))
+            self.cache.unrouted.difference_update(topics)
 
 
-def _list(names: list[str]) -> str:
+def _join(names: list[str]) -> str:
     return ", ".join(names) or "none"
 
 
-def _stream(name: str | None) -> str:
+def _stream_text(name: str | None) -> str:
     return f"stream {name!r}" if name else "the stream of the topics"

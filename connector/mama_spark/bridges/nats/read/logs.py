@@ -1,4 +1,4 @@
-"""JetStream streams as logs: :mod:`mama_spark.record_log` over one leased connection."""
+"""Opens JetStream streams as record logs (:mod:`mama_spark.record_log`), over one leased connection."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NatsLogs:
     def __init__(self, settings: NatsSettings, timeout: float = 30.0, *, headers: bool = True) -> None:
         self.settings, self.timeout, self.headers = settings, timeout, headers
         self.api = BlockingJetStreamClient(self.connection, timeout)
-        self.subscriptions: set[PullSubscription] = set()  #: of the reads that are going on
+        self.subscriptions: set[PullSubscription] = set()  #: of running reads
         self._connection: Connection | None = None
 
     def __repr__(self) -> str:
@@ -104,7 +104,7 @@ class NatsLogs:
 
 
 class _OpenSubscriptions:
-    """Hears of the connection, on the loop's thread: see
+    """Forwards events of the connection to the subscriptions, on the loop's thread: see
     :class:`~mama_spark.bridges.nats.connection.connection.ConnectionListener`."""
 
     def __init__(self, logs: NatsLogs) -> None:
@@ -130,7 +130,7 @@ class _OpenSubscriptions:
         self._fail("the connection to NATS was lost")
 
     def on_reconnected(self) -> None:
-        """The reader begins again by itself."""
+        """The reader makes another subscription by itself."""
 
     def on_closed(self, info: str) -> None:
         self._fail(f"the connection to NATS was closed for good: {info}")

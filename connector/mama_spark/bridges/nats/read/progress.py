@@ -1,5 +1,6 @@
-"""How far a reader has come, shown at the broker as the place of a durable consumer: for ``nats consumer info``, and
-for whoever watches lag there. Nobody reads through this consumer, and nothing depends on it."""
+"""Shows the progress of a query at the broker as the position of a durable consumer.
+
+For ``nats consumer info`` and tools that watch lag. Nobody reads through this consumer, and nothing depends on it."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ from mama_spark.errors import ConfigError, Unavailable
 from ..jetstream.api import NO_CONSUMER, ApiError, BlockingJetStreamClient
 from ..subjects import PROGRESS_METADATA
 
-_RESET_TRY = 2.0  #: seconds; a server older than 2.14 does not know the question
+_RESET_TRY = 2.0  #: seconds; a server older than 2.14 does not know the request
 
 
 def show(api: BlockingJetStreamClient, stream: str, consumer: str, following: int, filters: Sequence[str]) -> None:
-    """Everything below the sequence ``following`` is done.
+    """Show that everything below the sequence ``following`` was read.
 
     :raises ConfigError: the server refuses the consumer, or the stream would drop what was not read by others
     :raises Unavailable: nobody answers

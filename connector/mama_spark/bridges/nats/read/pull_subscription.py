@@ -1,4 +1,4 @@
-"""What one JetStream consumer delivers, as it comes in: pull requests kept open ahead of the reader.
+"""Subscription to one JetStream pull consumer, with pull requests kept open ahead of the reader.
 
 A feed lives on the loop's thread and is read by one other. It is bounded twice: by the bytes that the open requests may
 still bring, and by the bytes that came and were not taken; a request that ends is renewed only while there is room.
@@ -26,19 +26,19 @@ from ..connection.connection import Connection
 from ..jetstream.api import PREFIX
 from ..protocol.records import DeliveryBuffer, DeliveryParser, read_reply
 
-REQUESTS = 4  #: kept open
-UNIT = 1024 * 1024  #: bytes that each asks for
-AHEAD = 4 * 1024 * 1024  #: bytes that may wait for the reader before requests are no more renewed
+OPEN_REQUESTS = 4  #: kept open
+REQUEST_BYTES = 1024 * 1024  #: bytes that each requests
+READ_AHEAD = 4 * 1024 * 1024  #: bytes that may wait for the reader before requests are not renewed any more
 ROWS, BYTES = 8192, 4 * 1024 * 1024  #: of one batch, about
 
-_SPENT = re.compile(r"MaxBytes|Batch Completed|Request Timeout|Requests Pending")
-_LEFT = re.compile(r"Nats-Pending-Bytes=(\d+)")
+_REQUEST_ENDED = re.compile(r"MaxBytes|Batch Completed|Request Timeout|Requests Pending")
+_UNUSED_BYTES = re.compile(r"Nats-Pending-Bytes=(\d+)")
 _FEW = 256  #: records for which one request will do
 UNKNOWN = b"?"  #: header block that the client did not hand on
 
 
 class SubscriptionBroken(Unavailable):
-    """The consumer, or the way to it, is gone: begin again."""
+    """The consumer, or the connection to it, is lost: another subscription is needed."""
 
 
 class PullSubscription:
@@ -52,22 +52,22 @@ class PullSubscription:
         self.next_subject = f"{PREFIX}CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self.inbox = f"_INBOX.{NUID().next().decode()}"
         self._ready = threading.Condition(threading.Lock())
-        self._full: deque[DeliveryBuffer] = deque()
-        self._held = 0  # bytes in _full
-        self._turns = 0
+        self._buffers: deque[DeliveryBuffer] = deque()
+        self._buffered_bytes = 0  # in _buffers
+        self._flushes = 0
         self._parser = DeliveryParser(0)
         self._subscription: Subscription | None = None
         self._raw: bytes | None = None
-        self._asked: dict[str, int] = {}  # inbox of an open request -> its bytes
-        self._number = 0
-        self._spent: list[int] = []  # bytes of requests to renew
-        self._broken: MamaError | None = None
-        self._over = False
+        self._open_requests: dict[str, int] = {}  # inbox of an open request -> its bytes
+        self._requests_made = 0
+        self._to_renew: list[int] = []  # bytes of requests to renew
+        self._error: MamaError | None = None
+        self._ended = False
 
     # --- on the loop -----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Subscribe, and ask for the first records.
+        """Subscribe, and request the first records.
 
         :raises Broken: the connection is closed
         """
@@ -80,7 +80,9 @@ class PullSubscription:
         assert self._subscription is not None
         self._raw = self.connection.deliver_raw(self._subscription, self._parse_raw)
         few = self._up_to - self._after <= _FEW
-        self._spent = [UNIT] if few else [UNIT * (i + 1) // REQUESTS for i in range(REQUESTS)]  # not to end together
+        self._to_renew = (
+            [REQUEST_BYTES] if few else [REQUEST_BYTES * (i + 1) // OPEN_REQUESTS for i in range(OPEN_REQUESTS)]
+        )  # not to end together
         await self._renew()
 
     def _parse_raw(self, sid: int) -> Self:
@@ -88,15 +90,15 @@ class PullSubscription:
         return self
 
     async def _renew(self) -> None:
-        while self._spent and self._held < AHEAD and not self._over:
-            size = self._spent.pop()
-            self._number += 1
-            inbox = f"{self.inbox}.{self._number}"
-            self._asked[inbox] = size
+        while self._to_renew and self._buffered_bytes < READ_AHEAD and not self._ended:
+            size = self._to_renew.pop()
+            self._requests_made += 1
+            inbox = f"{self.inbox}.{self._requests_made}"
+            self._open_requests[inbox] = size
             body = orjson.dumps({"batch": self._up_to - self._after, "max_bytes": size})
             try:
                 await self.connection.client.publish(self.next_subject, body, reply=inbox)
-            except Exception as e:  # noqa: BLE001 - whatever it is, another feed may do better
+            except Exception as e:  # noqa: BLE001 - another subscription may succeed
                 self.fail(SubscriptionBroken(f"{type(e).__name__}: {e}"))
 
     def _renew_soon(self) -> None:
@@ -106,70 +108,70 @@ class PullSubscription:
         """See :class:`~mama_spark.bridges.nats.connection.ack_parser.Deliveries`."""
         end, missing = self._parser.take(data, at)
         if end > at:
-            self._look()
+            self._records_added()
         return end, missing
 
-    def _look(self) -> None:
-        """Records came: enough of them to be handed over, or the last ones?"""
-        gather = self._parser.gather
-        sequence, _, _, pending = gather.tails[-1].split(b".")[:4]
+    def _records_added(self) -> None:
+        """Hand over the records that came if they are enough, or the last ones."""
+        buffer = self._parser.buffer
+        sequence, _, _, pending = buffer.tails[-1].split(b".")[:4]
         last = pending == b"0" or int(sequence) >= self._up_to
-        if last or gather.size > BYTES or len(gather) >= ROWS:
-            self._hand_over()
-        self._over = self._over or last
+        if last or buffer.size > BYTES or len(buffer) >= ROWS:
+            self._flush_buffer()
+        self._ended = self._ended or last
 
     def on_status(self, subject: str, status: int, text: str) -> None:
         """See :class:`~mama_spark.bridges.nats.connection.ack_parser.Deliveries`."""
-        size = self._asked.pop(subject, None)
+        size = self._open_requests.pop(subject, None)
         if size is None:
             return
-        if not _SPENT.search(text):
+        if not _REQUEST_ENDED.search(text):
             self.fail(SubscriptionBroken(f"the consumer says {status} {text}"))
             return
-        left = _LEFT.search(text)
+        left = _UNUSED_BYTES.search(text)
         if left is not None and int(left[1]) >= size:  # nothing fitted: the next record alone is larger
-            self._spent.append(max(2 * size, self.connection.client.max_payload + UNIT))
+            self._to_renew.append(max(2 * size, self.connection.client.max_payload + REQUEST_BYTES))
         else:
-            self._spent.append(UNIT)
+            self._to_renew.append(REQUEST_BYTES)
         self._renew_soon()
 
     async def _on_message(self, msg: Msg) -> None:
-        """By public calls: the client has parsed it. It keeps one value a header, so the block is asked for later."""
+        """Without the fast path: nats-py has parsed it. It keeps one value a header, so the block is fetched later."""
         place = read_reply(msg.reply.encode()) if msg.reply else None
         if place is not None:
             block = UNKNOWN if msg.headers is not None else None
-            self._parser.gather.add(msg.subject.encode(), place.tail, msg.data, block)
-            self._look()
+            self._parser.buffer.add(msg.subject.encode(), place.tail, msg.data, block)
+            self._records_added()
         elif not msg.reply:
             headers = msg.headers or {}
             text = " ".join([headers.get("Description", ""), *(f"{name}={value}" for name, value in headers.items())])
             self.on_status(msg.subject, int(headers.get("Status", "0")), text)
 
-    def _hand_over(self) -> None:
-        gather = self._parser.swap()
+    def _flush_buffer(self) -> None:
+        buffer = self._parser.take_buffer()
         with self._ready:
-            if len(gather):
-                self._full.append(gather)
-                self._held += gather.size
-            self._turns += 1
+            if len(buffer):
+                self._buffers.append(buffer)
+                self._buffered_bytes += buffer.size
+            self._flushes += 1
             self._ready.notify()
 
     def fail(self, error: MamaError) -> None:
-        """Nothing more will come."""
-        self._over = True
+        """End the subscription: :meth:`next` raises ``error`` after the last records."""
+        self._ended = True
         with self._ready:
-            self._broken = self._broken or error
-        self._hand_over()
+            self._error = self._error or error
+        self._flush_buffer()
 
     def on_denied(self, kind: str, subject: str) -> None:
-        """A permission is missing; ours?"""
+        """Fail if a permission that is missing is one of this subscription."""
         ours, what = (self.next_subject, "publish") if kind == "publish" else (f"{self.inbox}.*", "subscribe")
         if subject.lower() == ours.lower():
             self.fail(ConfigError(f"no permission to {what} to {ours}"))
 
     async def stop(self) -> None:
-        """Hear no more of it."""
-        self._over = True
+        """Unsubscribe. Never raises."""
+        self._ended = True
         if self._raw is not None:
             self.connection.stop_raw(self._raw)
         if self._subscription is not None:
@@ -185,17 +187,17 @@ class PullSubscription:
         :raises Broken: nothing more will come
         """
         with self._ready:
-            self._ready.wait_for(lambda: self._full or self._broken, timeout)
-            if not self._full and self._broken is None:  # a few may wait for company
-                turn = self._turns
-                self.connection.loop.soon(self._hand_over)
-                self._ready.wait_for(lambda: self._full or self._broken or self._turns != turn, timeout)
-            if not self._full:
-                if self._broken is not None:
-                    raise self._broken
+            self._ready.wait_for(lambda: self._buffers or self._error, timeout)
+            if not self._buffers and self._error is None:  # records that are too few to be handed over by themselves
+                flushes = self._flushes
+                self.connection.loop.soon(self._flush_buffer)
+                self._ready.wait_for(lambda: self._buffers or self._error or self._flushes != flushes, timeout)
+            if not self._buffers:
+                if self._error is not None:
+                    raise self._error
                 return None
-            gather = self._full.popleft()
-            self._held -= gather.size
-        if self._spent:
+            buffer = self._buffers.popleft()
+            self._buffered_bytes -= buffer.size
+        if self._to_renew:
             self.connection.loop.soon(self._renew_soon)
-        return gather
+        return buffer

@@ -23,7 +23,7 @@ from ..connection.connection import Connection
 from ..jetstream.api import NO_CONSUMER, NO_MESSAGE, ApiError, BlockingJetStreamClient, JetStreamClient
 from ..jetstream.consumers import create_consumer
 from ..protocol.parser import ProtocolError
-from ..protocol.records import DeliveryBuffer, OutOfOrder, columns, until
+from ..protocol.records import DeliveryBuffer, OutOfOrder, columns, records_up_to
 from .pull_subscription import UNKNOWN, PullSubscription, SubscriptionBroken
 
 KEPT = 30.0  #: seconds without a request after which the server deletes a consumer of ours, if the stream allows
@@ -144,7 +144,7 @@ class RangeReader:
             if decoded.first != expected:
                 raise OutOfOrder(f"delivery {decoded.first} instead of {expected}")
             expected += len(buffer)
-            records = until(decoded.records, self._wanted.up_to)
+            records = records_up_to(decoded.records, self._wanted.up_to)
             self._position = int(decoded.records.sequences[-1])
             if len(records):
                 yield records

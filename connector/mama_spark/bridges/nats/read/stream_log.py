@@ -1,4 +1,4 @@
-"""One stream as a log."""
+"""Reads, appends to and trims one JetStream stream: the record log of NATS."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from .range_reader import KEPT, RangeReader, SequenceRange
 
 _LOG = logging.getLogger(__name__)
 #: Most deleted records that the server is asked to list: it does so in one message, whatever its size. Of more of
-#: them, what is there tells what is not.
-LISTED = 100_000
-_FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2261, 12, 31, tzinfo=UTC)  # times that the server knows
-#: What makes records come in under subjects that are not in the stream's own list.
-_ELSEWHERE = ("mirror", "sources", "subject_transform")
+#: them, the records that are there are read.
+MOST_LISTED = 100_000
+_FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2261, 12, 31, tzinfo=UTC)  # times that the server accepts
+#: Settings by which a stream has records of subjects that are not in its own list.
+_OTHER_ORIGINS = ("mirror", "sources", "subject_transform")
 
 
 class LogAccess(Protocol):
@@ -90,7 +90,7 @@ class NatsLog:
             text = f"there is no stream {self._name!r}" if e.code == NO_STREAM else f"stream {self._name!r}: {e}"
             raise ConfigError(text) from e
 
-    def _same(self) -> None:
+    def _check_identity(self) -> None:
         """:raises ConfigError: the stream is gone, or another one by now"""
         if str(self._info()["created"]) != self._identity:
             raise ConfigError(f"stream {self._name!r} was deleted and made again while it was read")
@@ -106,20 +106,24 @@ class NatsLog:
         if topics and not filters:
             return iter(())
         return self._read(
-            SequenceRange(self._name, max(0, after), up_to, filters, self._bridge.headers, kept=self._kept(KEPT))
+            SequenceRange(
+                self._name, max(0, after), up_to, filters, self._bridge.headers, kept=self._inactive_threshold(KEPT)
+            )
         )
 
     def _read(self, what: SequenceRange) -> Iterator[Records]:
-        return iter(RangeReader(self._api, self._bridge.connection, what, self._same, self._bridge.subscriptions))
+        return iter(
+            RangeReader(self._api, self._bridge.connection, what, self._check_identity, self._bridge.subscriptions)
+        )
 
-    def _kept(self, seconds: float) -> float:
-        """How long a consumer may be idle: not longer than the stream allows."""
+    def _inactive_threshold(self, seconds: float) -> float:
+        """Seconds that a consumer may be idle: not more than the stream allows."""
         allowed = (self._config.get("consumer_limits") or {}).get("inactive_threshold")
         return min(seconds, allowed / 1e9) if allowed else seconds
 
     def _subjects(self) -> list[str]:
-        """Patterns that all its records match; empty if nobody can tell."""
-        return [] if any(self._config.get(k) for k in _ELSEWHERE) else list(self._config.get("subjects") or ())
+        """Patterns that all its records match; empty if that is not known."""
+        return [] if any(self._config.get(k) for k in _OTHER_ORIGINS) else list(self._config.get("subjects") or ())
 
     def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:
         """See :class:`~mama_spark.record_log.RecordLog`. What lies beyond the last record is not missing but to
@@ -132,24 +136,26 @@ class NatsLog:
         deleted = int(info["state"].get("num_deleted", 0))
         if low > high or not deleted:
             return found
-        if deleted > LISTED:
-            return rc.joined(found + self._not_there(low, high))
+        if deleted > MOST_LISTED:
+            return rc.merge_ranges(found + self._scan_missing(low, high))
         listed = np.array(self._info(deleted_details=True)["state"].get("deleted") or [], np.int64)
-        return rc.joined(found + rc.ranges(listed[(listed >= low) & (listed <= high)]))
+        return rc.merge_ranges(found + rc.ranges(listed[(listed >= low) & (listed <= high)]))
 
-    def _not_there(self, low: int, high: int) -> list[tuple[int, int]]:
-        """What no record has between ``low`` and ``high``; payloads are left at the server."""
+    def _scan_missing(self, low: int, high: int) -> list[tuple[int, int]]:
+        """Sequences between ``low`` and ``high`` that no record has; read without payloads."""
         found: list[tuple[int, int]] = []
-        for records in self._read(SequenceRange(self._name, low - 1, high, [], False, False, self._kept(KEPT))):
+        for records in self._read(
+            SequenceRange(self._name, low - 1, high, [], False, False, self._inactive_threshold(KEPT))
+        ):
             last = int(records.sequences[-1])
-            found += rc.holes(records.sequences, low, last)
+            found += rc.missing_ranges(records.sequences, low, last)
             low = last + 1
         return [*found, (low, high)] if low <= high else found
 
     def at(self, time: int) -> int:
         """See :class:`~mama_spark.record_log.RecordLog`: where a consumer that begins at this time would begin."""
         where = {"deliver_policy": "by_start_time", "opt_start_time": _rfc3339(time)}
-        consumer, info = create_consumer(self._api, self._name, where, self._kept(5.0))
+        consumer, info = create_consumer(self._api, self._name, where, self._inactive_threshold(5.0))
         with contextlib.suppress(MamaError):  # the server deletes it after a while
             self._api.request(f"CONSUMER.DELETE.{self._name}.{consumer}", timeout=1.0)
         return int(info["delivered"]["stream_seq"]) + 1

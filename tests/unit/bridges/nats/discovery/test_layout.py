@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.bridges.nats.discovery import advisories, offsets
-from mama_spark.bridges.nats.discovery.events import change_of, image_of
+from mama_spark.bridges.nats.discovery.events import event_of, image_of
 from mama_spark.bridges.nats.discovery.layout import (
     LIVE,
     MARKER,
@@ -33,7 +33,7 @@ from mama_spark.bridges.nats.discovery.offsets import (
     SnapshotRange,
     StreamGenerations,
     StreamRecreated,
-    between,
+    steps_between,
 )
 from mama_spark.bridges.nats.discovery.streams import check_version
 from mama_spark.bridges.nats.protocol.direct_get import (
@@ -107,7 +107,7 @@ def test_an_id_that_is_no_u64_is_refused(number: str) -> None:
 def test_any_record_gives_a_change_or_nothing_and_a_reason_where_it_cannot_be_read(
     found: StoredMessage, skip: int
 ) -> None:
-    change = change_of(BOARD, found, skip)
+    change = event_of(BOARD, found, skip)
     assert change is None or change.source is not None or change.info
     if change is not None and change.kind in (DiscoveryEventKind.RECORD, DiscoveryEventKind.EVENT):
         assert change.payload == found.payload
@@ -130,7 +130,7 @@ def test_any_records_make_an_image(records: list[StoredMessage]) -> None:
 )
 def test_any_bytes_are_an_advisory_or_none(payload: bytes, subject: str) -> None:
     found = StoredMessage(1, TIME, subject, payload)
-    advisories.came(found)
+    advisories.consumer_event(found)
     assert advisories.reader(found) is None
 
 
@@ -155,11 +155,11 @@ def test_an_audit_tells_what_a_reader_filters() -> None:
     audit = {"client": {"user": "u", "kind": "Client"}, "response": orjson.dumps(answer).decode()}
     found = advisories.reader(StoredMessage(1, TIME, advisories.AUDITS, orjson.dumps(audit)))
     assert found == advisories.AdvisoryReader("S", "c", 7, ("a.*", "b"), {"user": "u", "kind": "Client"}, False)
-    one = advisories.came(
+    one = advisories.consumer_event(
         StoredMessage(2, TIME, advisories.DELETED + "S.c", b'{"timestamp": "1970-01-01T00:00:00.000009Z"}')
     )
     assert one == advisories.ConsumerEvent("S", "c", True, 9)
-    changes = advisories.changes_of(StoredMessage(2, TIME, advisories.DELETED + "S.c"), one, found, "A", ())
+    changes = advisories.events_of(StoredMessage(2, TIME, advisories.DELETED + "S.c"), one, found, "A", ())
     assert [(c.kind, c.topic) for c in changes] == [
         (DiscoveryEventKind.UNSUBSCRIBED, "a.*"),
         (DiscoveryEventKind.UNSUBSCRIBED, "b"),
@@ -172,28 +172,28 @@ def test_each_consumer_of_one_name_finds_its_own_audit_or_none(
     lives: list[tuple[int, int, int]], data: st.DataObject
 ) -> None:
     """Whatever order audits come in, and whichever have not come yet."""
-    now, gone = 0, None
-    told: list[tuple[advisories.ConsumerEvent, advisories.ConsumerEvent | None, advisories.AdvisoryReader]] = []
+    now, deleted = 0, None
+    image_read: list[tuple[advisories.ConsumerEvent, advisories.ConsumerEvent | None, advisories.AdvisoryReader]] = []
     for before, making, lasting in lives:
-        made = now + before
-        audit = advisories.AdvisoryReader("S", "c", made, (f"t.{made}",), {}, False)
-        told.append((advisories.ConsumerEvent("S", "c", False, made + making), gone, audit))
-        now = made + making + lasting
-        gone = advisories.ConsumerEvent("S", "c", True, now)
+        generations = now + before
+        audit = advisories.AdvisoryReader("S", "c", generations, (f"t.{generations}",), {}, False)
+        image_read.append((advisories.ConsumerEvent("S", "c", False, generations + making), deleted, audit))
+        now = generations + making + lasting
+        deleted = advisories.ConsumerEvent("S", "c", True, now)
     others = [
         advisories.AdvisoryReader("S", "d", 5, (), {}, False),
         advisories.AdvisoryReader("T", "c", 5, (), {}, False),
     ]
-    at = data.draw(st.integers(0, len(told) - 1))
-    came, before_it, own = told[at]
-    there = data.draw(st.permutations([audit for _, _, audit in told] + others))
-    assert advisories.reader_of(came, before_it, there) == own
-    assert advisories.reader_of(came, before_it, [audit for audit in there if audit != own]) is None
+    at = data.draw(st.integers(0, len(image_read) - 1))
+    consumer_event, before_it, own = image_read[at]
+    there = data.draw(st.permutations([audit for _, _, audit in image_read] + others))
+    assert advisories.find_reader(consumer_event, before_it, there) == own
+    assert advisories.find_reader(consumer_event, before_it, [audit for audit in there if audit != own]) is None
 
 
 @pytest.mark.parametrize("name", ["mama-abc", "JS_SRC_x", "JS_MIRROR_x"])
 def test_readers_of_ours_and_of_the_server_are_left_out(name: str) -> None:
-    assert advisories.came(StoredMessage(1, TIME, f"{advisories.CREATED}S.{name}")) is None
+    assert advisories.consumer_event(StoredMessage(1, TIME, f"{advisories.CREATED}S.{name}")) is None
 
 
 @given(st.binary(max_size=300), st.integers(0, 20))
@@ -249,17 +249,17 @@ def test_times_are_microseconds(time: str, expected: int) -> None:
     ],
 )
 def test_renewals_are_no_changes_and_markers_are(found: StoredMessage, kind: DiscoveryEventKind | None) -> None:
-    change = change_of(BOARD, found)
+    change = event_of(BOARD, found)
     assert (None if change is None else change.kind) == kind
     assert change is None or change.source == DESK
 
 
 def test_what_an_image_has_told_is_not_told_again() -> None:
-    told = of(REC, 90, Nats_Stream_Source="MAMA_SOURCES 4 > > subject")
-    assert change_of(BOARD, told, 4) is None
-    assert change_of(BOARD, told, 3) is not None
+    image_read = of(REC, 90, Nats_Stream_Source="MAMA_SOURCES 4 > > subject")
+    assert event_of(BOARD, image_read, 4) is None
+    assert event_of(BOARD, image_read, 3) is not None
     event = StoredMessage(91, TIME, BOARD.event_subject(DESK), b"e", {SOURCED: "MAMA_SOURCES 4 > >"})
-    assert change_of(BOARD, event, 4) is not None, "only what was sourced is in the image"
+    assert event_of(BOARD, event, 4) is not None, "only what was sourced is in the image"
 
 
 MAX = {"Nats_Marker_Reason": "MaxAge"}
@@ -285,10 +285,10 @@ def test_the_image_says_what_became_of_each_source(parts: list[StoredMessage], k
 
 def test_a_source_whose_renewal_was_not_seen_is_asked_about() -> None:
     parts = [of(REC, 1, Mama_Source_Ttl="2")]
-    assert image_of(BOARD, parts, NOW).unsure == [DESK]
+    assert image_of(BOARD, parts, NOW).unconfirmed == [DESK]
     for image in (image_of(BOARD, parts, NOW, [DESK]), image_of(BOARD, parts, micros(TIME) + 1_000_000)):
         assert [c.kind for c in image.changes] == [DiscoveryEventKind.RECORD]
-        assert not image.unsure
+        assert not image.unconfirmed
 
 
 NUMBERS = st.integers(0, 2**62)
@@ -330,7 +330,7 @@ HERE = DiscoveryOffset(100, (100, TIME), 9, MADE, IMAGE, 5)
     "position", [HERE, DiscoveryOffset(3, (2, ""), 0, MADE), DiscoveryOffset.in_image(IMAGE, MADE, 2)]
 )
 def test_a_position_comes_back_from_json(position: DiscoveryOffset) -> None:
-    assert offsets.at(json.loads(json.dumps(position.as_json()))) == position
+    assert offsets.parse_offset(json.loads(json.dumps(position.as_json()))) == position
 
 
 @given(st.dictionaries(st.sampled_from(["events", "mark", "advisories", "made", "image", "told"]),
@@ -338,31 +338,31 @@ def test_a_position_comes_back_from_json(position: DiscoveryOffset) -> None:
 def test_a_position_that_is_none_of_ours_is_refused(position: dict[str, object]) -> None:
     if position == offsets.IMAGE or set(position) >= {"events", "mark", "advisories", "made"}:
         with contextlib.suppress(ConfigError):
-            offsets.at(position)
+            offsets.parse_offset(position)
     else:
         with pytest.raises(ConfigError, match="no position"):
-            offsets.at(position)
+            offsets.parse_offset(position)
 
 
 def test_between_two_positions_lie_the_changes() -> None:
     end = DiscoveryOffset(150, (150, "t2"), 12, MADE, IMAGE, 5)
-    assert between(HERE, end) == [
+    assert steps_between(HERE, end) == [
         RecordRange("events", 100, 150, (100, TIME), 40),
         RecordRange("advisories", 9, 12, (9, "")),
     ]
-    assert between(HERE, HERE) == []
+    assert steps_between(HERE, HERE) == []
 
 
 def test_the_image_is_told_in_parts() -> None:
     first, second = DiscoveryOffset.in_image(IMAGE, MADE, 2), DiscoveryOffset.in_image(IMAGE, MADE, 5)
-    assert between(None, first) == [SnapshotRange(IMAGE, 0, 2)]
-    assert between(first, second) == [SnapshotRange(IMAGE, 2, 5)]
-    assert between(None, second) == [SnapshotRange(IMAGE, 0, 5)]
+    assert steps_between(None, first) == [SnapshotRange(IMAGE, 0, 2)]
+    assert steps_between(first, second) == [SnapshotRange(IMAGE, 2, 5)]
+    assert steps_between(None, second) == [SnapshotRange(IMAGE, 0, 5)]
 
 
 def test_from_the_request_to_a_later_position_lie_the_image_and_what_followed() -> None:
     end = DiscoveryOffset(150, (150, "t2"), 12, MADE, IMAGE, 5)
-    assert between(None, end) == [
+    assert steps_between(None, end) == [
         SnapshotRange(IMAGE, 0, 5),
         RecordRange("events", 100, 150, (100, TIME), 40),
         RecordRange("advisories", 9, 12, (9, "")),
@@ -372,7 +372,7 @@ def test_from_the_request_to_a_later_position_lie_the_image_and_what_followed() 
 def test_a_stream_of_events_made_again_is_a_gap_then_what_it_holds_then_an_image() -> None:
     again = SavedSnapshot("t2", 3, 60, (20, "t2"), 9, 21, 21, 8)
     end = DiscoveryOffset.in_image(again, StreamGenerations("s1", "e2", "a1"), 3)
-    assert between(HERE, end) == [
+    assert steps_between(HERE, end) == [
         StreamRecreated("events", 100),
         RecordRange("events", 0, 20, None, 60),
         SnapshotRange(again, 0, 3),
@@ -382,7 +382,7 @@ def test_a_stream_of_events_made_again_is_a_gap_then_what_it_holds_then_an_image
 def test_a_stream_of_sources_made_again_is_a_gap_and_an_image_after_what_came_before() -> None:
     again = SavedSnapshot("t2", 3, 60, (120, "t2"), 9, 121, 121, 8)
     end = DiscoveryOffset.in_image(again, StreamGenerations("s2", "e1", "a1"), 3)
-    assert between(HERE, end) == [
+    assert steps_between(HERE, end) == [
         RecordRange("events", 100, 120, (100, TIME), 40),
         StreamRecreated("sources", 40),
         SnapshotRange(again, 0, 3),
@@ -391,7 +391,7 @@ def test_a_stream_of_sources_made_again_is_a_gap_and_an_image_after_what_came_be
 
 def test_a_stream_of_advisories_made_again_is_read_from_its_first_record() -> None:
     end = DiscoveryOffset(100, (100, TIME), 4, StreamGenerations("s1", "e1", "a2"), IMAGE, 5)
-    assert between(HERE, end) == [StreamRecreated("advisories", 9), RecordRange("advisories", 0, 4)]
+    assert steps_between(HERE, end) == [StreamRecreated("advisories", 9), RecordRange("advisories", 0, 4)]
 
 
 # --- streams -----------------------------------------------------------------------------------------------------

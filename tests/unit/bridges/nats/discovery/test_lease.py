@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.nats.discovery.layout import GIVEN_UP, LIVE, TTL, WARN, DiscoveryLayout
+from mama_spark.bridges.nats.discovery.layout import LIVE, REPLACED_MARKER, TTL, WARN, DiscoveryLayout
 from mama_spark.bridges.nats.discovery.lease import Lease, LeaseKeeper
 from mama_spark.bridges.nats.settings import NatsSettings
 
@@ -27,9 +27,12 @@ class MemoryStreamClient:
         return 42
 
 
-def renewed(part: str, ttl: float, known: int, **more: Any) -> tuple[dict[str, str], Lease]:
+def renewed(part: str, ttl: float, last: int, **more: Any) -> tuple[dict[str, str], Lease]:
     """Headers of one renewal."""
-    stream_client, one = MemoryStreamClient(), Lease(KEY, b"record", ttl, known={part: known} if known else {})
+    stream_client, one = (
+        MemoryStreamClient(),
+        Lease(KEY, b"record", ttl, last_sequences={part: last} if last else {}),
+    )
 
     class Here(LeaseKeeper):
         async def stream_client(self) -> Any:
@@ -52,13 +55,13 @@ def test_a_source_is_suspect_at_half_its_time_and_offline_when_it_is_over(ttl: f
     assert renewed(LIVE, ttl, 5)[0][TTL] == live
 
 
-@pytest.mark.parametrize("known", [0, 5])
-def test_a_renewal_is_stored_only_over_the_one_before_it(known: int) -> None:
-    headers, one = renewed(LIVE, 10.0, known)
-    assert headers["Nats-Expected-Last-Subject-Sequence"] == str(known)
-    assert one.known[LIVE] == 42
+@pytest.mark.parametrize("last", [0, 5])
+def test_a_renewal_is_stored_only_over_the_one_before_it(last: int) -> None:
+    headers, one = renewed(LIVE, 10.0, last)
+    assert headers["Nats-Expected-Last-Subject-Sequence"] == str(last)
+    assert one.last_sequences[LIVE] == 42
 
 
 def test_a_renewal_tells_the_marker_that_it_replaces() -> None:
-    assert GIVEN_UP not in renewed(WARN, 10.0, 5)[0]
-    assert renewed(WARN, 10.0, 5, given_up=4)[0][GIVEN_UP] == "4"
+    assert REPLACED_MARKER not in renewed(WARN, 10.0, 5)[0]
+    assert renewed(WARN, 10.0, 5, marker=4)[0][REPLACED_MARKER] == "4"

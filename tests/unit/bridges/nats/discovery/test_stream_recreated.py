@@ -8,7 +8,7 @@ from mama_spark.bridges.nats.discovery.offsets import (
     RecordRange,
     StreamGenerations,
     StreamRecreated,
-    between,
+    steps_between,
 )
 
 MADE = StreamGenerations("s", "e", "a")
@@ -18,11 +18,11 @@ MADE = StreamGenerations("s", "e", "a")
 def test_events_made_again_are_a_gap_and_then_all_that_the_stream_holds(last: int) -> None:
     start = DiscoveryOffset(100, (100, "t"), 9, MADE)
     end = DiscoveryOffset(last, (last, "u"), 9, StreamGenerations("s", "e2", "a"))
-    assert between(start, end) == [StreamRecreated("events", 100), RecordRange("events", 0, last)]
+    assert steps_between(start, end) == [StreamRecreated("events", 100), RecordRange("events", 0, last)]
 
 
 @pytest.mark.parametrize("last", [3, 9, 5_000])
 def test_advisories_made_again_are_a_gap_and_then_all_that_the_stream_holds(last: int) -> None:
     start = DiscoveryOffset(100, (100, "t"), 9, MADE)
     end = DiscoveryOffset(100, (100, "t"), last, StreamGenerations("s", "e", "a2"))
-    assert between(start, end) == [StreamRecreated("advisories", 9), RecordRange("advisories", 0, last)]
+    assert steps_between(start, end) == [StreamRecreated("advisories", 9), RecordRange("advisories", 0, last)]

@@ -95,17 +95,17 @@ def test_no_responders_in_mid_batch_is_certain_from_there_on_only() -> None:
 
 def test_sending_stalls_until_a_flow_ack_comes() -> None:
     b = FastBatch("b", 1)
-    while b.room():
-        b.add(np.arange(b.room()))
+    while b.capacity():
+        b.add(np.arange(b.capacity()))
     assert b.seq == OUTSTANDING + 1, "the rule is tested after sending: 1 x 1 must not deadlock"
     b.reply(FlowAck(1, 1), 1)
-    assert b.room() == 1
+    assert b.capacity() == 1
 
 
 def test_a_batch_is_full_before_the_server_minds() -> None:
     b = FastBatch("b", 500)
     while not b.full:
-        b.add(np.arange(b.room()))
+        b.add(np.arange(b.capacity()))
         b.reply(FlowAck(b.seq, 500), b.seq)
     assert b.seq == MAX_MESSAGES
 
@@ -113,7 +113,7 @@ def test_a_batch_is_full_before_the_server_minds() -> None:
 def test_nothing_is_added_behind_the_end() -> None:
     b = batch(1)
     b.end()
-    assert b.room() == 0
+    assert b.capacity() == 0
     with pytest.raises(IllegalBatchStep):
         b.add(np.arange(1))
     with pytest.raises(IllegalBatchStep):

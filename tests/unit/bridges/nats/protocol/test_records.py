@@ -19,12 +19,12 @@ from mama_spark.bridges.nats.protocol.records import (
     OutOfOrder,
     columns,
     header_column,
-    holes,
-    joined,
+    merge_ranges,
+    missing_ranges,
     ranges,
     read_block,
     read_reply,
-    until,
+    records_up_to,
 )
 from mama_spark.message import HEADERS_TYPE
 
@@ -62,7 +62,7 @@ def reply(i: int, form: tuple[str, str] = (PLAIN, ""), pending: int = 5, deliver
 def cut_all(data: bytes) -> DeliveryBuffer:
     cutter = DeliveryParser(SID)
     assert cutter.take(data, 0) == (len(data), 0)
-    return cutter.swap()
+    return cutter.take_buffer()
 
 
 SUBJECTS = st.sampled_from(["s.a", "s.b", "grüße.x", "7", "$JS.x", "MSG", "a" * 300])
@@ -79,8 +79,8 @@ PAYLOADS = st.one_of(
 DELIVERIES = st.lists(st.builds(Delivery, SUBJECTS, st.none() | HEADERS, PAYLOADS), min_size=1, max_size=12)
 
 
-def held_to(gather: DeliveryBuffer, sent: list[Delivery], first: int = 1) -> None:
-    taken = columns(gather)
+def held_to(buffer: DeliveryBuffer, sent: list[Delivery], first: int = 1) -> None:
+    taken = columns(buffer)
     r = taken.records
     assert taken.first == first
     assert r.sequences.tolist() == [10 * i + 3 for i in range(first, first + len(sent))]
@@ -103,7 +103,7 @@ def test_every_cut_gives_the_same_records(sent: list[Delivery], form: tuple[str,
         tail = buffer[at:]
         assert missing <= len(stream) - high, "no more is waited for than comes"
     assert tail == b""
-    held_to(cutter.swap(), sent)
+    held_to(cutter.take_buffer(), sent)
 
 
 def test_each_single_cut_of_one_stream_gives_the_same_records() -> None:
@@ -118,7 +118,7 @@ def test_each_single_cut_of_one_stream_gives_the_same_records() -> None:
         at, _ = cutter.take(stream[:where], 0)
         end, missing = cutter.take(stream[at:], 0)
         assert (at + end, missing) == (len(stream), 0)
-        held_to(cutter.swap(), sent)
+        held_to(cutter.take_buffer(), sent)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=["9 tokens", "11 tokens", "12 tokens"])
@@ -162,14 +162,14 @@ def test_deliveries_of_another_subscription_are_left_alone() -> None:
     assert (at, missing) == (len(frame(mine, reply(1))), 0)
     at += len(frame(other, reply(1), sid=77))
     assert cutter.take(data, at) == (len(data), 0)
-    held_to(cutter.swap(), [mine, mine])
+    held_to(cutter.take_buffer(), [mine, mine])
 
 
 def test_headers_appear_where_a_record_has_some() -> None:
     sent = [Delivery("s", None, b""), Delivery("s", [("A", ["1"])], b""), Delivery("s", None, b"")]
     held_to(cut_all(b"".join(frame(d, reply(i)) for i, d in enumerate(sent, 1))), sent)
-    gather = cut_all(b"".join(frame(d, reply(i)) for i, d in enumerate(sent, 1)))
-    assert columns(gather, headers=False).records.headers is None
+    buffer = cut_all(b"".join(frame(d, reply(i)) for i, d in enumerate(sent, 1)))
+    assert columns(buffer, headers=False).records.headers is None
 
 
 def test_values_are_exact_and_what_is_not_text_does_not_crash() -> None:
@@ -242,10 +242,10 @@ def test_what_is_pending_is_that_of_the_last_record() -> None:
 def test_the_end_of_a_range_cuts_a_batch() -> None:
     sent = [Delivery("s", [("A", ["1"])] if i == 2 else None, b"%d" % i) for i in range(3)]
     records = columns(cut_all(b"".join(frame(d, reply(i)) for i, d in enumerate(sent, 1)))).records
-    assert until(records, 33).sequences.tolist() == [13, 23, 33]
-    assert until(records, 32).payloads.to_pylist() == [b"0", b"1"]
-    assert until(records, 32).headers is None
-    assert len(until(records, 12)) == 0
+    assert records_up_to(records, 33).sequences.tolist() == [13, 23, 33]
+    assert records_up_to(records, 32).payloads.to_pylist() == [b"0", b"1"]
+    assert records_up_to(records, 32).headers is None
+    assert len(records_up_to(records, 12)) == 0
 
 
 # --- hostile -------------------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ def test_malformed_deliveries_are_left_to_the_protocol(data: bytes) -> None:
     cutter = DeliveryParser(SID)
     good = frame(Delivery("s.a", None, b"x"), reply(1))
     assert cutter.take(good + malformed, 0) == (len(good), 0)
-    assert len(cutter.swap()) == 1
+    assert len(cutter.take_buffer()) == 1
     assert DeliveryParser(SID).take(malformed, 0) == (0, 0)
 
 
@@ -294,10 +294,10 @@ def test_hostile_bytes_never_crash(noise: bytes, data: st.DataObject) -> None:
     at, missing = cutter.take(stream, 0)
     assert 0 <= at <= len(stream)
     assert missing <= parser.MAX_MESSAGE + 2
-    gather = cutter.swap()
-    if len(gather):
+    buffer = cutter.take_buffer()
+    if len(buffer):
         try:
-            columns(gather)
+            columns(buffer)
         except parser.ProtocolError:
             """Numbers that cannot be: said, not guessed."""
 
@@ -360,7 +360,7 @@ def test_deliveries_go_to_the_feed_and_everything_else_its_own_way(data: st.Data
             await tap.parse(stream[low:high])
 
     asyncio.run(run())
-    held_to(feed.cutter.swap(), sent)
+    held_to(feed.cutter.take_buffer(), sent)
     assert stock.got == passed
     assert feed.said == [("_INBOX.x.1", 409, "Batch Completed Nats-Pending-Bytes=17")]
 
@@ -385,7 +385,7 @@ def test_a_large_delivery_in_many_reads_is_joined_once() -> None:
             await tap.parse(stream[at : at + 4096])
 
     asyncio.run(run())
-    held_to(feed.cutter.swap(), sent)
+    held_to(feed.cutter.take_buffer(), sent)
     assert calls < 10, "not looked at again with each read"
 
 
@@ -401,7 +401,7 @@ def test_a_new_connection_forgets_what_was_cut() -> None:
         await tap.parse(frame(Delivery("s.b", None, b"x"), reply(1)))
 
     asyncio.run(run())
-    held_to(feed.cutter.swap(), [Delivery("s.b", None, b"x")])
+    held_to(feed.cutter.take_buffer(), [Delivery("s.b", None, b"x")])
 
 
 # --- holes ---------------------------------------------------------------------------------------------------
@@ -413,7 +413,7 @@ def test_holes_and_ranges_are_what_sets_say(there: set[int], one: int, other: in
     low, high = sorted((one, other))
     present = np.array(sorted(n for n in there if low <= n <= high), np.int64)
     gone = sorted(set(range(low, high + 1)) - there)
-    found = holes(present, low, high)
+    found = missing_ranges(present, low, high)
     assert [n for a, b in found for n in range(a, b + 1)] == gone
     assert found == ranges(np.array(gone, np.int64))
-    assert joined([(n, n) for n in gone]) == found
+    assert merge_ranges([(n, n) for n in gone]) == found

@@ -50,9 +50,9 @@ def test_behind_a_gap_nothing_is_stored() -> None:
 
 def test_the_server_says_how_far_the_sender_may_run_ahead() -> None:
     one = FastBatch("b", 50)
-    assert one.room() == 50 * OUTSTANDING + 1
+    assert one.capacity() == 50 * OUTSTANDING + 1
     one.add(np.arange(10))
     one.reply(FlowAck(4, 2), 4)
-    assert one.room() == 4 + 2 * OUTSTANDING + 1 - 10
+    assert one.capacity() == 4 + 2 * OUTSTANDING + 1 - 10
     one.reply(FlowAck(6, 0), 6)
-    assert one.room() == 6 + 2 * OUTSTANDING + 1 - 10, "0: as before"
+    assert one.capacity() == 6 + 2 * OUTSTANDING + 1 - 10, "0: as before"

@@ -59,23 +59,23 @@ class _PolledSubscription(PullSubscription):
     def poll(self) -> DeliveryBuffer | None:
         """What came; see :meth:`next`. A few messages may come a moment later, together with others."""
         with self._ready:
-            if not self._full and self._broken is None:
-                hand_over = not self._requested and bool(self._parser.gather)
+            if not self._buffers and self._error is None:
+                hand_over = not self._requested and bool(self._parser.buffer)
                 self._requested = self._requested or hand_over
                 if hand_over:
-                    self.connection.loop.soon(self._hand_over)
+                    self.connection.loop.soon(self._flush_buffer)
                 return None
         return self.next(0)
 
-    def _hand_over(self) -> None:
+    def _flush_buffer(self) -> None:
         self._requested = False
-        super()._hand_over()
+        super()._flush_buffer()
 
-    def _look(self) -> None:
-        gather = self._parser.gather
-        caught_up = gather.tails[-1].split(b".")[3] == b"0"
-        if caught_up or gather.size > BYTES or len(gather) >= ROWS:
-            self._hand_over()
+    def _records_added(self) -> None:
+        buffer = self._parser.buffer
+        caught_up = buffer.tails[-1].split(b".")[3] == b"0"
+        if caught_up or buffer.size > BYTES or len(buffer) >= ROWS:
+            self._flush_buffer()
 
     async def _on_message(self, msg: Msg) -> None:
         """By public calls. The client keeps one value a header, which is what messages of engines have."""
@@ -87,8 +87,8 @@ class _PolledSubscription(PullSubscription):
         if msg.headers is not None:
             text = "".join(f"{name}: {value}\r\n" for name, value in msg.headers.items())
             block = f"NATS/1.0\r\n{text}\r\n".encode()
-        self._parser.gather.add(msg.subject.encode(), reply.tail, msg.data, block)
-        self._look()
+        self._parser.buffer.add(msg.subject.encode(), reply.tail, msg.data, block)
+        self._records_added()
 
 
 class _Consumer(NamedTuple):
