@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import warnings
 from importlib import import_module
+from importlib.machinery import PathFinder
+from pathlib import Path
 
+import mama_spark
 import pytest
+from mama_spark import moved_names
 from mama_spark.moved_names import MODULES, NAMES
 
 
@@ -52,3 +58,66 @@ def test_importing_the_package_imports_no_successor() -> None:
     code = "import sys, mama_spark; print([m for m in sys.modules if m.startswith('mama_spark.')])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown.strip() == "['mama_spark.moved_names']"
+
+
+def renamed() -> list[tuple[str, str, str]]:
+    """Every path under which a renamed name could be imported, the old name, and what it is now."""
+    found = []
+    for module, names in NAMES.items():
+        paths = [old for old, new in MODULES.items() if new == module] or [module]
+        found += [(path, name, f"{module}.{new}") for path in paths for name, new in names.items()]
+    return sorted(found)
+
+
+@pytest.mark.parametrize(("path", "name", "now"), renamed(), ids=lambda text: text)
+def test_an_old_name_warns_at_its_old_path_and_is_the_new_one(path: str, name: str, now: str) -> None:
+    module, _, new = now.rpartition(".")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the path, which has a test of its own
+        found = import_module(f"mama_spark.{path}")
+        if path == module and name not in vars(found) and "__getattr__" not in vars(found):
+            found = import_module(f"mama_spark.{path.rpartition('.')[0]}")  # a module that became a package
+    with pytest.warns(DeprecationWarning, match=rf"{re.escape(now)}; the old name goes"):
+        value = getattr(found, name)
+    assert value is getattr(import_module(f"mama_spark.{module}"), new)
+
+
+@pytest.mark.parametrize("old", sorted(MODULES))
+def test_an_old_module_has_no_name_that_never_was(old: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        module = import_module(f"mama_spark.{old}")
+    for name in ("never_there", "__never_there__"):
+        with pytest.raises(AttributeError, match=name):
+            getattr(module, name)
+
+
+def test_a_folder_that_is_gone_has_only_modules() -> None:
+    gone = [name for name in moved_names._PACKAGES - MODULES.keys() if name and find(name) is None]
+    for name in gone:
+        with pytest.raises(AttributeError, match="never_there"):
+            _ = import_module(f"mama_spark.{name}").never_there
+
+
+def find(name: str) -> object:
+    """The file of a package, None where only :mod:`mama_spark.moved_names` knows it."""
+    *folders, _ = name.split(".")
+    spec = PathFinder.find_spec(f"mama_spark.{name}", [str(Path(mama_spark.__file__).parent.joinpath(*folders))])
+    return None if spec is None else spec.origin
+
+
+def test_a_package_whose_names_are_lazy_has_no_others() -> None:
+    find = moved_names.lazy("mama_spark.bridges.nats", {"NatsBridge": "publish.bridge", "NatsSettings": "settings"})
+    assert find("NatsSettings").__name__ == "NatsSettings"
+    with pytest.raises(AttributeError, match=r"bridges\.nats' has no attribute 'never_there'"):
+        find("never_there")
+
+
+def test_the_finder_is_installed_once_and_knows_only_old_modules() -> None:
+    moved_names.install()
+    assert sys.meta_path.count(moved_names._Finder) == 1
+    assert moved_names._Finder.find_spec("json") is None
+    assert moved_names._Finder.find_spec("mama_spark.never_there") is None
+    spec = moved_names._Finder.find_spec("mama_spark.log")
+    assert spec is not None
+    assert spec.submodule_search_locations is None

@@ -76,22 +76,21 @@ def commit(
     parts: Sequence[Part],
     *,
     app: tuple[str, int] | None = None,
-    superseded: Sequence[Part] = (),
     extra: Sequence[pa.Field] = (),
 ) -> CommitResult:
     """Make the parts of a successful write rows with ``committed=true``; creates the table if there is none.
 
     A second call with the same arguments changes nothing.
 
-    :param parts: of the attempts that count
+    :param parts: of the attempts that count; what other attempts left in the folder of the write is added as not
+        committed
     :param app: (query id, batch id) of a micro-batch, (``txnAppId``, ``txnVersion``) of a batch write that has them;
         if the table has recorded this version or a higher one, the parts are added as not committed
-    :param superseded: parts of other attempts, added as not committed
     :param extra: the columns named by ``flightLogColumns``; new ones are added to the table
     :raises FlightLogError: another table, or a column with another type
     :raises Unavailable: storage cannot be reached, or conflicts do not end
     """
-    return commit_parts(_flight_log(table_uri, storage_options, extra), write_id, parts, superseded, app)
+    return commit_parts(_flight_log(table_uri, storage_options, extra), write_id, parts, app)
 
 
 def abort(
@@ -121,22 +120,18 @@ def _flight_log(uri: str, options: dict[str, str], extra: Sequence[pa.Field]) ->
 
 
 def commit_parts(
-    target: TargetTable,
-    write_id: WriteId,
-    parts: Sequence[Part],
-    superseded: Sequence[Part],
-    app: tuple[str, int] | None,
+    target: TargetTable, write_id: WriteId, parts: Sequence[Part], app: tuple[str, int] | None
 ) -> CommitResult:
     """See :func:`commit`."""
 
     def plan(table: DeltaTable) -> _Plan:
         recorded = app is not None and _is_recorded(table, app)
-        listed = {p.path for p in (*parts, *superseded)}
+        listed = {p.path for p in parts}
         unlisted = [i for i in target.store.list_files(f"{PARTS}/{write_id.prefix}") if i.path not in listed]
         # where the version is not recorded, no part of it is in the table: the file list need not be read
-        none_known = app is not None and not recorded and not unlisted and not superseded
+        none_known = app is not None and not recorded and not unlisted
         active, known = ({}, set()) if none_known else _known_files(table)
-        others = [*superseded, *_orphans(target.store, table, unlisted, known)]
+        others = _orphans(target.store, table, unlisted, known)
         # a part that was adopted as an orphan is added again: the later entry for a path replaces the earlier
         committed = [] if recorded else [p for p in parts if p.path not in known or active.get(p.path) is False]
         uncommitted = [p for p in (*others, *(parts if recorded else ())) if p.path not in known]

@@ -108,10 +108,9 @@ def commit_dead_letters(
     parts: Sequence[Part],
     *,
     app: tuple[str, int] | None = None,
-    superseded: Sequence[Part] = (),
 ) -> CommitResult:
     """As :func:`.commit.commit`, for the dead-letter table."""
-    return commit_parts(_target(table_uri, storage_options), write_id, parts, superseded, app)
+    return commit_parts(_target(table_uri, storage_options), write_id, parts, app)
 
 
 def abort_dead_letters(
