@@ -146,6 +146,7 @@ MODULES = {
     "tango.union": "tango.idl.union",
     "tango.values": "tango.idl.values",
     "testing.engine_questions": "testing.engine_query_suite",
+    "testing.engine_site": "testing.engine_setup",
 }
 #: New module -> old name -> new name.
 NAMES: dict[str, dict[str, str]] = {
@@ -308,6 +309,9 @@ NAMES: dict[str, dict[str, str]] = {
         "Heads": "RecordHeads",
         "Recorded": "DecodedRecords",
     },
+    "testing.discovery_suite": {"DiscoverySite": "DiscoverySetup", "told": "read_events"},
+    "testing.log_suite": {"LogSite": "LogSetup"},
+    "testing.waiting": {"PATIENCE": "TIMEOUT"},
     "testing.engine_query_suite": {"Asker": "QueryClient", "QuestionRules": "QueryRules"},
 }
 _ROOT = __name__.rpartition(".")[0]

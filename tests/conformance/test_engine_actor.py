@@ -9,7 +9,7 @@ import pytest
 import zmq
 from mama_spark.services.malamute_broker.engines import Delivery
 from mama_spark.services.malamute_broker.engines.actor import CommandDone, DeliverySocket
-from mama_spark.testing.engine_site import PATIENCE, EngineKind, EngineSetup, Ref
+from mama_spark.testing.engine_setup import TIMEOUT, EngineKind, EngineSetup, Ref
 from mama_spark.testing.waiting import until
 
 
@@ -33,7 +33,7 @@ def test_start_verbose_destroy(site: EngineSetup, caplog: pytest.LogCaptureFixtu
 
 @pytest.mark.spec("ML-10")
 def test_a_stream_that_was_never_used_ends(site: EngineSetup) -> None:
-    site.stream(traffic=False).destroy(PATIENCE)
+    site.stream(traffic=False).destroy(TIMEOUT)
     assert site.threads() == []
 
 
@@ -63,7 +63,7 @@ def test_deliveries_come_over_a_push_socket_to_the_pull_socket_that_traffic_name
             stream.flush()
         found: dict[bytes, list[object]] = {name: [] for name in streams}
         while not all(any(isinstance(one, Delivery) for one in said) for said in found.values()):
-            assert pull.poll(int(PATIENCE * 1000)), found
+            assert pull.poll(int(TIMEOUT * 1000)), found
             name = pull.recv()
             found[name] += streams[name].reports.popleft()
         for name, said in found.items():

@@ -13,12 +13,12 @@ from mama_spark.message import MessageBatch
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
 from mama_spark.services.malamute_broker.engines.durable.log import DurableLog, DurableLogs
 from mama_spark.services.malamute_broker.engines.durable.store_reader import store_path
-from mama_spark.testing.log_suite import LogSite, LogSuite, everything, numbers
+from mama_spark.testing.log_suite import LogSetup, LogSuite, everything, numbers
 
 
 class TestDurableLogs(LogSuite):
     @pytest.fixture
-    def shelf(self, tmp_path: Path) -> LogSite:
+    def site(self, tmp_path: Path) -> LogSetup:
         settings = {"folder": str(tmp_path)}
         engine = DurableEngine(b"st", settings)
         engine.start()
@@ -34,7 +34,7 @@ class TestDurableLogs(LogSuite):
                 db.executemany("DELETE FROM messages WHERE sequence = ?", [(n,) for n in sequences])
                 db.commit()
 
-        return LogSite(make=lambda: DurableLogs(settings), name="st", fill=fill, delete=delete)
+        return LogSetup(make=lambda: DurableLogs(settings), name="st", fill=fill, delete=delete)
 
 
 @pytest.fixture

@@ -23,28 +23,28 @@ from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSett
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
 from mama_spark.services.malamute_broker.engines.durable.store_reader import store_path
 from mama_spark.services.malamute_broker.session.settings import SessionSettings
-from mama_spark.testing.log_suite import LogSite, LogSuite, everything, numbers, rows
+from mama_spark.testing.log_suite import LogSetup, LogSuite, everything, numbers, rows
 from mama_spark.testing.waiting import eventually
 
 from tests.support.broker_process import BrokerHere, BrokerProcess
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
-def logs(url: str, stream: str | None = None, pattern: str | None = None, timeout: float = PATIENCE) -> MalamuteLogs:
+def logs(url: str, stream: str | None = None, pattern: str | None = None, timeout: float = TIMEOUT) -> MalamuteLogs:
     return MalamuteLogs(MalamuteSettings(ConnectionSettings((url,)), stream), timeout, pattern)
 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
     engines = (EngineChoice(b"^st$", "durable", {"folder": str(tmp_path / "streams")}),)
-    with Broker(BrokerSettings("tcp://127.0.0.1:*", SessionSettings(timeout=PATIENCE), engines, linger=0.5)) as broker:
+    with Broker(BrokerSettings("tcp://127.0.0.1:*", SessionSettings(timeout=TIMEOUT), engines, linger=0.5)) as broker:
         yield broker
 
 
 class TestMalamuteLogs(LogSuite):
     @pytest.fixture
-    def shelf(self, broker: Broker, tmp_path: Path) -> LogSite:
+    def shelf(self, broker: Broker, tmp_path: Path) -> LogSetup:
         def fill(batch: MessageBatch) -> None:
             with logs(broker.endpoint) as bridge:
                 bridge.log("st").append(batch)
@@ -54,7 +54,7 @@ class TestMalamuteLogs(LogSuite):
                 db.executemany("DELETE FROM messages WHERE sequence = ?", [(n,) for n in sequences])
                 db.commit()
 
-        return LogSite(make=lambda: logs(broker.endpoint), name="st", fill=fill, delete=delete)
+        return LogSetup(make=lambda: logs(broker.endpoint), name="st", fill=fill, delete=delete)
 
 
 # --- which logs there are --------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def test_streams_are_found_in_memory_on_disk_and_in_the_configuration(tmp_path: 
 def test_a_stream_that_is_named_is_the_only_log_and_the_brokers_own_are_not_found_by_topics(tmp_path: Path) -> None:
     engines = (EngineChoice(b".", "durable", {"folder": str(tmp_path)}),)
     with Broker(BrokerSettings("tcp://127.0.0.1:*", engines=engines, linger=0.5)) as broker:
-        with MalamuteClient(broker.endpoint, timeout=PATIENCE) as client:
+        with MalamuteClient(broker.endpoint, timeout=TIMEOUT) as client:
             for name in ("a", "b"):
                 client.write(name)
         with logs(broker.endpoint) as b:
@@ -115,7 +115,7 @@ def test_a_stream_is_there_as_soon_as_it_is_written_to(tmp_path: Path) -> None:
     with (
         Broker(BrokerSettings("tcp://127.0.0.1:*", engines=engines, linger=0.5)) as broker,
         logs(broker.endpoint) as b,
-        MalamuteClient(broker.endpoint, timeout=PATIENCE) as client,
+        MalamuteClient(broker.endpoint, timeout=TIMEOUT) as client,
     ):
         for number in range(20):
             name = f"s{number:02}"
@@ -126,7 +126,7 @@ def test_a_stream_is_there_as_soon_as_it_is_written_to(tmp_path: Path) -> None:
 
 def test_a_stream_in_memory_says_not_implemented(tmp_path: Path) -> None:
     with Broker(BrokerSettings("tcp://127.0.0.1:*", linger=0.5)) as broker:
-        with MalamuteClient(broker.endpoint, timeout=PATIENCE) as client:
+        with MalamuteClient(broker.endpoint, timeout=TIMEOUT) as client:
             client.write("memory")
         with logs(broker.endpoint) as b:
             assert b.names(()) == []
@@ -149,7 +149,7 @@ def test_through_a_broker_that_is_not_ours_it_says_not_implemented_and_why() -> 
 
 
 def test_ids_come_as_headers_and_odd_octets_are_shown(broker: Broker) -> None:
-    with MalamuteClient(broker.endpoint, timeout=PATIENCE) as client, logs(broker.endpoint) as b:
+    with MalamuteClient(broker.endpoint, timeout=TIMEOUT) as client, logs(broker.endpoint) as b:
         client.write("st")
         client.send(b"s.\xff", [b"one", b"", b"two"], id="id-1", headers={"K": ["1", "2"], "L": [""]})
         client.send("plain", b"x")

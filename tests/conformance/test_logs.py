@@ -14,7 +14,7 @@ from mama_spark.bridges.nats.read.logs import NatsLogs
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.message import MessageBatch
 from mama_spark.testing.bridge_suite import publish
-from mama_spark.testing.log_suite import LogSite, LogSuite
+from mama_spark.testing.log_suite import LogSetup, LogSuite
 
 from tests.support.nats import account
 from tests.support.nats_accounts import Accounts
@@ -23,7 +23,7 @@ from tests.support.nats_servers import Admin
 
 class TestMemoryLogs(LogSuite):
     @pytest.fixture
-    def shelf(self) -> Iterator[LogSite]:
+    def site(self) -> Iterator[LogSetup]:
         name = uuid4().hex
         broker = MemoryBroker.get(name)
 
@@ -32,7 +32,7 @@ class TestMemoryLogs(LogSuite):
             bridge.open()
             publish(bridge, batch)
 
-        yield LogSite(make=lambda: MemoryLogs(name), name=name, fill=fill, delete=broker.delete)
+        yield LogSetup(make=lambda: MemoryLogs(name), name=name, fill=fill, delete=broker.delete)
         MemoryBroker.forget(name)
 
 
@@ -55,7 +55,7 @@ class _OnNats(LogSuite):
     fast: bool | None
 
     @pytest.fixture
-    def shelf(self, server: NatsServer, admin: Admin) -> Iterator[LogSite]:
+    def site(self, server: NatsServer, admin: Admin) -> Iterator[LogSetup]:
         name = f"T{next(_numbers)}"  # not one name again and again: a deleted stream's files go a little later
         admin.create_stream(name, [f"{name}.>"])
 
@@ -69,7 +69,7 @@ class _OnNats(LogSuite):
             for sequence in sequences:
                 assert admin.api(f"STREAM.MSG.DELETE.{name}", {"seq": sequence})["success"]
 
-        yield LogSite(
+        yield LogSetup(
             make=lambda: NatsLogs(NatsSettings((server.url,), fast=self.fast), 60.0),
             name=name,
             fill=fill,

@@ -29,7 +29,7 @@ from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSett
 from mama_spark.services.malamute_broker.engines import register
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
 from mama_spark.services.malamute_broker.session.settings import SessionSettings
-from mama_spark.testing.bridge_suite import PATIENCE, Answers, BridgeSuite, PublishedMessage, SuiteSetup, publish
+from mama_spark.testing.bridge_suite import TIMEOUT, Answers, BridgeSuite, PublishedMessage, SuiteSetup, publish
 
 from tests.support.ports import lasting_port
 
@@ -66,7 +66,7 @@ NUMBERED = (EngineChoice(b"^numbered", "numbered-for-tests"),)
 def start(bind: str = "", engines: tuple[EngineChoice, ...] = NUMBERED, **machine: Any) -> Broker:
     bind = bind or f"tcp://127.0.0.1:{lasting_port()}"
     broker = Broker(BrokerSettings(bind, SessionSettings(timeout=30.0, **machine), engines, linger=0.5))
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT
     while True:
         try:
             broker.start()
@@ -80,9 +80,9 @@ class OracleClient:
     """The oracle: a client that was there before."""
 
     def __init__(self, url: str, stream: str) -> None:
-        self.client = MalamuteClient(url, timeout=PATIENCE, window=None).open()
+        self.client = MalamuteClient(url, timeout=TIMEOUT, window=None).open()
         self.client.read(stream)
-        self.marker = MalamuteClient(url, "marker", timeout=PATIENCE).open()
+        self.marker = MalamuteClient(url, "marker", timeout=TIMEOUT).open()
         self.marker.write(stream)
         self.stored: list[PublishedMessage] = []
 
@@ -239,7 +239,7 @@ def test_a_broker_that_restarts_is_told_and_the_bridge_goes_on() -> None:
         assert len(publish(bridge, MessageBatch.of(["t"] * 10, [b"x"] * 10))) == 10
         broker.stop()
         kinds: list[EventKind] = []
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT
         while EventKind.DISCONNECTED not in kinds and time.monotonic() < until:
             kinds += [event.kind for event in bridge.poll(0.1).events]
         assert kinds == [EventKind.DISCONNECTED]
@@ -260,13 +260,13 @@ def test_every_row_has_its_outcome_when_the_broker_restarts_in_mid_write() -> No
     bridge = bridge_of(broker.endpoint)
     bridge.open()
     finished: list[FlightBatch] = []
-    policy = WindowConfig(2000, 1000, 5.0, RetryPolicy.doubling(0.05, 0.5, PATIENCE))
+    policy = WindowConfig(2000, 1000, 5.0, RetryPolicy.doubling(0.05, 0.5, TIMEOUT))
     kinds: list[EventKind] = []
     publisher = BatchPublisher(
         bridge,
         policy,
         on_finished=finished.append,
-        outage_timeout=PATIENCE,
+        outage_timeout=TIMEOUT,
         on_event=lambda event: kinds.append(event.kind),
     )
     publisher.start()
@@ -275,7 +275,7 @@ def test_every_row_has_its_outcome_when_the_broker_restarts_in_mid_write() -> No
 
         def restart() -> None:
             nonlocal broker
-            half.wait(PATIENCE)
+            half.wait(TIMEOUT)
             broker.stop()
             broker = start(broker.endpoint)
 
@@ -301,7 +301,7 @@ def test_answers_add_up(broker: Broker) -> None:
     """Chunks are acknowledged in order, whatever their size."""
     bridge = bridge_of(broker.endpoint)
     bridge.open()
-    answers, sent, until = Answers(), 0, time.monotonic() + PATIENCE
+    answers, sent, until = Answers(), 0, time.monotonic() + TIMEOUT
     for n in (1, 1, 3000, 1, 0, 77):
         at = 0
         while at < n:

@@ -19,7 +19,7 @@ from mama_spark.services.malamute_broker.broker.broker import Broker
 from mama_spark.services.malamute_broker.configuration import load
 from mama_spark.services.malamute_broker.engines.durable import engine
 from mama_spark.testing.clocks import Clock
-from mama_spark.testing.discovery_suite import DiscoverySite, DiscoverySuite, follow
+from mama_spark.testing.discovery_suite import DiscoverySetup, DiscoverySuite, follow
 from mama_spark.testing.waiting import eventually
 
 from tests.support.malamute_discovery import end_process_of, forget
@@ -70,7 +70,7 @@ def die(bridge: DiscoveryBridge) -> None:
 
 class TestMalamuteDiscovery(DiscoverySuite):
     @pytest.fixture
-    def site(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DiscoverySite]:
+    def site(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DiscoverySetup]:
         times = Times(monkeypatch)
         names = itertools.count()
         conf = tmp_path / "broker.toml"
@@ -93,5 +93,5 @@ class TestMalamuteDiscovery(DiscoverySuite):
                 bridge.close()
                 forget(broker.endpoint, (found[n - 1].sequence or 0) + 1)
 
-            yield DiscoverySite(make=make, ttl=TTL, lasting=TTL, clock=let_pass, die=die, lose=lose)
+            yield DiscoverySetup(make=make, ttl=TTL, lasting=TTL, clock=let_pass, die=die, lose=lose)
             lease.clear()

@@ -18,7 +18,7 @@ from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings
-from mama_spark.testing.bridge_suite import PATIENCE, publish
+from mama_spark.testing.bridge_suite import TIMEOUT, publish
 from mama_spark.testing.waiting import eventually
 
 from tests.support.plain_broker import CLOSE, OPEN, PING, SEND, WRITE, PlainBroker
@@ -123,7 +123,7 @@ def test_a_broker_that_forgot_its_clients_is_told_and_what_was_open_is_in_doubt(
     plain.forget()
     assert bridge.send(batch(5), 10) == 5
     kinds: list[EventKind] = []
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT
     while EventKind.RECONNECTED not in kinds and time.monotonic() < until:
         polled = bridge.poll(0.1)
         assert not polled.acks, "nobody knows what became of them"
@@ -166,7 +166,7 @@ def test_a_broker_of_another_kind_in_the_middle_of_a_write_ends_it(plain: PlainB
     finally:
         ours.stop()
     kinds: list[EventKind] = []
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT
     while EventKind.CLOSED not in kinds and time.monotonic() < until:
         events = bridge.poll(0.1).events
         kinds += [event.kind for event in events]
@@ -178,7 +178,7 @@ def test_a_broker_of_another_kind_in_the_middle_of_a_write_ends_it(plain: PlainB
 def test_readers_of_our_broker_that_know_no_extension_get_plain_deliveries() -> None:
     """Ids and headers travel behind the last field of SEND; a C client reads the stream without seeing them."""
     with Broker(BrokerSettings("tcp://127.0.0.1:*")) as ours:
-        with MalamuteClient(ours.endpoint, timeout=PATIENCE, features=None) as reader:
+        with MalamuteClient(ours.endpoint, timeout=TIMEOUT, features=None) as reader:
             reader.read("st")
             bridge = MalamuteBridge(MalamuteSettings(ConnectionSettings((ours.endpoint,)), "st"))
             bridge.open()

@@ -20,7 +20,7 @@ from mama_spark.options import SinkOptions
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.engines.durable.log import DurableLogs
 from mama_spark.services.malamute_broker.session.settings import SessionSettings
-from mama_spark.testing.bridge_suite import PATIENCE, Answers, publish
+from mama_spark.testing.bridge_suite import TIMEOUT, Answers, publish
 
 from tests.support.examples import FULL
 from tests.support.ports import lasting_port
@@ -34,7 +34,7 @@ def start(folder: Path, bind: str = "", **machine: Any) -> Broker:
     )
     bind = bind or f"tcp://127.0.0.1:{lasting_port()}"
     broker = Broker(BrokerSettings(bind, SessionSettings(timeout=60.0, **machine), choices, linger=0.5))
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT
     while True:
         try:
             broker.start()
@@ -81,7 +81,7 @@ def test_every_sequence_is_the_one_of_the_messages_own_stream(broker: Broker, tm
     """Interleaved streams keep their order, and an answer names stream and sequence."""
     names = [f"d{i * 7 % 13}" for i in range(4000)]
     bridge = bridge_of(broker)
-    sent, answered, until = 0, dict[int, tuple[str | None, int]](), time.monotonic() + PATIENCE
+    sent, answered, until = 0, dict[int, tuple[str | None, int]](), time.monotonic() + TIMEOUT
     whole = batch(names)
     assert bridge.prepare(whole).rejected == []
     while len(answered) < 4000:
@@ -206,7 +206,7 @@ def test_a_restarted_broker_is_asked_for_every_stream_again(tmp_path: Path) -> N
 
 
 def told(bridge: MalamuteBridge, kind: EventKind) -> None:
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT
     while kind not in [event.kind for event in bridge.poll(0.1).events]:
         assert time.monotonic() < until
 
@@ -227,7 +227,7 @@ def test_more_streams_over_one_connection_than_are_asked_for_at_a_time(tmp_path:
 
 def test_answers_of_streams_come_whatever_engine_is_slow(broker: Broker) -> None:
     bridge = bridge_of(broker)
-    answers, until = Answers(), time.monotonic() + PATIENCE
+    answers, until = Answers(), time.monotonic() + TIMEOUT
     sent = 0
     for names in (["d1"] * 900 + ["memory"], ["memory"] * 3 + ["d2"] * 900):
         some, at = batch(names), 0

@@ -7,7 +7,7 @@ import pytest
 from mama_spark.bridge import DiscoveryEventKind, SourceKey
 from mama_spark.bridges.memory.discovery import MemoryDiscovery, MemorySources
 from mama_spark.errors import ConfigError, Unavailable
-from mama_spark.testing.discovery_suite import DiscoverySite, DiscoverySuite
+from mama_spark.testing.discovery_suite import DiscoverySetup, DiscoverySuite
 
 
 @pytest.fixture
@@ -19,8 +19,8 @@ def board() -> Iterator[MemorySources]:
 
 class TestMemoryDiscovery(DiscoverySuite):
     @pytest.fixture
-    def site(self, board: MemorySources) -> DiscoverySite:
-        return DiscoverySite(
+    def site(self, board: MemorySources) -> DiscoverySetup:
+        return DiscoverySetup(
             make=lambda: MemoryDiscovery(board.name),
             ttl=30.0,
             lasting=30.0,

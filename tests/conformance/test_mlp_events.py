@@ -18,7 +18,7 @@ from mama_spark.services.malamute_broker.engines import register
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
 from mama_spark.services.malamute_broker.session.broker_events import BrokerEvent, encode
 from mama_spark.services.malamute_broker.session.settings import SessionSettings
-from mama_spark.testing.waiting import PATIENCE
+from mama_spark.testing.waiting import TIMEOUT
 
 from tests.support.mlp import Peer
 
@@ -27,7 +27,7 @@ GATE = threading.Event()
 
 class SluggishEngine(SimpleEngine):
     def flush(self) -> None:
-        assert GATE.wait(PATIENCE)
+        assert GATE.wait(TIMEOUT)
 
 
 class StoredBrokenEngine(SimpleEngine):

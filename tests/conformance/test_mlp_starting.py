@@ -18,7 +18,7 @@ from mama_spark.services.malamute_broker.engines import register
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
 from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.services.malamute_broker.session.streams import stream_opener, stream_table
-from mama_spark.testing.waiting import PATIENCE, until
+from mama_spark.testing.waiting import TIMEOUT, until
 
 from tests.support.mlp import Peer
 
@@ -29,7 +29,7 @@ class GatedEngine(SimpleEngine):
     """Starts when the gate is open."""
 
     def start(self) -> None:
-        assert GATE.wait(PATIENCE)
+        assert GATE.wait(TIMEOUT)
         if self.name.endswith(b"broken"):
             raise ConfigError("no such folder")
 
@@ -202,4 +202,4 @@ def test_stopping_with_an_engine_that_does_not_end_comes_to_an_end(
     GATE.set()
     for thread in threading.enumerate():
         if thread.name == "stream-gated":
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)

@@ -19,7 +19,7 @@ from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Ok, Pong, StreamDeliver
 from mama_spark.services.malamute_broker.broker.client_router import ROUND_OCTETS
 from mama_spark.services.malamute_broker.session.byte_queue import Overflow
-from mama_spark.testing.waiting import PATIENCE, until
+from mama_spark.testing.waiting import TIMEOUT, until
 
 from tests.support.mlp import Peer
 from tests.support.processes import resident_memory
@@ -73,7 +73,7 @@ class Site:
 
         def end() -> None:
             process.kill()
-            process.wait(PATIENCE)
+            process.wait(TIMEOUT)
             assert process.stdout is not None
             process.stdout.close()
 
@@ -90,7 +90,7 @@ class Site:
         return self.peers[-1]
 
     def page(self, path: str) -> bytes:
-        with urllib.request.urlopen(self.metrics_url + path, timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(self.metrics_url + path, timeout=TIMEOUT) as answer:
             found: bytes = answer.read()
         return found
 

@@ -10,7 +10,7 @@ from mama_spark.bridges.nats.discovery import lease
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.bridges.nats.settings import NatsSettings
-from mama_spark.testing.discovery_suite import DiscoverySite, DiscoverySuite
+from mama_spark.testing.discovery_suite import DiscoverySetup, DiscoverySuite
 
 from tests.support.nats_servers import Admin
 
@@ -26,7 +26,7 @@ def die(bridge: DiscoveryBridge) -> None:
 
 class TestNatsDiscovery(DiscoverySuite):
     @pytest.fixture
-    def site(self, nats_server: NatsServer) -> Iterator[DiscoverySite]:
+    def site(self, nats_server: NatsServer) -> Iterator[DiscoverySetup]:
         names = itertools.count()
 
         def make() -> NatsDiscovery:
@@ -41,6 +41,6 @@ class TestNatsDiscovery(DiscoverySuite):
                     at = found["message"]["seq"] + 1
                 admin.api("STREAM.PURGE.MAMA_EVENTS", {"seq": at})
 
-        yield DiscoverySite(make=make, ttl=2.0, lasting=8.0, die=die, lose=lose)
+        yield DiscoverySetup(make=make, ttl=2.0, lasting=8.0, die=die, lose=lose)
         lease.clear()
         POOL.clear()

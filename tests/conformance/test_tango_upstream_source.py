@@ -31,7 +31,7 @@ from mama_spark.tango.types import (
 )
 from mama_spark.testing.waiting import until
 
-from tests.support.tango_processes.servers import BEAT, PATIENCE, DeviceProbe, Event, Failed
+from tests.support.tango_processes.servers import BEAT, TIMEOUT, DeviceProbe, Event, Failed
 
 DEVICE, OTHER = "test/pub/1", "test/pub/2"
 BROKEN = (DevError("Broken", Severity.ERR, "d", "o"),)
@@ -233,7 +233,7 @@ def test_pipe_event(made: Made) -> None:
     """A blob, 3,000 elements, an error; PyTango has no pipes any more, so the frames are looked at"""
     source = made(Attribute("a"))
     source.push_pipe_event(DEVICE, "Pipe", PipeBlob("first"), time=5)
-    with open_device(parse_device(source.address(DEVICE)).sibling(source.admin), timeout=PATIENCE) as admin:
+    with open_device(parse_device(source.address(DEVICE)).sibling(source.admin), timeout=TIMEOUT) as admin:
         info = admin.subscribe(SubscriberInfo(DEVICE, "pipe", EventType.PIPE))
     assert info.topic is not None
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -248,7 +248,7 @@ def test_pipe_event(made: Made) -> None:
         source.push_pipe_event(DEVICE, "Pipe", errors=BROKEN)
         found: list[Decoded] = []
         while not found or not found[-1].errors:
-            assert subscriber.poll(int(PATIENCE * 1000))
+            assert subscriber.poll(int(TIMEOUT * 1000))
             event = decode(subscriber.recv_multipart())
             assert isinstance(event, Decoded)
             found.append(event)

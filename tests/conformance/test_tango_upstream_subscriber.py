@@ -30,12 +30,12 @@ from mama_spark.tango.types import (
 from mama_spark.testing.waiting import until
 
 from tests.support.tango import FAST
-from tests.support.tango_processes.servers import PATIENCE, DeviceProbe, TangoServer
+from tests.support.tango_processes.servers import TIMEOUT, DeviceProbe, TangoServer
 
 
 @pytest.fixture
 def subscriber() -> Iterator[TangoSubscriber]:
-    with TangoSubscriber(timeouts=FAST, timeout=PATIENCE) as opened:
+    with TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as opened:
         yield opened
 
 
@@ -238,7 +238,7 @@ def test_dev_restart_goes_on_with_events(own_lab: TangoServer, subscriber: Tango
     interface, callback = Callback(), Callback()
     subscriber.subscribe(own_lab.address(), None, "intr_change", callback=interface)
     subscriber.subscribe(own_lab.address(), "long", callback=callback)
-    with open_device(parse_device(own_lab.address()).sibling(own_lab.admin), timeout=PATIENCE) as admin:
+    with open_device(parse_device(own_lab.address()).sibling(own_lab.admin), timeout=TIMEOUT) as admin:
         admin.command("DevRestart", own_lab.devices[0])
     until(lambda: callback.told()[-1] == 7, lambda: own_lab.push("long", 7))
     assert [n.kind for n in interface.events] == [SubscriptionEventKind.INITIAL]

@@ -38,7 +38,7 @@ from mama_spark.testing.waiting import until
 from tests.support.tango import FAST
 from tests.support.tango_processes.servers import (
     BEAT,
-    PATIENCE,
+    TIMEOUT,
     DeviceProbe,
     Failed,
     TangoDatabase,
@@ -51,7 +51,7 @@ DEVICE = "test/pub/1"
 
 @pytest.fixture
 def subscriber() -> Iterator[TangoSubscriber]:
-    with TangoSubscriber(timeouts=FAST, timeout=PATIENCE) as opened:
+    with TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as opened:
         yield opened
 
 
@@ -98,7 +98,7 @@ def test_event_lock(lab_with_database: TangoServer, subscriber: TangoSubscriber,
     taken, server = ReceivedEvents(subscriber), lab_with_database
     with DeviceProbe(tmp_path / "probe", tango_host=server.host) as probe:
         probe.call("lock", device=server.address())
-        with open_device(server.address(), timeout=PATIENCE) as device, pytest.raises(DevFailed) as caught:
+        with open_device(server.address(), timeout=TIMEOUT) as device, pytest.raises(DevFailed) as caught:
             device.command("Echo", "locked out")
         assert caught.value.reason == "API_DeviceLocked"
         subscriber.subscribe(server.address(), "long")
@@ -156,7 +156,7 @@ def test_subscribe_change_event_from_user_thread(lab: TangoServer, subscriber: T
         )
     )
     thread.start()
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT)
     until(lambda: len(callers) > 2, lambda: lab.push("long", 1))
     assert set(callers) == {"tango-callbacks"}
 
@@ -271,7 +271,7 @@ def test_events_enabled_by_kwords(probe: DeviceProbe) -> None:
     }
     device = Device(DEVICE, [Attribute(name, **{**off, **more}) for name, (_, more) in kwords.items()])
     with TangoEventSource([device], "127.0.0.1", heartbeat_period=BEAT) as source:
-        admin = open_device(parse_device(source.address(DEVICE)).sibling(source.admin), timeout=PATIENCE)
+        admin = open_device(parse_device(source.address(DEVICE)).sibling(source.admin), timeout=TIMEOUT)
         with admin:
             for name, (own, _) in kwords.items():
                 assert probe.subscribe(source.address(DEVICE), name, own.wire_name)

@@ -13,7 +13,7 @@ from mama_spark.bridges.malamute import MalamuteBridge, MalamuteSettings
 from mama_spark.bridges.malamute.pool import KNOWN_FOR, POOL, MalamutePool
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.message import MessageBatch
-from mama_spark.testing.bridge_suite import PATIENCE, publish
+from mama_spark.testing.bridge_suite import TIMEOUT, publish
 from mama_spark.testing.waiting import eventually
 
 from tests.support.plain_broker import CLOSE, OPEN, WRITE, PlainBroker
@@ -83,10 +83,10 @@ def test_a_connection_with_answers_under_way_is_closed_not_kept(plain: PlainBrok
 def test_idle_connections_are_closed_after_their_time(plain: PlainBroker) -> None:
     now = [0.0]
     pool = MalamutePool(clock=lambda: now[0])
-    connection = pool.lease(ConnectionSettings((plain.url,)), PATIENCE)
+    connection = pool.lease(ConnectionSettings((plain.url,)), TIMEOUT)
     pool.give_back(connection)
     now[0] = IDLE - 1
-    assert pool.lease(ConnectionSettings((plain.url,)), PATIENCE) is connection
+    assert pool.lease(ConnectionSettings((plain.url,)), TIMEOUT) is connection
     pool.give_back(connection)
     now[0] = 2 * IDLE
     pool.sweep()

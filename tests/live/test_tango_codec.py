@@ -32,7 +32,7 @@ from mama_spark.tango.types import (
     ValueKind,
 )
 
-from tests.support.tango_processes.servers import PATIENCE, DeviceProbe, TangoServer
+from tests.support.tango_processes.servers import TIMEOUT, DeviceProbe, TangoServer
 
 TYPES = {
     "boolean": DataType.BOOLEAN, "short": DataType.SHORT, "long": DataType.LONG, "long64": DataType.LONG64,
@@ -89,7 +89,7 @@ class Wire:
         request.ulong(0)
         octets = bytearray(request.getvalue())
         octets[8:12] = (len(octets) - 12).to_bytes(4, "little")
-        with socket.create_connection(("127.0.0.1", self.server.port), PATIENCE) as connection:
+        with socket.create_connection(("127.0.0.1", self.server.port), TIMEOUT) as connection:
             connection.sendall(octets)
             head = _exactly(connection, 12)
             body = _exactly(connection, int.from_bytes(head[8:12], "little"))
@@ -104,7 +104,7 @@ class Wire:
 
     def until(self, wanted: Callable[[Event], Any], act: Callable[[], Any]) -> Event:
         """Repeat ``act`` until such an event came; every frame that comes must be one, or no event at all."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while time.monotonic() < deadline:
             act()
             while self.socket.poll(50):

@@ -28,7 +28,7 @@ from tests.support.tango_processes.recorder import (
     every_event_is_accounted_for,
     settings,
 )
-from tests.support.tango_processes.servers import PATIENCE, PATIENT, TangoServer
+from tests.support.tango_processes.servers import TIMEOUT, PATIENT, TangoServer
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ STATE = encode_one(RecordKind.STATE, 1, [b"t", b"", b"", b"{"])
 
 @pytest.mark.spec("TG-09", "TG-19")
 def test_the_received_frames_stand_in_the_log_unchanged(log: RecorderLog, lab: TangoServer) -> None:
-    with RecorderThread(log.options, settings(lab)), TangoSubscriber(timeouts=PATIENT, timeout=PATIENCE) as other:
+    with RecorderThread(log.options, settings(lab)), TangoSubscriber(timeouts=PATIENT, timeout=TIMEOUT) as other:
         other.subscribe(lab.address(), "double", "change")
         log.push_until(lab, 2)
         lab.push("double", -1.0)  # several of ``push_until`` may be on their way; behind this one is nothing
@@ -58,7 +58,7 @@ def test_the_received_frames_stand_in_the_log_unchanged(log: RecorderLog, lab: T
         until(lambda: len([c for c in log.counters("double") if c > last]) >= 20)
         seen: list[SubscriptionEvent] = []
         while not seen or seen[-1].ctr < last + 20:
-            more = other.take(10_000, PATIENCE)
+            more = other.take(10_000, TIMEOUT)
             assert more, "not all that the recorder was told came here, too"
             seen += more
     assert [r.frames for r in log.records(RecordKind.EVENT) if r.ctr > last] == [

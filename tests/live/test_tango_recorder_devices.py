@@ -13,7 +13,7 @@ from mama_spark.testing.waiting import until
 
 from tests.support.restartable_broker import RestartableNatsServer
 from tests.support.tango_processes.recorder import RecorderLog, RecorderThread, accounted, consecutive, settings
-from tests.support.tango_processes.servers import PATIENCE, TangoDatabase, TangoServer, free_port
+from tests.support.tango_processes.servers import TIMEOUT, TangoDatabase, TangoServer, free_port
 
 DEVICES = ("names/lab/1", "names/lab/2", "other/lab/1")
 
@@ -29,7 +29,7 @@ def test_patterns_are_the_devices_of_the_database_also_later(
         return TangoServer(tmp_path / instance, devices, database=tango_database, instance=instance)
 
     def names(pattern: str) -> set[str]:
-        return device_names(host, pattern, PATIENCE)
+        return device_names(host, pattern, TIMEOUT)
 
     with (
         RestartableNatsServer(nats_server) as room,
@@ -65,4 +65,4 @@ def test_patterns_are_the_devices_of_the_database_also_later(
         assert not any(name.startswith("dserver/") for name in names("*/*/*"))
         assert names("dserver/lab/names") == {"dserver/lab/names"}
     with pytest.raises(MamaError):
-        device_names(f"127.0.0.1:{free_port()}", "*/*/*", PATIENCE)
+        device_names(f"127.0.0.1:{free_port()}", "*/*/*", TIMEOUT)

@@ -28,7 +28,7 @@ from tests.support.tango_processes.recorder import (
     settings,
     words,
 )
-from tests.support.tango_processes.servers import PATIENCE, TangoServer
+from tests.support.tango_processes.servers import TIMEOUT, TangoServer
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_a_recorder_that_must_end_while_the_log_is_away_says_what_is_not_stored(
                 lab.push("double", 2.0)
         finally:
             stop.set()
-        assert code.result(PATIENCE) == 1
+        assert code.result(TIMEOUT) == 1
     assert " 0 waiting" not in capsys.readouterr().out.splitlines()[-1]
 
 

@@ -27,15 +27,15 @@ from mama_spark.tango.idl.negotiation import Confirmation, SubscriberInfo
 from mama_spark.tango.types import DevState, Encoded, EventType, Quality
 from mama_spark.testing.waiting import until
 
-from tests.support.tango_processes.servers import PATIENCE, DeviceProbe, TangoDatabase, TangoServer, free_port
+from tests.support.tango_processes.servers import TIMEOUT, DeviceProbe, TangoDatabase, TangoServer, free_port
 
 
 def admin_of(server: TangoServer) -> DeviceProxy:
-    return open_device(parse_device(server.address()).sibling(server.admin), timeout=PATIENCE)
+    return open_device(parse_device(server.address()).sibling(server.admin), timeout=TIMEOUT)
 
 
 def opened(server: TangoServer) -> DeviceProxy:
-    return open_device(server.address(), timeout=PATIENCE)
+    return open_device(server.address(), timeout=TIMEOUT)
 
 
 # --- what real servers say -----------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def test_real_servers_understand_every_version_and_order(lab: TangoServer, minor
     request = GiopRequest(minor, little, id=7, key=lab.devices[0].encode(), operation="command_inout_4")
     data = messages.encode(request, lambda writer: write_command(writer, Call("Echo", STRING, "text")))
     assembler = MessageAssembler()
-    with socket.create_connection(("127.0.0.1", lab.port), PATIENCE) as connection:
+    with socket.create_connection(("127.0.0.1", lab.port), TIMEOUT) as connection:
         connection.sendall(data)
         while (found := assembler.next_message()) is None:
             assembler.feed(connection.recv(65536))
@@ -203,23 +203,23 @@ def test_objects_and_operations_that_are_not_there_are_told_apart(lab: TangoServ
 @pytest.mark.spec("TG-21", "TG-30")
 def test_the_database_says_which_devices_there_are_and_which_run(tango_database: TangoDatabase, tmp_path: Path) -> None:
     with pytest.raises(DevFailed, match="DB_DeviceNotDefined"):
-        reference_of(parse_device("no/such/device", tango_database.host), timeout=PATIENCE)
+        reference_of(parse_device("no/such/device", tango_database.host), timeout=TIMEOUT)
     device = "test/own/1"
     with TangoServer(tmp_path / "server", [device], database=tango_database, instance="own") as server:
         name = parse_device(device, tango_database.host)
-        first = reference_of(name, timeout=PATIENCE)
+        first = reference_of(name, timeout=TIMEOUT)
         assert first.addresses == (Address("127.0.0.1", server.port),)
-        with open_device("sys/database/2", tango_host=tango_database.host, timeout=PATIENCE) as found:
+        with open_device("sys/database/2", tango_host=tango_database.host, timeout=TIMEOUT) as found:
             assert found.import_device(device).exported
             assert found.import_device(device).server == "Lab/own"
         server.kill()  # what it had exported stays there
         with pytest.raises(ServerAway):
-            open_device(name, timeout=PATIENCE)
+            open_device(name, timeout=TIMEOUT)
         server.start()
-        open_device(name, timeout=PATIENCE).close()
+        open_device(name, timeout=TIMEOUT).close()
         server.stop()  # in order: it tells the database
         with pytest.raises(DeviceAway, match="API_DeviceNotExported"):
-            open_device(name, timeout=PATIENCE)
+            open_device(name, timeout=TIMEOUT)
 
 
 # --- servers that come and go --------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ def test_a_server_that_stands_still_costs_no_more_than_the_deadline_and_its_late
         began = time.monotonic()
         with pytest.raises(CallLost, match=r"within 0\.2 s"):
             device.command("Echo", "late", timeout=0.2)
-        assert time.monotonic() - began < PATIENCE
+        assert time.monotonic() - began < TIMEOUT
         assert not device.connection.closed
         own_lab.resume()
         assert device.command("Echo", "next") == "next"
@@ -297,7 +297,7 @@ class Scripted:
 
     def __exit__(self, *_: object) -> None:
         self._done.set()
-        self._thread.join(PATIENCE)
+        self._thread.join(TIMEOUT)
         self._listener.close()
 
     def _run(self) -> None:
@@ -307,7 +307,7 @@ class Scripted:
             except TimeoutError:
                 continue
             with connection:
-                connection.settimeout(PATIENCE)
+                connection.settimeout(TIMEOUT)
                 assembler = MessageAssembler()
 
                 def request(
@@ -330,7 +330,7 @@ class Scripted:
 
     def hold(self) -> None:
         """Until the test is over."""
-        self._done.wait(PATIENCE)
+        self._done.wait(TIMEOUT)
 
 
 def ok(request: GiopRequest, more: int = 0) -> bytes:
@@ -365,17 +365,17 @@ def sending(data: Callable[[GiopRequest], bytes]) -> Fault:
 
 BROKEN: dict[str, tuple[type[MamaError], float, Fault]] = {
     "never answers": (CallLost, 0.2, lambda connection, request, scripted: scripted.hold()),
-    "closes after the request": (CallLost, PATIENCE, sending(lambda request: b"")),
-    "says that it closes": (ServerAway, PATIENCE, closing),
-    "sends half of a reply": (CallLost, PATIENCE, sending(lambda request: ok(request)[:20])),
+    "closes after the request": (CallLost, TIMEOUT, sending(lambda request: b"")),
+    "says that it closes": (ServerAway, TIMEOUT, closing),
+    "sends half of a reply": (CallLost, TIMEOUT, sending(lambda request: ok(request)[:20])),
     "sends half of a reply and waits": (CallLost, 0.2, halting),
-    "speaks something else": (BadReply, PATIENCE, sending(lambda request: b"HTTP/1.1 400 Bad Request\r\n")),
-    "could not read it": (BadReply, PATIENCE, sending(lambda request: messages.encode(messages.MessageError()))),
-    "answers what nobody asked": (BadReply, PATIENCE, sending(lambda request: ok(request, 1))),
-    "asks itself": (BadReply, PATIENCE, sending(messages.encode)),
-    "answers another kind": (BadReply, PATIENCE, sending(lambda r: messages.encode(messages.LocateReply(id=r.id)))),
-    "announces gigabytes": (BadReply, PATIENCE, sending(lambda request: b"GIOP\1\2\1\1\xff\xff\xff\x7f")),
-    "throws what no device throws": (BadReply, PATIENCE, throwing),
+    "speaks something else": (BadReply, TIMEOUT, sending(lambda request: b"HTTP/1.1 400 Bad Request\r\n")),
+    "could not read it": (BadReply, TIMEOUT, sending(lambda request: messages.encode(messages.MessageError()))),
+    "answers what nobody asked": (BadReply, TIMEOUT, sending(lambda request: ok(request, 1))),
+    "asks itself": (BadReply, TIMEOUT, sending(messages.encode)),
+    "answers another kind": (BadReply, TIMEOUT, sending(lambda r: messages.encode(messages.LocateReply(id=r.id)))),
+    "announces gigabytes": (BadReply, TIMEOUT, sending(lambda request: b"GIOP\1\2\1\1\xff\xff\xff\x7f")),
+    "throws what no device throws": (BadReply, TIMEOUT, throwing),
 }
 
 
@@ -396,17 +396,17 @@ def test_a_server_that_misbehaves_costs_one_call_and_a_clear_error(name: str) ->
 
 def test_a_result_that_is_none_is_a_bad_reply() -> None:
     scripted = Scripted(lambda connection, request: connection.sendall(ok(request())))
-    with scripted, RpcConnection([scripted.address], timeout=PATIENCE) as connection, pytest.raises(BadReply):
+    with scripted, RpcConnection([scripted.address], timeout=TIMEOUT) as connection, pytest.raises(BadReply):
         DeviceProxy(connection, b"x").adm_name()
 
 
 def test_a_connection_that_the_server_closed_while_it_was_silent_is_seen_before_the_call() -> None:
     """omniORB closes connections after three minutes of silence."""
     scripted = Scripted(lambda connection, _: connection.sendall(messages.encode(messages.CloseConnection())))
-    with scripted, RpcConnection([scripted.address], timeout=PATIENCE) as connection:
+    with scripted, RpcConnection([scripted.address], timeout=TIMEOUT) as connection:
         found = connection._socket
         assert found is not None
-        found.settimeout(PATIENCE)
+        found.settimeout(TIMEOUT)
         while found.recv(1, socket.MSG_PEEK):
             found.recv(1)
         with pytest.raises(ServerAway) as caught:
@@ -428,7 +428,7 @@ def test_a_device_that_moved_within_its_server_is_followed() -> None:
             here = Address("127.0.0.1", connection.getsockname()[1])
             connection.sendall(forward(got, Reference((here,), b"new")))
 
-    with Scripted(script) as scripted, RpcConnection([scripted.address], timeout=PATIENCE) as connection:
+    with Scripted(script) as scripted, RpcConnection([scripted.address], timeout=TIMEOUT) as connection:
         device = DeviceProxy(connection, b"old")
         device.ping()
         device.ping()
@@ -444,7 +444,7 @@ def test_a_device_that_moves_for_ever_or_away_is_told(key: bytes, kind: type[Mam
 
     with (
         Scripted(script) as scripted,
-        RpcConnection([scripted.address], timeout=PATIENCE) as connection,
+        RpcConnection([scripted.address], timeout=TIMEOUT) as connection,
         pytest.raises(kind),
     ):
         DeviceProxy(connection, key).ping()
@@ -460,15 +460,15 @@ def test_a_call_waits_for_other_threads_no_longer_than_its_deadline_and_close_wa
 
     with (
         Scripted(script) as scripted,
-        RpcConnection([scripted.address], timeout=PATIENCE) as connection,
+        RpcConnection([scripted.address], timeout=TIMEOUT) as connection,
         ThreadPoolExecutor(1) as pool,
     ):
         waiting = pool.submit(DeviceProxy(connection, b"x").ping)
-        assert came.wait(PATIENCE)
+        assert came.wait(TIMEOUT)
         with pytest.raises(ServerAway, match="calls of other threads"):
             DeviceProxy(connection, b"x").ping(timeout=0.05)
         connection.close()
-        assert isinstance(waiting.exception(PATIENCE), CallLost)
+        assert isinstance(waiting.exception(TIMEOUT), CallLost)
 
 
 @pytest.mark.spec("TG-33")
@@ -477,12 +477,12 @@ def test_addresses_are_tried_in_turn_and_nobody_at_any_is_an_error() -> None:
     nobody = Address("127.0.0.1", free_port())
     with (
         Scripted(lambda connection, request: connection.sendall(ok(request()))) as scripted,
-        RpcConnection([nobody, scripted.address], timeout=PATIENCE) as connection,
+        RpcConnection([nobody, scripted.address], timeout=TIMEOUT) as connection,
     ):
         DeviceProxy(connection, b"x").ping()
     with pytest.raises(ServerAway, match=str(nobody.port)):
-        RpcConnection([nobody], timeout=PATIENCE).open()
+        RpcConnection([nobody], timeout=TIMEOUT).open()
     with pytest.raises(ServerAway):
-        RpcConnection([Address("a" * 70 + ".example", 1)], timeout=PATIENCE).open()
+        RpcConnection([Address("a" * 70 + ".example", 1)], timeout=TIMEOUT).open()
     with pytest.raises(ServerAway, match="not connected"):
         DeviceProxy(RpcConnection([nobody]), b"x").ping()

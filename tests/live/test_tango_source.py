@@ -34,7 +34,7 @@ from mama_spark.tango.types import (
 )
 from mama_spark.testing.waiting import until
 
-from tests.support.tango_processes.servers import BEAT, PATIENCE, PATIENT, DeviceProbe, Failed, free_port
+from tests.support.tango_processes.servers import BEAT, TIMEOUT, PATIENT, DeviceProbe, Failed, free_port
 
 DEVICE = "test/pub/1"
 CALENDAR = 1_700_000_000_123_456_789  # nanoseconds
@@ -264,7 +264,7 @@ def test_a_client_listens_when_its_subscription_has_reached_the_socket(probe: De
     """And no more when it is gone; what else comes there is nothing."""
     place = (DEVICE, "a", EventType.CHANGE)
     with source_of(Attribute("a")) as source:
-        with open_device(parse_device(source.address(DEVICE)).sibling(source.admin), timeout=PATIENCE) as admin:
+        with open_device(parse_device(source.address(DEVICE)).sibling(source.admin), timeout=TIMEOUT) as admin:
             topic = admin.subscribe(SubscriberInfo(DEVICE, "a", EventType.CHANGE)).topic
         assert topic is not None
         assert source.subscribed(DEVICE, "a")
@@ -396,7 +396,7 @@ def test_our_own_subscriber_gets_the_same() -> None:
     """Both ends are ours"""
     taken: list[SubscriptionEvent] = []
     attributes = [Attribute("a"), Attribute("spec", DataType.LONG, Format.SPECTRUM)]
-    with source_of(*attributes) as source, TangoSubscriber(timeouts=PATIENT, timeout=PATIENCE) as subscriber:
+    with source_of(*attributes) as source, TangoSubscriber(timeouts=PATIENT, timeout=TIMEOUT) as subscriber:
         address = source.address(DEVICE)
         values: dict[str, tuple[Any, Any]] = {"a": (-1.0, 2.5), "spec": ([], [1, 2, 3])}
         for name, (sign, _) in values.items():

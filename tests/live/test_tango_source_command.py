@@ -45,7 +45,7 @@ from mama_spark.testing.waiting import eventually, until
 from tests.support.nats_servers import Admin
 from tests.support.restartable_broker import RestartableMalamuteBroker
 from tests.support.tango import FAST
-from tests.support.tango_processes.servers import BEAT, PATIENCE, DeviceProbe, Failed, free_port
+from tests.support.tango_processes.servers import BEAT, TIMEOUT, DeviceProbe, Failed, free_port
 
 DEVICE = "lab/cell/1"
 ADMIN, CHANGES = "dserver/mama/source", ("temperature", "CHANGE")
@@ -100,7 +100,7 @@ class Command:
     def end(self) -> int:
         """Its exit code."""
         self._stop.set()
-        return self._ended.result(PATIENCE)
+        return self._ended.result(TIMEOUT)
 
     @property
     def address(self) -> str:
@@ -127,14 +127,14 @@ class CommandProcess:
         """Its exit code."""
         assert self._process is not None
         self._process.send_signal(how)
-        return self._process.wait(PATIENCE)
+        return self._process.wait(TIMEOUT)
 
 
 @pytest.fixture
 def log(nats_server: NatsServer) -> Iterator[RecordLog]:
     with Admin(nats_server.url) as admin:
         admin.create_stream("TANGO", ["tango.>"])
-    bridge = log_bridge(SubscribeOptions.parse({"url": nats_server.url, "stream": "TANGO"}), PATIENCE)
+    bridge = log_bridge(SubscribeOptions.parse({"url": nats_server.url, "stream": "TANGO"}), TIMEOUT)
     bridge.open()
     yield bridge.log("TANGO")
     bridge.close()
@@ -183,13 +183,13 @@ class Listener:
     """A client that asks for changes of the temperature, and listens to them some time after it was answered."""
 
     def __init__(self, command: Command, after: float = 0.0) -> None:
-        with open_device(parse_device(command.address).sibling(ADMIN), timeout=PATIENCE) as admin:
+        with open_device(parse_device(command.address).sibling(ADMIN), timeout=TIMEOUT) as admin:
             told = admin.subscribe(SubscriberInfo(DEVICE, "temperature", EventType.CHANGE))
         assert told.topic is not None
         time.sleep(after)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.SUB)
-        self._socket.setsockopt(zmq.RCVTIMEO, int(PATIENCE * 1000))
+        self._socket.setsockopt(zmq.RCVTIMEO, int(TIMEOUT * 1000))
         self._socket.setsockopt(zmq.SUBSCRIBE, told.topic.encode())
         self._socket.connect(told.endpoints[0].event)
         self._last = 0
@@ -286,7 +286,7 @@ def test_a_restart_goes_on_where_it_was_and_sends_nothing_twice(
     append(log, [0.0])
     process.start()
     events: list[SubscriptionEvent] = []
-    with TangoSubscriber(timeouts=FAST, timeout=PATIENCE) as subscriber:
+    with TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as subscriber:
 
         def values(kind: SubscriptionEventKind = SubscriptionEventKind.EVENT) -> list[float]:
             events.extend(subscriber.take())
@@ -301,7 +301,7 @@ def test_a_restart_goes_on_where_it_was_and_sends_nothing_twice(
         until(lambda: listening(command) == 1)
         process.end(signal.SIGKILL)
         append(log, sent[3:6])
-        process.start("--hold", str(PATIENCE))
+        process.start("--hold", str(TIMEOUT))
         until(lambda: values()[-1] == sent[5])
         append(log, sent[6:])
         until(lambda: values()[-1] == sent[6])
@@ -323,10 +323,10 @@ def test_after_a_restart_what_is_new_waits_until_all_subscriptions_have_reached_
         until(lambda: listening(command) == 2)
         command.end()
     append(log, sent)
-    command.start("--hold", str(PATIENCE))
+    command.start("--hold", str(TIMEOUT))
     with Listener(command) as one, Listener(command, after=0.3) as two:
         assert [one.value() for _ in sent] == [two.value() for _ in sent] == sent
-    assert f"waiting up to {PATIENCE:g} s for 2 subscriptions to come back" in "".join(command.lines)
+    assert f"waiting up to {TIMEOUT:g} s for 2 subscriptions to come back" in "".join(command.lines)
 
 
 def test_who_was_waited_for_when_it_ended_is_waited_for_again(log: RecordLog, command: Command) -> None:
@@ -335,12 +335,12 @@ def test_who_was_waited_for_when_it_ended_is_waited_for_again(log: RecordLog, co
     with Listener(command):
         until(lambda: listening(command) == 1)
         command.end()
-    command.start("--hold", str(PATIENCE))
+    command.start("--hold", str(TIMEOUT))
     command.wait_line("for 1 subscriptions to come back")
     assert command.end() == 0
     assert listening(command) == 1
     append(log, [4.0])
-    command.start("--hold", str(PATIENCE))
+    command.start("--hold", str(TIMEOUT))
     with Listener(command) as one:
         assert one.value() == 4.0
 
@@ -418,9 +418,9 @@ def test_a_durable_stream_of_malamute_is_served_over_restarts_of_both(tmp_path: 
         options = log_options(room.options("TANGO"))
         writer = ResilientPublisher(lambda: publisher_bridge(options))  # streams are made by who writes
         assert writer.write(rows([1.0]))
-        assert writer.drain(PATIENCE)
+        assert writer.drain(TIMEOUT)
         writer.close()
-        bridge = log_bridge(SubscribeOptions.parse(room.options("TANGO")), PATIENCE)
+        bridge = log_bridge(SubscribeOptions.parse(room.options("TANGO")), TIMEOUT)
         bridge.open()
         log = bridge.log("TANGO")
         command = Command(tmp_path, f"{room.url}/TANGO")

@@ -26,7 +26,7 @@ from mama_spark.tango.types import EventType, Format
 from mama_spark.testing.waiting import until
 
 from tests.support.examples import FULL
-from tests.support.tango_processes.servers import BEAT, PATIENCE, DeviceProbe, Event
+from tests.support.tango_processes.servers import BEAT, TIMEOUT, DeviceProbe, Event
 from tests.support.tango_processes.source_process import SourceProcess
 
 DEVICE, ADMIN = "test/pub/1", "dserver/mama/source"
@@ -44,7 +44,7 @@ def errors_in(events: list[Event]) -> list[str]:
 
 
 def admin_of(source: TangoEventSource) -> Remote:
-    return open_device(parse_device(source.address(DEVICE)).sibling(source.admin), timeout=PATIENCE)
+    return open_device(parse_device(source.address(DEVICE)).sibling(source.admin), timeout=TIMEOUT)
 
 
 def still_serves(source: TangoEventSource, probe: DeviceProbe) -> None:
@@ -197,7 +197,7 @@ def test_real_clients_confirm_in_time(tmp_path: Path, probe: DeviceProbe) -> Non
         number = probe.subscribe(source.address, "level", "change")
         until(lambda: len(probe.events(number)) > 1, lambda: source.push("level", 1.0))
         began = time.monotonic()
-        until(lambda: time.monotonic() - began > 660, patience=900)
+        until(lambda: time.monotonic() - began > 660, timeout=900)
         assert errors_in(probe.events(number)) == []
         before = len(probe.events(number))
         assert source.push("level", 2.0) == 1
@@ -251,7 +251,7 @@ def test_hostile_octets_harm_nobody(source: TangoEventSource, probe: DeviceProbe
     rng, calls, sent, connections = random.Random(SEED), _calls(), 0, 400 if FULL else 60
     with admin_of(source) as bystander:
         for _ in range(connections):
-            with socket.create_connection(("127.0.0.1", source.port), PATIENCE) as hostile:
+            with socket.create_connection(("127.0.0.1", source.port), TIMEOUT) as hostile:
                 try:
                     for _ in range(10):
                         hostile.sendall(_mutated(rng, calls))
@@ -272,7 +272,7 @@ def test_what_is_no_giop_is_told_so_and_ended(source: TangoEventSource) -> None:
         b"GIOP\x01\x02\x01\x00\xff\xff\xff\x7f",
         b"GIOP\x09\x00\x01\x00" + bytes(4),
     ):
-        with socket.create_connection(("127.0.0.1", source.port), PATIENCE) as client:
+        with socket.create_connection(("127.0.0.1", source.port), TIMEOUT) as client:
             client.sendall(nonsense)
             answer = b""
             while more := client.recv(100):
@@ -291,7 +291,7 @@ def test_who_sends_nonsense_and_does_not_read_fills_no_memory(probe: DeviceProbe
             messages.GiopRequest(2, id=1, key=DEVICE.encode(), operation="read_attributes_5"),
             lambda writer: write_reading(writer, ReadCall(("wide",))),
         )
-        with socket.create_connection(("127.0.0.1", source.port), PATIENCE) as hostile:
+        with socket.create_connection(("127.0.0.1", source.port), TIMEOUT) as hostile:
             hostile.sendall(body * 8 + b"GET / HTTP/1.1\r\n\r\n")
             service = source._server._giop_server
             assert service is not None
@@ -305,7 +305,7 @@ def test_who_sends_nonsense_and_does_not_read_fills_no_memory(probe: DeviceProbe
 
 
 def test_many_idle_connections_leave_room_for_the_next(source: TangoEventSource, probe: DeviceProbe) -> None:
-    idle = [socket.create_connection(("127.0.0.1", source.port), PATIENCE) for _ in range(200)]
+    idle = [socket.create_connection(("127.0.0.1", source.port), TIMEOUT) for _ in range(200)]
     try:
         for half in idle[::2]:
             half.sendall(_calls()[1][:30])

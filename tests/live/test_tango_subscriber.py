@@ -31,7 +31,7 @@ from mama_spark.tango.types import (
 from mama_spark.testing.waiting import until
 
 from tests.support.tango import DeviceServers
-from tests.support.tango_processes.servers import PATIENCE, PATIENT, DeviceProbe, TangoServer
+from tests.support.tango_processes.servers import TIMEOUT, PATIENT, DeviceProbe, TangoServer
 
 SAMPLES: dict[str, list[Any]] = {
     "boolean": [True, False], "short": [-32768, 32767], "long": [-(2**31), 7], "long64": [-(2**63), 2**63 - 1],
@@ -299,7 +299,7 @@ def test_full_names_with_the_attribute_and_the_variable_of_the_database_are_unde
 ) -> None:
     (device,) = lab_with_database.devices
     monkeypatch.setenv("TANGO_HOST", lab_with_database.host)
-    with TangoSubscriber(timeouts=PATIENT, timeout=PATIENCE) as subscriber:
+    with TangoSubscriber(timeouts=PATIENT, timeout=TIMEOUT) as subscriber:
         found = [
             subscriber.subscribe(f"{lab_with_database.address()}/double"),
             subscriber.subscribe(f"{device.upper()}/Double"),
@@ -403,7 +403,7 @@ def test_one_of_two_subscriptions_to_the_same_event_can_end(lab: TangoServer, su
     taker.until(lambda n: 5.0 in numbers([x for x in n if x.kind is SubscriptionEventKind.EVENT]))
     assert taker.of(one) == []
     two.unsubscribe()
-    assert subscriber._consumer._receiver.wait(PATIENCE)
+    assert subscriber._consumer._receiver.wait(TIMEOUT)
     other = subscriber.subscribe(lab.address(), "long", mode=SubMode.SYNC)
     lab.push("double", 6.0)
     taker.events.clear()
@@ -439,7 +439,7 @@ def test_many_threads_subscribe_at_once(lab: TangoServer, subscriber: TangoSubsc
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
     assert {s.attribute for s in made} == set(names)
     taker = Taker(subscriber)
     taker.more()

@@ -36,7 +36,7 @@ from mama_spark.tango.types import DevState, EventType
 from mama_spark.testing.waiting import until
 
 from tests.support.tango import FAST
-from tests.support.tango_processes.servers import PATIENCE, PATIENT, TangoDatabase, TangoServer, free_port
+from tests.support.tango_processes.servers import TIMEOUT, PATIENT, TangoDatabase, TangoServer, free_port
 from tests.support.tango_processes.source_process import SourceProcess
 
 DEVICE = "test/pub/1"
@@ -110,7 +110,7 @@ def test_a_restarted_server_is_found_again_with_one_value_and_a_restart(
     database = request.getfixturevalue("tango_database") if kind == "database" else None
     with (
         own(tmp_path, database) as server,
-        TangoSubscriber(timeouts=FAST, timeout=PATIENCE, report_availability=True) as subscriber,
+        TangoSubscriber(timeouts=FAST, timeout=TIMEOUT, report_availability=True) as subscriber,
     ):
         watch = Watch(subscriber)
         subscription = subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC)
@@ -141,7 +141,7 @@ def test_a_restarted_server_with_fixed_ports_is_told_by_its_counter(tmp_path: Pa
     ports = {f"TANGO_ZMQ_{name}_PORT": str(free_port()) for name in ("HEARTBEAT", "EVENT")}
     with (
         TangoServer(tmp_path / "server", environment=ports) as server,
-        TangoSubscriber(timeouts=FAST, timeout=PATIENCE) as subscriber,
+        TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as subscriber,
     ):
         watch = Watch(subscriber)
         subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC)
@@ -162,7 +162,7 @@ def test_a_restarted_server_with_fixed_ports_is_told_by_its_counter(tmp_path: Pa
 @pytest.mark.spec("TG-40", "TG-41", "TG-46")
 def test_a_device_that_moved_to_another_server_is_found_there(tango_database: TangoDatabase, tmp_path: Path) -> None:
     """What Tango's own clients before 9.5 never did; that counters begin anew is told."""
-    with TangoSubscriber(timeouts=FAST, timeout=PATIENCE) as subscriber:
+    with TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as subscriber:
         watch = Watch(subscriber)
         with own(tmp_path, tango_database, "one") as server:
             subscription = subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC)
@@ -194,7 +194,7 @@ def test_a_stopped_server_is_missed_and_goes_on_where_it_was(tmp_path: Path) -> 
         assert long.state in (SubscriptionState.HEARTBEAT_LOST, SubscriptionState.RECONNECTING)
         server.resume()
         watch.wait(SubscriptionEventKind.ONLINE, 2)
-        assert subscriber._consumer._receiver.wait(PATIENCE)
+        assert subscriber._consumer._receiver.wait(TIMEOUT)
         # connected anew or not: what comes through for the one, subscribed behind the other, comes for both
         watch.begin(short, lambda value: server.push("short", value))
         server.call("burst", attribute="long", first=0, count=10)
@@ -217,7 +217,7 @@ def test_a_subscriber_that_stood_still_itself_misses_nobody_who_was_there(monkey
     times = Timeouts(check=0.02, heartbeat=500.0)
     with TangoEventSource([Device(DEVICE, [Attribute("level")])], "127.0.0.1", heartbeat_period=0.5) as source:
         monkeypatch.setattr("mama_spark.tango.client.event_consumer.time", clock)
-        with TangoSubscriber(timeouts=times, timeout=PATIENCE, report_availability=True) as subscriber:
+        with TangoSubscriber(timeouts=times, timeout=TIMEOUT, report_availability=True) as subscriber:
 
             def beat() -> float:
                 (channel,) = subscriber._consumer._machine._channels.values()
@@ -237,7 +237,7 @@ def test_a_subscriber_that_stood_still_itself_misses_nobody_who_was_there(monkey
 
 
 def test_one_server_that_is_away_does_not_hold_up_another_one(own_lab: TangoServer, lab: TangoServer) -> None:
-    with TangoSubscriber(timeouts=FAST, timeout=PATIENCE) as subscriber:
+    with TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as subscriber:
         watch = Watch(subscriber)
         away = subscriber.subscribe(own_lab.address(), "long")
         there = subscriber.subscribe(lab.address(), "long")
@@ -261,7 +261,7 @@ def test_one_server_that_is_away_does_not_hold_up_another_one(own_lab: TangoServ
 def test_a_server_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
     """No exception, an error each period, and connected when it comes."""
     server = TangoServer(tmp_path / "server", port=free_port())
-    with TangoSubscriber(timeouts=FAST, timeout=PATIENCE) as subscriber:
+    with TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as subscriber:
         watch = Watch(subscriber)
         modes = (SubMode.STATELESS, SubMode.ASYNC, SubMode.ASYNC_READ)
         found = [subscriber.subscribe(server.address(), "long", mode=mode) for mode in modes]
@@ -282,7 +282,7 @@ def test_a_server_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
 
 @pytest.mark.spec("TG-30")
 def test_a_database_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
-    with TangoSubscriber(f"127.0.0.1:{(port := free_port())}", timeouts=FAST, timeout=PATIENCE) as subscriber:
+    with TangoSubscriber(f"127.0.0.1:{(port := free_port())}", timeouts=FAST, timeout=TIMEOUT) as subscriber:
         watch = Watch(subscriber)
         subscriber.subscribe("test/lab/1", "long", mode=SubMode.ASYNC_READ)
         watch.wait(SubscriptionEventKind.ERROR, 2)
@@ -348,13 +348,13 @@ def test_a_server_of_something_else_is_an_error_that_repeats(answer: bytes) -> N
 
         thread = threading.Thread(target=serve)
         thread.start()
-        with TangoSubscriber(timeouts=FAST, timeout=PATIENCE) as subscriber:
+        with TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as subscriber:
             watch = Watch(subscriber)
             address = f"tango://127.0.0.1:{listener.getsockname()[1]}/a/b/c#dbase=no"
             subscriber.subscribe(address, "x", mode=SubMode.ASYNC)
             watch.wait(SubscriptionEventKind.ERROR, 2)
         listener.shutdown(socket.SHUT_RDWR)
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
 
 
 # --- confirmation ------------------------------------------------------------------------------------------
@@ -363,7 +363,7 @@ def test_a_server_of_something_else_is_an_error_that_repeats(answer: bytes) -> N
 @pytest.mark.spec("TG-37")
 def test_real_servers_take_the_confirmation_of_the_whole_channel(either: TangoServer) -> None:
     """Seen in the admin device's black box."""
-    admin = open_device(parse_device(either.address()).sibling(either.admin), timeout=PATIENCE)
+    admin = open_device(parse_device(either.address()).sibling(either.admin), timeout=TIMEOUT)
 
     def black_box() -> list[str]:
         def body(writer: CdrWriter) -> None:
@@ -373,7 +373,7 @@ def test_real_servers_take_the_confirmation_of_the_whole_channel(either: TangoSe
         return found
 
     times = Timeouts(check=10.0, heartbeat=30.0, confirm=0.2)
-    with admin, TangoSubscriber(timeouts=times, timeout=PATIENCE) as subscriber:
+    with admin, TangoSubscriber(timeouts=times, timeout=TIMEOUT) as subscriber:
         admin.ping()  # an empty black box would be an error
         watch, before = Watch(subscriber), set(black_box())
         for event in ("change", "archive", "data_ready", "intr_change", "attr_conf"):
@@ -403,7 +403,7 @@ def test_an_attribute_that_is_gone_takes_no_other_one_along(lab: TangoServer) ->
     times = Timeouts(check=0.1, heartbeat=60.0, confirm=0.1)
     with (
         TangoEventSource([device], "127.0.0.1", expiry=0.5) as source,
-        TangoSubscriber(timeouts=times, timeout=PATIENCE) as subscriber,
+        TangoSubscriber(timeouts=times, timeout=TIMEOUT) as subscriber,
     ):
         watch = Watch(subscriber)
         gone, *others = [subscriber.subscribe(source.address(DEVICE), name) for name in ("gone", "kept", "more")]
@@ -423,7 +423,7 @@ def test_an_attribute_that_is_gone_takes_no_other_one_along(lab: TangoServer) ->
             lambda: source.push_change_event(DEVICE, "gone", 1.0),
         )
     lab.do("add", "double_dynamic")
-    with TangoSubscriber(timeouts=times, timeout=PATIENCE) as subscriber:
+    with TangoSubscriber(timeouts=times, timeout=TIMEOUT) as subscriber:
         watch = Watch(subscriber)
         dynamic = subscriber.subscribe(lab.address(), "double_dynamic")
         subscriber.subscribe(lab.address(), "long")
@@ -440,7 +440,7 @@ def test_a_confirmation_that_is_late_does_not_end_those_to_come(monkeypatch: pyt
     device = Device(DEVICE, [Attribute("first"), Attribute("second")])
     with (
         TangoEventSource([device], "127.0.0.1", expiry=0.5) as source,
-        TangoSubscriber(timeouts=Timeouts(check=0.1, heartbeat=60.0, confirm=0.1), timeout=PATIENCE) as subscriber,
+        TangoSubscriber(timeouts=Timeouts(check=0.1, heartbeat=60.0, confirm=0.1), timeout=TIMEOUT) as subscriber,
     ):
         submit = subscriber._consumer._submit
 
@@ -470,13 +470,13 @@ def test_what_a_small_high_water_mark_loses_is_told_to_the_last_event(tmp_path: 
     pushed, wide = 30_000, "double_spectrum"  # more than the buffers of TCP hold
     with (
         TangoServer(tmp_path / "server", environment={"TANGO_DS_EVENT_BUFFER_HWM": "1"}) as server,
-        TangoSubscriber(hwm=1, timeouts=PATIENT, timeout=PATIENCE) as subscriber,
+        TangoSubscriber(hwm=1, timeouts=PATIENT, timeout=TIMEOUT) as subscriber,
     ):
         watch = Watch(subscriber)
         subscription = subscriber.subscribe(server.address(), wide, mode=SubMode.SYNC)
         watch.wait(SubscriptionEventKind.EVENT, act=lambda: server.push(wide, [-1.0]))
         gate = threading.Event()
-        subscriber._consumer._receiver._enqueue(lambda: (gate.wait(PATIENCE), None)[1])  # nobody receives
+        subscriber._consumer._receiver._enqueue(lambda: (gate.wait(TIMEOUT), None)[1])  # nobody receives
         server.do("burst", wide, count=pushed, width=128)
         gate.set()
         watch.until(
@@ -502,7 +502,7 @@ def test_what_a_small_high_water_mark_loses_is_told_to_the_last_event(tmp_path: 
 
 @pytest.mark.spec("TG-44", "TG-45")
 def test_what_nobody_takes_is_dropped_from_the_oldest_on_and_told(lab: TangoServer) -> None:
-    with TangoSubscriber(limit=100, timeouts=PATIENT, timeout=PATIENCE) as subscriber:
+    with TangoSubscriber(limit=100, timeouts=PATIENT, timeout=TIMEOUT) as subscriber:
         watch = Watch(subscriber)
         subscription = subscriber.subscribe(lab.address(), "long", mode=SubMode.SYNC)
         before = watch.begin(subscription, lambda value: lab.push("long", value))
@@ -521,9 +521,9 @@ def test_a_slow_callback_loses_the_oldest_and_not_the_receiver(lab: TangoServer)
 
     def callback(event: SubscriptionEvent) -> None:
         came.append(event)
-        gate.wait(PATIENCE)
+        gate.wait(TIMEOUT)
 
-    with TangoSubscriber(limit=10, timeouts=PATIENT, timeout=PATIENCE) as subscriber:
+    with TangoSubscriber(limit=10, timeouts=PATIENT, timeout=TIMEOUT) as subscriber:
         subscriber.subscribe(lab.address(), "long", mode=SubMode.SYNC, callback=callback)
         until(lambda: came, lambda: lab.push("long", -1))
         counted = subscriber.counts.dispatched.events
@@ -558,7 +558,7 @@ def test_an_endpoint_that_is_none_is_told_and_takes_nobody_along(host: str) -> N
     with (
         TangoEventSource([Device(DEVICE, attributes)], "127.0.0.1") as bad,
         TangoEventSource([Device(DEVICE, attributes)], "127.0.0.1") as good,
-        TangoSubscriber(timeouts=FAST, timeout=PATIENCE) as subscriber,
+        TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as subscriber,
     ):
         with pytest.raises(ConfigError, match="cannot be advertised"):
             TangoEventSource(advertise=[host])
@@ -596,7 +596,7 @@ def test_the_high_water_mark_is_the_given_one_or_the_variables_or_the_servers(
     found = []
     for given, variable in ((None, ""), (None, "77"), (55, "77")):
         monkeypatch.setenv("TANGO_EVENT_BUFFER_HWM", variable)
-        with TangoSubscriber(hwm=given, timeouts=PATIENT, timeout=PATIENCE) as subscriber:
+        with TangoSubscriber(hwm=given, timeouts=PATIENT, timeout=TIMEOUT) as subscriber:
             subscriber.subscribe(lab.address(), "long")
             found.append(subscriber.hwm)
     assert found == [1000, 77, 55]
@@ -604,12 +604,12 @@ def test_the_high_water_mark_is_the_given_one_or_the_variables_or_the_servers(
 
 def test_closing_leaves_no_thread_and_is_quick_in_the_middle_of_a_flood(lab: TangoServer) -> None:
     before = {t.ident for t in threading.enumerate()}
-    with TangoSubscriber(timeouts=PATIENT, timeout=PATIENCE) as subscriber:
+    with TangoSubscriber(timeouts=PATIENT, timeout=TIMEOUT) as subscriber:
         for name in ("long", "double", "short"):
             subscriber.subscribe(lab.address(), name, callback=lambda _: None)
         flood = threading.Thread(target=lambda: lab.do("burst", "long", count=10_000))
         flood.start()
         until(lambda: subscriber.counts.dispatched.events > 100)
-    flood.join(PATIENCE)
+    flood.join(TIMEOUT)
     until(lambda: not [t for t in threading.enumerate() if t.name.startswith("tango-") and t.ident not in before])
     assert subscriber.subscriptions == []

@@ -33,7 +33,7 @@ def test_a_killed_server_is_back_within_40_seconds_twice(own_lab: TangoServer) -
             events.clear()
             own_lab.kill()
             own_lab.start()
-            until(lambda: seen(SubscriptionEventKind.RESUBSCRIPTION), patience=120.0)
+            until(lambda: seen(SubscriptionEventKind.RESUBSCRIPTION), timeout=120.0)
             until(lambda: seen(SubscriptionEventKind.EVENT), lambda: own_lab.push("long", 2))
             assert seen(SubscriptionEventKind.ERROR) >= 1
             assert seen(SubscriptionEventKind.RESUBSCRIPTION) == 1
@@ -72,6 +72,6 @@ def test_confirmed_subscriptions_outlive_600_seconds_and_others_do_not(own_lab: 
         came["double"].clear()
         until(lambda: came["double"], lambda: push(0))
         assert not came["long"]
-        until(lambda: came["long"], lambda: push(1), patience=120.0)
+        until(lambda: came["long"], lambda: push(1), timeout=120.0)
         assert time.monotonic() - begin > 680
         assert not [n for n in came["double"] if n.kind is not SubscriptionEventKind.EVENT]

@@ -13,7 +13,7 @@ import pytest
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError
-from mama_spark.testing.waiting import PATIENCE, until
+from mama_spark.testing.waiting import TIMEOUT, until
 
 from tests.support.nats_servers import make_certificates
 
@@ -38,7 +38,7 @@ class PlainListener:
             except OSError:
                 return
             with client:
-                client.settimeout(PATIENCE)
+                client.settimeout(TIMEOUT)
                 client.sendall(INFO)
                 while data := self._receive(client):
                     self.received += data
@@ -54,7 +54,7 @@ class PlainListener:
     def close(self) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-        self._thread.join(PATIENCE)
+        self._thread.join(TIMEOUT)
 
 
 @contextmanager

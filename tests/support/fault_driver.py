@@ -13,7 +13,7 @@ from mama_spark.sending.flight import EVENT, FlightState
 from mama_spark.sending.flight_batch import FlightBatch, FlightCounters
 from mama_spark.sending.send_loop import messages_of
 from mama_spark.testing.oracle import Outcome, Verdict, conserve
-from mama_spark.testing.waiting import PATIENCE, eventually
+from mama_spark.testing.waiting import TIMEOUT, eventually
 
 from tests.support.nats_servers import Admin
 
@@ -83,8 +83,8 @@ class Driver:
         """:meth:`put`, and wait until all is acknowledged, however long that takes: time-outs are for what follows."""
         assert self.publisher is not None
         window = self.publisher.window
-        patient = RetryPolicy.doubling(0.05, 1.0, PATIENCE)
-        window.policy = replace(self.policy, wait_timeout=PATIENCE, retry=patient)
+        patient = RetryPolicy.doubling(0.05, 1.0, TIMEOUT)
+        window.policy = replace(self.policy, wait_timeout=TIMEOUT, retry=patient)
         self.put(topics, n)
         eventually(lambda: self.counters.acked == self.sent, "the first are acknowledged")
         window.policy = self.policy

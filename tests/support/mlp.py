@@ -7,7 +7,7 @@ from typing import Self
 import zmq
 from mama_spark.malamute.protocol.commands import Command, Ok, Open, decode, encode
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
-from mama_spark.testing.waiting import PATIENCE
+from mama_spark.testing.waiting import TIMEOUT
 
 
 class Peer:
@@ -30,7 +30,7 @@ class Peer:
             self.socket.send_multipart(encode(command))
 
     def get(self) -> Command:
-        assert self.socket.poll(int(PATIENCE * 1000)), "nothing came"
+        assert self.socket.poll(int(TIMEOUT * 1000)), "nothing came"
         return decode(self.socket.recv_multipart())
 
     def ask(self, command: Command) -> Command:

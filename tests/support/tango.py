@@ -14,7 +14,7 @@ from mama_spark.backoff import Backoff
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_states import Timeouts
 
-from tests.support.tango_processes.servers import PATIENCE, PATIENT, DeviceProbe, TangoDatabase, TangoServer
+from tests.support.tango_processes.servers import TIMEOUT, PATIENT, DeviceProbe, TangoDatabase, TangoServer
 
 __all__ = [
     "FAST",
@@ -139,5 +139,5 @@ def probe(shared_probe: DeviceProbe) -> Iterator[DeviceProbe]:
 @pytest.fixture
 def subscriber() -> Iterator[TangoSubscriber]:
     """One that misses no heartbeat of a slow server."""
-    with TangoSubscriber(timeouts=PATIENT, timeout=PATIENCE) as opened:
+    with TangoSubscriber(timeouts=PATIENT, timeout=TIMEOUT) as opened:
         yield opened

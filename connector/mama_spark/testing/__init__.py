@@ -1,0 +1,17 @@
+"""Test kit for authors of a bridge, a record log, a discovery or a stream engine; needs ``mama-spark[testing]``.
+
+The suites are classes to inherit from; ``oracle`` checks that no row is lost; ``clocks`` and ``waiting`` replace time
+limits.
+"""
+
+__all__ = [
+    "bridge_suite",
+    "clocks",
+    "discovery_suite",
+    "engine_query_suite",
+    "engine_setup",
+    "engine_suite",
+    "log_suite",
+    "oracle",
+    "waiting",
+]

@@ -27,7 +27,7 @@ from ..publisher.batch_publisher import BatchPublisher
 from ..sending.flight import FlightState
 from ..sending.flight_batch import FlightBatch
 
-PATIENCE = 120.0  #: seconds for a condition; never reached by a sound bridge
+TIMEOUT = 120.0  #: seconds for a condition; never reached by a sound bridge
 
 
 class PublishedMessage(NamedTuple):
@@ -86,7 +86,7 @@ class Answers:
 
 def publish(bridge: PublisherBridge, batch: MessageBatch, first: int = 0) -> Answers:
     """Send all of it and wait for every answer, as a publisher would."""
-    answers, sent, until = Answers(), 0, time.monotonic() + PATIENCE
+    answers, sent, until = Answers(), 0, time.monotonic() + TIMEOUT
     while len(answers) < len(batch):
         assert time.monotonic() < until, f"{len(answers)} answers of {len(batch)}, {sent} sent"
         if sent < len(batch):
@@ -270,10 +270,10 @@ class BridgeSuite:
         assert bridge.send(self._batch(site, 10), 0) == 10
         bridge.flush()
         answers, began = Answers(), time.monotonic()
-        while len(answers) < 10 and time.monotonic() - began < PATIENCE:
-            answers.add(bridge, PATIENCE, want=10 - len(answers))
+        while len(answers) < 10 and time.monotonic() - began < TIMEOUT:
+            answers.add(bridge, TIMEOUT, want=10 - len(answers))
         assert len(answers) == 10
-        assert time.monotonic() - began < PATIENCE
+        assert time.monotonic() - began < TIMEOUT
 
     def test_flush_answers_everything_and_may_be_repeated(self, site: SuiteSetup, bridge: PublisherBridge) -> None:
         bridge.flush()
@@ -308,14 +308,14 @@ class BridgeSuite:
             self._excused(record_property, "ordered")
             return
         assert site.refused is not None, "the suite needs a message that the middleware refuses"
-        n, guilty = 300, {50, 51, 120, 299}
-        headers = [site.refused if i in guilty else None for i in range(n)]
+        n, rejected = 300, {50, 51, 120, 299}
+        headers = [site.refused if i in rejected else None for i in range(n)]
         batch = MessageBatch.of([site.topics[0]] * n, [b"%d" % i for i in range(n)], headers,
                                 [f"id-{i}" for i in range(n)])  # fmt: skip
-        policy = WindowConfig(64, 32, 30.0, RetryPolicy.doubling(0.01, 0.1, PATIENCE), ordered=True)
+        policy = WindowConfig(64, 32, 30.0, RetryPolicy.doubling(0.01, 0.1, TIMEOUT), ordered=True)
         (block,) = self._drained(bridge, policy, batch)
-        assert set(np.flatnonzero(block.state != FlightState.ACKED).tolist()) == guilty
-        assert [int(s.payload) for s in site.stored()] == [i for i in range(n) if i not in guilty]
+        assert set(np.flatnonzero(block.state != FlightState.ACKED).tolist()) == rejected
+        assert [int(s.payload) for s in site.stored()] == [i for i in range(n) if i not in rejected]
 
     def test_without_acknowledgements_handing_over_is_the_end_and_closing_loses_nothing(self, site: SuiteSetup) -> None:
         assert site.silent is not None, "the suite needs a bridge that acknowledges nothing"
@@ -329,7 +329,7 @@ class BridgeSuite:
         finally:
             bridge.close()
         assert (block.state == FlightState.PUBLISHED).all()
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT
         while len(site.stored()) < 3000 and time.monotonic() < until:
             time.sleep(0.01)
         assert [s.payload for s in site.stored()] == batch.payloads.to_pylist()

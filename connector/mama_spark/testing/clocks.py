@@ -1,4 +1,4 @@
-"""A clock that a test moves on."""
+"""A clock that a test sets forward."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 class Clock:
-    """Stands in for the module ``time`` where code under test looks at it.
+    """Replaces the module ``time`` in code under test.
 
-    :ivar ahead: seconds that the test has let pass beside those that pass by themselves
+    :ivar ahead: seconds that are added to the real clock
     """
 
     def __init__(self) -> None:

@@ -3,7 +3,7 @@
     class TestMemory(DiscoverySuite):
         @pytest.fixture
         def site(self):
-            yield DiscoverySite(make=..., ttl=..., lasting=..., die=...)
+            yield DiscoverySetup(make=..., ttl=..., lasting=..., die=...)
 
 The bridges that the factory gives are not open; the suite opens and closes them. Payloads are opaque here.
 """
@@ -14,22 +14,22 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ..bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
 
-PATIENCE = 60.0  #: seconds for a condition; never reached by a sound bridge
+TIMEOUT = 60.0  #: seconds for a condition; never reached by a sound bridge
 EVER = 600.0  #: seconds that a source lives whose end is of no interest
 
-DESK = SourceKey("desk", 7)
-TWIN = SourceKey("desk", 8)
+SOURCE = SourceKey("desk", 7)
+OTHER = SourceKey("desk", 8)
 PLAIN = SourceKey("Übung .*>", None)  #: no middleware takes such a name as it is
 
 
 @dataclass
-class DiscoverySite:
+class DiscoverySetup:
     """One place of discovery, fresh for a test.
 
     :ivar make: a new bridge to it, not open
@@ -51,13 +51,13 @@ class DiscoverySite:
         """For the middleware."""
         (self.clock or time.sleep)(seconds)
 
-    def outlive(self) -> None:
+    def expire(self) -> None:
         """Let everything expire that is not renewed; where time really passes, it does while the changes are read."""
         if self.clock is not None:
             self.clock(1.5 * self.ttl)
 
 
-def told(bridge: DiscoveryBridge, start: Position, end: Position) -> list[DiscoveryEvent]:
+def read_events(bridge: DiscoveryBridge, start: Position, end: Position) -> list[DiscoveryEvent]:
     """What lies between two positions."""
     return [change for block in bridge.read(start, end) for change in block]
 
@@ -67,13 +67,13 @@ def follow(
 ) -> list[DiscoveryEvent]:
     """What comes after ``start`` until it is enough."""
     found: list[DiscoveryEvent] = []
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while not enough(found):
         assert time.monotonic() < end, f"only {found}"
         there = bridge.latest_offset(start)
         if there == start:
             time.sleep(0.02)
-        found += told(bridge, start, there)
+        found += read_events(bridge, start, there)
         start = there
     return found
 
@@ -93,242 +93,247 @@ class DiscoverySuite:
 
     @pytest.fixture
     def site(self) -> Any:
-        raise NotImplementedError("give a fixture `site` that returns or yields a DiscoverySite")
+        raise NotImplementedError("give a fixture `site` that returns or yields a DiscoverySetup")
 
     @pytest.fixture
-    def source(self, site: DiscoverySite) -> Iterator[DiscoveryBridge]:
+    def source(self, site: DiscoverySetup) -> Iterator[DiscoveryBridge]:
         yield from self._opened(site)
 
     @pytest.fixture
-    def reader(self, site: DiscoverySite) -> Iterator[DiscoveryBridge]:
+    def reader(self, site: DiscoverySetup) -> Iterator[DiscoveryBridge]:
         yield from self._opened(site)
 
-    def _opened(self, site: DiscoverySite) -> Iterator[DiscoveryBridge]:
+    def _opened(self, site: DiscoverySetup) -> Iterator[DiscoveryBridge]:
         bridge = site.make()
         bridge.open()
         yield bridge
         bridge.close()
 
-    def test_the_image_is_every_source_and_then_its_end(self, site: DiscoverySite, source: DiscoveryBridge,
+    def test_the_image_is_every_source_and_then_its_end(self, site: DiscoverySetup, source: DiscoveryBridge,
                                                         reader: DiscoveryBridge) -> None:  # fmt: skip
         assert [c.kind for c in reader.image()] == [DiscoveryEventKind.IMAGE_END]
-        for key in (DESK, TWIN, PLAIN):
+        for key in (SOURCE, OTHER, PLAIN):
             source.announce(key, b"\x00r\xff" + str(key.id).encode(), EVER)
         *sources, end = reader.image()
         assert sorted(seen(sources), key=str) == sorted(
-            ((DiscoveryEventKind.RECORD, key, b"\x00r\xff" + str(key.id).encode()) for key in (DESK, TWIN, PLAIN)),
+            ((DiscoveryEventKind.RECORD, key, b"\x00r\xff" + str(key.id).encode()) for key in (SOURCE, OTHER, PLAIN)),
             key=str,
         )
         assert end.kind is DiscoveryEventKind.IMAGE_END
         assert abs(sources[0].at / 1e6 - time.time()) < 86400, "microseconds since the epoch"
 
     def test_a_record_is_written_when_it_changes_and_only_then(
-        self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
+        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
         start = reader.initial_offset("latest")
-        source.announce(DESK, b"one", EVER)
-        source.announce(DESK, b"one", EVER)
-        source.announce(DESK, b"two", EVER)
-        source.announce(TWIN, b"mark", EVER)
-        found = follow(reader, start, of(DiscoveryEventKind.RECORD, TWIN))
-        assert [c.payload for c in found if c.source == DESK] == [b"one", b"two"]
-        assert [c.payload for c in reader.image() if c.source == DESK] == [b"two"]
+        source.announce(SOURCE, b"one", EVER)
+        source.announce(SOURCE, b"one", EVER)
+        source.announce(SOURCE, b"two", EVER)
+        source.announce(OTHER, b"mark", EVER)
+        found = follow(reader, start, of(DiscoveryEventKind.RECORD, OTHER))
+        assert [c.payload for c in found if c.source == SOURCE] == [b"one", b"two"]
+        assert [c.payload for c in reader.image() if c.source == SOURCE] == [b"two"]
 
     def test_what_is_renewed_by_one_announcer_or_by_one_of_several_stays(
-        self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
+        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
         start = reader.initial_offset("latest")
         other = site.make()
         other.open()
-        source.announce(DESK, b"r", site.lasting)
+        source.announce(SOURCE, b"r", site.lasting)
         for bridge in (source, other):
-            bridge.announce(TWIN, b"t", site.lasting)
+            bridge.announce(OTHER, b"t", site.lasting)
         site.die(other)
         site.let_pass(site.lasting * 1.1)
         source.announce(PLAIN, b"mark", site.lasting)
         found = follow(reader, start, of(DiscoveryEventKind.RECORD, PLAIN))
         assert seen(found) == [
-            (DiscoveryEventKind.RECORD, DESK, b"r"),
-            (DiscoveryEventKind.RECORD, TWIN, b"t"),
+            (DiscoveryEventKind.RECORD, SOURCE, b"r"),
+            (DiscoveryEventKind.RECORD, OTHER, b"t"),
             (DiscoveryEventKind.RECORD, PLAIN, b"mark"),
         ]
 
     def test_a_source_that_falls_silent_is_suspect_and_then_offline(
-        self, site: DiscoverySite, reader: DiscoveryBridge
+        self, site: DiscoverySetup, reader: DiscoveryBridge
     ) -> None:
         start = reader.initial_offset("latest")
         silent = site.make()
         silent.open()
-        silent.announce(DESK, b"r", site.ttl)
+        silent.announce(SOURCE, b"r", site.ttl)
         site.die(silent)
-        site.outlive()
-        found = follow(reader, start, of(DiscoveryEventKind.OFFLINE, DESK))
+        site.expire()
+        found = follow(reader, start, of(DiscoveryEventKind.OFFLINE, SOURCE))
         assert [c.kind for c in found] == [
             DiscoveryEventKind.RECORD,
             DiscoveryEventKind.SUSPECT,
             DiscoveryEventKind.OFFLINE,
         ]
-        assert {c.source for c in found} == {DESK}
+        assert {c.source for c in found} == {SOURCE}
         assert found[0].at < found[1].at < found[2].at
-        fates = [c.kind for c in reader.image() if c.source == DESK]
+        fates = [c.kind for c in reader.image() if c.source == SOURCE]
         assert fates in ([], [DiscoveryEventKind.RECORD, DiscoveryEventKind.OFFLINE]), "gone, or said to be offline"
 
     def test_a_source_that_was_gone_says_its_record_again_when_it_is_back(
-        self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
+        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
         start = reader.initial_offset("latest")
         silent = site.make()
         silent.open()
-        silent.announce(DESK, b"r", site.ttl)
+        silent.announce(SOURCE, b"r", site.ttl)
         site.die(silent)
-        site.outlive()
-        follow(reader, start, of(DiscoveryEventKind.OFFLINE, DESK))
-        source.announce(DESK, b"r", EVER)
+        site.expire()
+        follow(reader, start, of(DiscoveryEventKind.OFFLINE, SOURCE))
+        source.announce(SOURCE, b"r", EVER)
         found = follow(reader, start, lambda changes: [c.kind for c in changes].count(DiscoveryEventKind.RECORD) == 2)
-        assert seen(found)[-1] == (DiscoveryEventKind.RECORD, DESK, b"r")
-        assert seen(reader.image())[:-1] == [(DiscoveryEventKind.RECORD, DESK, b"r")]
+        assert seen(found)[-1] == (DiscoveryEventKind.RECORD, SOURCE, b"r")
+        assert seen(reader.image())[:-1] == [(DiscoveryEventKind.RECORD, SOURCE, b"r")]
 
     def test_a_withdrawn_source_says_so_and_does_not_expire(
-        self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
+        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
         start = reader.initial_offset("latest")
         other = site.make()
         other.open()
         for bridge in (source, other):
-            bridge.announce(DESK, b"on", site.ttl * 1.5)
-        source.withdraw(DESK, b"off")
+            bridge.announce(SOURCE, b"on", site.ttl * 1.5)
+        source.withdraw(SOURCE, b"off")
         site.let_pass(site.ttl * 1.7)
-        source.announce(TWIN, b"mark", EVER)
-        found = follow(reader, start, of(DiscoveryEventKind.RECORD, TWIN))
+        source.announce(OTHER, b"mark", EVER)
+        found = follow(reader, start, of(DiscoveryEventKind.RECORD, OTHER))
         other.close()
-        assert seen([c for c in found if c.source == DESK]) == [
-            (DiscoveryEventKind.RECORD, DESK, b"on"),
-            (DiscoveryEventKind.RECORD, DESK, b"off"),
+        assert seen([c for c in found if c.source == SOURCE]) == [
+            (DiscoveryEventKind.RECORD, SOURCE, b"on"),
+            (DiscoveryEventKind.RECORD, SOURCE, b"off"),
         ]
-        assert [c.payload for c in reader.image() if c.source == DESK] in ([], [b"off"])
+        assert [c.payload for c in reader.image() if c.source == SOURCE] in ([], [b"off"])
 
     def test_a_withdrawn_source_comes_back_when_it_is_announced_again(
-        self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
+        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
-        source.announce(DESK, b"on", EVER)
-        source.withdraw(DESK, b"off")
-        source.announce(DESK, b"on", EVER)
-        assert seen(reader.image())[:-1] == [(DiscoveryEventKind.RECORD, DESK, b"on")]
+        source.announce(SOURCE, b"on", EVER)
+        source.withdraw(SOURCE, b"off")
+        source.announce(SOURCE, b"on", EVER)
+        assert seen(reader.image())[:-1] == [(DiscoveryEventKind.RECORD, SOURCE, b"on")]
 
     def test_events_stand_in_order_and_once(
-        self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
+        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
         start = reader.initial_offset("latest")
-        source.publish_events(DESK, [b"\x00", b"1"], ["d-0", "d-1"])
-        source.publish_events(DESK, [b"1", b"2"], ["d-1", "d-2"])
+        source.publish_events(SOURCE, [b"\x00", b"1"], ["d-0", "d-1"])
+        source.publish_events(SOURCE, [b"1", b"2"], ["d-1", "d-2"])
         source.publish_events(PLAIN, [b"end"], ["p-0"])
         found = follow(reader, start, of(DiscoveryEventKind.EVENT, PLAIN))
         assert seen(found) == [
-            (DiscoveryEventKind.EVENT, DESK, b"\x00"),
-            (DiscoveryEventKind.EVENT, DESK, b"1"),
-            (DiscoveryEventKind.EVENT, DESK, b"2"),
+            (DiscoveryEventKind.EVENT, SOURCE, b"\x00"),
+            (DiscoveryEventKind.EVENT, SOURCE, b"1"),
+            (DiscoveryEventKind.EVENT, SOURCE, b"2"),
             (DiscoveryEventKind.EVENT, PLAIN, b"end"),
         ]
 
     def test_from_the_image_on_nothing_is_missed_and_nothing_comes_twice(
-        self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
+        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
-        source.announce(DESK, b"one", EVER)
+        source.announce(SOURCE, b"one", EVER)
         begin = reader.initial_offset("image")
         there = reader.latest_offset(begin)
-        source.announce(DESK, b"two", EVER)
-        source.announce(TWIN, b"mark", EVER)
-        image = told(reader, begin, there)
-        assert seen(image) == [(DiscoveryEventKind.RECORD, DESK, b"one"), (DiscoveryEventKind.IMAGE_END, None, None)]
-        found = follow(reader, there, of(DiscoveryEventKind.RECORD, TWIN))
-        assert seen(found) == [(DiscoveryEventKind.RECORD, DESK, b"two"), (DiscoveryEventKind.RECORD, TWIN, b"mark")]
+        source.announce(SOURCE, b"two", EVER)
+        source.announce(OTHER, b"mark", EVER)
+        image = read_events(reader, begin, there)
+        assert seen(image) == [(DiscoveryEventKind.RECORD, SOURCE, b"one"), (DiscoveryEventKind.IMAGE_END, None, None)]
+        found = follow(reader, there, of(DiscoveryEventKind.RECORD, OTHER))
+        assert seen(found) == [
+            (DiscoveryEventKind.RECORD, SOURCE, b"two"),
+            (DiscoveryEventKind.RECORD, OTHER, b"mark"),
+        ]
 
     def test_positions_are_json_and_read_the_same_each_time_by_every_reader(
-        self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
+        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
-        source.announce(DESK, b"one", EVER)
+        source.announce(SOURCE, b"one", EVER)
         begin = reader.initial_offset("image")
         middle = reader.latest_offset(begin)
-        source.announce(DESK, b"two", EVER)
-        source.publish_events(DESK, [b"e"], ["e"])
+        source.announce(SOURCE, b"two", EVER)
+        source.publish_events(SOURCE, [b"e"], ["e"])
         end = reader.latest_offset(middle)
-        until = time.monotonic() + PATIENCE
-        while [c.kind for c in told(reader, middle, end)][-1:] != [DiscoveryEventKind.EVENT]:
+        until = time.monotonic() + TIMEOUT
+        while [c.kind for c in read_events(reader, middle, end)][-1:] != [DiscoveryEventKind.EVENT]:
             assert time.monotonic() < until
             end = reader.latest_offset(end)
-        first = told(reader, begin, middle) + told(reader, middle, end)
-        source.announce(DESK, b"three", EVER)
+        first = read_events(reader, begin, middle) + read_events(reader, middle, end)
+        source.announce(SOURCE, b"three", EVER)
         begin, middle, end = json.loads(json.dumps([begin, middle, end]))
         other = site.make()
         other.open()
         try:
-            assert told(other, begin, middle) + told(other, middle, end) == first
+            assert read_events(other, begin, middle) + read_events(other, middle, end) == first
         finally:
             other.close()
-        assert told(reader, begin, middle) + told(reader, middle, end) == first
-        assert told(reader, end, end) == []
+        assert read_events(reader, begin, middle) + read_events(reader, middle, end) == first
+        assert read_events(reader, end, end) == []
 
     def test_a_limit_is_kept_and_everything_comes_in_the_end(
-        self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
+        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
         keys = [SourceKey(f"s{i}", i) for i in range(7)]
         for key in keys:
             source.announce(key, b"r", EVER)
         at = reader.initial_offset("image")
         found: list[DiscoveryEvent] = []
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT
         while not found or found[-1].kind is not DiscoveryEventKind.IMAGE_END:
             assert time.monotonic() < until
             there = reader.latest_offset(at, 3)
-            part = told(reader, at, there)
+            part = read_events(reader, at, there)
             assert len(part) <= 3
             found, at = found + part, there
         assert sorted(str(c.source) for c in found[:-1]) == sorted(map(str, keys))
-        source.publish_events(DESK, [b"%d" % i for i in range(7)], [f"e{i}" for i in range(7)])
+        source.publish_events(SOURCE, [b"%d" % i for i in range(7)], [f"e{i}" for i in range(7)])
         events: list[DiscoveryEvent] = []
         while len(events) < 7:
             assert time.monotonic() < until
             there = reader.latest_offset(at, 3)
-            part = told(reader, at, there)
+            part = read_events(reader, at, there)
             assert len(part) <= 3
             events, at = events + part, there
         assert [c.payload for c in events] == [b"%d" % i for i in range(7)]
 
     def test_a_reader_stops_where_it_planned_to(
-        self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
+        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
         for i in range(3):
             source.announce(SourceKey(f"s{i}", i), b"r", EVER)
         begin = reader.initial_offset("image")
         plan = reader.latest_offset(begin)
-        source.announce(DESK, b"later", EVER)
+        source.announce(SOURCE, b"later", EVER)
         first = reader.latest_offset(begin, 2, plan)
         rest = reader.latest_offset(first, None, plan)
-        assert seen(told(reader, begin, first) + told(reader, first, rest)) == seen(told(reader, begin, plan))
-        assert told(reader, rest, reader.latest_offset(rest, None, plan)) == []
-        follow(reader, plan, of(DiscoveryEventKind.RECORD, DESK))
+        assert seen(read_events(reader, begin, first) + read_events(reader, first, rest)) == seen(
+            read_events(reader, begin, plan)
+        )
+        assert read_events(reader, rest, reader.latest_offset(rest, None, plan)) == []
+        follow(reader, plan, of(DiscoveryEventKind.RECORD, SOURCE))
         later = reader.latest_offset(plan)
-        source.announce(TWIN, b"too late", EVER)
-        follow(reader, later, of(DiscoveryEventKind.RECORD, TWIN))
-        assert seen(told(reader, plan, reader.latest_offset(plan, None, later))) == [
-            (DiscoveryEventKind.RECORD, DESK, b"later")
+        source.announce(OTHER, b"too late", EVER)
+        follow(reader, later, of(DiscoveryEventKind.RECORD, OTHER))
+        assert seen(read_events(reader, plan, reader.latest_offset(plan, None, later))) == [
+            (DiscoveryEventKind.RECORD, SOURCE, b"later")
         ]
 
     def test_from_the_earliest_on_all_changes_come_again(
-        self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
+        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
-        source.announce(DESK, b"one", EVER)
-        source.announce(DESK, b"two", EVER)
-        source.publish_events(DESK, [b"e"], ["e"])
-        found = follow(reader, reader.initial_offset("earliest"), of(DiscoveryEventKind.EVENT, DESK))
-        assert {(DiscoveryEventKind.RECORD, DESK, b"one"), (DiscoveryEventKind.RECORD, DESK, b"two")} <= set(
+        source.announce(SOURCE, b"one", EVER)
+        source.announce(SOURCE, b"two", EVER)
+        source.publish_events(SOURCE, [b"e"], ["e"])
+        found = follow(reader, reader.initial_offset("earliest"), of(DiscoveryEventKind.EVENT, SOURCE))
+        assert {(DiscoveryEventKind.RECORD, SOURCE, b"one"), (DiscoveryEventKind.RECORD, SOURCE, b"two")} <= set(
             seen(found)
         )
 
     def test_a_sequence_of_a_log_is_a_place_to_begin(
-        self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
+        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
-        source.publish_events(DESK, [b"0", b"1", b"2"], ["0", "1", "2"])
+        source.publish_events(SOURCE, [b"0", b"1", b"2"], ["0", "1", "2"])
         found = follow(reader, reader.initial_offset("earliest"), lambda changes: len(changes) == 3)
         assert found[1].sequence is not None
         start = reader.initial_offset(((found[1].origin, found[1].sequence),))
@@ -336,9 +341,9 @@ class DiscoverySuite:
         assert again == found[1:]
 
     def test_what_was_lost_before_it_was_read_is_a_gap(
-        self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
+        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
-        source.publish_events(DESK, [b"0", b"1", b"2", b"3"], ["0", "1", "2", "3"])
+        source.publish_events(SOURCE, [b"0", b"1", b"2", b"3"], ["0", "1", "2", "3"])
         all_of_it = follow(reader, reader.initial_offset("earliest"), lambda changes: len(changes) == 4)
         start = reader.initial_offset(((all_of_it[0].origin, all_of_it[0].sequence or 0),))
         site.lose(2)
@@ -348,14 +353,22 @@ class DiscoverySuite:
         assert gap.gap == (all_of_it[0].sequence, all_of_it[1].sequence)
         assert found[1:] == all_of_it[2:]
 
-    def test_nothing_new_is_no_new_position(self, site: DiscoverySite, reader: DiscoveryBridge) -> None:
+    def test_nothing_new_is_no_new_position(self, site: DiscoverySetup, reader: DiscoveryBridge) -> None:
         at = reader.latest_offset(reader.initial_offset("latest"))
         assert reader.latest_offset(at) == at
-        assert told(reader, at, at) == []
+        assert read_events(reader, at, at) == []
 
-    def test_close_may_be_repeated_and_follows_a_failed_open(self, site: DiscoverySite) -> None:
+    def test_close_may_be_repeated_and_follows_a_failed_open(self, site: DiscoverySetup) -> None:
         bridge = site.make()
         bridge.close()
         bridge.open()
         bridge.close()
         bridge.close()
+
+
+if not TYPE_CHECKING:  # old names, for one release
+
+    def __getattr__(name: str) -> object:
+        from mama_spark.moved_names import successor
+
+        return successor(__name__, name)

@@ -18,7 +18,7 @@ from ..malamute.protocol.extensions import NO_EXTENSION, Extension, read
 from ..malamute.protocol.log_query import LogQuery, Op, Selection, parse_numbers
 from ..services.malamute_broker.engines import engine_class
 from ..services.malamute_broker.engines.actor import EngineStream, QueryAnswered
-from .engine_site import EngineKind, EngineSetup, Ref
+from .engine_setup import EngineKind, EngineSetup, Ref
 
 _FAR = 2**63 - 1
 _FETCHES = (Op.FETCH, Op.BLOCK)

@@ -23,9 +23,9 @@ from ..malamute.protocol.message_blocks import MessageBlock
 from ..services.malamute_broker.engines import Delivery
 from ..services.malamute_broker.engines.actor import CommandDone
 from .engine_query_suite import QueryRules, ReadableRules
-from .engine_site import PATIENCE, EngineKind, EngineSetup, Ref
+from .engine_setup import TIMEOUT, EngineKind, EngineSetup, Ref
 
-__all__ = ["PATIENCE", "EngineKind", "EngineSetup", "EngineSuite", "ReadableEngineSuite", "Ref"]
+__all__ = ["TIMEOUT", "EngineKind", "EngineSetup", "EngineSuite", "ReadableEngineSuite", "Ref"]
 
 
 class EngineSuite(QueryRules):
@@ -252,7 +252,7 @@ class EngineSuite(QueryRules):
         got = site.publish(stream, Ref("w"), *[b"%d" % n for n in range(5)])
         stream.credit(r, 10)
         got += site.publish(stream, Ref("w"), b"5")
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while len(got) < 6 and time.monotonic() < end:  # what is replayed may take its time
             got += [(d.client, d.subject) for d in site.deliveries(stream)]
         assert got == [(r, b"%d" % n) for n in range(6)]

@@ -2,8 +2,8 @@
 
     class TestMemoryLogs(LogSuite):
         @pytest.fixture
-        def shelf(self):
-            yield LogSite(make=..., name=..., fill=..., delete=...)
+        def site(self):
+            yield LogSetup(make=..., name=..., fill=..., delete=...)
 
 The bridges that the factory gives are not open; the suite opens and closes them.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -35,7 +35,7 @@ class LoggedRecord(NamedTuple):
 
 
 @dataclass
-class LogSite:
+class LogSetup:
     """One log, fresh and empty for a test.
 
     :ivar make: a new bridge to it, not open
@@ -81,29 +81,29 @@ class LogSuite:
     """Rules of :mod:`mama_spark.record_log`, one test each."""
 
     @pytest.fixture
-    def shelf(self) -> Any:
-        raise NotImplementedError("give a fixture `shelf` that returns or yields a LogSite")
+    def site(self) -> Any:
+        raise NotImplementedError("give a fixture `site` that returns or yields a LogSetup")
 
     @pytest.fixture
-    def bridge(self, shelf: LogSite) -> Iterator[RecordLogBridge]:
-        bridge = shelf.make()
+    def bridge(self, site: LogSetup) -> Iterator[RecordLogBridge]:
+        bridge = site.make()
         bridge.open()
         yield bridge
         bridge.close()
 
     @pytest.fixture
-    def log(self, shelf: LogSite, bridge: RecordLogBridge) -> RecordLog:
-        return bridge.log(shelf.name)
+    def log(self, site: LogSetup, bridge: RecordLogBridge) -> RecordLog:
+        return bridge.log(site.name)
 
-    def _batch(self, shelf: LogSite, n: int, first: int = 0) -> MessageBatch:
+    def _batch(self, site: LogSetup, n: int, first: int = 0) -> MessageBatch:
         """``n`` messages on two topics by turns, each different."""
-        topics = [f"{shelf.root}.{i % 2}" for i in range(first, first + n)]
+        topics = [f"{site.root}.{i % 2}" for i in range(first, first + n)]
         return MessageBatch.of(topics, [b"%d" % i for i in range(first, first + n)])
 
     # --- what is read ----------------------------------------------------------------------------------------
 
-    def test_records_come_back_as_they_were_published(self, shelf: LogSite, log: RecordLog) -> None:
-        topics = [f"{shelf.root}.{name}" for name in ("a", "b", "grüße", "a", "a.b.c", "$x-y_z")]
+    def test_records_come_back_as_they_were_published(self, site: LogSetup, log: RecordLog) -> None:
+        topics = [f"{site.root}.{name}" for name in ("a", "b", "grüße", "a", "a.b.c", "$x-y_z")]
         payloads = [b"", b"\r\n\x00\xff", bytes(range(256)) * 40, b"MSG t.a 1 5\r\nhello\r\n", b"1", b"{}"]
         headers: list[Headers | None] = [
             None,
@@ -113,45 +113,45 @@ class LogSuite:
             {"Street": ["Grüße 🙂"]},
             {f"H{i}": [str(i)] for i in range(50)},
         ]
-        shelf.fill(MessageBatch.of(topics, payloads, headers))
+        site.fill(MessageBatch.of(topics, payloads, headers))
         found = everything(log.read(0, len(topics)))
         assert [(r.topic, r.payload, r.headers) for r in found] == list(zip(topics, payloads, headers, strict=True))
         assert found[-1].sequence == len(topics)
 
-    def test_appended_records_come_back(self, shelf: LogSite, log: RecordLog) -> None:
-        topics = [f"{shelf.root}.{name}" for name in ("a", "b", "a")]
+    def test_appended_records_come_back(self, site: LogSetup, log: RecordLog) -> None:
+        topics = [f"{site.root}.{name}" for name in ("a", "b", "a")]
         headers: list[Headers | None] = [None, {"A": ["1", "2", "1"]}, {"B": ["3"]}]
         last = log.append(MessageBatch.of(topics, [b"1", b"", b"\xff\x00"], headers))
         found = everything(log.read(0, last))
         assert [(r.topic, r.headers) for r in found] == list(zip(topics, headers, strict=True))
         assert [r.payload for r in found] == [b"1", b"", b"\xff\x00"]
 
-    def test_a_range_has_no_headers_column_when_no_record_has_any(self, shelf: LogSite, log: RecordLog) -> None:
-        last = log.append(self._batch(shelf, 10))
+    def test_a_range_has_no_headers_column_when_no_record_has_any(self, site: LogSetup, log: RecordLog) -> None:
+        last = log.append(self._batch(site, 10))
         assert all(records.headers is None for records in log.read(0, last))
 
-    def test_times_are_of_the_middleware_and_never_fall(self, shelf: LogSite, log: RecordLog) -> None:
-        last = log.append(self._batch(shelf, 50))
+    def test_times_are_of_the_middleware_and_never_fall(self, site: LogSetup, log: RecordLog) -> None:
+        last = log.append(self._batch(site, 50))
         times = [t for records in log.read(0, last) for t in records.times.tolist()]
         assert len(times) == 50
         assert times == sorted(times)
         assert times[0] > 1_500_000_000_000_000, "microseconds since the epoch"
 
     def test_the_same_range_gives_the_same_records_whoever_reads_it(
-        self, shelf: LogSite, bridge: RecordLogBridge, log: RecordLog
+        self, site: LogSetup, bridge: RecordLogBridge, log: RecordLog
     ) -> None:
-        last = log.append(self._batch(shelf, 300))
+        last = log.append(self._batch(site, 300))
         first = everything(log.read(20, last - 20))
-        other = shelf.make()
+        other = site.make()
         other.open()
         try:
-            assert everything(other.log(shelf.name).read(20, last - 20)) == first
+            assert everything(other.log(site.name).read(20, last - 20)) == first
         finally:
             other.close()
         assert everything(log.read(20, last - 20)) == first
 
-    def test_a_range_is_exact(self, shelf: LogSite, log: RecordLog) -> None:
-        last = log.append(self._batch(shelf, 40))
+    def test_a_range_is_exact(self, site: LogSetup, log: RecordLog) -> None:
+        last = log.append(self._batch(site, 40))
         assert numbers(log.read(0, last)) == list(range(1, 41))
         assert numbers(log.read(10, 20)) == list(range(11, 21))
         assert numbers(log.read(19, 20)) == [20]
@@ -160,28 +160,28 @@ class LogSuite:
         assert numbers(log.read(20, 10)) == []
         assert numbers(log.read(-5, 3)) == [1, 2, 3]
 
-    def test_a_read_ends_at_the_last_record_and_does_not_wait(self, shelf: LogSite, log: RecordLog) -> None:
+    def test_a_read_ends_at_the_last_record_and_does_not_wait(self, site: LogSetup, log: RecordLog) -> None:
         assert numbers(log.read(0, 1000)) == []
-        last = log.append(self._batch(shelf, 40))
+        last = log.append(self._batch(site, 40))
         assert numbers(log.read(30, last + 1000)) == list(range(31, 41))
         assert numbers(log.read(last, last + 1000)) == []
         assert numbers(log.read(last + 5, last + 1000)) == []
 
-    def test_ranges_side_by_side_give_all_records_once(self, shelf: LogSite, log: RecordLog) -> None:
-        last = log.append(self._batch(shelf, 200))
+    def test_ranges_side_by_side_give_all_records_once(self, site: LogSetup, log: RecordLog) -> None:
+        last = log.append(self._batch(site, 200))
         edges = [0, 1, 2, 50, 51, 120, 199, last]
         found = [r for low, high in pairwise(edges) for r in everything(log.read(low, high))]
         assert found == everything(log.read(0, last))
 
-    def test_many_records_come_in_batches_of_some_thousand(self, shelf: LogSite, log: RecordLog) -> None:
+    def test_many_records_come_in_batches_of_some_thousand(self, site: LogSetup, log: RecordLog) -> None:
         for start in range(0, 20_000, 10_000):
-            shelf.fill(self._batch(shelf, 10_000, start))
+            site.fill(self._batch(site, 10_000, start))
         batches = list(log.read(0, 20_000))
         assert len(batches) > 1
         assert [r.payload for r in everything(batches)] == [b"%d" % i for i in range(20_000)]
 
-    def test_topics_with_and_without_wildcards_filter(self, shelf: LogSite, log: RecordLog) -> None:
-        root = shelf.root
+    def test_topics_with_and_without_wildcards_filter(self, site: LogSetup, log: RecordLog) -> None:
+        root = site.root
         topics = [f"{root}.{rest}" for rest in ("a.x", "a.y", "b.x", "b.x.deep", "c")] * 20
         last = log.append(MessageBatch.of(topics, [b"%d" % i for i in range(100)]))
 
@@ -201,8 +201,8 @@ class LogSuite:
         assert numbers(log.read(0, last, [f"{root}.a.x", f"{root}.c"])) == expected("a.x", "c")
         assert numbers(log.read(0, last, [f"{root}.nothing"])) == []
 
-    def test_topics_that_overlap_give_each_record_once(self, shelf: LogSite, log: RecordLog) -> None:
-        root = shelf.root
+    def test_topics_that_overlap_give_each_record_once(self, site: LogSetup, log: RecordLog) -> None:
+        root = site.root
         topics = [f"{root}.{rest}" for rest in ("a.x", "a.y", "b.x")] * 20
         last = log.append(MessageBatch.of(topics, [b""] * 60))
         both = [i + 1 for i, t in enumerate(topics) if not t.endswith("b.x")]
@@ -210,43 +210,43 @@ class LogSuite:
         assert numbers(log.read(0, last, [f"{root}.*.x", f"{root}.a.*"])) == list(range(1, 61))
         assert numbers(log.read(0, last, [f"{root}.*.x", f"{root}.b.>"])) == numbers(log.read(0, last, [f"{root}.*.x"]))
 
-    def test_a_range_whose_last_matching_record_comes_early_ends(self, shelf: LogSite, log: RecordLog) -> None:
-        topics = [f"{shelf.root}.{'rare' if i in (3, 40) else 'common'}" for i in range(100)]
+    def test_a_range_whose_last_matching_record_comes_early_ends(self, site: LogSetup, log: RecordLog) -> None:
+        topics = [f"{site.root}.{'rare' if i in (3, 40) else 'common'}" for i in range(100)]
         log.append(MessageBatch.of(topics, [b""] * 100))
-        assert numbers(log.read(0, 100, [f"{shelf.root}.rare"])) == [4, 41]
-        assert numbers(log.read(0, 30, [f"{shelf.root}.rare"])) == [4]
-        assert numbers(log.read(10, 30, [f"{shelf.root}.rare"])) == []
-        assert numbers(log.read(41, 100, [f"{shelf.root}.rare"])) == []
+        assert numbers(log.read(0, 100, [f"{site.root}.rare"])) == [4, 41]
+        assert numbers(log.read(0, 30, [f"{site.root}.rare"])) == [4]
+        assert numbers(log.read(10, 30, [f"{site.root}.rare"])) == []
+        assert numbers(log.read(41, 100, [f"{site.root}.rare"])) == []
 
     # --- holes -----------------------------------------------------------------------------------------------
 
-    def test_deleted_records_are_left_out_and_told_as_missing(self, shelf: LogSite, log: RecordLog) -> None:
-        last = log.append(self._batch(shelf, 50))
+    def test_deleted_records_are_left_out_and_told_as_missing(self, site: LogSetup, log: RecordLog) -> None:
+        last = log.append(self._batch(site, 50))
         gone = [1, 10, 11, 12, 20, 49]
-        shelf.delete(gone)
+        site.delete(gone)
         assert numbers(log.read(0, last)) == [n for n in range(1, 51) if n not in gone]
         assert log.missing(0, last) == [(1, 1), (10, 12), (20, 20), (49, 49)]
         assert log.missing(10, 20) == [(11, 12), (20, 20)]
         assert log.missing(12, 19) == []
         assert log.missing(20, 10) == []
 
-    def test_a_range_whose_end_was_deleted_ends(self, shelf: LogSite, log: RecordLog) -> None:
-        last = log.append(self._batch(shelf, 50))
-        shelf.delete(list(range(31, 51)))
+    def test_a_range_whose_end_was_deleted_ends(self, site: LogSetup, log: RecordLog) -> None:
+        last = log.append(self._batch(site, 50))
+        site.delete(list(range(31, 51)))
         assert numbers(log.read(0, last)) == list(range(1, 31))
         assert numbers(log.read(0, 40)) == list(range(1, 31))
         assert numbers(log.read(35, last)) == []
         assert log.missing(25, last) == [(31, 50)]
         assert log.bounds().last == last, "a sequence is never used twice"
-        assert log.append(self._batch(shelf, 1)) == last + 1
+        assert log.append(self._batch(site, 1)) == last + 1
 
-    def test_what_is_still_to_come_is_not_missing(self, shelf: LogSite, log: RecordLog) -> None:
+    def test_what_is_still_to_come_is_not_missing(self, site: LogSetup, log: RecordLog) -> None:
         assert log.missing(0, 10) == []
-        last = log.append(self._batch(shelf, 5))
+        last = log.append(self._batch(site, 5))
         assert log.missing(0, last + 100) == []
 
-    def test_trim_removes_what_lies_below(self, shelf: LogSite, log: RecordLog) -> None:
-        last = log.append(self._batch(shelf, 50))
+    def test_trim_removes_what_lies_below(self, site: LogSetup, log: RecordLog) -> None:
+        last = log.append(self._batch(site, 50))
         log.trim(0)
         log.trim(1)
         assert log.bounds().first == 1
@@ -256,13 +256,13 @@ class LogSuite:
         assert log.missing(0, last) == [(1, 20)]
         assert log.missing(5, 10) == [(6, 10)]
 
-    def test_trim_of_everything_skips_no_sequence(self, shelf: LogSite, log: RecordLog) -> None:
-        last = log.append(self._batch(shelf, 20))
+    def test_trim_of_everything_skips_no_sequence(self, site: LogSetup, log: RecordLog) -> None:
+        last = log.append(self._batch(site, 20))
         log.trim(last + 1000)
         assert (log.bounds().first, log.bounds().last) == (last + 1, last)
         assert numbers(log.read(0, last)) == []
         assert log.missing(0, last + 5) == [(1, last)]
-        assert log.append(self._batch(shelf, 1)) == last + 1
+        assert log.append(self._batch(site, 1)) == last + 1
         assert numbers(log.read(0, last + 1)) == [last + 1]
 
     # --- bounds and times --------------------------------------------------------------------------------------
@@ -273,17 +273,17 @@ class LogSuite:
         assert log.at(0) == 1
 
     def test_bounds_follow_and_the_identity_stays(
-        self, shelf: LogSite, bridge: RecordLogBridge, log: RecordLog
+        self, site: LogSetup, bridge: RecordLogBridge, log: RecordLog
     ) -> None:
         before = log.bounds()
         assert before.identity
-        last = log.append(self._batch(shelf, 3))
+        last = log.append(self._batch(site, 3))
         assert (log.bounds().first, log.bounds().last) == (1, last)
-        assert bridge.log(shelf.name).bounds().identity == before.identity
+        assert bridge.log(site.name).bounds().identity == before.identity
 
-    def test_a_time_finds_the_first_record_at_or_after_it(self, shelf: LogSite, log: RecordLog) -> None:
-        last = log.append(self._batch(shelf, 30))
-        shelf.delete([15])
+    def test_a_time_finds_the_first_record_at_or_after_it(self, site: LogSetup, log: RecordLog) -> None:
+        last = log.append(self._batch(site, 30))
+        site.delete([15])
         found = [(s, t) for r in log.read(0, last) for s, t in zip(r.sequences.tolist(), r.times.tolist(), strict=True)]
         for sequence, time in found[::7]:
             # a middleware may count finer than microseconds
@@ -295,56 +295,56 @@ class LogSuite:
 
     # --- appending -------------------------------------------------------------------------------------------
 
-    def test_append_says_the_last_sequence(self, shelf: LogSite, log: RecordLog) -> None:
-        assert log.append(self._batch(shelf, 0)) == 0
-        assert log.append(self._batch(shelf, 5)) == 5
-        assert log.append(self._batch(shelf, 0)) == 5
-        assert log.append(self._batch(shelf, 5)) == log.bounds().last == 10
+    def test_append_says_the_last_sequence(self, site: LogSetup, log: RecordLog) -> None:
+        assert log.append(self._batch(site, 0)) == 0
+        assert log.append(self._batch(site, 5)) == 5
+        assert log.append(self._batch(site, 0)) == 5
+        assert log.append(self._batch(site, 5)) == log.bounds().last == 10
 
-    def test_an_id_is_stored_once(self, shelf: LogSite, log: RecordLog) -> None:
-        batch = MessageBatch.of([f"{shelf.root}.a"] * 3, [b"1", b"2", b"3"], None, ["x", "y", "x"])
+    def test_an_id_is_stored_once(self, site: LogSetup, log: RecordLog) -> None:
+        batch = MessageBatch.of([f"{site.root}.a"] * 3, [b"1", b"2", b"3"], None, ["x", "y", "x"])
         assert log.append(batch) == 1, "the sequence of the first of its id"
         assert log.append(batch) == 1
         assert log.bounds().last == 2
 
-    def test_what_stands_before_a_refused_record_is_stored(self, shelf: LogSite, log: RecordLog) -> None:
-        batch = MessageBatch.of([f"{shelf.root}.a", f"{shelf.root}.b", f"{shelf.root}.*", f"{shelf.root}.c"], [b""] * 4)
+    def test_what_stands_before_a_refused_record_is_stored(self, site: LogSetup, log: RecordLog) -> None:
+        batch = MessageBatch.of([f"{site.root}.a", f"{site.root}.b", f"{site.root}.*", f"{site.root}.c"], [b""] * 4)
         with pytest.raises(BadTopic):
             log.append(batch)
-        assert [r.topic for r in everything(log.read(0, 10))] == [f"{shelf.root}.a", f"{shelf.root}.b"]
+        assert [r.topic for r in everything(log.read(0, 10))] == [f"{site.root}.a", f"{site.root}.b"]
 
     # --- use -------------------------------------------------------------------------------------------------
 
-    def test_logs_are_found_by_topic(self, shelf: LogSite, bridge: RecordLogBridge) -> None:
-        for topic in (f"{shelf.root}.a", f"{shelf.root}.*", f"{shelf.root}.>", f"{shelf.root}.a.*.c"):
-            assert bridge.names([topic]) == [shelf.name]
-        assert bridge.names([f"{shelf.root}.a", f"{shelf.root}.b"]) == [shelf.name]
+    def test_logs_are_found_by_topic(self, site: LogSetup, bridge: RecordLogBridge) -> None:
+        for topic in (f"{site.root}.a", f"{site.root}.*", f"{site.root}.>", f"{site.root}.a.*.c"):
+            assert bridge.names([topic]) == [site.name]
+        assert bridge.names([f"{site.root}.a", f"{site.root}.b"]) == [site.name]
 
     def test_a_log_that_is_not_there_is_an_error_of_the_user(self, bridge: RecordLogBridge) -> None:
         with pytest.raises(ConfigError, match="NOBODY"):
             bridge.log("NOBODY")
 
-    def test_an_iterator_may_be_given_up(self, shelf: LogSite, log: RecordLog) -> None:
-        shelf.fill(self._batch(shelf, 12_000))
+    def test_an_iterator_may_be_given_up(self, site: LogSetup, log: RecordLog) -> None:
+        site.fill(self._batch(site, 12_000))
         for _ in range(3):
             batches = log.read(0, 12_000)
             assert next(batches).sequences[0] == 1
             del batches
         assert numbers(log.read(0, 5)) == [1, 2, 3, 4, 5]
 
-    def test_two_ranges_may_be_read_at_a_time(self, shelf: LogSite, log: RecordLog) -> None:
-        shelf.fill(self._batch(shelf, 12_000))
-        one, two = log.read(0, 12_000, [f"{shelf.root}.0"]), log.read(0, 12_000, [f"{shelf.root}.1"])
+    def test_two_ranges_may_be_read_at_a_time(self, site: LogSetup, log: RecordLog) -> None:
+        site.fill(self._batch(site, 12_000))
+        one, two = log.read(0, 12_000, [f"{site.root}.0"]), log.read(0, 12_000, [f"{site.root}.1"])
         found: list[LoggedRecord] = []
         for a, b in zip(one, two, strict=False):
             found += [*rows(a), *rows(b)]
         found += [*everything(one), *everything(two)]
         assert sorted(r.sequence for r in found) == list(range(1, 12_001))
 
-    def test_progress_is_shown_without_touching_what_is_read(self, shelf: LogSite, log: RecordLog) -> None:
-        last = log.append(self._batch(shelf, 20))
+    def test_progress_is_shown_without_touching_what_is_read(self, site: LogSetup, log: RecordLog) -> None:
+        last = log.append(self._batch(site, 20))
         log.progress("reader", 10)
-        log.progress("reader", 20, [f"{shelf.root}.0"])
+        log.progress("reader", 20, [f"{site.root}.0"])
         log.progress("reader", 5)
         log.progress("no name at all", 5)
         assert numbers(log.read(0, last)) == list(range(1, 21))
@@ -352,10 +352,18 @@ class LogSuite:
     def test_a_log_without_limits_warns_of_nothing(self, log: RecordLog) -> None:
         assert log.warnings() == []
 
-    def test_close_may_be_repeated(self, shelf: LogSite) -> None:
-        bridge = shelf.make()
+    def test_close_may_be_repeated(self, site: LogSetup) -> None:
+        bridge = site.make()
         bridge.close()
-        bridge = shelf.make()
+        bridge = site.make()
         bridge.open()
         bridge.close()
         bridge.close()
+
+
+if not TYPE_CHECKING:  # old names, for one release
+
+    def __getattr__(name: str) -> object:
+        from mama_spark.moved_names import successor
+
+        return successor(__name__, name)

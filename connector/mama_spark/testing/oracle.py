@@ -1,7 +1,6 @@
-"""The conservation oracle: whatever went wrong, no row is lost, invented or told two fates (law 5).
+"""The conservation oracle: checks that no row was lost, invented, or reported with two outcomes (invariant 5).
 
-It knows nothing of the bridge under test: it compares what a publisher *says* became of its rows with what the broker
-*holds*.
+It knows nothing of the bridge under test: it compares the outcomes that a publisher reports with what the broker stores.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Verdict:
-    """What was compared, and what does not fit; empty ``faults`` = conserved.
+    """Counts of a comparison, and what contradicts; empty ``faults`` = conserved.
 
     :ivar duplicates: messages that the broker holds more often than they were sent
     :ivar landed_anyway: rows not reported as acked whose payload the broker holds nevertheless
@@ -39,7 +38,7 @@ class Outcome:
     """The terminal event of one row.
 
     :ivar event: ``acked``, ``completed_exceptionally`` or ``timeout``
-    :ivar may_have_landed: whether the publisher owns up to not knowing
+    :ivar may_have_landed: the publisher reports that it does not know
     """
 
     topic: str

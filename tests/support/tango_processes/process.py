@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from mama_spark.testing.waiting import PATIENCE
+from mama_spark.testing.waiting import TIMEOUT
 
 _STOP_TIMEOUT = 15.0
 Event = dict[str, Any]
@@ -112,7 +112,7 @@ class TangoProcess:
                 self._ended = True
             self._changed.notify_all()
 
-    def call(self, do: str, /, *, patience: float = PATIENCE, **arguments: Any) -> Any:
+    def call(self, do: str, /, *, patience: float = TIMEOUT, **arguments: Any) -> Any:
         """One request and its answer.
 
         :raises Failed: with a DevFailed

@@ -27,14 +27,14 @@ from pathlib import Path
 from typing import Any, Never, Self
 
 from mama_spark.tango.client.subscription_states import Timeouts
-from mama_spark.testing.waiting import PATIENCE
+from mama_spark.testing.waiting import TIMEOUT
 
 from tests.support.tango_processes.process import Event, Failed, TangoProcess
 
 __all__ = [
     "BEAT",
-    "PATIENCE",
     "PATIENT",
+    "TIMEOUT",
     "DeviceProbe",
     "Event",
     "Failed",
@@ -125,7 +125,7 @@ class _Server(TangoProcess):
         raise AssertionError(f"{type(self).__name__} ended while starting:\n{self.tail()}")
 
     def _wait_ready(self) -> bool:
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT
         while not self._is_ready():
             if not self.running:
                 return False
@@ -309,7 +309,7 @@ class DeviceProbe(TangoProcess):
         with self._changed:
             return list(self._events.get(subscription, ()))
 
-    def wait_events(self, subscription: int, count: int, patience: float = PATIENCE) -> list[Event]:
+    def wait_events(self, subscription: int, count: int, patience: float = TIMEOUT) -> list[Event]:
         """All events, when there are at least ``count``."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._events.get(subscription, ())) >= count or self._ended, patience)
@@ -317,7 +317,7 @@ class DeviceProbe(TangoProcess):
         assert len(found) >= count, f"{len(found)} of {count} events came: {found[-3:]}"
         return found
 
-    def wait_event(self, subscription: int, wanted: Callable[[Event], Any], patience: float = PATIENCE) -> Event:
+    def wait_event(self, subscription: int, wanted: Callable[[Event], Any], patience: float = TIMEOUT) -> Event:
         """The first event that ``wanted`` accepts."""
 
         def search() -> list[Event]:

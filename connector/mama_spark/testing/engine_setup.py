@@ -14,7 +14,7 @@ from ..malamute.protocol.log_query import LogQuery
 from ..services.malamute_broker.engines import Delivery, StreamEngine
 from ..services.malamute_broker.engines.actor import CommandDone, DeliverySocket, EngineStream, QueryAnswered, Report
 
-PATIENCE = 60.0  #: seconds for what a sound engine does at once
+TIMEOUT = 60.0  #: seconds for what a sound engine does at once
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class EngineSetup:
         """All that the stream says until it has given this many answers."""
         stream.flush()
         found: Report = []
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while sum(isinstance(one, kind) for one in found) < answers:
             assert time.monotonic() < end, f"{found} and no more"
             taken = self.traffic.take(1.0)
@@ -111,7 +111,7 @@ class EngineSetup:
 
     def close(self) -> None:
         for stream in self.made:
-            stream.destroy(PATIENCE)
+            stream.destroy(TIMEOUT)
             assert "ended" in repr(stream), "the thread ends"
         self.traffic.close()
         self.context.term()
