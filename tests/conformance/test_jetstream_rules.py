@@ -14,7 +14,7 @@ from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.malamute.protocol.extensions import NO_EXTENSION, AckRun, Extension, StoreOutcome
 from mama_spark.services.malamute_broker.engines.jetstream import async_publisher, engine
 from mama_spark.services.malamute_broker.engines.jetstream.engine import JetStreamEngine
-from mama_spark.testing.engine_site import PATIENCE
+from mama_spark.testing.engine_setup import TIMEOUT
 from mama_spark.testing.stored_engine_suite import MakeEngine, StoredEngineHarness, StoredEngineSuite, numbered
 
 from tests.support.nats import account
@@ -33,7 +33,7 @@ def server(nats_accounts: Accounts) -> Iterator[NatsServer]:
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that is slow and not away is waited for."""
-    monkeypatch.setattr(engine, "BARRIER", PATIENCE)
+    monkeypatch.setattr(engine, "BARRIER", TIMEOUT)
 
 
 def harness(name: bytes = b"st", **settings: Any) -> StoredEngineHarness:

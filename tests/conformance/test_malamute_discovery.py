@@ -93,5 +93,5 @@ class TestMalamuteDiscovery(DiscoverySuite):
                 bridge.close()
                 forget(broker.endpoint, (found[n - 1].sequence or 0) + 1)
 
-            yield DiscoverySetup(make=make, ttl=TTL, lasting=TTL, clock=let_pass, die=die, lose=lose)
+            yield DiscoverySetup(make=make, ttl=TTL, long_ttl=TTL, clock=let_pass, die=die, lose=lose)
             lease.clear()

@@ -23,7 +23,7 @@ class TestMemoryDiscovery(DiscoverySuite):
         return DiscoverySetup(
             make=lambda: MemoryDiscovery(board.name),
             ttl=30.0,
-            lasting=30.0,
+            long_ttl=30.0,
             die=lambda bridge: bridge.close(),
             lose=board.lose,
             clock=board.advance,

@@ -41,6 +41,6 @@ class TestNatsDiscovery(DiscoverySuite):
                     at = found["message"]["seq"] + 1
                 admin.api("STREAM.PURGE.MAMA_EVENTS", {"seq": at})
 
-        yield DiscoverySetup(make=make, ttl=2.0, lasting=8.0, die=die, lose=lose)
+        yield DiscoverySetup(make=make, ttl=2.0, long_ttl=8.0, die=die, lose=lose)
         lease.clear()
         POOL.clear()

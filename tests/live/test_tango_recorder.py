@@ -28,7 +28,7 @@ from tests.support.tango_processes.recorder import (
     every_event_is_accounted_for,
     settings,
 )
-from tests.support.tango_processes.servers import TIMEOUT, PATIENT, TangoServer
+from tests.support.tango_processes.servers import PATIENT, TIMEOUT, TangoServer
 
 
 @pytest.fixture

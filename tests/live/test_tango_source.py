@@ -34,7 +34,7 @@ from mama_spark.tango.types import (
 )
 from mama_spark.testing.waiting import until
 
-from tests.support.tango_processes.servers import BEAT, TIMEOUT, PATIENT, DeviceProbe, Failed, free_port
+from tests.support.tango_processes.servers import BEAT, PATIENT, TIMEOUT, DeviceProbe, Failed, free_port
 
 DEVICE = "test/pub/1"
 CALENDAR = 1_700_000_000_123_456_789  # nanoseconds

@@ -31,7 +31,7 @@ from mama_spark.tango.types import (
 from mama_spark.testing.waiting import until
 
 from tests.support.tango import DeviceServers
-from tests.support.tango_processes.servers import TIMEOUT, PATIENT, DeviceProbe, TangoServer
+from tests.support.tango_processes.servers import PATIENT, TIMEOUT, DeviceProbe, TangoServer
 
 SAMPLES: dict[str, list[Any]] = {
     "boolean": [True, False], "short": [-32768, 32767], "long": [-(2**31), 7], "long64": [-(2**63), 2**63 - 1],

@@ -36,7 +36,7 @@ from mama_spark.tango.types import DevState, EventType
 from mama_spark.testing.waiting import until
 
 from tests.support.tango import FAST
-from tests.support.tango_processes.servers import TIMEOUT, PATIENT, TangoDatabase, TangoServer, free_port
+from tests.support.tango_processes.servers import PATIENT, TIMEOUT, TangoDatabase, TangoServer, free_port
 from tests.support.tango_processes.source_process import SourceProcess
 
 DEVICE = "test/pub/1"

@@ -14,7 +14,7 @@ from mama_spark.backoff import Backoff
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_states import Timeouts
 
-from tests.support.tango_processes.servers import TIMEOUT, PATIENT, DeviceProbe, TangoDatabase, TangoServer
+from tests.support.tango_processes.servers import PATIENT, TIMEOUT, DeviceProbe, TangoDatabase, TangoServer
 
 __all__ = [
     "FAST",

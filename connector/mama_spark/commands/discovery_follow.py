@@ -1,4 +1,4 @@
-"""What ``mama sources`` and ``mama events`` share: a place of discovery, followed until somebody has enough."""
+"""Follows discovery for ``mama sources`` and ``mama events``, and formats its rows."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from ..options import DiscoveryOptions, option_names
 
 T = TypeVar("T")
 
-INTERVAL = 0.25  #: seconds between two looks at the middleware
-_AT_ONCE = 10_000  #: changes that are held; the past may be long
+INTERVAL = 0.25  #: seconds between two polls of the middleware
+_AT_ONCE = 10_000  #: events that are held at most; the past may be long
 
 
 @dataclass
 class DiscoveryFollower:
-    """One place of discovery, open; to be closed."""
+    """Reads discovery events through an open bridge; close it after use."""
 
     reader: DiscoveryRowReader
-    reach: ReconnectingBridge[DiscoveryBridge]
+    bridge: ReconnectingBridge[DiscoveryBridge]
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> DiscoveryFollower:
@@ -40,40 +40,40 @@ class DiscoveryFollower:
         :param given: options as of ``mamadiscovery``
         :raises ConfigError: one is wrong
         :raises StatusError: NOT_IMPLEMENTED: the transport does not support discovery
-        :raises Unavailable: nobody is there
+        :raises Unavailable: the middleware cannot be reached
         """
         full = expand(given, option_names(DiscoveryOptions), os.environ)
         if full.discovery_supported is False:
             raise StatusError(Status.NOT_IMPLEMENTED, f"{full.supported_key} is not true in the properties file")
         o = DiscoveryOptions.parse(full.options)
-        reach = ReconnectingBridge(lambda: discovery_bridge(o), o.wait_timeout)
-        reach.call(lambda bridge: None, timeout=0.0)  # a wrong URL is told at once, an outage later is waited for
-        return cls(DiscoveryRowReader.of(o, full.fields), reach)
+        bridge = ReconnectingBridge(lambda: discovery_bridge(o), o.wait_timeout)
+        bridge.call(lambda opened: None, timeout=0.0)  # a wrong URL fails here; outages later are waited for
+        return cls(DiscoveryRowReader.of(o, full.fields), bridge)
 
     def image(self) -> list[DiscoveryRow]:
         """The sources there are, by name and id."""
-        rows = self.reader.image(self.reach.call(lambda bridge: bridge.image()))
+        rows = self.reader.image(self.bridge.call(lambda bridge: bridge.image()))
         return sorted(rows, key=lambda row: (row.source_name or "", row.source_id or 0))
 
     def initial_offset(self, where: str) -> Position:
-        return self.reach.call(lambda bridge: bridge.initial_offset(where))
+        return self.bridge.call(lambda bridge: bridge.initial_offset(where))
 
     def changes(self, at: Position, sleep: Callable[[float], None] = time.sleep) -> Iterator[list[DiscoveryRow]]:
-        """What comes after ``at``, without end; an empty list after each look that found nothing."""
+        """What comes after ``at``, without end; an empty list after each poll that found nothing."""
         while True:
             start = at
 
-            def look(bridge: DiscoveryBridge, start: Position = start) -> tuple[Position, list[DiscoveryEvent]]:
+            def read_next(bridge: DiscoveryBridge, start: Position = start) -> tuple[Position, list[DiscoveryEvent]]:
                 there = bridge.latest_offset(start, _AT_ONCE)
                 return there, [change for part in bridge.read(start, there) for change in part]
 
-            at, changes = self.reach.call(look)
+            at, changes = self.bridge.call(read_next)
             yield list(self.reader.rows(changes))
             if not changes:
                 sleep(INTERVAL)
 
     def close(self) -> None:
-        self.reach.close()
+        self.bridge.close()
 
 
 def as_json(row: DiscoveryRow) -> str:

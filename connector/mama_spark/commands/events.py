@@ -1,4 +1,4 @@
-"""``mama events``: what happens to publishers, topics and readers, as it comes."""
+"""``mama events``: shows events of publishers, topics and readers as they arrive."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def line_of(row: DiscoveryRow) -> str:
-    """One event."""
+    """The line of one event."""
     if row.kind == GAP:
         return f"{follow.clock(row)}  gap        records {row.gap_from} to {row.gap_to} of {row.origin} were lost"
     what = f"{follow.clock(row)}  {row.kind.ljust(9)}  {follow.printable(row.event)}"
     reason = " ".join(str(part) for part in (row.status, row.code) if part is not None)
-    told = [row.topic or "", f"({follow.shown_source(row)})" if row.source_name else "", reason, row.info or ""]
-    return "  ".join([what, *(follow.printable(text) for text in told if text)])
+    texts = [row.topic or "", f"({follow.shown_source(row)})" if row.source_name else "", reason, row.info or ""]
+    return "  ".join([what, *(follow.printable(text) for text in texts if text)])

@@ -1,4 +1,4 @@
-"""``mama pub TOPIC [VALUE]``: publish from the terminal, and say what became of it."""
+"""``mama pub TOPIC [VALUE]``: publishes messages from the terminal and reports their outcome."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _IN_FLIGHT = 1_000
 
 
 class _Listener:
-    """Counts, and says on standard error what failed."""
+    """Counts outcomes, and prints failures on standard error."""
 
     def __init__(self) -> None:
         self.stored: list[Flight] = []  # the last one
         self.count = self.failures = 0
 
     def published(self, flight: Flight) -> None:
-        """Not the end yet."""
+        """Not a terminal event."""
 
     def acked(self, flight: Flight) -> None:
         self.count += 1

@@ -1,4 +1,4 @@
-"""``mama record``: a recorder of Tango events, from its configuration to its end."""
+"""``mama record``: records Tango events in a record log until Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from .arguments import add_option, pairs
 from .signals import stop_on_signals
 
 NOT_ALL = 1
-#: Containers made between two collections, about 70,000 events: those that wait form no cycles, and to look for some
-#: among them costs a fifth of the processor time.
+#: Containers made between two garbage collections, about 70,000 events: waiting events form no cycles, and searching
+#: them for cycles costs a fifth of the processor time.
 _COLLECT_AFTER = 200_000
 
 
@@ -129,24 +129,24 @@ def record(
 
 
 def _restore(state: RecorderState, options: SinkOptions) -> None:
-    """What the log says of the recorder before this one. A log that does not exist yet says nothing."""
+    """Restore the state that the previous recorder of the name left in the log; nothing where there is no log yet."""
 
-    def look(bridge: RecordLogBridge) -> None:
+    def restore_from(bridge: RecordLogBridge) -> None:
         names = bridge.names(())
         name = options.stream or (names[0] if names else "")
         if name in names:
             restore(state, bridge.log(name))
 
-    reach = ReconnectingBridge(lambda: log_bridge(options, options.wait_timeout), options.wait_timeout)
+    bridge = ReconnectingBridge(lambda: log_bridge(options, options.wait_timeout), options.wait_timeout)
     try:
-        reach.call(look)
+        bridge.call(restore_from)
     finally:
-        reach.close()
+        bridge.close()
 
 
 @contextlib.contextmanager
 def _few_collections() -> Iterator[None]:
-    """What was loaded by now stays, and what comes is seldom looked through."""
+    """Freeze the objects that exist now, and collect garbage rarely."""
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""``mama sources``: the sources there are, and what changes."""
+"""``mama sources``: lists the sources that announce themselves, and their changes."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def _cells(row: DiscoveryRow) -> tuple[str, ...]:
 
 
 def line_of(row: DiscoveryRow) -> str:
-    """One change."""
+    """The line of one change."""
     if row.kind == GAP:
         return f"{follow.clock(row)}  gap      records {row.gap_from} to {row.gap_to} of {row.origin} were lost"
     states = " ".join(text for text in (row.source_state, row.source_data_state) if text)
-    told = [follow.shown_source(row), follow.printable(states), follow.printable(row.info or "")]
-    return f"{follow.clock(row)}  {row.event.ljust(10)} {'  '.join(text for text in told if text)}"
+    texts = [follow.shown_source(row), follow.printable(states), follow.printable(row.info or "")]
+    return f"{follow.clock(row)}  {row.event.ljust(10)} {'  '.join(text for text in texts if text)}"

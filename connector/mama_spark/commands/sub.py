@@ -1,5 +1,7 @@
-"""``mama sub PATTERN``: see messages as they are stored, from now on or from a place in the past; the rows of packed
-ones each by itself (``-o unpack=false``: as they are)."""
+"""``mama sub PATTERN``: shows messages as they are stored, from now on or from a sequence.
+
+The rows of packed messages are shown each by itself, with ``-o unpack=false`` packed.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,11 @@ from ..packing import Unpacked, check_json_size, unpack_chunks, unpacked_as_is
 from ..record_log import Bounds, RecordLog, RecordLogBridge, Records
 from .arguments import add_transport, options
 
-#: Seconds between two looks, the longer the less happens: a log is asked, it does not call, and on NATS every question
-#: makes an audit advisory, which discovery keeps a bounded number of.
-_OFTEN, _SELDOM = 0.1, 1.0
+#: Seconds between two polls, the longer the less happens: on NATS every request makes an audit advisory, of which
+#: discovery keeps a bounded number.
+_MIN_INTERVAL, _MAX_INTERVAL = 0.1, 1.0
 
-_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what steers a terminal; lines and tabs do no harm
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # without line feed and tab
 
 Row = dict[str, Any]
 
@@ -62,8 +64,8 @@ def _begin(word: str) -> int | None:
     return int(word)
 
 
-class _Place:
-    """How far one log was shown."""
+class _Cursor:
+    """The last sequence of one log that was shown."""
 
     def __init__(self, log: RecordLog, begin: int | None) -> None:
         bounds = log.bounds()
@@ -83,42 +85,44 @@ def _follow(o: SubscribeOptions, begin: int | None) -> Iterator[Row]:
 
     :raises Unavailable: it lasts longer
     """
-    places: list[_Place] = []
+    cursors: list[_Cursor] = []
     until = time.monotonic() + o.wait_timeout
     while True:
         bridge = log_bridge(o, o.wait_timeout)
         try:
             bridge.open()
-            if not places:
+            if not cursors:
                 names = [o.stream] if o.stream is not None else bridge.names(o.topics)
-                places = [_Place(bridge.log(name), begin) for name in names]
-            pause = _OFTEN
+                cursors = [_Cursor(bridge.log(name), begin) for name in names]
+            pause = _MIN_INTERVAL
             while True:
                 until = time.monotonic() + o.wait_timeout
-                shown = [place.shown for place in places]
-                yield from _news(bridge, o, places)
-                pause = min(2 * pause, _SELDOM) if shown == [place.shown for place in places] else _OFTEN
+                shown = [cursor.shown for cursor in cursors]
+                yield from _new_rows(bridge, o, cursors)
+                pause = (
+                    min(2 * pause, _MAX_INTERVAL) if shown == [cursor.shown for cursor in cursors] else _MIN_INTERVAL
+                )
                 time.sleep(pause)
         except Unavailable:
-            if not places or time.monotonic() > until:
+            if not cursors or time.monotonic() > until:
                 raise
-            time.sleep(_OFTEN)
+            time.sleep(_MIN_INTERVAL)
         finally:
             bridge.close()
 
 
-def _news(bridge: RecordLogBridge, o: SubscribeOptions, places: list[_Place]) -> Iterator[Row]:
-    for place in places:
-        log = bridge.log(place.name)
-        last = place.to(log.bounds())
-        if last > place.shown:
-            for records in log.read(place.shown, last, o.topics):
+def _new_rows(bridge: RecordLogBridge, o: SubscribeOptions, cursors: list[_Cursor]) -> Iterator[Row]:
+    for cursor in cursors:
+        log = bridge.log(cursor.name)
+        last = cursor.to(log.bounds())
+        if last > cursor.shown:
+            for records in log.read(cursor.shown, last, o.topics):
                 parts = unpack_chunks(records, _as_json) if o.unpack else [(records, unpacked_as_is(records))]
                 for some, found in parts:
-                    for row in _rows(some, found, place.name):
+                    for row in _rows(some, found, cursor.name):
                         yield row
-                        place.shown = row["sequence"]
-            place.shown = last
+                        cursor.shown = row["sequence"]
+            cursor.shown = last
 
 
 def _rows(records: Records, found: Unpacked, stream: str) -> Iterator[Row]:
@@ -161,7 +165,7 @@ def _text(row: Row, headers: bool) -> str:
     error = f" ({row['pack_error']})" if "pack_error" in row else ""
     lines = [f"{place} {row['topic']} {value}{error}"]
     lines += [f"  {name}: {value}" for name, value in row["headers"]] if headers else []
-    return _STEERING.sub(lambda found: f"\\x{ord(found[0]):02x}", "\n".join(lines))
+    return _CONTROL_CHARACTERS.sub(lambda found: f"\\x{ord(found[0]):02x}", "\n".join(lines))
 
 
 def _json(row: Row) -> str:

@@ -13,5 +13,6 @@ __all__ = [
     "engine_suite",
     "log_suite",
     "oracle",
+    "stored_engine_suite",
     "waiting",
 ]

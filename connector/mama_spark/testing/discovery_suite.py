@@ -3,7 +3,7 @@
     class TestMemory(DiscoverySuite):
         @pytest.fixture
         def site(self):
-            yield DiscoverySetup(make=..., ttl=..., lasting=..., die=...)
+            yield DiscoverySetup(make=..., ttl=..., long_ttl=..., die=...)
 
 The bridges that the factory gives are not open; the suite opens and closes them. Payloads are opaque here.
 """
@@ -34,7 +34,7 @@ class DiscoverySetup:
 
     :ivar make: a new bridge to it, not open
     :ivar ttl: seconds after which a source that is not renewed is OFFLINE; short where time really passes
-    :ivar lasting: the same for sources that shall stay: their renewals may be late by a sixth of it
+    :ivar long_ttl: the same for sources that shall stay: their renewals may be late by a sixth of it
     :ivar die: end the process of this (open) bridge without a word: nothing is renewed for it any more
     :ivar lose: make the middleware forget the ``n`` oldest changes
     :ivar clock: moves the clock of the middleware by so many seconds; None where time really passes
@@ -42,7 +42,7 @@ class DiscoverySetup:
 
     make: Callable[[], DiscoveryBridge]
     ttl: float
-    lasting: float
+    long_ttl: float
     die: Callable[[DiscoveryBridge], None]
     lose: Callable[[int], None]
     clock: Callable[[float], None] | None = None
@@ -140,12 +140,12 @@ class DiscoverySuite:
         start = reader.initial_offset("latest")
         other = site.make()
         other.open()
-        source.announce(SOURCE, b"r", site.lasting)
+        source.announce(SOURCE, b"r", site.long_ttl)
         for bridge in (source, other):
-            bridge.announce(OTHER, b"t", site.lasting)
+            bridge.announce(OTHER, b"t", site.long_ttl)
         site.die(other)
-        site.let_pass(site.lasting * 1.1)
-        source.announce(PLAIN, b"mark", site.lasting)
+        site.let_pass(site.long_ttl * 1.1)
+        source.announce(PLAIN, b"mark", site.long_ttl)
         found = follow(reader, start, of(DiscoveryEventKind.RECORD, PLAIN))
         assert seen(found) == [
             (DiscoveryEventKind.RECORD, SOURCE, b"r"),

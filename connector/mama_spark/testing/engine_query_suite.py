@@ -142,29 +142,29 @@ class ReadableRules:
     """What holds for an engine that answers (ML-22)."""
 
     @pytest.fixture
-    def asker(self, site: EngineSetup) -> QueryClient:
+    def client(self, site: EngineSetup) -> QueryClient:
         return QueryClient(site, site.stream())
 
-    def test_an_empty_stream_answers_too(self, asker: QueryClient) -> None:
-        assert asker.bounds() == (1, 0)
-        assert [asker.fetch(op) for op in _FETCHES] == [([], 0)] * 2
-        assert asker.numbers(Op.AT, _FAR) == (1,)
-        assert asker.numbers(Op.MISSING, 0, 10) == (10,)
+    def test_an_empty_stream_answers_too(self, client: QueryClient) -> None:
+        assert client.bounds() == (1, 0)
+        assert [client.fetch(op) for op in _FETCHES] == [([], 0)] * 2
+        assert client.numbers(Op.AT, _FAR) == (1,)
+        assert client.numbers(Op.MISSING, 0, 10) == (10,)
 
-    def test_a_question_sees_what_was_accepted_before_it_in_its_batch(self, asker: QueryClient) -> None:
+    def test_a_question_sees_what_was_accepted_before_it_in_its_batch(self, client: QueryClient) -> None:
         for n in range(1, 4):
-            asker.accept(b"s")
-            assert asker.bounds() == (1, n)
+            client.accept(b"s")
+            assert client.bounds() == (1, n)
 
     @pytest.mark.spec("ML-22")
     @pytest.mark.parametrize("op", _FETCHES)
-    def test_what_is_fetched_is_what_was_accepted(self, asker: QueryClient, op: Op) -> None:
+    def test_what_is_fetched_is_what_was_accepted(self, client: QueryClient, op: Op) -> None:
         """A block has the frames of each message together."""
         contents = [[b"one"], [], [b""], [b"two", b"", b"frames"], [b"x" * 100_000], [b"\0\xff"]]
         headers = ((b"k", b"v"), (b"k", b"w"))
         for n, content in enumerate(contents):
-            asker.accept(b"\xff.%d" % n, *content, extension=Extension(message_id=b"%d" % n, headers=headers[: n % 3]))
-        (found,) = asker.pieces(op)
+            client.accept(b"\xff.%d" % n, *content, extension=Extension(message_id=b"%d" % n, headers=headers[: n % 3]))
+        (found,) = client.pieces(op)
         assert [n for n, *_ in found] == [1, 2, 3, 4, 5, 6]
         assert [subject for _, subject, *_ in found] == [b"\xff.%d" % n for n in range(6)]
         wanted = contents if op is Op.FETCH else [[b"".join(content)] for content in contents]
@@ -173,68 +173,68 @@ class ReadableRules:
 
     @pytest.mark.parametrize("op", _FETCHES)
     def test_an_answer_brings_no_more_than_was_asked_for_and_a_large_message_alone(
-        self, asker: QueryClient, op: Op
+        self, client: QueryClient, op: Op
     ) -> None:
         for n in range(20):
-            asker.accept(b"%d" % n, b"x" * (50_000 if n % 5 == 4 else 100))
+            client.accept(b"%d" % n, b"x" * (50_000 if n % 5 == 4 else 100))
         for rows, octets in ((3, 1_000_000), (1000, 10_000), (1, 1)):
-            pieces = asker.pieces(op, rows, octets)
+            pieces = client.pieces(op, rows, octets)
             assert [n for piece in pieces for n, *_ in piece] == list(range(1, 21))
             for piece in pieces:
                 sizes = [len(content[0]) for _, _, content, _ in piece]
                 assert len(piece) <= rows
                 assert sum(sizes[:-1]) < octets, "the last one that fits not whole comes, too, or nothing would"
-        assert [n for n, *_ in asker.fetch(op, 5, 9)[0]] == [6, 7, 8, 9]
+        assert [n for n, *_ in client.fetch(op, 5, 9)[0]] == [6, 7, 8, 9]
 
     @pytest.mark.parametrize("op", _FETCHES)
-    def test_only_what_was_selected_comes_and_what_was_looked_at_counts(self, asker: QueryClient, op: Op) -> None:
+    def test_only_what_was_selected_comes_and_what_was_looked_at_counts(self, client: QueryClient, op: Op) -> None:
         for n in range(12):
-            asker.accept((b"temp.a", b"temp.b", b"rain.a")[n % 3])
+            client.accept((b"temp.a", b"temp.b", b"rain.a")[n % 3])
         asked = {
             (Selection.SUBJECTS, (b"rain.a", b"no such")): [3, 6, 9, 12],
             (Selection.PATTERNS, (b"^temp", b"b$")): [1, 2, 4, 5, 7, 8, 10, 11],
             (Selection.PATTERNS, (b"nothing",)): [],
         }
         for (kind, texts), wanted in asked.items():
-            found, reached = asker.fetch(op, kind=kind, texts=texts)
+            found, reached = client.fetch(op, kind=kind, texts=texts)
             assert ([n for n, *_ in found], reached) == (wanted, 12)
         for pattern in (b"(", b"(a*)*"):
-            refused = asker.ask(op, 0, 9, 9, 9, kind=Selection.PATTERNS, texts=(pattern,))
+            refused = client.ask(op, 0, 9, 9, 9, kind=Selection.PATTERNS, texts=(pattern,))
             assert (refused.answer.code, refused.records) == (StatusCode.FAILED, [])
             assert refused.answer.reason
 
-    def test_times_find_their_messages(self, asker: QueryClient) -> None:
+    def test_times_find_their_messages(self, client: QueryClient) -> None:
         for n in range(5):
-            asker.accept(b"%d" % n)
-            asker.bounds()  # each in a batch of its own
-        (found,) = asker.pieces(Op.FETCH)
+            client.accept(b"%d" % n)
+            client.bounds()  # each in a batch of its own
+        (found,) = client.pieces(Op.FETCH)
         times = [x.time or 0 for *_, x in found]
         assert times == sorted(times)
         for time in times:
-            assert asker.numbers(Op.AT, time) == (times.index(time) + 1,)
-        assert (asker.numbers(Op.AT, times[0] - 1), asker.numbers(Op.AT, times[-1] + 1)) == ((1,), (6,))
+            assert client.numbers(Op.AT, time) == (times.index(time) + 1,)
+        assert (client.numbers(Op.AT, times[0] - 1), client.numbers(Op.AT, times[-1] + 1)) == ((1,), (6,))
 
-    def test_what_was_trimmed_is_missing_and_another_stream_is_not_trimmed(self, asker: QueryClient) -> None:
+    def test_what_was_trimmed_is_missing_and_another_stream_is_not_trimmed(self, client: QueryClient) -> None:
         for n in range(10):
-            asker.accept(b"%d" % n)
-        assert asker.bounds() == (1, 10)
-        refused = asker.ask(Op.TRIM, 5, text=b"another")
+            client.accept(b"%d" % n)
+        assert client.bounds() == (1, 10)
+        refused = client.ask(Op.TRIM, 5, text=b"another")
         assert refused.answer.code == StatusCode.FAILED
-        assert asker.bounds() == (1, 10)
-        (first,), _ = parse_numbers(asker.ask(Op.TRIM, 5, text=asker.identity).answer.body, 1)
+        assert client.bounds() == (1, 10)
+        (first,), _ = parse_numbers(client.ask(Op.TRIM, 5, text=client.identity).answer.body, 1)
         assert first == 5
-        assert asker.bounds() == (5, 10)
-        assert asker.numbers(Op.MISSING, 0, 10) == (10, 1, 4)
-        assert asker.numbers(Op.MISSING, 4, 10) == (10,)
-        assert [n for n, *_ in asker.fetch(Op.FETCH)[0]] == [5, 6, 7, 8, 9, 10]
+        assert client.bounds() == (5, 10)
+        assert client.numbers(Op.MISSING, 0, 10) == (10, 1, 4)
+        assert client.numbers(Op.MISSING, 4, 10) == (10,)
+        assert [n for n, *_ in client.fetch(Op.FETCH)[0]] == [5, 6, 7, 8, 9, 10]
 
-    def test_those_who_ask_hold_up_nothing(self, asker: QueryClient) -> None:
+    def test_those_who_ask_hold_up_nothing(self, client: QueryClient) -> None:
         """Live readers get everything, once and in order, whatever is asked in between."""
-        site, stream, r = asker.site, asker.stream, Ref("r")
+        site, stream, r = client.site, client.stream, Ref("r")
         site.compile(stream, r, b"")
         got: list[bytes] = []
         for n in range(50):
-            asker.accept(b"%d" % n)
+            client.accept(b"%d" % n)
             stream.ask(Ref("reader"), LogQuery(Op.FETCH, n, stream.name, (0, _FAR, 10, 1000)))
             got += [delivery.subject for delivery in site.deliveries(stream)]
         assert got == [b"%d" % n for n in range(50)]

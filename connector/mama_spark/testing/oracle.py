@@ -1,6 +1,7 @@
 """The conservation oracle: checks that no row was lost, invented, or reported with two outcomes (invariant 5).
 
-It knows nothing of the bridge under test: it compares the outcomes that a publisher reports with what the broker stores.
+It knows nothing of the bridge under test: it compares the outcomes that a publisher reports with what the broker
+stores.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import pytest
 
 from ..malamute.protocol.extensions import NO_EXTENSION, AckRun, Extension, StoreOutcome
 from ..services.malamute_broker.engines import Delivery, StreamEngine
-from .engine_site import PATIENCE
+from .engine_setup import TIMEOUT
 
 Acks = tuple[AckRun, ...]
 MakeEngine = Callable[[], StreamEngine]
@@ -36,7 +36,7 @@ class StoredEngineHarness:
 
     def until(self, done: Callable[[], bool]) -> None:
         """Let the engine work without a command until a condition is true."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while not done():
             assert time.monotonic() < end, f"{self.engine}, {len(self.got)} delivered"
             time.sleep(self.engine.idle() or 0.0)
