@@ -292,6 +292,25 @@ def test_a_manager_tells_requests_from_refreshes_and_new_ones(harness: MamaHarne
     manager.destroy()
 
 
+def test_a_manager_without_callbacks_ignores_requests(harness: MamaHarness) -> None:
+    transport, heard = harness.transport(), list[str]()
+    source = f"{harness.source}{harness.symbol}"
+    callbacks = DQPublisherManagerCallbacks(on_new_request=lambda m, symbol, *_: heard.append(symbol))
+    manager = DQPublisherManager.create(transport, None, callbacks, source)
+    manager.add_topic("A")
+    asking = harness.transport()
+    publisher, inbox = Publisher.create(asking, None, source, "_MD"), Answers().inbox(asking)
+    for symbol, message in (("A", 0), ("A", 4), (None, 0), ("A", None), ("last", 0)):
+        publisher.send_from_inbox(inbox, request_for(symbol, message))
+    until(lambda: heard)
+    assert heard == ["last"]
+
+
+def test_a_manager_needs_a_transport() -> None:
+    with pytest.raises(StatusError, match="INVALID_ARG"):
+        DQPublisherManager.create(None, None, DQPublisherManagerCallbacks(), "source")
+
+
 def test_a_manager_sends_numbered_messages_with_their_symbol(harness: MamaHarness) -> None:
     manager = DQPublisherManager.create(harness.transport(), None, DQPublisherManagerCallbacks(), harness.source)
     manager.add_topic(harness.symbol)

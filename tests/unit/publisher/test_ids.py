@@ -259,3 +259,8 @@ def test_ten_million_rows_get_ten_million_ids_in_flat_memory() -> None:
     assert maker.nbytes <= 32 << 20
     tags.sort()
     assert (tags[1:] != tags[:-1]).all(), "no id twice"
+
+
+def test_too_little_memory_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at least 4096 bytes"):
+        IdMaker("q", 0, 0, memory=4095)

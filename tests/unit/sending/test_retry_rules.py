@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from mama_spark.bridge import Acks, Refusals
 from mama_spark.errors import (
+    ConfigError,
     DuplicateInFlight,
     NoResponders,
     NotReady,
@@ -165,6 +166,12 @@ def test_messages_in_order_go_again_in_order_when_all_answers_are_in() -> None:
 def test_a_publisher_that_idled_sends_a_burst_and_no_more() -> None:
     limiter = RateLimiter(100.0, 0.0)
     assert limiter.allowance(0.0) == limiter.allowance(1_000.0) == 10
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0])
+def test_a_rate_must_be_positive(rate: float) -> None:
+    with pytest.raises(ConfigError, match="must be positive"):
+        RateLimiter(rate, 0.0)
 
 
 def test_what_became_of_each_flight_is_counted() -> None:

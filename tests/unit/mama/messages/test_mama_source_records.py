@@ -238,6 +238,12 @@ def test_fids_are_16_bits_and_nothing_is_given_twice(text: str, why: str) -> Non
     assert str(e.value).startswith("conf/my.properties")
 
 
+@pytest.mark.parametrize("name", ["", "Source\0Name"])
+def test_a_field_needs_a_name(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"source\.name must be a name"):
+        SourceFields(source=FieldId(name, 10001))
+
+
 def test_fields_and_records_travel_between_processes() -> None:
     fields = SourceFields(source=FieldId("N", 1))
     again = pickle.loads(pickle.dumps(fields))

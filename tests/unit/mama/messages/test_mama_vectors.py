@@ -142,6 +142,12 @@ def test_a_capture_file_holds_many_records_and_symbols_with_colons() -> None:
     assert list(capture.decode_capture(capture.encode_capture(records))) == records
 
 
+@pytest.mark.parametrize("header", [b"S:t:A:x", b"S:t:A", b"S:t::", b"S\xff:t:A:1"])
+def test_a_header_of_a_capture_that_has_no_length_is_refused(header: bytes) -> None:
+    with pytest.raises(BadMessage, match="is not source:transport:symbol:length"):
+        list(capture.decode_capture(header + b"\x1dx"))
+
+
 RECORD = capture.CaptureRecord("S", "t", "A", b"x")
 PEER = naming.NamingFrame("C", "p", "h", 1, "u", "tcp://h:1")
 REQUEST = frames.BridgeFrame(frames.FrameType.REQUEST, "T", b"O\1\0", "_INBOX.1")
