@@ -27,6 +27,19 @@ from ..record_log import RecordLogBridge
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
+__all__ = [
+    "STREAM_OF_EACH_ROW",
+    "UnsupportedFeature",
+    "attach",
+    "check_transport",
+    "connect",
+    "discovery_bridge",
+    "load",
+    "log_bridge",
+    "publisher_bridge",
+    "row_codec",
+]
+
 #: bridge -> how to get what it needs
 _INSTALL = {
     "nats": "pip install mama-spark",

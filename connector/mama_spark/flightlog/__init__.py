@@ -3,3 +3,18 @@
 Executors write Parquet parts at their final place (:mod:`.staging`), one process commits them (:mod:`.commit`).
 Everything here uses delta-rs and not Spark, because Spark has no session in the process that commits.
 """
+
+__all__ = [
+    "adopt_orphans",
+    "check",
+    "columns",
+    "commit",
+    "dead_letter_table",
+    "parts",
+    "replay",
+    "report",
+    "schema",
+    "staging",
+    "storage",
+    "write_id",
+]

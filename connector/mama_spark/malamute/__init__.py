@@ -1,1 +1,3 @@
-"""The Malamute protocol room: MLP on the wire, the state machines of both sides, streams and their engines."""
+"""The Malamute protocol (MLP) and its client; the broker is in ``services``."""
+
+__all__ = ["client", "protocol", "zmq_fd_poller"]

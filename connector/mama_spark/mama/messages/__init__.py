@@ -1,1 +1,14 @@
 """MAMA messages and their wire form (OMNM). Pure."""
+
+__all__ = [
+    "capture",
+    "event_records",
+    "field_types",
+    "frames",
+    "msg",
+    "naming",
+    "omnm",
+    "source_records",
+    "status",
+    "values",
+]

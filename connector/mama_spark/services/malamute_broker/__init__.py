@@ -1,1 +1,3 @@
-"""The Malamute broker: ``mama broker``."""
+"""The Malamute broker (``mama broker``): sockets, sessions of clients, and stream engines."""
+
+__all__ = ["broker", "configuration", "engines", "serve", "session"]

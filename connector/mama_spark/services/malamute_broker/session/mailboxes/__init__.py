@@ -1,1 +1,3 @@
-"""Mailboxes and services: messages to one receiver each. Pure."""
+"""Mailboxes and services: messages that one receiver takes. Pure."""
+
+__all__ = ["mailbox_receipts", "mailbox_server", "mailbox_store"]

@@ -1,1 +1,13 @@
-"""What clients do with streams: write, read, ping, query; and the commands and answers of engines. Pure."""
+"""Streams of the broker: write, read, ping, query; commands to engines and their answers. Pure."""
+
+__all__ = [
+    "engine_answer_handler",
+    "engine_command_queue",
+    "log_query_server",
+    "ping_handler",
+    "publish_credit",
+    "publish_handler",
+    "stream_opener",
+    "stream_table",
+    "subscription_handler",
+]
