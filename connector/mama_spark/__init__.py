@@ -1,4 +1,4 @@
-"""Spark and messaging middleware: publish DataFrames, and know what became of every row.
+"""Publishes Spark DataFrames to messaging middleware and records the outcome of every row.
 
 Importing this package imports neither pyspark nor a client library: Spark imports every ``pyspark_*`` root
 module unguarded, and one that raises disables all Python data sources of the session.

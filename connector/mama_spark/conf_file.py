@@ -1,4 +1,4 @@
-"""Configuration files of jobs: TOML, one annotated file a job, read by the jobs and by ``mama check``.
+"""Configuration files of jobs: TOML, one annotated file per job, read by the jobs and by ``mama check``.
 
 The tables ``[mamapub]``, ``[mamasub]`` and ``[mamadiscovery]`` hold options of the formats by their names,
 ``[mamapub.storage]`` (or ``storage.x``) what goes to delta-rs; other tables belong to the job. ``${NAME}`` in a text is

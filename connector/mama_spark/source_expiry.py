@@ -1,4 +1,4 @@
-"""When a source counts as SUSPECT and when as OFFLINE: the one rule of all bridges and of who reads them. Pure.
+"""Decides when a source is SUSPECT and when OFFLINE: the one rule of all bridges and readers. Pure.
 
 A process that announces a source renews it three times in its time to live (``ttl``, seconds). A source that nobody
 renews is SUSPECT after half of that time and OFFLINE after all of it; one that is not in an image is OFFLINE, too. A

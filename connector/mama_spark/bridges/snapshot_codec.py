@@ -1,4 +1,4 @@
-"""An image as bytes, written down for one reader so that it can be read again. Pure.
+"""Encodes the image of a discovery read, so that the same reader can read it again. Pure.
 
 One compressed Arrow table, cut into chunks that fit into messages.
 """

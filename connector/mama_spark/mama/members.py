@@ -1,4 +1,4 @@
-"""What a transport knows of the objects that live on it, so that it need not import their modules."""
+"""Interfaces of the objects of a transport, so that the transport need not import their modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mama.properties`` as OpenMAMA reads it, and what stands in it for one transport.
+"""Reads ``mama.properties`` as OpenMAMA does, and picks the properties of one transport.
 
 The format: one property a line; ``#`` or ``!`` at the line's start is a comment; a key ends at a blank, ``:`` or
 ``=``; a backslash at the line's end continues it, leading blanks of the next line dropped; ``\\t \\n \\r \\\\`` and a

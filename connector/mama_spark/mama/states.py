@@ -1,4 +1,4 @@
-"""The life of a publisher as a table, and the events that transports and topics report.
+"""States of a publisher and their transitions as a table, and the events that transports and topics report.
 
 A publisher is in exactly one :class:`PublisherState` (PE-48..PE-54); :data:`TABLE` holds every legal step and anything
 else raises :class:`IllegalPublisherStep`. Two paths lead out of LIVE, because a publisher is gone only when the bridge

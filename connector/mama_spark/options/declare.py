@@ -1,4 +1,4 @@
-"""The machinery: an option is a field of a dataclass, and everything about it stands in the declaration.
+"""Declares options: an option is a field of a dataclass, with type, default, range and documentation.
 
 The option's name is the field's name in camel case. Names are case-insensitive: Spark lower-cases the keys of options.
 """

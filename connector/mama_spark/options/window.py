@@ -1,4 +1,4 @@
-"""How many messages of a publisher may be in flight, and when they are sent again: one checked value.
+"""``WindowConfig`` and ``RetryPolicy``: messages in flight, time-outs and retries of a publisher, checked once.
 
 The option parser, the command line and the constructors of the publishers make a :class:`WindowConfig`; the window of
 :mod:`mama_spark.sending.window` obeys it. Ranges are checked here and nowhere else.

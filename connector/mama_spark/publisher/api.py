@@ -1,4 +1,4 @@
-"""The words of the specification: flights, options, listener, as a user of :class:`ManagedPublisher` sees them."""
+"""The types that users of :class:`ManagedPublisher` see: flights, options, listener."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publishes batches of messages in columns, on a thread of its own: what Spark's sink writes with.
+"""Publishes batches of messages in columns, on a thread of its own; Spark's sink writes with it.
 
 All calls to the bridge but ``close`` come from the publisher's thread (``open``, too, where it is left to it), so that
 acknowledgements, timeouts and resends go on while the caller is busy elsewhere (in Spark's row iterator). What

@@ -1,4 +1,4 @@
-"""From the monotonic clock of the publisher to the wall clock of the flight log."""
+"""Converts the publisher's monotonic time to the wall-clock time of the flight log."""
 
 from __future__ import annotations
 

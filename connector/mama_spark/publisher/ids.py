@@ -1,4 +1,4 @@
-"""Message ids that a retried task gives again, whatever the order of its rows.
+"""Message ids that are the same in every attempt of a task, in whatever order its rows come.
 
 Pure. An id is ``<prefix>-<batch>-<partition>-<h>-<n>``. Its format is a contract, version 1:
 

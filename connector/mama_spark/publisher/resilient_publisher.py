@@ -1,4 +1,4 @@
-"""A publisher that keeps trying: for processes that write into one record log for weeks.
+"""Publishes through outages of any length: for processes that write into one record log for weeks.
 
 Messages are sent in the order in which they came, and wait for as long as the middleware is away; what was sent and
 not acknowledged is sent again, through a new bridge where the old one ended. The caller waits while others wait, so

@@ -1,4 +1,4 @@
-"""What errors of the middleware ask of the whole publisher: pauses, and a smaller window. Pure.
+"""Effect of errors on the whole publisher: pauses, and a smaller window. Pure.
 
 An error says by its :class:`~mama_spark.errors.Backpressure` which of them it asks for.
 """

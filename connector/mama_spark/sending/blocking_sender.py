@@ -1,5 +1,4 @@
-"""Stores a few messages through a bridge and waits until it is done: records that are appended to a log, events of
-discovery."""
+"""Publishes a few messages and waits for their acknowledgements: appends to a log, events of discovery."""
 
 from __future__ import annotations
 

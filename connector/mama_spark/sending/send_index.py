@@ -1,4 +1,4 @@
-"""Which send of which flight a token names. Pure."""
+"""Maps the token of a send to its flight. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Withdraws the source of a streaming query when the query ends: Spark does not tell a writer, but the driver knows."""
+"""Withdraws the announced source of a streaming query when the query ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encodes rows as JSON objects, for DataFrames without a ``value`` column.
+"""Encodes rows as JSON objects, for DataFrames without a column ``value``.
 
 One JSON object a row, UTF-8, keys in the order of the columns, nulls written as ``null``. Decimals are numbers with all
 their digits, timestamps ISO 8601 in UTC with microseconds and ``Z`` (without zone for ``timestamp_ntz``), dates ISO

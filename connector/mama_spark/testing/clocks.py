@@ -1,4 +1,4 @@
-"""A clock that a test sets forward."""
+"""A clock that tests set forward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine must answer to those who read what it stores (:mod:`mama_spark.malamute.protocol.log_query`).
+"""Log queries that every engine with stored streams must answer (:mod:`mama_spark.malamute.protocol.log_query`).
 
 Parts of :class:`~mama_spark.testing.engine_suite.EngineSuite` and its extension for engines that answer. Each answer is
 of one moment, bounded, and of all that was accepted before it.

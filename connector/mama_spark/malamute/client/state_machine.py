@@ -1,4 +1,4 @@
-"""The client's side of MLP, without I/O: the connection sends what is in ``out`` and reports what came and the time.
+"""State machine of an MLP client, without I/O: takes events and the time, and collects frames to send in ``out``.
 
 Commands that a broker answers are *calls* with a deadline; they may be made without waiting for each other, since
 answers come in order. What was written to, read and offered is remembered and sent again after ERROR 500 (the broker

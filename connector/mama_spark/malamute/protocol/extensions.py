@@ -1,4 +1,4 @@
-"""What mama-spark's own clients and broker say to each other in the bytes behind the last field of a command. Pure.
+"""Extensions of MLP between mama-spark's own clients and broker: bytes behind the last field of a command. Pure.
 
 Other implementations ignore these bytes, so a command with an extension is an ordinary one to them. A client announces
 in OPEN what it understands (:class:`Feature`); only then does the broker extend what it sends. Layout, version 1::

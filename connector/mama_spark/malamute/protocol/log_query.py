@@ -1,4 +1,4 @@
-"""What a client may ask about stored streams, and what it is told. Pure.
+"""Log queries: what a client may ask about stored streams, and the answers. Pure.
 
 A question travels in the trailing bytes of a PING, its answer in those of a PONG (:mod:`.extensions`, fields 10 and 11;
 only between peers that both announced :attr:`~.extensions.Feature.LOG`). Questions carry a number, which the answer

@@ -1,4 +1,4 @@
-"""Several STREAM SENDs as one: a frame costs more than all the rest of a small message's way. Pure.
+"""Encodes several STREAM SENDs as one command, because a frame costs more than a small message. Pure.
 
 A client that announced :attr:`~.extensions.Feature.BLOCKS`, to a broker that does it, may send a STREAM SEND with an
 empty subject, the extension ``block`` (how many messages) and three content frames: the lengths (number-4 each) of all

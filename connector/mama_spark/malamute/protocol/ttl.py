@@ -1,4 +1,4 @@
-"""What stands at a subject until somebody renews it: messages with a time to live. Pure.
+"""Expiry of messages with a time to live: deadlines, renewals, and what has expired. Pure.
 
 A message with the header ``Mama-Ttl: <ms>`` *runs*: when nothing newer came to its subject for so long, the engine
 itself appends a *marker* there, an empty message with ``Mama-Marker: MaxAge``, numbered and delivered like any other. A

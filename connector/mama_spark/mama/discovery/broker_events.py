@@ -1,4 +1,4 @@
-"""What a broker says of its clients, as event records. Pure.
+"""Events of a Malamute broker's clients as event records. Pure.
 
 A Malamute broker tells what happens to its clients and streams in words of its own. Where OpenMAMA has a name for it
 (PE-17) that name is used; the others keep theirs.

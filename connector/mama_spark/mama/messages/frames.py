@@ -1,4 +1,4 @@
-"""Messages as OpenMAMA's two ZeroMQ bridges frame them: one ZeroMQ frame a message.
+"""Frames of OpenMAMA's two ZeroMQ bridges: one ZeroMQ frame per message.
 
 ===========  ==============================================  =====================================================
 part         ``zmq`` (and NNG)                               ``oz``

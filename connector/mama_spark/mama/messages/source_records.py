@@ -1,4 +1,4 @@
-"""Source records: what a source says of itself, one message a source (SD-04..SD-12).
+"""Source records: how a source describes itself, one message per source (SD-04..SD-12).
 
 Names and FIDs of the fields come from ``mama.properties`` (SD-13, SD-35..SD-48), because the numbers are not ours
 alone: shipped programs use 10001, 10002 and 10004 for other things. A field is therefore ours by FID **and** name, and

@@ -1,4 +1,4 @@
-"""The bridge's side of a publisher: what OpenMAMA's bridges implement, over any :class:`PublisherBridge`.
+"""OpenMAMA's bridge interface of a publisher, over any :class:`PublisherBridge`.
 
 It turns the answers that a bridge is polled for into callbacks (PE-44..PE-47). Which ones says the bridge's one style
 of events (PE-02): the publisher's own, or the transport's topic callback.

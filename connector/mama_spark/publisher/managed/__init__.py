@@ -1,4 +1,4 @@
-"""The managed publisher: one call a message, with futures and callbacks."""
+"""The managed publisher: one call per message, with futures and callbacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users handed over and the publish runner has not taken yet: a bounded queue of flights.
+"""Bounded queue of flights between the callers of ``publish`` and the publish runner.
 
 Callers on plain threads wait for room, coroutines are woken when there is some, and everybody else is told that the
 queue is full. Closing it and putting into it exclude each other, so that a message is either refused or handed on.

@@ -1,4 +1,4 @@
-"""Encodes rows as messages by the row codec of a bridge, for middlewares with columns of their own."""
+"""Encodes rows as messages with the row codec of a bridge, for middlewares with columns of their own."""
 
 from __future__ import annotations
 

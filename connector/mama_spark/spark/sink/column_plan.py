@@ -1,4 +1,4 @@
-"""Which column of the DataFrame becomes which part of a message: plain data that travels to the tasks."""
+"""The columns of a message and the DataFrame columns that fill them: plain data that travels to the tasks."""
 
 from __future__ import annotations
 

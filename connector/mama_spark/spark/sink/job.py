@@ -1,4 +1,4 @@
-"""What travels between the driver and the tasks of one write: the job out, a report back.
+"""The data that travels between the driver and the tasks of one write: the job, and the report of each partition.
 
 Spark unpickles these in processes that only plan or commit, so this module imports no Arrow, no bridge and no Delta.
 """

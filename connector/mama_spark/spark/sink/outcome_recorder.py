@@ -1,4 +1,4 @@
-"""Records what became of the rows of one partition: flight log, dead letters, counts of the report.
+"""Records the outcome of the rows of one partition: flight log, dead letters, counts of the report.
 
 Publishing runs on two threads. The publisher's thread calls :meth:`OutcomeRecorder.on_finished` with each flights of
 flights that all have their outcome; the task's thread calls everything else.

@@ -1,4 +1,4 @@
-"""Rows of the flight log, and counts for the report, of flights that all have their outcome. Columns to columns."""
+"""Converts flights with their outcome to rows of the flight log, and counts them for the report. Columns to columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes messages of the rows of a partition: one a row, or packed messages of several rows.
+"""Makes messages of the rows of a partition: one per row, or packed messages of several rows.
 
 A flight is a message; the outcome of a packed message is the outcome of all its rows. Packs that are rejected as too
 large are split into halves, which are sent as messages of their own.

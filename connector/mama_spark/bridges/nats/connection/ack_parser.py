@@ -1,4 +1,4 @@
-"""Parser of a connection's bytes, before nats-py's own.
+"""Parses the bytes of a connection before nats-py does: acknowledgements and deliveries, in bulk.
 
 Clean acknowledgements of our inbox are taken in bulk, other replies of our inbox one by one, deliveries by the
 subscription that reads them; every other frame goes to nats-py's own parser, whole.

@@ -1,4 +1,4 @@
-"""What nats-py is told when it connects: servers, credentials, TLS."""
+"""Options with which nats-py connects: servers, credentials, TLS."""
 
 from __future__ import annotations
 

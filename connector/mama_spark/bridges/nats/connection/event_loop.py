@@ -1,4 +1,4 @@
-"""The thread with the event loop of all NATS connections, one a process.
+"""The thread with the event loop of all NATS connections, one per process.
 
 If the loop ends, calls that wait for it raise :class:`~mama_spark.errors.BackgroundTaskFailed`.
 """

@@ -1,4 +1,4 @@
-"""The streams of discovery: found, made where they are missing, and checked."""
+"""Finds the streams of discovery, creates missing ones, and checks their configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Client of the JetStream API: every request to it and every acknowledged publish goes through here.
+"""Client of the JetStream API: every request, and single acknowledged publishes (rows: :mod:`..publish.bridge`).
 
 Requests are repeated by the rule of :mod:`.retry`, so all of them must be such that they may arrive twice.
 """

@@ -1,4 +1,4 @@
-"""Replies to publishes. Clean acknowledgements are read as columns, everything else one by one. Pure.
+"""Decodes replies to publishes: successful acknowledgements as columns, all others one by one. Pure.
 
 Neighbouring acknowledgements of one connection nearly always have the same layout, because the token has a fixed width
 and the sequence rarely gets a digit more. So the first one of a run is taken apart by a regular expression, and the

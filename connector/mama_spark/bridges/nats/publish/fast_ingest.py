@@ -1,4 +1,4 @@
-"""Fast ingest over a connection (NATS ADR-50): one open batch a stream, exposed through ``send()`` and ``poll()``."""
+"""Fast ingest over a connection (NATS ADR-50): one open batch per stream, exposed through ``send()`` and ``poll()``."""
 
 from __future__ import annotations
 

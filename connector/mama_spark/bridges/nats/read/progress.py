@@ -1,4 +1,4 @@
-"""Shows the progress of a query at the broker as the position of a durable consumer.
+"""Mirrors the progress of a query at the server, as the acknowledgement floor of a durable consumer.
 
 For ``nats consumer info`` and tools that watch lag. Nobody reads through this consumer, and nothing depends on it."""
 

@@ -1,4 +1,4 @@
-"""What the limits of a stream may do to records that were not read yet. Pure."""
+"""Describes which limits of a stream may remove records that were not read yet. Pure."""
 
 from __future__ import annotations
 

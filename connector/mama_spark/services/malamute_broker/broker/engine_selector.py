@@ -1,4 +1,4 @@
-"""Which engine a stream gets, and what is known of that engine before the stream is opened."""
+"""Selects the engine of a stream by the configured rules, before the stream is opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publishes what happens to clients and streams on the broker's own stream, without ever waiting for it."""
+"""Publishes events of clients and streams on the broker's own stream, without blocking."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists of a broker's clients and streams, read in its thread, for users to look at."""
+"""Lists a broker's clients and streams for users; read in the broker's thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of a broker, and which engine a stream gets."""
+"""Settings of a broker, with the rules that select engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the broker's thread counts beside the session machine."""
+"""Counts the traffic of the broker's sockets, beside the counters of the session machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outcomes of each client's messages, until the client asks for them by SYNC. Pure.
+"""Outcomes of each client's messages, until a PING makes the broker ask the engine for them (SYNC). Pure.
 
 An outcome is added when a message is accepted, before its transaction is committed; :meth:`AckTracker.refuse` corrects
 the outcomes of a failed transaction, also those that :meth:`AckTracker.take` has returned since the last

@@ -1,4 +1,4 @@
-"""The server's end of streams: each engine has a thread of its own, driven over inproc ZeroMQ sockets (ML-08, ML-16).
+"""The broker's handle of an engine, which runs in a thread of its own behind inproc sockets (ML-08, ML-16).
 
 Two sockets a stream: a PAIR pipe with commands to the engine, and a PUSH of the engine to the one PULL of the server.
 Frames cost more than the rest of a message's way, so commands and deliveries travel as **batches of references**: a

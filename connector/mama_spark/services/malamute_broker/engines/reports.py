@@ -1,4 +1,4 @@
-"""What an engine reports to the server beside its deliveries, one class each. Pure."""
+"""Reports of an engine to the broker beside its deliveries, one class each. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What engines that store their streams share: subscriptions, credit, live delivery and replay.
+"""Base of the engines that store their streams: subscriptions, credit, live delivery and replay.
 
 A subclass says how messages are stored and how they are read again; this class decides which clients get them. A
 message is delivered to a live cursor when it is stored. A cursor that has no credit, or that subscribed behind an

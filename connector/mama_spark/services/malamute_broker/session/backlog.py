@@ -1,4 +1,4 @@
-"""The backlog of one engine, and the policy for an engine that does not keep up. Pure.
+"""Commands that one engine has not answered, and the policy for an engine that does not keep up. Pure.
 
 All clients come through one ROUTER socket, so the broker can only stop reading all of them. That is right for an engine
 that goes on: TCP then stops its senders, nothing is lost, and a round that is read has messages of every client. It is

@@ -1,4 +1,4 @@
-"""What happens to the broker's clients and streams, as messages of a stream of its own. Pure.
+"""Encodes events of the broker's clients and streams as messages of the broker's own stream. Pure.
 
 The broker publishes them on a reserved stream (``_MAMA_EVENTS``) that clients read like any other and cannot write to,
 but for those that announced :attr:`~mama_spark.malamute.protocol.extensions.Feature.DISCOVERY`: where the stream is

@@ -1,4 +1,4 @@
-"""Frames for clients: replies in the order of their commands, and what a blocked socket did not take. Pure."""
+"""Frames for clients: replies in the order of their commands, and frames that a blocked socket did not take. Pure."""
 
 from __future__ import annotations
 

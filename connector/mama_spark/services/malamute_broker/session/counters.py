@@ -1,4 +1,4 @@
-"""What a session machine counts, and the time of its last input. Pure."""
+"""Counters of a session machine, and the time of its last input. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deliveries to clients: each goes when the client has credit and its socket takes it, else it waits. Pure.
+"""Delivers messages when the client has credit and its socket takes them; queues them until then. Pure.
 
 A delivery of an engine with flow control uses credit that was lent to the engine, so few of them can wait, and none is
 dropped. All others wait in the client's queue, with its limit and policy.

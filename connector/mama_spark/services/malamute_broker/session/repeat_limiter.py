@@ -1,4 +1,4 @@
-"""A limit for answers to repeated commands, which ends the replay storm of the C client. Pure."""
+"""Limits answers to commands that a client repeats on reconnect, as the C client does without end. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker's side of MLP: what every command of every client leads to. Pure.
+"""State machine of an MLP broker for all its clients, without I/O. Pure.
 
 :class:`ServerMachine` takes frames, answers of engines and times, and gives frames to send, commands for the engines of
 streams, and events. It never raises for what a client sends. A client is known by its routing id and nothing else; one

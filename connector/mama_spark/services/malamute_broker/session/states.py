@@ -1,4 +1,4 @@
-"""The states of a client as the broker sees it, and the table of what each event leads to. Pure."""
+"""States of a client at the broker, and the table of their transitions. Pure."""
 
 from __future__ import annotations
 

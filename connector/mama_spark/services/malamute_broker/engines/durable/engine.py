@@ -1,4 +1,4 @@
-"""The engine that keeps a stream in an SQLite file.
+"""The engine that stores a stream in an SQLite file.
 
 A batch of commands is one transaction: a message is acknowledged and delivered when its batch is stored. Sequences
 begin at 1 and have no holes; retention removes from the front. What a client has no credit for stays in the file and

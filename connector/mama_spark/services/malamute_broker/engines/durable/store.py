@@ -1,4 +1,4 @@
-"""The messages of one stream in one SQLite file.
+"""Writes the messages of one stream to its SQLite file.
 
 Why SQLite: it is part of Python, and a store that outlives its program should be readable with what everybody has. LMDB
 and RocksDB append three to six times as fast (batches of 500, one thread), but SQLite is well above what one Python

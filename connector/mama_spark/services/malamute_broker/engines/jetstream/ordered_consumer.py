@@ -1,4 +1,4 @@
-"""The messages of a JetStream stream behind a position, from a consumer that is replaced whenever it fails.
+"""Reads a JetStream stream from a position on, by a consumer that is replaced whenever it fails.
 
 :class:`OrderedConsumer` is polled and never waits: consumers are created and checked on the event loop of the
 connections. Whatever goes wrong with one (a lost connection, a server that is gone, a gap in its sequence, silence)

@@ -1,4 +1,4 @@
-"""What senders of mailbox and service messages are told about them: CONFIRM, if they asked for it. Pure."""
+"""Confirms mailbox and service messages to senders that asked for it (CONFIRM). Pure."""
 
 from __future__ import annotations
 

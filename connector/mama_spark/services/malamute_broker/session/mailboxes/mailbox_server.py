@@ -1,4 +1,4 @@
-"""Mailboxes and services: messages to one receiver each, kept until there is one (ML-23, ML-24). Pure."""
+"""The MLP commands of mailboxes and services (ML-23, ML-24). Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mailboxes and services: messages to one receiver, kept until there is one. Pure.
+"""The queues of mailboxes and services, bounded in octets. Pure.
 
 A message is a MAILBOX SEND or SERVICE SEND on its way. Limits are octets of content, as users asked for; what
 is beyond them is lost, and reported to its sender if that asked for it.

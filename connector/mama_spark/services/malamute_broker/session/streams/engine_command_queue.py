@@ -1,4 +1,4 @@
-"""Commands for the engines of streams, and whose command each engine has to answer next. Pure."""
+"""Queues commands for engines, and matches each answer with its command. Pure."""
 
 from __future__ import annotations
 

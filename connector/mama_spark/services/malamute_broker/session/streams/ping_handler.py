@@ -1,4 +1,4 @@
-"""PING: answered at once, or behind what the engines say of the client's messages. Pure."""
+"""PING: answers at once, or after the engines have reported on the client's messages. Pure."""
 
 from __future__ import annotations
 

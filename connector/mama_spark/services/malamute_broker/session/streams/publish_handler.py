@@ -1,4 +1,4 @@
-"""STREAM WRITE and STREAM SEND: messages of clients, and of the broker itself, on their way to engines. Pure."""
+"""STREAM WRITE and STREAM SEND: passes messages of clients, and of the broker itself, to engines. Pure."""
 
 from __future__ import annotations
 
