@@ -44,7 +44,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 class TestMalamuteLogs(LogSuite):
     @pytest.fixture
-    def shelf(self, broker: Broker, tmp_path: Path) -> LogSetup:
+    def site(self, broker: Broker, tmp_path: Path) -> LogSetup:
         def fill(batch: MessageBatch) -> None:
             with logs(broker.endpoint) as bridge:
                 bridge.log("st").append(batch)

@@ -119,7 +119,7 @@ def test_names_come_in_pages() -> None:
 
 
 class Everything:
-    """A shelf on which every stream stands."""
+    """A catalog that has every stream."""
 
     def names(self, are_open: Iterable[bytes]) -> list[bytes]:
         return [b"a", b"b"]
@@ -420,9 +420,9 @@ def test_a_pattern_that_is_a_name(pattern: bytes, name: bytes | None) -> None:
 
 def test_a_configuration_that_names_a_stream_twice_means_the_first(tmp_path: Path) -> None:
     chosen = [(b"^a$", ("simple", {})), (b"^a$", ("durable", {"folder": str(tmp_path)}))]
-    shelf = StreamCatalog(chosen, lambda stream: ("simple", {}))
-    assert shelf.names([b"a"]) == []
-    refusal = shelf.refusal(b"a", False)
+    catalog = StreamCatalog(chosen, lambda stream: ("simple", {}))
+    assert catalog.names([b"a"]) == []
+    refusal = catalog.refusal(b"a", False)
     assert refusal is not None
     assert refusal.code == StatusCode.FAILED
 
