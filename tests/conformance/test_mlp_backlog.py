@@ -23,7 +23,7 @@ from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSett
 from mama_spark.services.malamute_broker.engines import register
 from mama_spark.services.malamute_broker.engines.commands import AcceptMessage, SyncOutcomes
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
-from mama_spark.services.malamute_broker.session.backlog import MAX_LAG, PACE, Backlog, BacklogPolicy
+from mama_spark.services.malamute_broker.session.engine_backlog import MAX_LAG, PACE, EngineBacklog, EngineBacklogPolicy
 from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.services.malamute_broker.session.streams import stream_opener
 from mama_spark.testing.clocks import Clock
@@ -42,7 +42,7 @@ class StuckEngine(SimpleEngine):
 
 
 class Site:
-    def __init__(self, behind: BacklogPolicy, timeout: float = 0) -> None:
+    def __init__(self, behind: EngineBacklogPolicy, timeout: float = 0) -> None:
         register("stuck-for-tests", StuckEngine)
         STUCK.set()
         machine = SessionSettings(timeout=timeout, backlog=LIMIT, behind=behind)
@@ -74,7 +74,7 @@ class Site:
 def make() -> Iterator[Callable[..., Site]]:
     sites: list[Site] = []
 
-    def made(behind: BacklogPolicy, timeout: float = 0) -> Site:
+    def made(behind: EngineBacklogPolicy, timeout: float = 0) -> Site:
         sites.append(Site(behind, timeout))
         return sites[-1]
 
@@ -96,9 +96,9 @@ def serve_others(site: Site, name: bytes, count: int = 3000) -> None:
         assert one.subject == b"%d" % n
 
 
-@pytest.mark.parametrize("behind", [BacklogPolicy.DROP_NEWEST, BacklogPolicy.DISCONNECT])
+@pytest.mark.parametrize("behind", [EngineBacklogPolicy.DROP_NEWEST, EngineBacklogPolicy.DISCONNECT])
 def test_a_stuck_engine_holds_nobody_else_and_its_backlog_has_a_limit(
-    make: Callable[..., Site], behind: BacklogPolicy
+    make: Callable[..., Site], behind: EngineBacklogPolicy
 ) -> None:
     site = make(behind)
     writer, reader = site.peer(b"w"), site.peer(b"r")
@@ -115,11 +115,11 @@ def test_a_stuck_engine_holds_nobody_else_and_its_backlog_has_a_limit(
     assert site.broker._loop is not None
     backlog = site.broker._loop.backlogs[b"stuck"]
     assert backlog.octets < LIMIT + 600 * 5256, "and no more than a round beyond"
-    assert (b"w" in site.broker.clients()) is (behind is BacklogPolicy.DROP_NEWEST)
+    assert (b"w" in site.broker.clients()) is (behind is EngineBacklogPolicy.DROP_NEWEST)
     STUCK.set()
     machine = site.broker._loop.machine
     until(lambda: b"stuck" not in machine.streams.full)
-    if behind is BacklogPolicy.DISCONNECT:
+    if behind is EngineBacklogPolicy.DISCONNECT:
         assert writer.get() == Error(300, b"the stream does not keep up")
         assert writer.ask(commands.Ping()) == Error(500)
         writer = site.peer(b"w")
@@ -137,7 +137,7 @@ def test_those_who_come_and_go_add_no_more_than_a_limit_to_what_a_stuck_engine_o
     make: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_opener, "MAX_AWAITED", 20)
-    site = make(BacklogPolicy.DROP_NEWEST)
+    site = make(EngineBacklogPolicy.DROP_NEWEST)
     writer = site.peer(b"w")
     assert writer.ask(commands.StreamWrite(b"stuck")) == Ok()
     STUCK.clear()
@@ -155,7 +155,7 @@ def test_those_who_come_and_go_add_no_more_than_a_limit_to_what_a_stuck_engine_o
 
 
 def test_whoever_asked_for_it_is_held_rather_than_lose_anything(make: Callable[..., Site]) -> None:
-    site = make(BacklogPolicy.HOLD)
+    site = make(EngineBacklogPolicy.HOLD)
     writer, reader = site.peer(b"w"), site.peer(b"r")
     assert writer.ask(commands.StreamWrite(b"stuck")) == Ok()
     assert reader.ask(commands.StreamRead(b"stuck", b"")) == Ok()
@@ -173,7 +173,7 @@ def test_whoever_is_held_is_not_silent(make: Callable[..., Site], monkeypatch: p
     """While nobody is read, nobody can be heard: clients that ping are there afterwards, and get everything."""
     clock = Clock()
     monkeypatch.setattr(broker_loop, "time", clock)
-    site = make(BacklogPolicy.HOLD, timeout=30.0)
+    site = make(EngineBacklogPolicy.HOLD, timeout=30.0)
     writer, reader = site.peer(b"w"), site.peer(b"r")
     assert writer.ask(commands.StreamWrite(b"stuck")) == Ok()
     assert reader.ask(commands.StreamRead(b"stuck", b"")) == Ok()
@@ -201,7 +201,7 @@ def test_whoever_is_held_is_not_silent(make: Callable[..., Site], monkeypatch: p
 @pytest.mark.spec("ML-07")
 def test_publishers_of_ours_stop_when_the_engine_does_and_lose_nothing(make: Callable[..., Site]) -> None:
     """Credit from the engine back to those who publish."""
-    site = make(BacklogPolicy.DROP_NEWEST)
+    site = make(EngineBacklogPolicy.DROP_NEWEST)
     reader = site.peer(b"r")
     assert reader.ask(commands.StreamRead(b"stuck", b"")) == Ok()
     with site.client(timeout=PATIENCE) as writer:
@@ -247,7 +247,7 @@ def send_until_held(writer: MalamuteClient) -> int:
 @pytest.mark.spec("ML-07")
 def test_the_bridge_takes_nothing_more_while_the_engine_is_stuck(make: Callable[..., Site]) -> None:
     """``send`` returns 0 when the broker gives no credit, and all that was taken is acknowledged."""
-    site = make(BacklogPolicy.DROP_NEWEST)
+    site = make(EngineBacklogPolicy.DROP_NEWEST)
     url = site.broker.endpoint.replace("tcp", "mlp")
     bridge = MalamuteBridge(MalamuteSettings(ConnectionSettings((url,), features=FEATURES & ~Feature.CREDIT), "stuck"))
     bridge.open()
@@ -274,7 +274,7 @@ def test_the_bridge_takes_nothing_more_while_the_engine_is_stuck(make: Callable[
 
 
 def test_an_engine_that_goes_on_is_waited_for_and_one_that_stands_still_is_not() -> None:
-    backlog = Backlog(limit=10_000)
+    backlog = EngineBacklog(limit=10_000)
     now = 0.0
     for _ in range(MAX_LAG):
         backlog.posted([AcceptMessage(None, b"", b"s", [b"x" * 100])], now)
@@ -301,7 +301,7 @@ def test_an_engine_that_goes_on_is_waited_for_and_one_that_stands_still_is_not()
 
 
 def test_a_backlog_is_full_until_half_of_it_is_gone() -> None:
-    backlog = Backlog(limit=10_000)
+    backlog = EngineBacklog(limit=10_000)
     while not backlog.full:
         backlog.posted([AcceptMessage(None, b"", b"s", [b"x" * 744])], 0.0)
     assert backlog.octets == 11_000

@@ -1,7 +1,7 @@
 """The engines of all streams: opens them, hands them commands in batches, and applies what they report.
 
 An engine that starts slowly gets its commands when it has started. One that lags behind has a backlog, with a limit and
-a policy (:mod:`mama_spark.services.malamute_broker.session.backlog`).
+a policy (:mod:`mama_spark.services.malamute_broker.session.engine_backlog`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..engines.actor import (
     Report,
 )
 from ..engines.commands import EngineCommand
-from ..session.backlog import COUNTED, MAX_LAG, Backlog, BacklogPolicy
+from ..session.engine_backlog import COUNTED, MAX_LAG, EngineBacklog, EngineBacklogPolicy
 from ..session.state_machine import ServerMachine
 from .engine_selector import EngineSelector
 
@@ -48,7 +48,7 @@ class EnginePool:
         selector: EngineSelector,
         now: Callable[[], float],
     ) -> None:
-        self.backlogs: dict[bytes, Backlog] = {}
+        self.backlogs: dict[bytes, EngineBacklog] = {}
         self.streams: dict[bytes, EngineStream] = {}
         self._context = context
         self._machine = machine
@@ -96,7 +96,7 @@ class EnginePool:
         if len(backlog) >= COUNTED or backlog.full:
             self._lagging[name] = stream
 
-    def must_pause_reading(self, policy: BacklogPolicy) -> bool:
+    def must_pause_reading(self, policy: EngineBacklogPolicy) -> bool:
         """An engine lags so far behind that no client may be read, and goes on, so that it is worth waiting for.
 
         Also keeps the machine's set of full streams up to date.
@@ -107,7 +107,7 @@ class EnginePool:
         for name, stream in list(self._lagging.items()):
             backlog = self.backlogs[name]
             backlog.update(stream.batches, now)
-            wait = policy is BacklogPolicy.HOLD or backlog.keeps_pace(now)
+            wait = policy is EngineBacklogPolicy.HOLD or backlog.keeps_pace(now)
             pause |= wait and (len(backlog) >= MAX_LAG or backlog.full)
             if backlog.full and not wait:
                 full.add(name)
@@ -131,7 +131,7 @@ class EnginePool:
         self.streams[name] = stream
         self._start_deadlines[name] = self._now() + START_TIMEOUT
         self._pending_commands[name] = []
-        self.backlogs[name] = Backlog(self._machine.settings.backlog)
+        self.backlogs[name] = EngineBacklog(self._machine.settings.backlog)
         self._reports.add(stream)
         self._machine.opened(name, stream.stored)
         return stream

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from mama_spark.malamute.protocol.extensions import Extension
 
-from ..session.backlog import MAX_LAG
 from ..session.broker_events import BrokerEvent, EventFields
+from ..session.engine_backlog import MAX_LAG
 from ..session.state_machine import ServerMachine
 from .engine_pool import EnginePool
 from .engine_selector import EngineSelector

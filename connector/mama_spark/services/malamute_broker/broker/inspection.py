@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from typing import Any, Protocol
 
-from ..session.backlog import Backlog
+from ..session.engine_backlog import EngineBacklog
 from ..session.state_machine import ServerMachine
 from .traffic_counters import TrafficCounters
 
@@ -18,7 +18,7 @@ class BrokerState(Protocol):
     counters: TrafficCounters
 
     @property
-    def backlogs(self) -> dict[bytes, Backlog]: ...
+    def backlogs(self) -> dict[bytes, EngineBacklog]: ...
 
     def engine_of(self, stream: bytes) -> str: ...
 

@@ -21,8 +21,8 @@ import zmq
 
 from mama_spark.malamute.zmq_fd_poller import ZmqFdPoller, readable
 
-from ..session.backlog import Backlog
 from ..session.broker_events import BrokerEvent, EventFields
+from ..session.engine_backlog import EngineBacklog
 from ..session.state_machine import ServerMachine
 from .client_router import MAX_RETRY_INTERVAL, ClientRouter
 from .engine_pool import EnginePool
@@ -81,7 +81,7 @@ class BrokerLoop:
         return self.clients.bind(zap_handler)
 
     @property
-    def backlogs(self) -> dict[bytes, Backlog]:
+    def backlogs(self) -> dict[bytes, EngineBacklog]:
         return self.engines.backlogs
 
     def engine_of(self, stream: bytes) -> str:

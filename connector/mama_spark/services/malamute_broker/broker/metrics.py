@@ -53,7 +53,7 @@ def measure(broker: BrokerState) -> list[Metric]:
     """All counters and gauges."""
     machine = broker.machine
     clients, mailboxes, requests = machine.clients, machine.mailboxes.mailboxes, machine.mailboxes.requests
-    publishers = machine.publish_credit.publishers
+    publishers = machine.publish_windows.publishers
     traffic, session = asdict(broker.counters), asdict(machine.counters)
     found = [_counter(name, text, traffic[name]) for name, text in _TRAFFIC.items()]
     found += [_counter(name, text, session[key]) for key, (name, text) in _COUNTERS.items()]

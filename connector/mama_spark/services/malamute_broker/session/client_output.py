@@ -7,8 +7,8 @@ from collections.abc import Callable
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import StatusCode
 
-from .backlog import OVERHEAD
 from .client_session import ClientSession, Frames, PendingReply
+from .engine_backlog import OVERHEAD
 from .states import SessionEvent
 
 #: Replies of one client that may wait for an engine.

@@ -12,7 +12,7 @@ from .byte_queue import Overflow
 from .client_output import ClientOutput, DropClient, frames_size
 from .client_session import ClientSession, Frames
 from .counters import SessionCounters
-from .credit_lender import CreditLender
+from .engine_credit import EngineCredit
 from .mailboxes.mailbox_receipts import MailboxReceipts
 from .mailboxes.mailbox_store import MailboxMessage
 from .states import CONNECTED, SessionEvent
@@ -24,7 +24,7 @@ class DeliveryScheduler:
     def __init__(
         self,
         output: ClientOutput,
-        lender: CreditLender,
+        lender: EngineCredit,
         receipts: MailboxReceipts,
         counters: SessionCounters,
         drop: DropClient,

@@ -8,8 +8,8 @@ from mama_spark.malamute.protocol.extensions import ALL, Feature
 from mama_spark.options.declare import option
 from mama_spark.options.values import Duration, byte_size, integer, member
 
-from .backlog import BacklogPolicy
 from .byte_queue import Overflow
+from .engine_backlog import EngineBacklogPolicy
 from .mailboxes.mailbox_store import Limits
 
 
@@ -37,8 +37,8 @@ class SessionSettings:
     backlog: int = option(
         "size", byte_size, 64 * 1024 * 1024, "clients", "That may wait for the engine of one stream.", shown="64 MiB"
     )
-    behind: BacklogPolicy = option(
-        "`drop-newest`, `disconnect`, `hold`", member(BacklogPolicy), BacklogPolicy.DROP_NEWEST, "clients",
+    behind: EngineBacklogPolicy = option(
+        "`drop-newest`, `disconnect`, `hold`", member(EngineBacklogPolicy), EngineBacklogPolicy.DROP_NEWEST, "clients",
         "What happens beyond `backlog`; `hold`: all clients wait.", shown="`drop-newest`",
     )  # fmt: skip
     repeats: int = 100

@@ -10,11 +10,11 @@ The machine decides by its table (:data:`~.states.TABLE`) and connects its parts
 |---|---|
 | :mod:`.client_table`, :mod:`.client_session` | who is connected, and the state of each client |
 | :mod:`.client_output` | frames to send, replies in order, blocked sockets |
-| :mod:`.delivery_scheduler`, :mod:`.credit_lender` | when deliveries go; the credit of clients, lent to engines |
+| :mod:`.delivery_scheduler`, :mod:`.engine_credit` | when deliveries go; the credit of clients, lent to engines |
 | :mod:`.streams.stream_table`, :mod:`.streams.stream_opener` | which streams there are, and opening them |
 | :mod:`.streams.engine_command_queue` | commands for engines, and whose answers are awaited |
 | :mod:`.streams.engine_answer_handler` | answers of engines become replies |
-| :mod:`.streams.publish_handler`, :mod:`.streams.publish_credit` | WRITE, SEND; send windows |
+| :mod:`.streams.publish_handler`, :mod:`.streams.publish_windows` | WRITE, SEND; send windows |
 | :mod:`.streams.subscription_handler` | READ, CANCEL; deliveries of streams |
 | :mod:`.streams.log_query_server`, :mod:`.streams.ping_handler` | queries about stored streams; PING |
 | :mod:`.mailboxes.mailbox_server`, :mod:`.mailboxes.mailbox_receipts` | mailboxes and services; CONFIRM |
@@ -42,8 +42,8 @@ from .client_output import OK, ClientOutput
 from .client_session import ClientSession, Frames
 from .client_table import ClientTable
 from .counters import SessionClock, SessionCounters
-from .credit_lender import CreditLender
 from .delivery_scheduler import DeliveryScheduler
+from .engine_credit import EngineCredit
 from .mailboxes.mailbox_receipts import MailboxReceipts
 from .mailboxes.mailbox_server import MailboxServer
 from .repeat_limiter import RepeatLimiter
@@ -53,8 +53,8 @@ from .streams.engine_answer_handler import EngineAnswerHandler, encoded
 from .streams.engine_command_queue import EngineCommandQueue
 from .streams.log_query_server import LogQueryServer, NoReadableStreams, ReadableStreams
 from .streams.ping_handler import PingHandler
-from .streams.publish_credit import PublishCredit
 from .streams.publish_handler import PublishHandler
+from .streams.publish_windows import PublishWindows
 from .streams.stream_opener import StreamOpener
 from .streams.stream_table import StreamTable
 from .streams.subscription_handler import SubscriptionHandler
@@ -83,8 +83,8 @@ class ServerMachine:
         self.streams = streams = StreamTable(settings.streams, has_flow_control, clock)
         self.engines = engines = EngineCommandQueue()
         self.output = output = ClientOutput(settings.queue, self._drop)
-        self.publish_credit = PublishCredit(settings.backlog)
-        self.lender = CreditLender(engines, clock)
+        self.publish_windows = PublishWindows(settings.backlog)
+        self.lender = EngineCredit(engines, clock)
         receipts = MailboxReceipts(output)
         self.deliveries = DeliveryScheduler(output, self.lender, receipts, counters, self._drop)
         repeats = RepeatLimiter(settings.repeats, counters)
@@ -98,9 +98,9 @@ class ServerMachine:
         self._subscriptions = SubscriptionHandler(
             settings.patterns, streams, opener, output, self.deliveries, self.lender, repeats, events
         )
-        self._pings = PingHandler(output, engines, streams, self.publish_credit, self.queries)
+        self._pings = PingHandler(output, engines, streams, self.publish_windows, self.queries)
         self._answers = EngineAnswerHandler(
-            streams, engines, output, self.deliveries, self._pings, self.publish_credit, events
+            streams, engines, output, self.deliveries, self._pings, self.publish_windows, events
         )
         self._actions: dict[SessionAction, Callable[[ClientSession, Any, float], None]] = {
             SessionAction.REPLY_OK: self._reply_ok,
@@ -202,7 +202,7 @@ class ServerMachine:
         if older is not None:
             self._drop(older, SessionEvent.TAKEN_OVER)
         self.clients.add(client)
-        credit = self.publish_credit.connected(client)
+        credit = self.publish_windows.connected(client)
         trailing = b"" if announced is None else write(Extension(features=client.features, credit=credit))
         self.output.reply(client, commands.encode(commands.Ok(trailing=trailing)))
         self.events.record("CONNECTED", client)
@@ -237,7 +237,7 @@ class ServerMachine:
         if client.state is not CONNECTED:
             return
         client.state = TABLE.step(client.state, event).state
-        self.publish_credit.gone(client)
+        self.publish_windows.gone(client)
         if event is not SessionEvent.CLOSE:
             self.counters.dropped += 1
         self.output.flush(client)

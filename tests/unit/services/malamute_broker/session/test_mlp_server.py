@@ -679,7 +679,7 @@ def left_behind(machine: ServerMachine) -> dict[str, Any]:
         if isinstance(value, Sized)
     }
     held |= {name: value for name, value in vars(machine).items() if isinstance(value, Sized)}
-    held |= {"offers": machine.mailboxes.services._offers, "publishers": range(machine.publish_credit.publishers)}
+    held |= {"offers": machine.mailboxes.services._offers, "publishers": range(machine.publish_windows.publishers)}
     return {
         name: value
         for name, value in held.items()

@@ -28,7 +28,7 @@ from mama_spark.malamute.protocol.extensions import StoreOutcome
 from mama_spark.message import HEADERS_TYPE, MessageBatch
 from mama_spark.sending.retry import is_final
 
-from .names import Header, Origin, encode_id, encode_subject, lines
+from .message_codec import Header, Origin, encode_id, encode_subject, lines
 
 log = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from ..base import Delivery
 from ..stored import StoredStreamEngine
 from ..subscription_cursor import SubscriptionCursor
 from .async_publisher import AsyncPublisher, PendingPublish
-from .names import JetStreamMessage
+from .message_codec import JetStreamMessage
 from .ordered_consumer import ConsumedMessage, OrderedConsumer
 from .settings import JetStreamSettings
 from .stream_reader import JetStreamReader

@@ -28,7 +28,7 @@ from mama_spark.bridges.nats.read.range_reader import KEPT
 from mama_spark.bridges.nats.subjects import CONSUMER_PREFIX
 from mama_spark.errors import ConfigError, MamaError, Unavailable
 
-from .names import JetStreamMessage, Unreadable, decode
+from .message_codec import JetStreamMessage, Unreadable, decode
 from .stream_reader import JetStreamReader, request
 
 log = logging.getLogger(__name__)

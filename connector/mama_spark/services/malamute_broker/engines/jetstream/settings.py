@@ -11,7 +11,7 @@ from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
 from mama_spark.options.values import Duration, integer, nonempty_text, one_of, positive_size, true_or_false
 
-from .names import encode_name
+from .message_codec import encode_name
 
 MARK = "{stream}"
 _CONNECTION = ("credentials", "nkey_seed", "user", "password", "token", "tls_ca", "tls_cert", "tls_key")

@@ -13,8 +13,8 @@ from ..client_session import ClientSession, Frames, PendingReply
 from ..delivery_scheduler import DeliveryScheduler
 from .engine_command_queue import AwaitedAnswer, EngineCommandQueue
 from .ping_handler import PingHandler
-from .publish_credit import PublishCredit
 from .publish_handler import BROKER
+from .publish_windows import PublishWindows
 from .stream_table import StreamTable
 
 _OK_STORED = commands.encode(commands.Ok(trailing=write(Extension(stored=1))))
@@ -30,7 +30,7 @@ class EngineAnswerHandler:
         output: ClientOutput,
         deliveries: DeliveryScheduler,
         pings: PingHandler,
-        credit: PublishCredit,
+        credit: PublishWindows,
         events: EventRecorder,
     ) -> None:
         self._streams = streams

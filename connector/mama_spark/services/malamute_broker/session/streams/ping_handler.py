@@ -10,7 +10,7 @@ from ..client_output import ClientOutput
 from ..client_session import ClientSession, Frames, PendingReply
 from .engine_command_queue import EngineCommandQueue
 from .log_query_server import LogQueryServer
-from .publish_credit import PublishCredit
+from .publish_windows import PublishWindows
 from .stream_table import StreamTable
 
 PONG = commands.encode(commands.Pong())
@@ -24,7 +24,7 @@ class PingHandler:
         output: ClientOutput,
         engines: EngineCommandQueue,
         streams: StreamTable,
-        credit: PublishCredit,
+        credit: PublishWindows,
         queries: LogQueryServer,
     ) -> None:
         self._output = output

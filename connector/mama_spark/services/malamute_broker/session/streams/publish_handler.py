@@ -9,11 +9,11 @@ from mama_spark.malamute.protocol.commands import BadFrame, Command
 from mama_spark.malamute.protocol.extensions import Extension, Feature, read
 
 from ...engines.commands import AcceptBlock, AcceptMessage, ConnectTraffic, SyncOutcomes
-from ..backlog import OVERHEAD, BacklogPolicy
 from ..broker_events import RECORD_PREFIX, EventRecorder
 from ..client_output import ClientOutput, DropClient
 from ..client_session import ClientSession, PendingReply
 from ..counters import SessionCounters
+from ..engine_backlog import OVERHEAD, EngineBacklogPolicy
 from ..repeat_limiter import RepeatLimiter
 from ..settings import SessionSettings
 from ..states import SessionEvent, SessionState
@@ -166,6 +166,6 @@ class PublishHandler:
     def _backlog_full(self, client: ClientSession) -> None:
         """Refuse a message. A client that counts acknowledgements must not miss one, so it is dropped."""
         self._counters.lost_sends += 1
-        if self._settings.behind is BacklogPolicy.DISCONNECT or client.features:
+        if self._settings.behind is EngineBacklogPolicy.DISCONNECT or client.features:
             self._output.fail(client, b"the stream does not keep up")
             self._drop(client, SessionEvent.BACKLOG_FULL)

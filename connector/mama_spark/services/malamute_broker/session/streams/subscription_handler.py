@@ -13,8 +13,8 @@ from ...engines.commands import CancelSubscriptions, CompilePattern
 from ..broker_events import EventRecorder
 from ..client_output import OK, ClientOutput
 from ..client_session import ClientSession, PendingReply
-from ..credit_lender import CreditLender
 from ..delivery_scheduler import DeliveryScheduler
+from ..engine_credit import EngineCredit
 from ..repeat_limiter import RepeatLimiter
 from ..states import CONNECTED
 from .stream_opener import StreamOpener
@@ -31,7 +31,7 @@ class SubscriptionHandler:
         opener: StreamOpener,
         output: ClientOutput,
         deliveries: DeliveryScheduler,
-        lender: CreditLender,
+        lender: EngineCredit,
         repeats: RepeatLimiter,
         events: EventRecorder,
     ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mama_spark.services.malamute_broker.engines.jetstream.names import decode
+from mama_spark.services.malamute_broker.engines.jetstream.message_codec import decode
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from mama_spark.bridges.nats.protocol.parser import read_frame
 from mama_spark.errors import ConfigError
 from mama_spark.malamute.protocol.extensions import Extension, write
 from mama_spark.services.malamute_broker.engines.jetstream.async_publisher import PendingPublish, batch_of
-from mama_spark.services.malamute_broker.engines.jetstream.names import (
+from mama_spark.services.malamute_broker.engines.jetstream.message_codec import (
     JetStreamMessage,
     Origin,
     Unreadable,

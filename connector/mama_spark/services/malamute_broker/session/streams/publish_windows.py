@@ -12,7 +12,7 @@ from mama_spark.malamute.protocol.extensions import Feature
 from ..client_session import ClientSession
 
 
-class PublishCredit:
+class PublishWindows:
     """:param backlog: octets that may wait for the engine of one stream
     :ivar publishers: clients that keep to a send window and have used it
     """

@@ -13,7 +13,7 @@ from .counters import SessionClock
 from .streams.engine_command_queue import EngineCommandQueue
 
 
-class CreditLender:
+class EngineCredit:
     """For all clients."""
 
     def __init__(self, engines: EngineCommandQueue, clock: SessionClock) -> None:

@@ -3,7 +3,7 @@
 All clients come through one ROUTER socket, so the broker can only stop reading all of them. That is right for an engine
 that goes on: TCP then stops its senders, nothing is lost, and a round that is read has messages of every client. It is
 wrong for an engine that stands still, so an engine is waited for only while it keeps a minimum pace. What is sent to a
-slower one is queued up to a limit in octets; :class:`BacklogPolicy` says what happens beyond it.
+slower one is queued up to a limit in octets; :class:`EngineBacklogPolicy` says what happens beyond it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PACE = 0.05
 OVERHEAD = 256
 
 
-class BacklogPolicy(StrEnum):
+class EngineBacklogPolicy(StrEnum):
     """What happens to messages for a stream whose engine does not keep up, once its backlog is full."""
 
     DROP_NEWEST = "drop-newest"  #: they are lost; a client that gets acknowledgements is disconnected
@@ -32,7 +32,7 @@ class BacklogPolicy(StrEnum):
     HOLD = "hold"  #: nothing is lost: no client is read until the engine goes on, however long that takes
 
 
-class Backlog:
+class EngineBacklog:
     """Counts the batches that one engine has not begun, and how fast it begins them.
 
     :param limit: octets from which on the backlog is full, until it is half of that
@@ -49,7 +49,7 @@ class Backlog:
         self._pace = 0.0  # seconds a batch, moving average
 
     def __repr__(self) -> str:
-        return f"<Backlog {len(self._sizes)} batches, {self.octets} octets{', full' if self.full else ''}>"
+        return f"<EngineBacklog {len(self._sizes)} batches, {self.octets} octets{', full' if self.full else ''}>"
 
     def __len__(self) -> int:
         return len(self._sizes)
