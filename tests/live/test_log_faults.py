@@ -342,7 +342,7 @@ def test_more_holes_than_the_server_lists_are_found_by_looking(
         listed = [log.missing(low, high) for low, high in ((0, 300), (0, 400), (25, 26), (30, 31), (50, 90))]
         assert listed[0][0] == (1, 20)
         assert listed[0][-1] == (299, 299)
-        monkeypatch.setattr(module, "LISTED", 3)
+        monkeypatch.setattr(module, "MOST_LISTED", 3)
         assert [log.missing(low, high) for low, high in ((0, 300), (0, 400), (25, 26), (30, 31), (50, 90))] == listed
 
 
