@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CONNECTOR = ROOT / "connector"
 
-CONTRACTS = {"errors", "options", "message", "bridge", "record_log", "backoff", "source_expiry"}
+CONTRACTS = {"errors", "options", "message", "bridge", "record_log", "backoff", "source_expiry", "topics"}
 #: Package -> packages that it may import. ``errors`` imports none, the contracts only each other.
 MAY_IMPORT = {
     "sending": CONTRACTS,
@@ -181,6 +181,7 @@ PURE = {
     "spark/discovery/tango",
     "spark/subscribe/offsets",
     "spark/subscribe/tango_rows",
+    "topics",
     "tango/client/event_dispatcher",
     "tango/client/subscription_events",
     "tango/client/subscription_machine",

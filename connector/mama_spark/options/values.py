@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 import orjson
 
+from ..topics import is_filter, why_unpublishable
+
 Parse = Callable[[Any], Any]
 Choice = TypeVar("Choice", bound=Enum)
 
@@ -213,8 +215,7 @@ def one_of(*words: str) -> Parse:
 def topic_name(value: str) -> str:
     """A topic to publish below: no blanks, wildcards or empty parts."""
     name = text(value)
-    parts = name.split(".")
-    if any(c.isspace() for c in name) or not all(parts) or {"*", ">"} & set(parts):
+    if why_unpublishable(name) is not None:
         raise ValueError("must be a topic without blanks, wildcards and empty parts")
     return name
 
@@ -223,8 +224,7 @@ def topic_patterns(value: str) -> tuple[str, ...]:
     """A comma list of topics, which may have wildcards: ``*`` one part, ``>`` all that follow."""
     found: tuple[str, ...] = names("topic")(value)
     for topic in found:
-        parts = topic.split(".")
-        if any(c.isspace() for c in topic) or not all(parts) or ">" in parts[:-1]:
+        if not is_filter(topic):
             raise ValueError(f"has the bad topic {topic!r}: no blanks, no empty parts, and > only at the end")
     return found
 

@@ -16,6 +16,7 @@ from mama_spark.errors import BadRow, BadTopic, PublishError, TooLarge
 from mama_spark.malamute.protocol.commands import StreamSend, encode
 from mama_spark.malamute.protocol.message_blocks import pack
 from mama_spark.message import Int64s, MessageBatch, payload_sizes
+from mama_spark.topics import unpublishable, why_unpublishable
 
 MAX_TOPIC = MAX_STREAM = 255  #: octets; a length is one octet
 #: Octets of payload, headers and id together. The protocol has no limit; a broker holds whole messages in memory.
@@ -26,7 +27,6 @@ _BINARY = pa.binary()
 _EMPTY = pa.scalar(b"", _BINARY)
 _BLOCK = b"MS\x01"  #: extensions, version 1
 _ID, _HEADER = 7, 8
-_BAD_TOPIC = r"[\x00-\x20\x7f]|(?:^|\.)(?:\*|>|)(?:\.|$)"
 _BAD_NAME = r"[\x00-\x20:\x7f]|^$"
 _BAD_VALUE = r"[\x00\r\n]"
 
@@ -174,15 +174,15 @@ def check(batch: MessageBatch, carries: bool) -> list[tuple[int, PublishError]]:
 
 def _check_topics(topics: pa.DictionaryArray, bad: dict[int, PublishError]) -> None:
     names = topics.dictionary
-    wrong = pc.fill_null(pc.match_substring_regex(names, _BAD_TOPIC), True)
-    wrong = pc.or_(wrong, pc.fill_null(pc.greater(pc.binary_length(names), MAX_TOPIC), True))
-    faults = np.append(wrong.to_numpy(zero_copy_only=False), True)  # the last one: null
+    too_long = pc.fill_null(pc.greater(pc.binary_length(names), MAX_TOPIC), True).to_numpy(zero_copy_only=False)
+    faults = np.append(unpublishable(names) | too_long, True)  # the last one: null
     if not faults[:-1].any() and not topics.null_count:
         return
     indices = pc.fill_null(topics.indices, len(names)).to_numpy(zero_copy_only=False)
     for row in np.flatnonzero(faults[indices]).tolist():
         name = names[int(indices[row])].as_py() if indices[row] < len(names) else None
-        bad[row] = BadTopic(_why(name))
+        if (fault := _why(name)) is not None:
+            bad[row] = BadTopic(fault)
 
 
 def _check_streams(streams: pa.DictionaryArray, bad: dict[int, PublishError]) -> None:
@@ -196,12 +196,12 @@ def _check_streams(streams: pa.DictionaryArray, bad: dict[int, PublishError]) ->
         bad.setdefault(row, BadRow(f"the stream is null, empty, longer than {MAX_STREAM} octets, or has a NUL"))
 
 
-def _why(topic: str | None) -> str:
+def _why(topic: str | None) -> str | None:
     if topic is None:
         return "the topic is null"
     if len(topic.encode()) > MAX_TOPIC:
         return f"a topic of {len(topic.encode())} octets; a subject has at most {MAX_TOPIC}"
-    return f"topic {topic!r} is empty, or has a blank, control character, empty part or wildcard"
+    return why_unpublishable(topic)
 
 
 def _check_headers(headers: pa.Array, carries: bool, bad: dict[int, PublishError]) -> Int64s:

@@ -6,27 +6,27 @@ import re
 from collections.abc import Sequence
 
 from mama_spark.malamute.protocol.log_query import Selection
+from mama_spark.topics import TopicFilter
 
 
 def selection_of(topics: Sequence[str], pattern: str | None = None) -> tuple[Selection, tuple[bytes, ...]]:
-    """The selection for topics (with wildcards: ``*`` one part, ``>`` all that follow), or else the pattern, or all."""
+    """The selection for topics, which may have wildcards, or else the pattern, or all."""
     if not topics:
         return (Selection.ALL, ()) if pattern is None else (Selection.PATTERNS, (pattern.encode(),))
-    if any(is_pattern(topic) for topic in topics):
+    if not all(TopicFilter.parse(topic).literal for topic in topics):
         return Selection.PATTERNS, tuple(dict.fromkeys(pattern_of(topic) for topic in topics))
     return Selection.SUBJECTS, tuple(dict.fromkeys(topic.encode() for topic in topics))
 
 
-def is_pattern(topic: str) -> bool:
-    return not {"*", ">"}.isdisjoint(topic.split("."))
-
-
 def pattern_of(topic: str) -> bytes:
-    """Patterns are searched in octets, so this one is anchored, and a letter of several octets is several of them."""
-    parts = topic.split(".")
-    rest = parts[-1] == ">"
-    body = [b"[^.]+" if part == "*" else _escaped(part) for part in (parts[:-1] if rest else parts)]
-    if rest:
+    """The pattern that the broker searches subjects for.
+
+    It is not :meth:`TopicFilter.regex`: the broker knows the expressions of CZMQ only and searches in octets, so this
+    one is anchored, and a letter of several octets is several of them.
+    """
+    wanted = TopicFilter.parse(topic)
+    body = [b"[^.]+" if part is None else _escaped(part) for part in wanted.parts]
+    if wanted.rest:
         return b"^" + b"".join(part + rb"\." for part in body) + b"."
     return b"^" + rb"\.".join(body) + b"$"
 

@@ -53,6 +53,7 @@ from mama_spark.errors import (
     Unavailable,
 )
 from mama_spark.message import MessageBatch
+from mama_spark.topics import why_unpublishable
 
 Headers = dict[str, list[str]]
 
@@ -383,16 +384,10 @@ class MemoryRequests:
 
 
 def _topic_fault(topic: str, longest: int) -> str | None:
-    if any(c.isspace() or ord(c) < 32 or ord(c) == 127 for c in topic):
-        return f"blank or control character in topic {topic!r}"
-    tokens = topic.split(".")
-    if not all(tokens):
-        return f"empty token in topic {topic!r}"
-    if "*" in tokens or ">" in tokens:
-        return f"wildcard in topic {topic!r}"
-    if len(topic.encode()) > longest:
+    fault = why_unpublishable(topic)
+    if fault is None and len(topic.encode()) > longest:
         return f"topic of {len(topic.encode())} bytes, the most is {longest}"
-    return None
+    return fault
 
 
 def _header_fault(pairs: list[tuple[str, list[str] | None]]) -> str | None:

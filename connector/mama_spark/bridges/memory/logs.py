@@ -1,12 +1,10 @@
 """The in-memory broker as a record log, with holes where messages were deleted.
 
-``memory://name`` has one log, of the broker's name, which takes every topic. Wildcards are those of NATS: ``*`` one
-part, ``>`` all that follow.
+``memory://name`` has one log, of the broker's name, which takes every topic.
 """
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -19,6 +17,7 @@ from mama_spark.message import HEADERS_TYPE, MessageBatch
 from mama_spark.options.window import WindowConfig
 from mama_spark.record_log import Bounds, Records
 from mama_spark.sending.blocking_sender import BlockingSender
+from mama_spark.topics import compile_filters
 
 from .bridge import MemoryBridge, MemoryBroker, MemoryMessage
 
@@ -76,11 +75,9 @@ class MemoryLog:
         return Bounds(messages[0].sequence if messages else last + 1, last, self._broker.identity)
 
     def read(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
-        patterns = [_pattern(t) for t in topics]
+        wanted = compile_filters(topics)
         found = [
-            m
-            for m in self._messages()
-            if after < m.sequence <= up_to and (not patterns or any(p.fullmatch(m.topic) for p in patterns))
+            m for m in self._messages() if after < m.sequence <= up_to and (not topics or wanted.fullmatch(m.topic))
         ]
         for start in range(0, len(found), _ROWS):
             yield _records(found[start : start + _ROWS])
@@ -114,13 +111,6 @@ class MemoryLog:
 
     def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
         self._broker.progress[name] = up_to
-
-
-def _pattern(topic: str) -> re.Pattern[str]:
-    tokens = topic.split(".")
-    rest = tokens[-1] == ">"
-    body = r"\.".join("[^.]+" if t == "*" else re.escape(t) for t in (tokens[:-1] if rest else tokens))
-    return re.compile(body + (r"(?:\.|^).+" if rest else ""))
 
 
 def _records(messages: list[MemoryMessage]) -> Records:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.bridges.nats import subjects
+from mama_spark import topics
 from mama_spark.bridges.nats.protocol import acks, fast_batch, frames, headers, parser
 from mama_spark.errors import (
     DuplicateInFlight,
@@ -173,17 +173,17 @@ def test_what_must_not_be_encoded_is_refused(v: dict[str, Any]) -> None:
     batch, _ = _batch_of(f)
     bad, _ = headers.check(batch, f.get("max_payload", 1024 * 1024))
     too_long = len(f["subject"]) + len(f["reply"] or "") + 24 > frames.MAX_CONTROL_LINE
-    assert bad or subjects.bad_subjects(batch.topics.dictionary).any() or too_long
+    assert bad or topics.unpublishable(batch.topics.dictionary).any() or too_long
 
 
 @pytest.mark.parametrize("v", kind("match"))
 def test_subjects_are_accepted_or_refused(v: dict[str, Any]) -> None:
     for case in v["input"]:
         batch = MessageBatch.of([case["subject"]], [b""])
-        bad = bool(subjects.bad_subjects(batch.topics.dictionary)[0])
+        bad = bool(topics.unpublishable(batch.topics.dictionary)[0])
         assert bad is not case["match"], case
         if bad:
-            assert subjects.why_bad(case["subject"])
+            assert topics.why_unpublishable(case["subject"])
 
 
 @pytest.mark.parametrize("v", kind("topic"))

@@ -1,4 +1,4 @@
-"""Which patterns overlap, and which filters a consumer is given."""
+"""Which filters a consumer is given."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.bridges.nats.subjects import Filters, covers, filters_of, overlap
+from mama_spark.bridges.nats.subjects import Filters, filters_of
+from mama_spark.topics import covers
 
 from tests.support.examples import examples
 
@@ -26,14 +27,6 @@ def matched(pattern: str) -> frozenset[str]:
 
 def _all(patterns: list[str]) -> frozenset[str]:
     return frozenset().union(*map(matched, patterns))
-
-
-@examples(100)
-@given(PATTERNS, PATTERNS)
-def test_overlap_and_cover_are_what_the_matched_subjects_say(one: str, other: str) -> None:
-    a, b = matched(one), matched(other)
-    assert overlap(one, other) == overlap(other, one) == bool(a & b)
-    assert covers(one, other) == (b <= a)
 
 
 @examples(60)

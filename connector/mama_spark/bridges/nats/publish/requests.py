@@ -9,17 +9,16 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import nats.errors
-import pyarrow as pa
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from mama_spark.bridge import RequestMessage
 from mama_spark.errors import BadTopic, ConfigError, MamaError, Unavailable
+from mama_spark.topics import why_unpublishable
 
 from ..connection.client_errors import from_client
 from ..connection.connection import Connection
 from ..errors import no_responders, not_entitled
-from ..subjects import bad_subjects, why_bad
 
 T = TypeVar("T")
 
@@ -137,5 +136,5 @@ async def _unsubscribe(subscriptions: list[Subscription]) -> None:
 
 
 def _check_topic(topic: str) -> None:
-    if bad_subjects(pa.array([topic]))[0]:
-        raise BadTopic(why_bad(topic))
+    if (fault := why_unpublishable(topic)) is not None:
+        raise BadTopic(fault)

@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 
 from mama_spark.errors import BadTopic, ConfigError, PublishError, Rejected
+from mama_spark.topics import unpublishable, why_unpublishable
 
 from ..connection.connection import Connection
 from ..jetstream import streams as st
 from ..jetstream.api import PREFIX, ApiForbidden, JetStreamClient
 from ..settings import NatsSettings
-from ..subjects import bad_subjects, why_bad
 
 FAST_SINCE = (2, 14)  #: version of the server that brought fast ingest
 
@@ -166,11 +166,13 @@ class StreamRouter:
             known: dict[int, PublishError] = self._checked[2]
             return known
         rejections: dict[int, PublishError] = {}
-        wrong = bad_subjects(names)
+        wrong = unpublishable(names)
         topics = names.to_pylist()
         for i, topic in enumerate(topics):
-            if wrong[i]:
-                rejections[i] = BadTopic("null topic" if topic is None else why_bad(topic))
+            if topic is None:
+                rejections[i] = BadTopic("null topic")
+            elif wrong[i] and (fault := why_unpublishable(topic)) is not None:
+                rejections[i] = BadTopic(fault)
             elif len(topic) * 4 > longest and len(topic.encode()) > longest:
                 rejections[i] = BadTopic(f"a topic of {len(topic.encode())} bytes; {longest} fit into a control line")
         fine = {i: t for i, t in enumerate(topics) if i not in rejections}

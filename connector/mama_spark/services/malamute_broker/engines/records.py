@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -12,9 +11,9 @@ import pyarrow as pa
 from mama_spark.errors import BadTopic
 from mama_spark.message import HEADERS_TYPE
 from mama_spark.record_log import Records
+from mama_spark.topics import compile_filters, why_unpublishable
 
 MAX_TOPIC = 255  #: octets: a length is one octet on the wire
-_BAD_TOPIC = re.compile(r"[\x00-\x20\x7f]|(?:^|\.)(?:\*|>|)(?:\.|$)")
 
 
 class LogMessage(NamedTuple):
@@ -58,10 +57,10 @@ def _grouped(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, list[str
 
 
 def topic_filter(topics: Sequence[str]) -> Callable[[bytes], bool]:
-    """A test whether a subject matches one of the topics (``*`` one part, ``>`` all that follow; none = all)."""
+    """A test whether a subject matches one of the topics, which may have wildcards (none = all)."""
     if not topics:
         return lambda subject: True
-    pattern = re.compile("|".join(f"(?:{_regex(topic)})" for topic in topics), re.DOTALL)
+    pattern = compile_filters(topics)
     known: dict[bytes, bool] = {}
 
     def wanted(subject: bytes) -> bool:
@@ -75,13 +74,6 @@ def topic_filter(topics: Sequence[str]) -> Callable[[bytes], bool]:
     return wanted
 
 
-def _regex(topic: str) -> str:
-    parts = topic.split(".")
-    rest = parts[-1] == ">"
-    body = r"\.".join("[^.]+" if part == "*" else re.escape(part) for part in (parts[:-1] if rest else parts))
-    return body + (r"(?:\.|^).+" if rest else "")
-
-
 def check_topic(topic: str | None) -> bytes:
     """The subject of a topic.
 
@@ -92,6 +84,6 @@ def check_topic(topic: str | None) -> bytes:
     subject = topic.encode()
     if len(subject) > MAX_TOPIC:
         raise BadTopic(f"a topic of {len(subject)} octets; a subject has at most {MAX_TOPIC}")
-    if _BAD_TOPIC.search(topic):
-        raise BadTopic(f"topic {topic!r} is empty, or has a blank, control character, empty part or wildcard")
+    if (fault := why_unpublishable(topic)) is not None:
+        raise BadTopic(fault)
     return subject

@@ -12,8 +12,8 @@ from mama_spark.bridges.nats.connection.connection import Connection
 from mama_spark.bridges.nats.jetstream.api import NO_STREAM, ApiError, JetStreamClient
 from mama_spark.bridges.nats.read.logs import NatsLogs
 from mama_spark.bridges.nats.settings import NatsSettings
-from mama_spark.bridges.nats.subjects import covers
 from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.topics import covers
 
 from .settings import JetStreamSettings
 
