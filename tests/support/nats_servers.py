@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
-import ipaddress
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import nats
 import orjson
+import trustme
 from mama_spark.bridges.nats.connection.event_loop import EventLoopThread
 from mama_spark.bridges.nats.connection.nats_py_compat import close_abandoned, close_client
 from nats.aio.client import Client
@@ -196,43 +195,19 @@ class Certificates:
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """Certificates for 127.0.0.1, a day long."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-
+    """Certificates for 127.0.0.1."""
     folder.mkdir(parents=True, exist_ok=True)
-    now = datetime.datetime.now(datetime.UTC)
+    ca, other_ca = trustme.CA(), trustme.CA()
+    server = ca.issue_cert("127.0.0.1")
 
-    def sign(name: str, issuer: str, key: Any, signer: Any, ca: bool) -> bytes:
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
-            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(hours=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
-            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
-        )
-        if not ca:
-            address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-            builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
-        return builder.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-    def write(name: str, data: bytes) -> Path:
+    def write(name: str, pem: trustme.Blob) -> Path:
         path = folder / name
-        path.write_bytes(data)
+        pem.write_to_path(path)
         return path
 
-    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(3)]
-    pem = keys[1].private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
     return Certificates(
-        write("ca.pem", sign("test CA", "test CA", keys[0], keys[0], True)),
-        write("cert.pem", sign("127.0.0.1", "test CA", keys[1], keys[0], False)),
-        write("key.pem", pem),
-        write("other.pem", sign("other CA", "other CA", keys[2], keys[2], True)),
+        write("ca.pem", ca.cert_pem),
+        write("cert.pem", server.cert_chain_pems[0]),
+        write("key.pem", server.private_key_pem),
+        write("other.pem", other_ca.cert_pem),
     )
