@@ -12,7 +12,7 @@ from struct import Struct
 from typing import Any, Protocol
 
 from ..events.frames import LITTLE
-from ..events.sequence_tracker import SequenceGap, SequenceTracker
+from ..events.sequence_tracker import SequenceGap, SequenceTracker, is_counted_type
 from ..types import EventType
 from .subscription_events import SubscriptionEvent, SubscriptionEventKind
 
@@ -74,7 +74,7 @@ class EventDispatcher:
         """Route a topic to a subscription. True: it is the first one of this topic."""
         route = self._routes.get(topic)
         if route is None:
-            self._routes[topic] = _Route(event is not EventType.DATA_READY, (target,))
+            self._routes[topic] = _Route(is_counted_type(event), (target,))
             return True
         route.targets = (*route.targets, target)
         return False

@@ -16,8 +16,8 @@ greater                                                                  gap, th
 smaller                                                                  restart, then deliver
 ========================= ============================================== ====================================
 
-Servers send the first event after a new subscription twice, to all subscribers. Some servers without a database always
-send 0. Do not track ``data_ready``: its counter belongs to the device's own code in some servers.
+Servers send the first event after a new subscription twice, to all subscribers. Which counters can be compared at all,
+:func:`is_counted_type` and :func:`is_counted` say.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import xxhash
+
+from ..types import EventType
 
 WRAP = 2**32
 #: Data of at most so many octets is kept to recognise a duplicate; of longer data only a hash.
@@ -62,6 +64,20 @@ class SequenceResult(NamedTuple):
 
 
 DELIVER, DUPLICATE = SequenceResult(True), SequenceResult(False)
+
+
+def is_counted_type(event: EventType | None) -> bool:
+    """Does the server count the events of this type? Of ``data_ready`` the device's own code does, in some servers."""
+    return event is not EventType.DATA_READY
+
+
+#: How the topics of events end that the server does not count.
+UNCOUNTED_TOPIC_ENDS = tuple(f".{event.wire_name}".encode() for event in EventType if not is_counted_type(event))
+
+
+def is_counted(ctr: int) -> bool:
+    """Is this a counter? Some servers without a database always send 0; in a log, 0 stands for an unknown counter."""
+    return ctr != 0
 
 
 def next_counter(ctr: int) -> int:
@@ -107,7 +123,7 @@ class SequenceTracker:
         if last < 0:
             return SequenceResult(True, SequenceRestart(-1 - last, ctr))
         if ctr == last:
-            return DUPLICATE if ctr and before[1] == call and before[2] == kept else DELIVER
+            return DUPLICATE if is_counted(ctr) and before[1] == call and before[2] == kept else DELIVER
         marker = discontinuity(last, ctr)
         return DELIVER if marker is None else SequenceResult(True, marker)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..events.sequence_tracker import SequenceGap, discontinuity
+from ..events.sequence_tracker import SequenceGap, discontinuity, is_counted
 from .records import UNKNOWN_COUNT, DecodedRecords, GapCause, GapNumbers, RecordKind
 
 _VALUES = (RecordKind.EVENT, RecordKind.INITIAL, RecordKind.RESUBSCRIBED, RecordKind.ERROR)
@@ -71,7 +71,7 @@ class PendingGaps:
             if count == 1:
                 del self._gaps[topic]
             return last
-        missing = discontinuity(last, ctr) if last else None
+        missing = discontinuity(last, ctr) if is_counted(last) else None
         if isinstance(missing, SequenceGap):
             self._add(topic, missing.first, missing.last, missing.size)
         return ctr

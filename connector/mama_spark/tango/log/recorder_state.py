@@ -18,9 +18,16 @@ from mama_spark.errors import MamaError
 from ..client.subscription_events import EventBatch, QueueOverflow, SubscriptionEvent, SubscriptionEventKind
 from ..events.event_codec import Event, write_except
 from ..events.frames import LITTLE, usual_call
-from ..events.sequence_tracker import SequenceGap, SequenceRestart, discontinuity
+from ..events.sequence_tracker import (
+    UNCOUNTED_TOPIC_ENDS,
+    SequenceGap,
+    SequenceRestart,
+    discontinuity,
+    is_counted,
+    is_counted_type,
+)
 from ..topics import BadEventTopic, Topic, event_topic, parse, read_topic
-from ..types import DevError, EventType, Quality, Severity
+from ..types import DevError, Quality, Severity
 from .device_states import DeviceStates, Errors, RecordedDevice
 from .pending_gaps import PendingGaps
 from .record_builder import RecordBuilder
@@ -39,9 +46,6 @@ from .records import (
 STATE_VERSION = 1
 #: Topics in one STATE record, so that it fits into a message.
 _TOPICS_IN_PART = 4000
-#: The counter of these events belongs to the device's code.
-_USER_COUNTED = EventType.DATA_READY
-_USER_COUNTED_TOPIC = f".{_USER_COUNTED.wire_name}".encode()
 _INVALID = (DevError("API_AttrQualityInvalid", Severity.ERR, "the quality is INVALID", ""),)
 
 
@@ -101,9 +105,9 @@ class RecorderState:
     def _replay(self, records: DecodedRecords) -> None:
         for row, kind in enumerate(records.kind.tolist()):
             frame = records.frames.topics[row]
-            if kind == RecordKind.EVENT and records.ctr[row] and not frame.endswith(_USER_COUNTED_TOPIC):
-                last = self._last.get(frame, 0)
-                self._last[frame] = self._pending_gaps.replay(frame, int(records.ctr[row]), last)
+            ctr = int(records.ctr[row])
+            if kind == RecordKind.EVENT and is_counted(ctr) and not frame.endswith(UNCOUNTED_TOPIC_ENDS):
+                self._last[frame] = self._pending_gaps.replay(frame, ctr, self._last.get(frame, 0))
             elif kind == RecordKind.RESTART:
                 self._last[frame] = 0
             elif kind == RecordKind.GAP:
@@ -116,7 +120,7 @@ class RecorderState:
         if refused:
             self._pending_gaps.forget(topic)
             last = max(last, self._last.get(topic, 0))
-        if last:
+        if is_counted(last):
             self._last[topic] = last
 
     # --- records about the recorder -----------------------------------------------------------------------------
@@ -180,7 +184,7 @@ class RecorderState:
     def _topic_info(self, frame: bytes) -> tuple[str, bool, RecordedDevice]:
         """Of a topic: the one of its records, whether its server counts its events, and its device."""
         topic = read_topic(frame)
-        info = (record_topic(topic, self.prefix), topic.event is not _USER_COUNTED, RecordedDevice.of(topic))
+        info = (record_topic(topic, self.prefix), is_counted_type(topic.event), RecordedDevice.of(topic))
         self._topics[frame] = info
         return info
 
@@ -188,7 +192,7 @@ class RecorderState:
         """The first event of a topic since the recorder started."""
         self._resumed.discard(topic)
         last = self._last[topic]
-        missing = discontinuity(last, ctr) if ctr and last else None
+        missing = discontinuity(last, ctr) if is_counted(ctr) and is_counted(last) else None
         if missing is not None:
             self._record_missing(records, read_topic(topic), now, missing, GapCause.AWAY)
 

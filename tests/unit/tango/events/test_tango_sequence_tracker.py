@@ -11,14 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.tango.events.frames import usual_call
 from mama_spark.tango.events.sequence_tracker import (
+    UNCOUNTED_TOPIC_ENDS,
     WRAP,
     SequenceGap,
     SequenceRestart,
     SequenceResult,
     SequenceTracker,
     discontinuity,
+    is_counted,
+    is_counted_type,
     next_counter,
 )
+from mama_spark.tango.types import EventType
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "tango.json").read_text())
 SCENARIOS = [pytest.param(v, id=v["name"]) for v in VECTORS if v["kind"] == "scenario" and "events" in v["input"]]
@@ -132,3 +136,10 @@ def test_what_came_and_what_the_gaps_tell_is_all_there_was(came: set[int], data:
             if seen.deliver:
                 found.append(n)
     assert found == list(range(numbers[0], numbers[-1] + 1))
+
+
+def test_counters_of_data_ready_and_zero_are_not_compared() -> None:
+    assert [event for event in EventType if not is_counted_type(event)] == [EventType.DATA_READY]
+    assert b"tango://h:1/d/m/1/a.data_ready".endswith(UNCOUNTED_TOPIC_ENDS)
+    assert not b"tango://h:1/d/m/1/data_ready.change".endswith(UNCOUNTED_TOPIC_ENDS)
+    assert [is_counted(ctr) for ctr in (0, 1, WRAP - 1)] == [False, True, True]
