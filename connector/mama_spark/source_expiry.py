@@ -34,6 +34,14 @@ def offline_after(ttl: float) -> float:
     return ttl
 
 
+def expires_after(ttl: float, state: DiscoveryEventKind) -> float:
+    """Seconds after the last renewal.
+
+    :param state: SUSPECT or OFFLINE
+    """
+    return offline_after(ttl) if state is DiscoveryEventKind.OFFLINE else suspect_after(ttl)
+
+
 def expiries(renewed: float, ttl: float, state: DiscoveryEventKind | None) -> list[tuple[float, DiscoveryEventKind]]:
     """What is still to come for a source that nobody renews, and when.
 
@@ -48,6 +56,14 @@ def expiries(renewed: float, ttl: float, state: DiscoveryEventKind | None) -> li
     return [(renewed + suspect_after(ttl), DiscoveryEventKind.SUSPECT), offline]
 
 
+def state_by_marker(*, half: bool) -> DiscoveryEventKind:
+    """SUSPECT or OFFLINE: what one marker means that a middleware leaves in its log when a renewal expires.
+
+    :param half: the renewal was the one that lives half of the time to live, not all of it
+    """
+    return DiscoveryEventKind.SUSPECT if half else DiscoveryEventKind.OFFLINE
+
+
 def state_by_markers(record: int, suspect: int | None, offline: int | None) -> DiscoveryEventKind | None:
     """What a middleware says of a source in whose log it leaves a marker when a renewal expires; None: it is ONLINE.
 
@@ -56,9 +72,9 @@ def state_by_markers(record: int, suspect: int | None, offline: int | None) -> D
     :param offline: and of the one that lives all of it
     """
     if offline is not None and offline > record:
-        return DiscoveryEventKind.OFFLINE
+        return state_by_marker(half=False)
     if suspect is not None and suspect > record:
-        return DiscoveryEventKind.SUSPECT
+        return state_by_marker(half=True)
     return None
 
 

@@ -9,10 +9,12 @@ from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.errors import ConfigError
 from mama_spark.source_expiry import (
     check_ttl,
+    expires_after,
     expiries,
     offline_after,
     offline_by_absence,
     renew_every,
+    state_by_marker,
     state_by_markers,
     suspect_after,
 )
@@ -33,6 +35,7 @@ def test_a_source_that_nobody_renews_is_suspect_and_then_offline(renewed: float,
     assert both == [(renewed + ttl / 2, SUSPECT), (renewed + ttl, OFFLINE)]
     assert expiries(renewed, ttl, SUSPECT) == both[1:]
     assert expiries(renewed, ttl, OFFLINE) == []
+    assert [(renewed + expires_after(ttl, state), state) for state in (SUSPECT, OFFLINE)] == both
 
 
 _MARKER = st.none() | st.integers(1, 20)
@@ -42,6 +45,10 @@ _MARKER = st.none() | st.integers(1, 20)
 def test_a_marker_counts_until_the_record_is_written_again(record: int, warn: int | None, live: int | None) -> None:
     expected = OFFLINE if (live or 0) > record else SUSPECT if (warn or 0) > record else None
     assert state_by_markers(record, warn, live) is expected
+
+
+def test_the_marker_of_half_the_time_to_live_means_suspect() -> None:
+    assert (state_by_marker(half=True), state_by_marker(half=False)) == (SUSPECT, OFFLINE)
 
 
 def test_what_is_known_and_not_in_the_image_is_offline() -> None:

@@ -25,7 +25,6 @@ from ..messages.msg import MamaMsg
 from ..messages.omnm import BadMessage, decode
 from ..messages.source_records import (
     OFFLINE,
-    SUSPECT,
     BadSourceRecord,
     SourceFields,
     SourceRecord,
@@ -35,6 +34,7 @@ from ..messages.source_records import (
 from ..messages.status import Status, StatusError
 from ..queue import Queue
 from ..states import TransportTopicEvent
+from .discovery_rows import shown_state
 
 if TYPE_CHECKING:
     from ..transport import Transport
@@ -129,8 +129,8 @@ class Sources:
         if before is kind or record.state == OFFLINE:
             return
         self._known[key] = payload, record, kind
-        said = replace(record, data_state=SUSPECT)
-        yield encode_source(said if kind is DiscoveryEventKind.SUSPECT else replace(said, state=OFFLINE), self._fields)
+        _, state, data_state = shown_state(kind, record.state)
+        yield encode_source(replace(record, state=state, data_state=data_state), self._fields)
 
 
 class SourceDiscovery:

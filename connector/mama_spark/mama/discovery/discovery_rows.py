@@ -18,6 +18,7 @@ from ..messages.omnm import BadMessage, decode
 from ..messages.source_records import (
     DEFAULT_FIELDS,
     OFFLINE,
+    OK,
     ONLINE,
     SUSPECT,
     BadSourceRecord,
@@ -35,6 +36,31 @@ SOURCE_ONLINE, SOURCE_SUSPECT, SOURCE_OFFLINE, SOURCE_UNKNOWN = "online", "suspe
 BAD_RECORD = "bad_record"  #: event of bytes that cannot be read; also their status where OpenMAMA has no better name
 
 INFO_LENGTH = 1000  #: characters; reasons may quote what strangers wrote
+
+
+class ShownState(NamedTuple):
+    """Columns of a source that follow from what the middleware reports of it."""
+
+    event: str
+    source_state: str | None
+    source_data_state: str
+
+
+def shown_state(verdict: DiscoveryEventKind | None, own_state: str | None = ONLINE) -> ShownState:
+    """What a source is shown as. An OFFLINE source has SUSPECT data.
+
+    :param verdict: SUSPECT, OFFLINE or None (ONLINE), by the rules of :mod:`mama_spark.source_expiry`
+    :param own_state: the state in the source's own record, which only OFFLINE replaces
+    """
+    if verdict is DiscoveryEventKind.OFFLINE:
+        return ShownState(SOURCE_OFFLINE, OFFLINE, SUSPECT)
+    if verdict is DiscoveryEventKind.SUSPECT:
+        return ShownState(SOURCE_SUSPECT, own_state, SUSPECT)
+    return ShownState(SOURCE_ONLINE, own_state, OK)
+
+
+#: Columns of a source that is known and not in an image: see :func:`~mama_spark.source_expiry.offline_by_absence`.
+ABSENT = {**shown_state(DiscoveryEventKind.OFFLINE)._asdict(), "info": "not in the image"}
 
 
 class DiscoveryRow(NamedTuple):
@@ -197,20 +223,12 @@ def _shown(name: str, number: int | None) -> str:
     return f"{name[:100]!r}" if number is None else f"{name[:100]!r} {number}"
 
 
-#: Columns of a source that is known and not in an image: see :func:`~mama_spark.source_expiry.offline_by_absence`.
-ABSENT = {
-    "event": SOURCE_OFFLINE,
-    "source_state": OFFLINE,
-    "source_data_state": SUSPECT,
-    "info": "not in the image",
-}
-
-
-def _expired(change: DiscoveryEvent, fields: SourceFields, *, event: str, state: str) -> DiscoveryRow:
+def _expired(change: DiscoveryEvent, fields: SourceFields) -> DiscoveryRow:
     name, number = change.source or SourceKey("", None)
+    event, state, data_state = shown_state(change.kind)
     info = change.info or f"not renewed in time: the middleware calls it {event.upper()}"
-    status = Status.EXPIRED
-    return DiscoveryRow(SOURCE, event, name, number, state, SUSPECT, status=status.name, code=int(status), info=info)
+    status, code = Status.EXPIRED.name, int(Status.EXPIRED)
+    return DiscoveryRow(SOURCE, event, name, number, state, data_state, status=status, code=code, info=info)
 
 
 def _event(change: DiscoveryEvent, fields: SourceFields) -> DiscoveryRow:
@@ -269,8 +287,8 @@ def _plain(change: DiscoveryEvent, fields: SourceFields, *, kind: str) -> Discov
 
 _MAKE: dict[DiscoveryEventKind, Callable[[DiscoveryEvent, SourceFields], DiscoveryRow]] = {
     DiscoveryEventKind.RECORD: _record,
-    DiscoveryEventKind.SUSPECT: partial(_expired, event=SOURCE_SUSPECT, state=ONLINE),
-    DiscoveryEventKind.OFFLINE: partial(_expired, event=SOURCE_OFFLINE, state=OFFLINE),
+    DiscoveryEventKind.SUSPECT: _expired,
+    DiscoveryEventKind.OFFLINE: _expired,
     DiscoveryEventKind.EVENT: _event,
     DiscoveryEventKind.SUBSCRIBED: partial(_topic, event=TransportTopicEvent.SUBSCRIBED),
     DiscoveryEventKind.UNSUBSCRIBED: partial(_topic, event=TransportTopicEvent.UNSUBSCRIBED),

@@ -13,7 +13,6 @@ from pyspark.sql import functions as F
 
 from mama_spark.errors import ConfigError
 from mama_spark.mama.discovery.discovery_rows import ABSENT, BAD_RECORD, GAP, IMAGE_END, SOURCE
-from mama_spark.mama.messages.source_records import OFFLINE
 
 KEY = ("source_name", "source_id", "bridge", "transport")
 #: From records of the source itself; kept when the middleware reports it as SUSPECT or OFFLINE.
@@ -77,11 +76,14 @@ class DiscoveryTables:
             spark.sql(f"UPDATE {table} SET query_id = NULL WHERE {_same_transport(rows)}")
         if SOURCE in kinds:
             spark.sql(_merge_into(table), latest=_latest(rows, query))
-        if IMAGE_END in kinds:  # a source that is not in the image went offline before it
+        if IMAGE_END in kinds:
+            # mama_spark.source_expiry.offline_by_absence in SQL: a source that is known to be online, and that no row
+            # of this query has confirmed, is not in the image.
             absent = ", ".join(f"{name} = '{value}'" for name, value in ABSENT.items())
             spark.sql(
                 f"UPDATE {table} SET {absent}, query_id = '{query}' "
-                f"WHERE {_same_transport(rows)} AND NOT query_id <=> '{query}' AND NOT source_state <=> '{OFFLINE}'"
+                f"WHERE {_same_transport(rows)} AND NOT query_id <=> '{query}' "
+                f"AND NOT source_state <=> '{ABSENT['source_state']}'"
             )
 
 

@@ -17,13 +17,10 @@ from mama_spark.mama.discovery.discovery_rows import (
     BAD_RECORD,
     GAP,
     SOURCE,
-    SOURCE_OFFLINE,
-    SOURCE_ONLINE,
-    SOURCE_SUSPECT,
     DiscoveryRow,
     DiscoveryRowReader,
+    shown_state,
 )
-from mama_spark.mama.messages.source_records import OFFLINE, OK, ONLINE, SUSPECT
 from mama_spark.tango.events.event_codec import Event
 from mama_spark.tango.events.event_codec import decode as decode_event
 from mama_spark.tango.events.frames import BadEvent
@@ -34,9 +31,9 @@ from mama_spark.tango.types import AttributeConfig, DevError, EventType, Interfa
 ATTR_CONF, INTR_CHANGE, RESTART = "attr_conf", "intr_change", "restart"
 STARTED, STOPPED, SERVER = "recorder_started", "recorder_stopped", "server"
 _SOURCE_STATES = {
-    RecordKind.ONLINE: (SOURCE_ONLINE, ONLINE, OK),
-    RecordKind.SUSPECT: (SOURCE_SUSPECT, ONLINE, SUSPECT),
-    RecordKind.OFFLINE: (SOURCE_OFFLINE, OFFLINE, SUSPECT),
+    RecordKind.ONLINE: shown_state(None),
+    RecordKind.SUSPECT: shown_state(DiscoveryEventKind.SUSPECT),
+    RecordKind.OFFLINE: shown_state(DiscoveryEventKind.OFFLINE),
 }
 _CAUSES = {
     GapCause.NONE: "",

@@ -12,7 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
-from mama_spark.mama.discovery.discovery_rows import BAD_RECORD, INFO_LENGTH, DiscoveryRow, DiscoveryRowReader
+from mama_spark.mama.discovery.discovery_rows import (
+    BAD_RECORD,
+    INFO_LENGTH,
+    DiscoveryRow,
+    DiscoveryRowReader,
+    shown_state,
+)
 from mama_spark.mama.messages.event_records import EventRecord, encode_event
 from mama_spark.mama.messages.msg import FieldType, MamaMsg
 from mama_spark.mama.messages.omnm import encode
@@ -225,6 +231,12 @@ def test_a_source_that_was_not_renewed_is_a_row_with_what_the_middleware_says(
     assert (got["source_state"], got["source_data_state"]) == (state, "SUSPECT")
     assert (got["source_name"], got["source_id"]) == ("desk", Decimal(7))
     assert "capabilities" not in got
+
+
+def test_only_offline_replaces_the_state_that_a_source_names_itself() -> None:
+    assert shown_state(None, "STALE") == ("online", "STALE", "OK")
+    assert shown_state(DiscoveryEventKind.SUSPECT, "STALE") == ("suspect", "STALE", "SUSPECT")
+    assert shown_state(DiscoveryEventKind.OFFLINE, "STALE") == ("offline", "OFFLINE", "SUSPECT")
 
 
 @pytest.mark.spec("PE-05", "PE-16", "PE-17")

@@ -25,7 +25,7 @@ from mama_spark.errors import ConfigError, MamaError
 from mama_spark.malamute.protocol.commands import BadFrame, StreamDeliver, decode
 from mama_spark.malamute.protocol.extensions import Extension, read
 from mama_spark.malamute.protocol.ttl import EXPIRED, MARKER, RENEWAL, TTL
-from mama_spark.source_expiry import state_by_markers, suspect_after
+from mama_spark.source_expiry import state_by_marker, state_by_markers, suspect_after
 
 EVENTS = "_MAMA_EVENTS"  #: the broker's own stream, unless its configuration has another name
 REC, WARN, EVENT, IMAGE = "rec", "warn", "event", "image"
@@ -181,8 +181,7 @@ class DiscoveryCodec:
         if part == EVENT:
             return DiscoveryEvent(DiscoveryEventKind.EVENT, one.time, self.events, one.sequence, source, one.content)
         if one.expired:
-            kind = DiscoveryEventKind.OFFLINE if part == REC else DiscoveryEventKind.SUSPECT
-            return DiscoveryEvent(kind, one.time, self.events, one.sequence, source)
+            return DiscoveryEvent(state_by_marker(half=part == WARN), one.time, self.events, one.sequence, source)
         if part == REC:
             return DiscoveryEvent(DiscoveryEventKind.RECORD, one.time, self.events, one.sequence, source, one.content)
         return None
@@ -222,10 +221,9 @@ class DiscoveryCodec:
                 DiscoveryEvent(DiscoveryEventKind.RECORD, rec.time, self.sources, rec.sequence, source, rec.content)
             )
             warned = warn.sequence if warn is not None and warn.expired else None
-            if warn is not None and state_by_markers(rec.sequence, warned, None) is not None:
-                events.append(
-                    DiscoveryEvent(DiscoveryEventKind.SUSPECT, warn.time, self.sources, warn.sequence, source)
-                )
+            state = state_by_markers(rec.sequence, warned, None)
+            if warn is not None and state is not None:
+                events.append(DiscoveryEvent(state, warn.time, self.sources, warn.sequence, source))
         return events
 
 

@@ -23,7 +23,7 @@ from mama_spark.bridge import SourceKey
 from mama_spark.bridges.connection_pool import IDLE
 from mama_spark.errors import MamaError
 from mama_spark.malamute.protocol.extensions import Extension, StoreOutcome
-from mama_spark.source_expiry import offline_after, renew_every, suspect_after
+from mama_spark.source_expiry import expires_after, renew_every, state_by_marker
 
 from .client import DiscoveryClient, DiscoverySettings
 from .codec import REC, WARN, WITHDRAWN, SourceWithdrawn, StoredRecord
@@ -176,11 +176,11 @@ class RenewalKeeper:
         if rec is not None and WITHDRAWN in rec.headers:
             raise SourceWithdrawn
         offline = rec is None or not rec.has_ttl
+        state = state_by_marker(half=not offline)
         log.warning(
             "source %s was reported %s, because nobody renewed it for %g s: it is announced again. The usual reason "
             "is a sourceTtl (%g s) that is shorter than the trigger interval",
-            *(one.source.name, "OFFLINE" if offline else "SUSPECT"),
-            *(offline_after(one.ttl) if offline else suspect_after(one.ttl), one.ttl),
+            *(one.source.name, state.name, expires_after(one.ttl, state), one.ttl),
         )
         record = one.record if rec is None or offline else rec.content  # another process may have written another one
         self._start(one.source, record, one.ttl)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
-from mama_spark.source_expiry import offline_after, state_by_markers
+from mama_spark.source_expiry import offline_after, state_by_marker, state_by_markers
 
 from ..protocol.direct_get import StoredMessage
 from .layout import (
@@ -75,8 +75,7 @@ def _source(layout: DiscoveryLayout, record: StoredMessage, origin: str) -> Disc
         return DiscoveryEvent(DiscoveryEventKind.RECORD, record.at, origin, record.sequence, source, record.payload)
     if marker != EXPIRED:
         return None  # a renewal
-    kind = DiscoveryEventKind.SUSPECT if part == WARN else DiscoveryEventKind.OFFLINE
-    return DiscoveryEvent(kind, record.at, origin, record.sequence, source)
+    return DiscoveryEvent(state_by_marker(half=part == WARN), record.at, origin, record.sequence, source)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from mama_spark.bridge import SourceKey
 from mama_spark.errors import ExpectationFailed, MamaError, Unavailable
-from mama_spark.source_expiry import offline_after, renew_every, suspect_after
+from mama_spark.source_expiry import expires_after, offline_after, renew_every, state_by_markers, suspect_after
 
 from ..connection import event_loop
 from ..connection.connection import Connection
@@ -338,12 +338,12 @@ class LeaseKeeper:
                 with contextlib.suppress(ExpectationFailed):
                     await self._store_renewal(lease, part)
             return
-        if current is not None and max(marks.values()):
+        state = state_by_markers(0, marks[WARN], marks[LIVE])
+        if current is not None and state is not None:
             LOG.warning(
                 "source %s had been called %s, because nobody renewed it for %g s: it is announced again. The usual "
                 "reason is a sourceTtl (%g s) that is shorter than the trigger interval",
-                *(lease.source.name, "OFFLINE" if marks[LIVE] else "SUSPECT"),
-                *(offline_after(lease.ttl) if marks[LIVE] else suspect_after(lease.ttl), lease.ttl),
+                *(lease.source.name, state.name, expires_after(lease.ttl, state), lease.ttl),
             )
         await self._establish(lease, keep_foreign=True)
 
