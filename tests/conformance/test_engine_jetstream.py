@@ -46,7 +46,7 @@ class TestJetStreamByPublicCalls(InJetStream):
     test_large = EngineSuite.test_large_and_many_frames_pass_by_reference
     test_ids = EngineSuite.test_ids_and_headers_travel_beside_the_message
     test_blocks = EngineSuite.test_a_block_is_its_messages
-    test_positions = EngineSuite.test_a_subscription_begins_behind_the_position_that_is_told
+    test_positions = EngineSuite.test_a_subscription_begins_behind_the_reported_position
     test_sync = EngineSuite.test_sync_tells_what_became_of_what_was_sent_before_it
     test_credit = EngineSuite.test_credit_given_to_an_engine_never_loses_a_message
     test_streams = EngineSuite.test_streams_do_not_hear_each_other

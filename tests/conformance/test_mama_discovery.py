@@ -1,4 +1,4 @@
-"""Source discovery over a reference bridge: the board inside the process (SD-30), whose clock the tests move."""
+"""Source discovery over a reference bridge: the registry inside the process (SD-30), whose clock the tests move."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def as_bytes(made: SourceRecord, fields: SourceFields = DEFAULT_FIELDS) -> bytes
 
 
 class DiscoverySetup:
-    """A board, and transports to it."""
+    """A registry, and transports to it."""
 
     def __init__(self) -> None:
         self.name = uuid4().hex
-        self.board = MemorySources.get(self.name)
+        self.registry = MemorySources.get(self.name)
         self.source = MemoryDiscovery(self.name)
         self.source.open()
         self._transports: list[Transport] = []
@@ -165,7 +165,7 @@ def test_a_vanished_source_is_never_silence(place: DiscoverySetup) -> None:
     SourceDiscovery.create(ear.callbacks(), None, place.transport())
     ear.wait(2)
     announcer.close()
-    place.board.advance(TTL)
+    place.registry.advance(TTL)
     suspect = record(data_state="SUSPECT", capabilities={"Region": "EU"})
     offline = record(state=OFFLINE, data_state="SUSPECT", capabilities={"Region": "EU"})
     assert ear.wait(4)[2:] == [suspect, offline]
@@ -178,7 +178,7 @@ def test_a_vanished_source_is_never_silence(place: DiscoverySetup) -> None:
 @pytest.mark.spec("SD-04")
 def test_in_the_image_a_suspect_source_is_one_message(place: DiscoverySetup) -> None:
     place.dying(record()).close()
-    place.board.advance(TTL * 0.6)
+    place.registry.advance(TTL * 0.6)
     ear = DiscoveryRecorder()
     SourceDiscovery.create(ear.callbacks(), None, place.transport())
     assert ear.wait(2) == [record(data_state="SUSPECT"), "end of the image"]
@@ -253,16 +253,16 @@ def test_several_discoveries_on_one_transport_each_see_everything(place: Discove
 @pytest.mark.spec("SD-21", "SD-24")
 def test_without_an_image_in_time_there_is_an_error_once_and_the_image_later(place: DiscoverySetup) -> None:
     place.announce(record())
-    place.board.up = False
+    place.registry.up = False
     ear = DiscoveryRecorder()
     SourceDiscovery.create(ear.callbacks(), None, place.transport(), image_timeout=0.1)
     (error,) = ear.wait(1)
     assert error.startswith("no image of the sources within 0.1 s: ")
-    place.board.up = True
+    place.registry.up = True
     assert ear.wait(3)[1:] == [record(), "end of the image"]
-    place.board.up = False
+    place.registry.up = False
     assert ear.wait(4)[3].startswith("no answer within 0.1 s: "), "an outage later is said as well"
-    place.board.up = True
+    place.registry.up = True
     place.announce(record("later", 1))
     assert ear.wait(5)[4:] == [record("later", 1)]
 
@@ -309,7 +309,7 @@ def test_lost_changes_are_said_and_made_good_by_a_new_image(place: DiscoverySetu
     discovery._loop.remove(discovery)  # it sleeps while the log forgets
     place.announce(record("new", 3))
     place.source.withdraw(SourceKey("goes", 2), as_bytes(record("goes", 2, state=OFFLINE)))
-    place.board.lose(len(place.board._log))
+    place.registry.lose(len(place.registry._log))
     discovery._loop.add(discovery)
     lost, *rest = ear.wait(6)[3:]
     assert lost.endswith("were lost; asking for the image again")
@@ -334,8 +334,8 @@ def test_readers_that_come_and_go_are_topic_events(place: DiscoverySetup) -> Non
     transport.set_transport_topic_callback(recorder.on_topic)
     SourceDiscovery.create(ear.callbacks(), None, transport)
     ear.wait(1)
-    place.board.reader("t.x", True, "consumer c")
-    place.board.reader("t.x", False, "consumer c")
+    place.registry.reader("t.x", True, "consumer c")
+    place.registry.reader("t.x", False, "consumer c")
     until(lambda: len(recorder.topics) == 2)
     assert recorder.topics == [(TransportTopicEvent.SUBSCRIBED, "t.x", "consumer c"),
                            (TransportTopicEvent.UNSUBSCRIBED, "t.x", "consumer c")]  # fmt: skip
@@ -404,7 +404,7 @@ def test_names_and_fids_of_the_fields_come_from_the_properties(place: DiscoveryS
     SourceDiscovery.create(ear.callbacks(), None, place.transport(fields=fields))
     assert ear.wait(2)[0] == record()
     announcer.close()
-    place.board.advance(TTL)
+    place.registry.advance(TTL)
     assert ear.wait(4)[3] == record(state=OFFLINE, data_state="SUSPECT"), "made by us with the same fields"
 
 
@@ -422,7 +422,7 @@ def test_a_request_on_the_discovery_topic_is_answered_with_the_image(place: Disc
     publisher.send_from_inbox(inbox, a_message())
     until(lambda: found and errors)
     assert (found, errors) == ([record()], ["WRONG_FIELD_TYPE"])
-    place.board.up = False
+    place.registry.up = False
     publisher.send_from_inbox(inbox, a_message())
     until(lambda: errors[1:] == ["PLATFORM"])
     without = place.transport(discovery=False)

@@ -11,7 +11,7 @@ from mama_spark.testing.discovery_suite import DiscoverySetup, DiscoverySuite
 
 
 @pytest.fixture
-def board() -> Iterator[MemorySources]:
+def registry() -> Iterator[MemorySources]:
     name = uuid4().hex
     yield MemorySources.get(name)
     MemorySources.forget(name)
@@ -19,49 +19,49 @@ def board() -> Iterator[MemorySources]:
 
 class TestMemoryDiscovery(DiscoverySuite):
     @pytest.fixture
-    def site(self, board: MemorySources) -> DiscoverySetup:
+    def site(self, registry: MemorySources) -> DiscoverySetup:
         return DiscoverySetup(
-            make=lambda: MemoryDiscovery(board.name),
+            make=lambda: MemoryDiscovery(registry.name),
             ttl=30.0,
             long_ttl=30.0,
             die=lambda bridge: bridge.close(),
-            lose=board.lose,
-            clock=board.advance,
+            lose=registry.lose,
+            clock=registry.advance,
         )
 
 
-def test_expiry_is_told_with_the_time_at_which_it_happened(board: MemorySources) -> None:
-    bridge = MemoryDiscovery(board.name)
+def test_expiry_is_reported_with_the_time_at_which_it_happened(registry: MemorySources) -> None:
+    bridge = MemoryDiscovery(registry.name)
     bridge.open()
     bridge.announce(SourceKey("s", 1), b"r", 30.0)
     bridge.close()
-    board.advance(1000.0)
+    registry.advance(1000.0)
     bridge.open()
     _, suspect, offline = (c for block in bridge.read({"next": 1}, {"next": 4}) for c in block)
     assert (suspect.kind, offline.kind) == (DiscoveryEventKind.SUSPECT, DiscoveryEventKind.OFFLINE)
     assert offline.at - suspect.at == pytest.approx(15e6, abs=1e4)
 
 
-def test_a_board_that_is_down_cannot_be_reached(board: MemorySources) -> None:
-    bridge = MemoryDiscovery(board.name)
+def test_a_registry_that_is_down_cannot_be_reached(registry: MemorySources) -> None:
+    bridge = MemoryDiscovery(registry.name)
     bridge.open()
-    board.up = False
+    registry.up = False
     with pytest.raises(Unavailable, match="down"):
         bridge.image()
     with pytest.raises(Unavailable, match="down"):
-        MemoryDiscovery(board.name).open()
+        MemoryDiscovery(registry.name).open()
 
 
 @pytest.mark.parametrize("where", ["now", (("other", 1),), ((("a", 1)), ("b", 2))])
-def test_a_place_to_begin_that_does_not_exist_is_refused(board: MemorySources, where: object) -> None:
-    bridge = MemoryDiscovery(board.name)
+def test_a_place_to_begin_that_does_not_exist_is_refused(registry: MemorySources, where: object) -> None:
+    bridge = MemoryDiscovery(registry.name)
     bridge.open()
     with pytest.raises(ConfigError, match="discovery begins at"):
         bridge.initial_offset(where)  # type: ignore[arg-type]
 
 
-def test_an_image_that_was_not_written_down_cannot_be_read(board: MemorySources) -> None:
-    bridge = MemoryDiscovery(board.name)
+def test_an_image_that_was_not_written_down_cannot_be_read(registry: MemorySources) -> None:
+    bridge = MemoryDiscovery(registry.name)
     bridge.open()
     with pytest.raises(ConfigError, match="never written down"):
         list(bridge.read({"image": None}, {"next": 4}))

@@ -213,7 +213,7 @@ class EngineSuite(QueryRules):
         assert found[-1].extension is not None
         assert found[-1].extension.headers == headers
 
-    def test_a_subscription_begins_behind_the_position_that_is_told(self, site: EngineSetup) -> None:
+    def test_a_subscription_begins_behind_the_reported_position(self, site: EngineSetup) -> None:
         stream, r, w = site.stream(), Ref("r"), Ref("w")
         for n in range(3):
             stream.accept(w, b"", b"%d" % n, [], NO_EXTENSION)

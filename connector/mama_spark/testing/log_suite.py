@@ -220,7 +220,7 @@ class LogSuite:
 
     # --- holes -----------------------------------------------------------------------------------------------
 
-    def test_deleted_records_are_left_out_and_told_as_missing(self, site: LogSetup, log: RecordLog) -> None:
+    def test_deleted_records_are_left_out_and_reported_as_missing(self, site: LogSetup, log: RecordLog) -> None:
         last = log.append(self._batch(site, 50))
         gone = [1, 10, 11, 12, 20, 49]
         site.delete(gone)

@@ -1,6 +1,6 @@
 """Everything inside the process: for tests, and for users without a broker. ``memory://name`` names what is shared.
 
-``bridge`` has the broker and its connections, ``logs`` reads what it stores, ``discovery`` is a board of sources.
+``bridge`` has the broker and its connections, ``logs`` reads what it stores, ``discovery`` is a registry of sources.
 """
 
 from mama_spark.options import SinkOptions, TransportOptions

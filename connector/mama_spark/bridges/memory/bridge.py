@@ -351,8 +351,8 @@ class MemoryRequests:
 
     def reply(self, to: str, payload: bytes) -> None:
         self._check(None)
-        asker, _, inbox = to.partition(".")
-        other = self._broker._waiting.get(int(asker))
+        requester, _, inbox = to.partition(".")
+        other = self._broker._waiting.get(int(requester))
         if other is not None and (topic := other._asked.get(int(inbox))) is not None:
             other._box.append(RequestMessage(topic, payload, int(inbox)))
 

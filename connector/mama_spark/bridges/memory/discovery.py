@@ -1,8 +1,8 @@
-"""Discovery inside the process: a board where sources announce themselves. For tests, and for users without a broker.
+"""Discovery inside the process: a registry of announced sources. For tests, and for users without a broker.
 
 ``memory://name`` names a :class:`MemorySources`; all :class:`MemoryDiscovery` of one name in one process share it. The
-board keeps one numbered log of changes and the images that were written down for readers. Its clock can be moved, and
-whoever looks at the board after that finds what has expired meanwhile in the log, with the time at which it did.
+registry keeps one numbered log of changes and the images that were written down for readers. Its clock can be moved;
+the next call then adds what has expired meanwhile to the log, with the time at which it did.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _BLOCK = 1000  #: changes that :meth:`MemoryDiscovery.read` yields together
 
 
 @dataclass(slots=True)
-class _Standing:
-    """What the board knows of one source."""
+class _AnnouncedSource:
+    """What the registry knows of one source."""
 
     record: DiscoveryEvent
     ttl: float
-    keepers: set[int] = field(default_factory=set)  # who renews it
-    heard: float = 0.0  # last renewal; while there are keepers it is always now
-    fate: DiscoveryEvent | None = None  # SUSPECT or OFFLINE
+    renewers: set[int] = field(default_factory=set)  # who renews it
+    renewed: float = 0.0  # last renewal; while there are renewers it is always now
+    expiry: DiscoveryEvent | None = None  # SUSPECT or OFFLINE
     withdrawn: bool = False
 
 
 class MemorySources:
-    """The place of discovery of one name. Thread-safe."""
+    """The registry of one name. Thread-safe."""
 
     _all: ClassVar[dict[str, MemorySources]] = {}
     _guard: ClassVar[threading.Lock] = threading.Lock()
@@ -45,19 +45,19 @@ class MemorySources:
         self._log: list[DiscoveryEvent] = []
         self._first = 1  # sequence of the oldest change that is kept
         self._ids: set[str] = set()
-        self._sources: dict[SourceKey, _Standing] = {}
+        self._sources: dict[SourceKey, _AnnouncedSource] = {}
         self._images: list[list[DiscoveryEvent]] = []
         self._lock = threading.RLock()
 
     @classmethod
     def get(cls, name: str) -> MemorySources:
-        """The board of this name, made when missing."""
+        """The registry of this name, made when missing."""
         with cls._guard:
             return cls._all.setdefault(name, cls(name))
 
     @classmethod
     def forget(cls, name: str) -> None:
-        """Drop the board of this name and what stands on it."""
+        """Drop the registry of this name and all sources in it."""
         with cls._guard:
             cls._all.pop(name, None)
 
@@ -81,7 +81,7 @@ class MemorySources:
 
     @property
     def now(self) -> float:
-        """Seconds since the epoch by the board's clock."""
+        """Seconds since the epoch by the registry's clock."""
         return time.time() + self._ahead
 
     @property
@@ -105,45 +105,45 @@ class MemorySources:
         return int(seconds * 1e6)
 
     def _expire(self) -> None:
-        """Write down who turned SUSPECT or OFFLINE since the last look, in order of time."""
+        """Write down who turned SUSPECT or OFFLINE since the last call, in order of time."""
         due: list[tuple[float, SourceKey, DiscoveryEventKind]] = []
         for key, one in self._sources.items():
-            if one.keepers or one.withdrawn:
+            if one.renewers or one.withdrawn:
                 continue
-            state = one.fate.kind if one.fate else None
-            due += [(at, key, kind) for at, kind in expiries(one.heard, one.ttl, state)]
+            state = one.expiry.kind if one.expiry else None
+            due += [(at, key, kind) for at, kind in expiries(one.renewed, one.ttl, state)]
         now = self.now
         for at, key, kind in sorted(due, key=lambda d: d[0]):
             if at <= now:
-                self._sources[key].fate = self._note(kind, at, key)
+                self._sources[key].expiry = self._note(kind, at, key)
 
-    def _announce(self, keeper: int, source: SourceKey, record: bytes, ttl: float) -> None:
+    def _announce(self, renewer: int, source: SourceKey, record: bytes, ttl: float) -> None:
         with self._lock:
             self._expire()
             old = self._sources.get(source)
-            if old is None or old.withdrawn or old.fate is not None or old.record.payload != record:
-                keepers = old.keepers if old else set()
+            if old is None or old.withdrawn or old.expiry is not None or old.record.payload != record:
+                renewers = old.renewers if old else set()
                 change = self._note(DiscoveryEventKind.RECORD, self.now, source, record)
-                old = self._sources[source] = _Standing(change, ttl, keepers)
+                old = self._sources[source] = _AnnouncedSource(change, ttl, renewers)
             old.ttl = ttl
-            old.keepers.add(keeper)
+            old.renewers.add(renewer)
 
     def _withdraw(self, source: SourceKey, record: bytes) -> None:
         with self._lock:
             self._expire()
             change = self._note(DiscoveryEventKind.RECORD, self.now, source, record)
-            self._sources[source] = _Standing(change, 0.0, withdrawn=True)
+            self._sources[source] = _AnnouncedSource(change, 0.0, withdrawn=True)
 
-    def _abandon(self, keeper: int) -> None:
-        """Nobody renews for ``keeper`` any more."""
+    def _stop_renewing(self, renewer: int) -> None:
+        """Nobody renews for ``renewer`` any more."""
         with self._lock:
             self._expire()
             for one in self._sources.values():
-                if keeper in one.keepers:
-                    one.keepers.remove(keeper)
-                    one.heard = self.now
+                if renewer in one.renewers:
+                    one.renewers.remove(renewer)
+                    one.renewed = self.now
 
-    def _tell(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
+    def _publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
         with self._lock:
             self._expire()
             for event, id_ in zip(events, ids, strict=True):
@@ -154,7 +154,7 @@ class MemorySources:
     def _image(self) -> list[DiscoveryEvent]:
         with self._lock:
             self._expire()
-            changes = [c for one in self._sources.values() for c in (one.record, one.fate) if c is not None]
+            changes = [c for one in self._sources.values() for c in (one.record, one.expiry) if c is not None]
             end = DiscoveryEvent(DiscoveryEventKind.IMAGE_END, self._at(self.now), self._origin)
             return [*(replace(c, sequence=None) for c in changes), end]
 
@@ -169,98 +169,101 @@ class MemoryDiscovery:
     sequence of the next change, with ``"image"`` (its number; None before it is written down) and ``"row"`` in an
     image.
 
-    :param name: of the board (``memory://name``)
+    :param name: of the registry (``memory://name``)
     """
 
     def __init__(self, name: str) -> None:
-        self.board = MemorySources.get(name)
+        self.registry = MemorySources.get(name)
         self._open = False
 
     def open(self) -> None:
-        if not self.board.up:
-            raise Unavailable(f"memory://{self.board.name} is down")
+        if not self.registry.up:
+            raise Unavailable(f"memory://{self.registry.name} is down")
         self._open = True
 
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
         check_ttl(ttl)
-        self._reach()._announce(id(self), source, record, ttl)
+        self._require_open()._announce(id(self), source, record, ttl)
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
-        self._reach()._withdraw(source, record)
+        self._require_open()._withdraw(source, record)
 
     def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
-        self._reach()._tell(source, events, ids)
+        self._require_open()._publish_events(source, events, ids)
 
     def image(self) -> list[DiscoveryEvent]:
-        return self._reach()._image()
+        return self._require_open()._image()
 
     def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
         if where == "image":
             return {"image": None}
-        board = self._reach()
-        with board._lock:
-            board._expire()
+        registry = self._require_open()
+        with registry._lock:
+            registry._expire()
             if where == "earliest":
-                return {"next": board._first}
+                return {"next": registry._first}
             if where == "latest":
-                return {"next": board._next}
-            origin = board._origin
+                return {"next": registry._next}
+            origin = registry._origin
             if isinstance(where, str) or len(where) != 1 or where[0][0] != origin or where[0][1] < 1:
                 raise ConfigError(f"discovery begins at image, earliest, latest or a sequence of {origin}, got {where}")
             return {"next": where[0][1]}
 
     def latest_offset(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
-        board = self._reach()
+        registry = self._require_open()
         most = 1 << 62 if limit is None else limit
-        with board._lock:
-            board._expire()
+        with registry._lock:
+            registry._expire()
             if "image" in start:
-                at = start if start["image"] is not None else self._write_image(board, until)
-                rows = until["row"] if until is not None and "image" in until else len(board._images[at["image"]])
+                at = start if start["image"] is not None else self._write_image(registry, until)
+                rows = until["row"] if until is not None and "image" in until else len(registry._images[at["image"]])
                 if at["row"] < rows:
                     return {**at, "row": min(rows, at["row"] + most)}
                 start = at
             if until is not None and "image" in until:
                 return start
-            end = min(board._next, max(start["next"], board._first) + most)
+            end = min(registry._next, max(start["next"], registry._first) + most)
             if until is not None:
                 end = min(end, until["next"])
             return start if end <= start["next"] else {"next": end}
 
-    def _write_image(self, board: MemorySources, until: Position | None) -> Position:
+    def _write_image(self, registry: MemorySources, until: Position | None) -> Position:
         if until is not None and "image" in until:
             return {**until, "row": 0}
-        board._images.append(board._image())
-        return {"image": len(board._images) - 1, "row": 0, "next": board._next}
+        registry._images.append(registry._image())
+        return {"image": len(registry._images) - 1, "row": 0, "next": registry._next}
 
     def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
-        changes = self._between(self._reach(), start, end)
+        changes = self._between(self._require_open(), start, end)
         for i in range(0, len(changes), _BLOCK):
             yield changes[i : i + _BLOCK]
 
-    def _between(self, board: MemorySources, start: Position, end: Position) -> list[DiscoveryEvent]:
-        with board._lock:
+    def _between(self, registry: MemorySources, start: Position, end: Position) -> list[DiscoveryEvent]:
+        with registry._lock:
             if "image" in end:
                 begun = start["row"] if start.get("image") is not None else 0
-                return board._images[end["image"]][begun : end["row"]]
+                return registry._images[end["image"]][begun : end["row"]]
             if "next" not in start:
                 raise ConfigError("an image that was never written down cannot be read")
-            image = board._images[start["image"]][start["row"] :] if "image" in start else []
+            image = registry._images[start["image"]][start["row"] :] if "image" in start else []
             first, last = start["next"], end["next"] - 1
-            found = board._log[max(first, board._first) - 1 : last]
-            if first < board._first and first <= last:
-                lost = (first, min(last, board._first - 1))
-                found = [DiscoveryEvent(DiscoveryEventKind.GAP, board._at(board.now), board._origin, gap=lost), *found]
+            found = registry._log[max(first, registry._first) - 1 : last]
+            if first < registry._first and first <= last:
+                lost = (first, min(last, registry._first - 1))
+                found = [
+                    DiscoveryEvent(DiscoveryEventKind.GAP, registry._at(registry.now), registry._origin, gap=lost),
+                    *found,
+                ]
             return image + found
 
     def close(self) -> None:
         self._open = False
-        self.board._abandon(id(self))
+        self.registry._stop_renewing(id(self))
 
-    def _reach(self) -> MemorySources:
-        if not self._open or not self.board.up:
-            raise Unavailable(f"memory://{self.board.name} is {'closed' if self.board.up else 'down'}")
-        return self.board
+    def _require_open(self) -> MemorySources:
+        if not self._open or not self.registry.up:
+            raise Unavailable(f"memory://{self.registry.name} is {'closed' if self.registry.up else 'down'}")
+        return self.registry
 
     def __repr__(self) -> str:
-        return f"<MemoryDiscovery memory://{self.board.name} {'open' if self._open else 'closed'}>"
+        return f"<MemoryDiscovery memory://{self.registry.name} {'open' if self._open else 'closed'}>"

@@ -194,7 +194,7 @@ class TtlTracker:
         return self._index.expired(self.tick()) if len(self._index) else []
 
     @property
-    def patience(self) -> float | None:
-        """Seconds until the next look is worth while; None = nothing runs."""
+    def seconds_to_next_expiry(self) -> float | None:
+        """Seconds until :meth:`expired` may find something; None: nothing runs."""
         due = self._index.next
         return None if due is None else max(0.001, due - self.tick())

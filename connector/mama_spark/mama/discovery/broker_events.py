@@ -46,12 +46,12 @@ def broker_event(kind: str, client: bytes, stream: bytes, detail: bytes, time: i
         topic=topic or None,
         status=None if status is None else status.name,
         code=min(lost, 2**31 - 1) if lost is not None else None if status is None else int(status),
-        info=told(kind, who, why) or None,
+        info=_info(kind, who, why) or None,
     )
     return encode(encode_event(record))
 
 
-def told(kind: str, client: str, detail: str) -> str:
+def _info(kind: str, client: str, detail: str) -> str:
     """The client, and what else there is to say."""
     if not client and kind in ("STREAM_LOST", "EVENTS_LOST"):
         return detail

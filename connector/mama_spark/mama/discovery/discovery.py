@@ -86,7 +86,7 @@ class Sources:
         if change.kind is DiscoveryEventKind.RECORD:
             yield from self._record(change)
         elif change.kind in (DiscoveryEventKind.SUSPECT, DiscoveryEventKind.OFFLINE) and change.source is not None:
-            yield from self._fate(change.source, change.kind)
+            yield from self._verdict(change.source, change.kind)
         elif change.kind is DiscoveryEventKind.GAP:
             first, last = change.gap or (0, 0)
             yield f"changes {first} to {last} of {change.origin} were lost; asking for the image again"
@@ -94,16 +94,16 @@ class Sources:
     def image(self, changes: list[DiscoveryEvent]) -> Iterator[MamaMsg | str]:
         """The messages of an image that is read again: what changed meanwhile, who vanished included."""
         gone = offline_by_absence(self._known, changes)
-        said: dict[object, MamaMsg] = {}  # one a source: its record, or what the middleware says of it
+        latest: dict[object, MamaMsg] = {}  # one a source: its record, or what the middleware says of it
         for number, change in enumerate(changes):
             for made in self.messages(change):
                 if isinstance(made, str):
                     yield made
                 else:
-                    said[change.source or number] = made
-        yield from said.values()
+                    latest[change.source or number] = made
+        yield from latest.values()
         for key in gone:
-            yield from self._fate(key, DiscoveryEventKind.OFFLINE)
+            yield from self._verdict(key, DiscoveryEventKind.OFFLINE)
 
     def _record(self, change: DiscoveryEvent) -> Iterator[MamaMsg | str]:
         shown = f"the record of source {change.source.name!r}" if change.source else "a record"
@@ -122,7 +122,7 @@ class Sources:
             yield f"{shown} has fields that collide: {'; '.join(collisions)}"
         yield msg
 
-    def _fate(self, key: SourceKey, kind: DiscoveryEventKind) -> Iterator[MamaMsg]:
+    def _verdict(self, key: SourceKey, kind: DiscoveryEventKind) -> Iterator[MamaMsg]:
         payload, record, before = self._known.get(
             key, (None, SourceRecord(key.name, key.id), DiscoveryEventKind.RECORD)
         )
@@ -236,8 +236,8 @@ class SourceDiscovery:
                 lost = lost or change.kind is DiscoveryEventKind.GAP
                 self._pending.extend(self._sources.messages(change))
                 if change.kind in _TOPIC_EVENTS and change.topic is not None:
-                    told = _TOPIC_EVENTS[change.kind]
-                    self._loop.transport.report_topic_event(told, change.topic, change.info or "")
+                    event = _TOPIC_EVENTS[change.kind]
+                    self._loop.transport.report_topic_event(event, change.topic, change.info or "")
         self._position = None if lost else there
 
     def _well(self) -> None:
@@ -359,7 +359,7 @@ class DiscoveryLoop:
         finally:
             self._bridge.close()
 
-    def _reach(self) -> DiscoveryBridge:
+    def _open_bridge(self) -> DiscoveryBridge:
         if not self._open:
             self._bridge.open()
             self._open = True
@@ -367,7 +367,7 @@ class DiscoveryLoop:
 
     def _serve(self, reader: SourceDiscovery) -> None:
         try:
-            reader._look(self._reach())
+            reader._look(self._open_bridge())
             reader._well()
         except Exception as error:  # noqa: BLE001 - the others must be served all the same
             reader._trouble(self._named(error))
@@ -375,7 +375,7 @@ class DiscoveryLoop:
 
     def _answer(self, inbox: ReplyInbox) -> None:
         try:
-            changes = [c for c in self._reach().image() if c.kind in _OF_SOURCES]
+            changes = [c for c in self._open_bridge().image() if c.kind in _OF_SOURCES]
         except Exception as error:  # noqa: BLE001 - as above
             inbox.fail(Status.PLATFORM, str(self._named(error)))
             return

@@ -167,17 +167,17 @@ def _is_verdict(change: DiscoveryEvent) -> bool:
     return change.kind in (DiscoveryEventKind.SUSPECT, DiscoveryEventKind.OFFLINE)
 
 
-def _onto(record: DiscoveryRow, said: DiscoveryRow) -> DiscoveryRow:
-    """The record of a source, as it is after what the middleware said of it."""
+def _onto(record: DiscoveryRow, verdict: DiscoveryRow) -> DiscoveryRow:
+    """The record of a source, changed by a SUSPECT or OFFLINE of the middleware."""
     return record._replace(
-        event=said.event if record.event != BAD_RECORD else BAD_RECORD,
-        source_state=said.source_state,
-        source_data_state=said.source_data_state,
-        status=said.status if record.status is None else record.status,
-        code=said.code if record.code is None else record.code,
-        info="; ".join(text for text in (record.info, said.info) if text) or None,
-        event_time=said.event_time,
-        sequence=said.sequence,
+        event=verdict.event if record.event != BAD_RECORD else BAD_RECORD,
+        source_state=verdict.source_state,
+        source_data_state=verdict.source_data_state,
+        status=verdict.status if record.status is None else record.status,
+        code=verdict.code if record.code is None else record.code,
+        info="; ".join(text for text in (record.info, verdict.info) if text) or None,
+        event_time=verdict.event_time,
+        sequence=verdict.sequence,
     )
 
 
@@ -190,11 +190,11 @@ def _record(change: DiscoveryEvent, fields: SourceFields) -> DiscoveryRow:
         record, collisions = decode_source(decode(change.payload or b""), fields)
     except (BadMessage, BadSourceRecord) as e:
         return _unreadable(SOURCE, e, key)
-    told = [change.info] if change.info else []
+    notes = [change.info] if change.info else []
     if collisions:
-        told.append(f"fields that collide: {'; '.join(collisions)}")
+        notes.append(f"fields that collide: {'; '.join(collisions)}")
     if key is not None and key != (record.name, record.id):
-        told.append(f"the record names itself {_shown(*record.key)}, its subject {_shown(*key)}")
+        notes.append(f"the record names itself {_shown(*record.key)}, its subject {_shown(*key)}")
     name, number = key if key is not None else record.key
     return DiscoveryRow(
         SOURCE,
@@ -207,7 +207,7 @@ def _record(change: DiscoveryEvent, fields: SourceFields) -> DiscoveryRow:
         record.qos_timeliness,
         record.data_dict,
         dict(record.capabilities),
-        info="; ".join(told) or None,
+        info="; ".join(notes) or None,
     )
 
 
@@ -256,8 +256,8 @@ def _event(change: DiscoveryEvent, fields: SourceFields) -> DiscoveryRow:
 
 def _rest(record: EventRecord) -> dict[str, str]:
     """What has no column of its own, under the names of the fields."""
-    said = {"at_us": _instant(record.at_us), "publisher": record.publisher, "state": record.state}
-    return {FIELDS[attribute][0]: value for attribute, value in said.items() if value is not None}
+    values = {"at_us": _instant(record.at_us), "publisher": record.publisher, "state": record.state}
+    return {FIELDS[attribute][0]: value for attribute, value in values.items() if value is not None}
 
 
 def _instant(micros: int) -> str:

@@ -226,12 +226,12 @@ def _value(word: str, f: Field) -> Any:
 def _collision(f: Field, by_fid: str | None, by_name: str | None, fields: SourceFields, *, repeated: bool) -> str:
     if repeated:
         return f"{f.name}[{f.fid}] is repeated; the first one counts"
-    told = []
+    reasons = []
     if by_fid is not None:
-        told.append(f"has the fid of {getattr(fields, by_fid).name}")
+        reasons.append(f"has the fid of {getattr(fields, by_fid).name}")
     if by_name is not None:
-        told.append(f"has the name of fid {getattr(fields, by_name).fid}")
-    return f"{f.name}[{f.fid}] {' and '.join(told)}"
+        reasons.append(f"has the name of fid {getattr(fields, by_name).fid}")
+    return f"{f.name}[{f.fid}] {' and '.join(reasons)}"
 
 
 def text_of(f: Field) -> str:

@@ -42,8 +42,8 @@ class PartitionEvents:
     :meth:`trouble` as they happen, :meth:`destroy`, :meth:`destroyed`; each returns the events that it causes. Times
     are microseconds since the epoch.
 
-    :param which: ``topic``: of topics and of the publisher; ``publisher``: failed messages are told as its errors, and
-        nothing of topics; ``off``: nothing
+    :param which: ``topic``: of topics and of the publisher; ``publisher``: failed messages are reported as its errors,
+        and nothing of topics; ``off``: nothing
     :param publisher: which one it is, in all events
     """
 
@@ -56,9 +56,9 @@ class PartitionEvents:
         self._known: dict[str, Mapping[str, str]] = {}
         self._others: _Distinct | None = None
         self._last: pa.Array | None = None
-        self._told: set[tuple[object, ...]] = set()
-        self._told_of: Counter[tuple[object, ...]] = Counter()
-        self._untold: Counter[tuple[object, ...]] = Counter()
+        self._reported: set[tuple[object, ...]] = set()
+        self._report_counts: Counter[tuple[object, ...]] = Counter()
+        self._unreported: Counter[tuple[object, ...]] = Counter()
         self.state = PublisherState.CREATING
 
     def __repr__(self) -> str:
@@ -81,9 +81,9 @@ class PartitionEvents:
         return self._publisher_event(LIVE, at)
 
     def destroy(self, at: int) -> list[EventRecord]:
-        """No message follows; what was not told event by event is told as numbers."""
-        counts = [event for kind, n in self._untold.items() for event in self._how_many_more(kind, n, at)]
-        self._untold.clear()
+        """No message follows; failures without an event of their own are reported as numbers."""
+        counts = [event for kind, n in self._unreported.items() for event in self._how_many_more(kind, n, at)]
+        self._unreported.clear()
         if self.state is not PublisherState.LIVE:
             return counts  # it never lived: nothing is destroyed
         events = [
@@ -108,7 +108,7 @@ class PartitionEvents:
         """Something beyond a single message failed: the connection, the log in, the whole publisher."""
         status, code = _status_and_code(error)
         kind = (PUBLISHER, ERROR, status, code)
-        if not self._may_tell(kind):
+        if not self._may_report(kind):
             return []
         return self._publisher_event(ERROR, at, status=status, code=code, info=info)
 
@@ -149,13 +149,13 @@ class PartitionEvents:
         first = _first_rows(batch, sent)[new]
         order = np.argsort(sent[first], kind="stable")
         new, first = new[order][first[order] >= 0], first[order][first[order] >= 0]
-        room = self._max_topics - len(self._known)
-        if len(new) > room:
+        free = self._max_topics - len(self._known)
+        if len(new) > free:
             self._others = _Distinct()
             self._others.add(list(self._known))
             self._others.add([texts[code] for code in new.tolist()])
         events = []
-        for code, row in zip(new[:room].tolist(), first[:room].tolist(), strict=True):
+        for code, row in zip(new[:free].tolist(), first[:free].tolist(), strict=True):
             parts = self._known[texts[code]] = _parts_of(batch, row)
             events.append(self._topic_event(TransportTopicEvent.PUBLISH_CREATE, int(sent[row]), texts[code], parts))
         return events
@@ -169,16 +169,16 @@ class PartitionEvents:
             error = errors[row]
             name = topic_event_for(status_of(error))
             kind = (TOPIC, name) if self._topics else (PUBLISHER, ERROR, error.status, error.code)
-            if self._told_of[kind] >= self._max_errors:
-                self._untold[kind] += 1
+            if self._report_counts[kind] >= self._max_errors:
+                self._unreported[kind] += 1
                 continue
             topic = batch.topics[row].as_py() or None
             same = (name, topic, error.status, error.code)
-            if same in self._told:
-                self._untold[kind] += 1
+            if same in self._reported:
+                self._unreported[kind] += 1
                 continue
-            self._told.add(same)
-            self._told_of[kind] += 1
+            self._reported.add(same)
+            self._report_counts[kind] += 1
             why = {"status": error.status, "code": error.code or None, "info": error.info}
             if self._topics:
                 events.append(self._topic_event(name, at, topic, _parts_of(batch, row), **why))
@@ -188,11 +188,11 @@ class PartitionEvents:
 
     # --- making events ---------------------------------------------------------------------------------------
 
-    def _may_tell(self, kind: tuple[object, ...]) -> bool:
-        if self._told_of[kind] >= self._max_errors:
-            self._untold[kind] += 1
+    def _may_report(self, kind: tuple[object, ...]) -> bool:
+        if self._report_counts[kind] >= self._max_errors:
+            self._unreported[kind] += 1
             return False
-        self._told_of[kind] += 1
+        self._report_counts[kind] += 1
         return True
 
     def _how_many_more(self, kind: tuple[object, ...], n: int, at: int) -> list[EventRecord]:

@@ -121,12 +121,12 @@ class ManagedPublisher:
         headers: HeadersLike | None = None,
         options: PublishOptions | None = None,
     ) -> Flight:
-        """:meth:`publish_async` for coroutines: waits for room in the queue, then until the message is published."""
+        """:meth:`publish_async` for coroutines: waits for space in the queue, then until the message is published."""
         while True:
             try:
                 return await asyncio.wrap_future(self.publish_async(subject, body, headers, options))
             except QueueFull:
-                await self._queue.room()
+                await self._queue.wait_for_space()
 
     # --- life ------------------------------------------------------------------------------------------------
 

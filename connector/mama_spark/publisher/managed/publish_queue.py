@@ -1,6 +1,6 @@
 """Bounded queue of flights between the callers of ``publish`` and the publish runner.
 
-Callers on plain threads wait for room, coroutines are woken when there is some, and everybody else is told that the
+Callers on plain threads wait for space, coroutines are woken when there is some, and everybody else is told that the
 queue is full. Closing it and putting into it exclude each other, so that a message is either refused or handed on.
 """
 
@@ -27,7 +27,7 @@ class PublishQueue:
 
     :param size: messages that may wait
     :param id_prefix: ids are ``<id_prefix>-<number>`` (MP-18)
-    :param callers: threads that must not wait for room, because they make it
+    :param callers: threads that must not wait for space, because they make it
     """
 
     def __init__(self, size: int, id_prefix: str, callers: set[int]) -> None:
@@ -77,15 +77,15 @@ class PublishQueue:
             self._changed.notify_all()
         return future
 
-    async def room(self) -> None:
-        """Returns when there may be room, or the queue is closed."""
+    async def wait_for_space(self) -> None:
+        """Return when there may be space, or the queue is closed."""
         loop = asyncio.get_running_loop()
-        room: asyncio.Future[None] = loop.create_future()
+        space: asyncio.Future[None] = loop.create_future()
         with self._changed:
             if len(self._entries) < self._size or self.closed:
                 return
-            self._waiters.append((loop, room))
-        await room
+            self._waiters.append((loop, space))
+        await space
 
     def take(self, most: int, timeout: float, admit: Callable[[list[Entry]], T]) -> T | None:
         """What ``admit`` makes of the next entries; None if there is none for ``timeout`` seconds, or not any more.
@@ -119,12 +119,12 @@ class PublishQueue:
         return rest
 
     def wake(self) -> None:
-        """Whoever waits for room, for entries or for the end looks again."""
+        """Whoever waits for space, for entries or for the end looks again."""
         with self._changed:
             self._changed.notify_all()
             waiters, self._waiters = self._waiters, []
-        for loop, room in waiters:
-            loop.call_soon_threadsafe(_let_in, room)
+        for loop, waiter in waiters:
+            loop.call_soon_threadsafe(_let_in, waiter)
 
 
 def on_event_loop() -> bool:
@@ -136,6 +136,6 @@ def on_event_loop() -> bool:
     return True
 
 
-def _let_in(room: asyncio.Future[None]) -> None:
-    if not room.done():
-        room.set_result(None)
+def _let_in(space: asyncio.Future[None]) -> None:
+    if not space.done():
+        space.set_result(None)

@@ -114,12 +114,14 @@ def image_of(
         rec = parts.get(REC)
         if rec is None or MARKER in rec.headers:
             continue
-        said = DiscoveryEvent(DiscoveryEventKind.RECORD, rec.at, layout.sources, rec.sequence, source, rec.payload)
+        record_event = DiscoveryEvent(
+            DiscoveryEventKind.RECORD, rec.at, layout.sources, rec.sequence, source, rec.payload
+        )
         lapsed = LIVE not in parts and source not in alive and _lapsed(rec, now)
         if lapsed:
             unconfirmed.append(source)
         verdict = _expiry(layout, source, rec, parts, lapsed)
-        entries.append((rec.sequence, [said] if verdict is None else [said, verdict]))
+        entries.append((rec.sequence, [record_event] if verdict is None else [record_event, verdict]))
     entries.sort(key=lambda one: one[0])
     return SourcesSnapshot([change for _, changes in entries for change in changes], unconfirmed)
 

@@ -144,7 +144,7 @@ class ServerMachine:
         except BadFrame:
             command = None
         if client is None:
-            self._receive_from_stranger(identity, command, now)
+            self._receive_without_session(identity, command, now)
         else:
             self._receive_from_client(client, command, now)
 
@@ -158,7 +158,7 @@ class ServerMachine:
         if step.state is START:
             self._drop(client, event)
 
-    def _receive_from_stranger(self, identity: bytes, command: Command | None, now: float) -> None:
+    def _receive_without_session(self, identity: bytes, command: Command | None, now: float) -> None:
         step = TABLE.step(START, _event(None, command))
         if step.action is SessionAction.OPEN:
             assert isinstance(command, commands.Open)

@@ -203,7 +203,7 @@ class DurableEngine(StoredStreamEngine[Row]):
             return 0.0
         if self.store.retention.age is None and not self.store.overdue and not self._ttl:
             return None
-        times = [due for due in (self._retain(), self._ttl.patience) if due is not None]
+        times = [due for due in (self._retain(), self._ttl.seconds_to_next_expiry) if due is not None]
         return min(times, default=None)
 
     def _retain(self) -> float | None:
