@@ -49,9 +49,11 @@ class ReconnectingBridge(Generic[B]):
             try:
                 return work(self._opened())
             except MamaError as e:
+                from ..sending.retry import may_resend  # not needed by a planner of Spark, which loads this module
+
                 self.close()
                 delay = delays.next()
-                if not e.retryable or self._clock() + delay > until:
+                if not may_resend(e) or self._clock() + delay > until:
                     raise
                 self._sleep(delay)
 

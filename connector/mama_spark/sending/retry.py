@@ -1,7 +1,7 @@
 """Whether a message is sent again after an error (MP-06), how often, how long, and after what wait.
 
-Every sender asks here: :func:`may_resend` decides by the error alone, :func:`resends_allowed` adds the limits of a
-publisher. Pure: the caller gives the time.
+Every sender, and whatever repeats a request, asks here: :func:`may_resend` decides by the error alone,
+:func:`resends_allowed` adds the limits of a publisher. Pure: the caller gives the time.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from mama_spark.options.window import RetryPolicy, is_retryable
 
 
 def may_resend(error: MamaError, *, repeatable: bool = True, retry_on: Callable[[Any], bool] = is_retryable) -> bool:
-    """Whether the same message may be sent again after ``error``.
+    """Whether the same message, or request, may be sent again after ``error``.
 
-    :param repeatable: a second copy of the message does no harm, because the middleware recognises its id
+    :param repeatable: a second copy does no harm, because the middleware recognises the id of the message, or because
+        the request only reads
     :param retry_on: which errors are worth a resend
     """
     return retry_on(error) and (repeatable or not error.may_have_landed)

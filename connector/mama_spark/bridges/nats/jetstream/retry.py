@@ -9,7 +9,8 @@ from typing import TypeVar
 from nats.errors import NoRespondersError
 
 from mama_spark.backoff import Backoff
-from mama_spark.errors import PublishError, Unavailable
+from mama_spark.errors import MamaError, PublishError, Unavailable
+from mama_spark.sending.retry import may_resend
 
 T = TypeVar("T")
 
@@ -29,9 +30,7 @@ class ServerNotReady(Unavailable):
 
 def is_retryable(error: Exception) -> bool:
     """No reply, no responders, a server that is not ready, or a refused publish that may be repeated."""
-    if isinstance(error, PublishError):
-        return error.retryable
-    return isinstance(error, Unavailable | NoRespondersError)
+    return isinstance(error, NoRespondersError) or (isinstance(error, MamaError) and may_resend(error))
 
 
 async def retry(

@@ -23,10 +23,10 @@ from mama_spark.bridge import Acks, EventKind, Refusals
 from mama_spark.bridges.nats.protocol import headers as hd
 from mama_spark.bridges.nats.publish.bridge import NatsBridge
 from mama_spark.bridges.nats.settings import NatsSettings
-from mama_spark.errors import ClientClosed, Unavailable
+from mama_spark.errors import AckTimeout, ClientClosed, OutcomeUnknown, PublishError, Unavailable
 from mama_spark.malamute.protocol.extensions import StoreOutcome
 from mama_spark.message import HEADERS_TYPE, MessageBatch
-from mama_spark.sending.retry import is_final
+from mama_spark.sending.retry import may_resend
 
 from .message_codec import Header, Origin, encode_id, encode_subject, lines
 
@@ -195,7 +195,7 @@ class AsyncPublisher:
             if event.kind is EventKind.DISCONNECTED:
                 self.down = True
                 self._back_off()
-                self._retry_queue += [message for message in self._in_flight.values() if message.outcome is None]
+                self._fail_send(self._in_flight.values(), OutcomeUnknown(event.info))
                 self._in_flight.clear()
                 self._timed_out.clear()
             elif event.kind is EventKind.RECONNECTED:
@@ -220,20 +220,24 @@ class AsyncPublisher:
         self._delays.reset()
 
     def _reject(self, refusals: Refusals) -> None:
-        error = refusals.error
-        for token in refusals.tokens.tolist():
-            message = self._in_flight.pop(token, None)
-            if message is None or message.outcome is not None:
+        refused = [self._in_flight.pop(token, None) for token in refusals.tokens.tolist()]
+        self._fail_send([message for message in refused if message is not None], refusals.error)
+        if self._retry_queue:
+            self._back_off()
+
+    def _fail_send(self, messages: Iterable[PendingPublish], error: PublishError) -> None:
+        """Queue messages whose last send ended with ``error`` for a resend, or settle them if there may be none. Every
+        message has an id, so a resend does no harm."""
+        for message in messages:
+            if message.outcome is not None:
                 continue
-            if is_final(error):
+            if not may_resend(error):
                 self._settle(message, StoreOutcome.REFUSED)
                 log.warning("a message on %r is refused: %s", message.subject, error)
                 continue
             if not error.may_have_landed and message.first_sent == message.last_sent:
                 message.first_sent = None
             self._retry_queue.append(message)
-        if self._retry_queue:
-            self._back_off()
 
     def _time_out(self, now: float) -> None:
         """Send messages again that are without an answer for long."""
@@ -242,8 +246,8 @@ class AsyncPublisher:
             return
         late = [token for token, message in self._in_flight.items() if now - message.last_sent >= ACK_TIMEOUT]
         for token in late:
-            message = self._timed_out[token] = self._in_flight.pop(token)
-            self._retry_queue.append(message)
+            self._timed_out[token] = self._in_flight.pop(token)
+        self._fail_send(map(self._timed_out.__getitem__, late), AckTimeout(f"no answer within {ACK_TIMEOUT:g} s"))
         self._back_off()
 
     def _back_off(self) -> None:

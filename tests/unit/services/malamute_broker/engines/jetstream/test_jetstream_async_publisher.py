@@ -10,7 +10,7 @@ import pytest
 from mama_spark.backoff import Backoff
 from mama_spark.bridge import Acks, BridgeEvent, EventKind, PollResult, Refusals
 from mama_spark.bridges.nats.settings import NatsSettings
-from mama_spark.errors import NoResponders
+from mama_spark.errors import NoResponders, NotEntitled, PublishError
 from mama_spark.malamute.protocol.extensions import StoreOutcome
 from mama_spark.message import MessageBatch
 from mama_spark.services.malamute_broker.engines.jetstream import async_publisher
@@ -40,8 +40,8 @@ class Server:
         numbers = np.array(tokens)
         self.answers.acks.append(Acks(numbers, numbers + 100, np.full(len(tokens), repeated), "S", 0.0))
 
-    def refuse(self, *tokens: int) -> None:
-        self.answers.refusals.append(Refusals(np.array(tokens), NoResponders("no leader"), 0.0))
+    def refuse(self, *tokens: int, error: PublishError | None = None) -> None:
+        self.answers.refusals.append(Refusals(np.array(tokens), error or NoResponders("no leader"), 0.0))
 
     def tell(self, *kinds: EventKind) -> None:
         self.answers.events.extend(BridgeEvent(kind, "", 0.0) for kind in kinds)
@@ -106,6 +106,33 @@ def test_what_was_not_answered_when_the_connection_was_lost_goes_again_in_order_
     sender.pump(0.0)
     assert [post.outcome for post in posts] == [StoreOutcome.STORED] * 3, "an id of ours is repeated only by ourselves"
     assert not sender.busy
+
+
+def test_what_may_not_be_sent_again_is_refused_at_once(sending: Make) -> None:
+    sender, server, posts = sending(b"a", b"b")
+    sender.pump(0.0)
+    server.refuse(0, error=NotEntitled("no permission"))
+    server.ack(1)
+    sender.pump(0.0)
+    assert [post.outcome for post in posts] == [StoreOutcome.REFUSED, StoreOutcome.STORED]
+    assert not sender.busy
+    assert server.payloads == [b"a", b"b"]
+
+
+def test_what_nobody_answered_in_time_goes_again_and_a_late_answer_settles_it(
+    sending: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, server, (post,) = sending(b"a")
+    monkeypatch.setattr(async_publisher, "ACK_TIMEOUT", 0.0)
+    sender.pump(0.0)
+    monkeypatch.undo()
+    assert sender.stalled_since is not None
+    server.ack(0)
+    sender._poll(0.0)
+    assert post.outcome is StoreOutcome.STORED
+    sender.pump(0.0)
+    assert not sender.busy
+    assert server.payloads == [b"a"], "the answer came before the resend"
 
 
 def test_a_repeated_id_of_a_client_is_a_duplicate(sending: Make) -> None:
