@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from ..backoff import Backoff
 from ..bridges.reconnecting import ReconnectingBridge
 from ..errors import ConfigError
 from ..record_log import Bounds, RecordLog, RecordLogBridge, Records
@@ -25,7 +26,7 @@ from ..tango.types import EventType
 if TYPE_CHECKING:
     from ..services.tango_server.event_source import TangoEventSource
 
-MIN_INTERVAL, MAX_INTERVAL = 0.05, 0.5  #: seconds between two reads of the log, the longer the less happens
+POLL = Backoff(0.05, 0.5)  #: between two reads of the log, the longer the less happens
 REPORT_INTERVAL = 10.0  #: seconds between two lines about progress
 SUBSCRIPTION_INTERVAL = 1.0  #: seconds between two counts of the subscriptions
 _COUNTED = (EventType.CHANGE, EventType.ARCHIVE, EventType.USER, EventType.ALARM, EventType.PERIODIC)
@@ -108,13 +109,14 @@ class ReplayService:
             f"position: {self._position_file}; Ctrl-C ends it)"
         )
         waited = self._wait_for_clients(hold)
-        pause = MIN_INTERVAL
+        delays = POLL.delays()
         while not self._stop.is_set():
             before = self._position.served
             self._bridge.call(self._push_new)
-            pause = MIN_INTERVAL if self._position.served > before else min(2 * pause, MAX_INTERVAL)
+            if self._position.served > before:
+                delays.reset()
             self._report_and_count()
-            self._stop.wait(pause)
+            self._stop.wait(delays.next())
         if waited:  # or else the next run waits for them
             self._position.wanted = self._subscriptions()
         self._save()
@@ -169,7 +171,7 @@ class ReplayService:
         if seconds > 0:
             self._say(f"waiting up to {seconds:g} s for {sum(wanted.values())} subscriptions to come back")
         until = time.monotonic() + seconds
-        while not self._stop.wait(MIN_INTERVAL):
+        while not self._stop.wait(POLL.first):
             back = self._source.listeners()
             missing = sum(max(number - back.get(one, 0), 0) for one, number in wanted.items())
             if not missing:

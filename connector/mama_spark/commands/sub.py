@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..backoff import Backoff
 from ..bridges import log_bridge
 from ..errors import OptionError, Unavailable
 from ..options import SubscribeOptions
@@ -25,9 +26,9 @@ from ..packing import Unpacked, check_json_size, unpack_chunks, unpacked_as_is
 from ..record_log import Bounds, RecordLog, RecordLogBridge, Records
 from .arguments import add_transport, options
 
-#: Seconds between two polls, the longer the less happens: on NATS every request makes an audit advisory, of which
+#: Between two polls, the longer the less happens: on NATS every request makes an audit advisory, of which
 #: discovery keeps a bounded number.
-_MIN_INTERVAL, _MAX_INTERVAL = 0.1, 1.0
+_POLL = Backoff(0.1, 1.0)
 
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # without line feed and tab
 
@@ -94,19 +95,18 @@ def _follow(o: SubscribeOptions, begin: int | None) -> Iterator[Row]:
             if not cursors:
                 names = [o.stream] if o.stream is not None else bridge.names(o.topics)
                 cursors = [_Cursor(bridge.log(name), begin) for name in names]
-            pause = _MIN_INTERVAL
+            delays = _POLL.delays()
             while True:
                 until = time.monotonic() + o.wait_timeout
                 shown = [cursor.shown for cursor in cursors]
                 yield from _new_rows(bridge, o, cursors)
-                pause = (
-                    min(2 * pause, _MAX_INTERVAL) if shown == [cursor.shown for cursor in cursors] else _MIN_INTERVAL
-                )
-                time.sleep(pause)
+                if shown != [cursor.shown for cursor in cursors]:
+                    delays.reset()
+                time.sleep(delays.next())
         except Unavailable:
             if not cursors or time.monotonic() > until:
                 raise
-            time.sleep(_MIN_INTERVAL)
+            time.sleep(_POLL.first)
         finally:
             bridge.close()
 

@@ -12,7 +12,6 @@ Called in one process, which is not that of the tasks, perhaps more than once an
 from __future__ import annotations
 
 import json
-import random
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -25,6 +24,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, TableFeatures, Trans
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
+from ..backoff import Backoff
 from ..errors import Unavailable
 from .parts import Part, part_of_file
 from .schema import PARTITION_COLUMNS, table_schema
@@ -33,6 +33,8 @@ from .write_id import WriteId
 
 #: Attempts before a commit that always conflicts with others fails.
 _MAX_ATTEMPTS = 20
+#: Between two attempts: random, so that processes whose commits conflicted do not meet again.
+_CONFLICT = Backoff(0.02, 0.4, jitter=1.0)
 
 #: How long Delta keeps removed files in its log by default.
 _DEFAULT_RETENTION = timedelta(days=7)
@@ -219,7 +221,7 @@ def _execute(target: TargetTable, make: Callable[[DeltaTable], _Plan]) -> Commit
                 table.update_incremental()
                 return CommitResult(table.version(), len(plan.committed), len(plan.uncommitted), plan.recorded)
             except CommitFailedError:
-                time.sleep(random.uniform(0.0, 0.02 * (attempt + 1)))
+                time.sleep(_CONFLICT.delay(attempt))
     raise Unavailable(
         f"{target.what} {target.store.uri}: {_MAX_ATTEMPTS} attempts to commit met commits of others; try again"
     )

@@ -17,6 +17,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from ..backoff import Backoff
 from ..bridge import Ack, BridgeEvent, EventKind, PublisherBridge, RequestBridge, RequestMessage
 from ..errors import (
     AckTimeout,
@@ -35,7 +36,8 @@ from .states import status_of
 logger = logging.getLogger("mama_spark")
 T = TypeVar("T")
 
-_SHORT, _LONG, _IDLE = 0.0005, 0.02, 0.05  #: seconds between polls: answers are due, for some time already, none is
+_POLL = Backoff(0.001, 0.02)  #: between polls while answers are due
+_IDLE = 0.05  #: seconds between polls while none is
 _MAX_REMEMBERED = 4096  #: sends that are remembered over a bridge without acknowledgements, to find the denied ones
 
 
@@ -275,7 +277,7 @@ class BridgeLoop:
             self._end(cause)
 
     def _loop(self) -> None:
-        pause, looked = _SHORT, time.monotonic()
+        delays, looked = _POLL.delays(), time.monotonic()
         while True:
             stalled = self._do_work()
             busy = self._receive() | self._receive_requests()
@@ -285,12 +287,11 @@ class BridgeLoop:
                 if self._ending and not self._work and self._all_answered():
                     return
                 if busy or (self._work and not stalled):
-                    pause = _SHORT
+                    delays.reset()
                     continue
                 due = self._flights or self.receivers or stalled or self._ending
-                pause = min(2 * pause, _LONG) if due else _IDLE
-                if self._changed.wait(pause):
-                    pause = _SHORT
+                if self._changed.wait(delays.next() if due else _IDLE):
+                    delays.reset()
 
     def _all_answered(self) -> bool:
         """All sends are answered, or their answers are not waited for any more."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import count, takewhile
 from typing import TYPE_CHECKING
 
+from ..backoff import Backoff
 from ..errors import ConfigError, PublishError
 
 if TYPE_CHECKING:
@@ -53,10 +55,9 @@ class RetryPolicy:
     @classmethod
     def doubling(cls, first: float, longest: float, deadline: float, attempts: int | None = None) -> RetryPolicy:
         """Back-off of ``first`` seconds, then twice that, ... up to ``longest``, until ``deadline``."""
-        waits = [max(first, 0.001)]
-        while waits[-1] < longest:
-            waits.append(min(waits[-1] * 2, longest))
-        return cls(attempts, tuple(waits), deadline)
+        schedule = Backoff(max(first, 0.001), max(first, longest, 0.001))
+        rising = takewhile(lambda delay: delay < schedule.most, map(schedule.delay, count()))
+        return cls(attempts, (*rising, schedule.most), deadline)
 
     def backoff(self, resend: int) -> float:
         """Seconds to wait before the ``resend``-th resend (1 = the first)."""

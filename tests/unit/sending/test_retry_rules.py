@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from mama_spark.bridge import Acks, Refusals
 from mama_spark.errors import (
     ConfigError,
@@ -81,6 +83,19 @@ def test_a_hold_of_the_whole_publisher_grows_with_each_refusal() -> None:
 
 def test_doubling_ends_at_the_longest() -> None:
     assert RetryPolicy.doubling(1.0, 5.0, 60.0).backoffs == (1.0, 2.0, 4.0, 5.0)
+
+
+@given(st.floats(0, 3600), st.floats(0, 86400))
+@example(0.25, 3.0)  # the defaults of retryBackoff and retryMaxBackoff
+@example(0.0, 0.0)
+@example(5.0, 1.0)
+def test_delays_double_exactly_from_the_first_to_the_longest(first: float, longest: float) -> None:
+    doubled = [max(first, 0.001)]
+    while doubled[-1] < longest:
+        doubled.append(min(doubled[-1] * 2, longest))
+    policy = RetryPolicy.doubling(first, longest, 60.0)
+    assert policy.backoffs == tuple(doubled)
+    assert [policy.backoff(n) for n in range(1, len(doubled) + 3)] == [*doubled, doubled[-1], doubled[-1]]
 
 
 def test_the_deadline_counts_from_the_first_send() -> None:
