@@ -1,4 +1,4 @@
-"""A bridge that is opened when it is first needed, and opened again after an outage."""
+"""A bridge that is opened when it is first needed, and opened again after an outage; and how long readers retry."""
 
 from __future__ import annotations
 
@@ -17,6 +17,41 @@ class Openable(Protocol):
 
 B = TypeVar("B", bound=Openable)
 T = TypeVar("T")
+
+
+class OutageTimer:
+    """Limits retries during an outage, and waits between them (:data:`~mama_spark.backoff.RECONNECT`).
+
+    :param timeout: seconds that an outage may last, counted from the last success
+    """
+
+    def __init__(
+        self,
+        timeout: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._timeout, self._clock, self._sleep = timeout, clock, sleep
+        self._delays = RECONNECT.delays()
+        self.succeeded()
+
+    def succeeded(self) -> None:
+        """Whatever fails from now on is a new outage."""
+        self._until = self._clock() + self._timeout
+        self._delays.reset()
+
+    def wait(self, error: MamaError) -> None:
+        """Sleep before the next attempt.
+
+        :raises MamaError: ``error``, if it is not worth another attempt or the outage would last too long
+        """
+        from ..sending.retry import may_resend  # not needed by a planner of Spark, which loads this module
+
+        delay = self._delays.next()
+        if not may_resend(error) or self._clock() + delay > self._until:
+            raise error
+        self._sleep(delay)
 
 
 class ReconnectingBridge(Generic[B]):
@@ -43,19 +78,13 @@ class ReconnectingBridge(Generic[B]):
         :param timeout: for this call, instead of that of all calls
         :raises MamaError: the last one
         """
-        until = self._clock() + (self._timeout if timeout is None else timeout)
-        delays = RECONNECT.delays()
+        outage = OutageTimer(self._timeout if timeout is None else timeout, clock=self._clock, sleep=self._sleep)
         while True:
             try:
                 return work(self._opened())
             except MamaError as e:
-                from ..sending.retry import may_resend  # not needed by a planner of Spark, which loads this module
-
                 self.close()
-                delay = delays.next()
-                if not may_resend(e) or self._clock() + delay > until:
-                    raise
-                self._sleep(delay)
+                outage.wait(e)
 
     def _opened(self) -> B:
         if self._bridge is None:

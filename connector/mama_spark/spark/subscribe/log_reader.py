@@ -7,41 +7,16 @@ process.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from mama_spark.backoff import RECONNECT
 from mama_spark.bridges import log_bridge
-from mama_spark.bridges.reconnecting import ReconnectingBridge
+from mama_spark.bridges.reconnecting import OutageTimer, ReconnectingBridge
 from mama_spark.errors import Unavailable
 from mama_spark.options import ReadOptions
 from mama_spark.record_log import RecordLog, RecordLogBridge, Records
 
 T = TypeVar("T")
-
-
-class OutageTimer:
-    """Limits retries during an outage: ``waitTimeout`` from the last successful read."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._delays = RECONNECT.delays()
-        self.renew()
-
-    def renew(self) -> None:
-        self._until = time.monotonic() + self._seconds
-        self._delays.reset()
-
-    def wait(self, error: Unavailable) -> None:
-        """Sleep before the next try.
-
-        :raises Unavailable: ``error``, after the time limit
-        """
-        delay = self._delays.next()
-        if time.monotonic() + delay > self._until:
-            raise error
-        time.sleep(delay)
 
 
 def call(o: ReadOptions, question: Callable[[RecordLogBridge], T]) -> T:
@@ -82,7 +57,7 @@ def read_range(
                     if len(records):
                         yield records
                         after = int(records.sequences[-1])
-                    outage.renew()
+                    outage.succeeded()
                 check(log)
                 return
         except Unavailable as e:

@@ -1,0 +1,82 @@
+"""How long a call waits for a middleware that is away, and which errors it does not wait for."""
+
+from __future__ import annotations
+
+import pytest
+from mama_spark.backoff import RECONNECT
+from mama_spark.bridges.reconnecting import OutageTimer, ReconnectingBridge
+from mama_spark.errors import ConfigError, Unavailable
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+class Openable:
+    """Refuses to open as often as ``failures`` says."""
+
+    failures = 0
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def open(self) -> None:
+        if Openable.failures:
+            Openable.failures -= 1
+            raise Unavailable("away")
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_an_outage_is_limited_from_the_last_success_on() -> None:
+    clock = Clock()
+    outage = OutageTimer(1.0, clock=clock, sleep=clock.sleep)
+    error = Unavailable("away")
+    for _ in range(2):
+        clock.slept.clear()
+        for _ in range(3):
+            outage.wait(error)
+        with pytest.raises(Unavailable) as raised:
+            outage.wait(error)
+        assert raised.value is error
+        assert clock.slept == [RECONNECT.delay(n) for n in range(3)]
+        outage.succeeded()
+
+
+def test_a_final_error_is_raised_without_a_wait() -> None:
+    clock = Clock()
+    outage = OutageTimer(1.0, clock=clock, sleep=clock.sleep)
+    with pytest.raises(ConfigError):
+        outage.wait(ConfigError("no such stream"))
+    assert clock.slept == []
+
+
+@pytest.mark.parametrize(("failures", "timeout", "works"), [(0, 0.0, True), (3, 1.0, True), (4, 1.0, False)])
+def test_a_bridge_is_made_anew_until_it_opens_or_the_time_is_over(failures: int, timeout: float, works: bool) -> None:
+    clock, made = Clock(), list[Openable]()
+
+    def make() -> Openable:
+        made.append(Openable())
+        return made[-1]
+
+    Openable.failures = failures
+    bridge = ReconnectingBridge(make, 60.0, clock=clock, sleep=clock.sleep)
+    if works:
+        assert bridge.call(lambda opened: opened, timeout) is made[-1]
+        assert len(made) == failures + 1
+        assert bridge.call(lambda opened: opened) is made[-1]
+        bridge.close()
+    else:
+        with pytest.raises(Unavailable):
+            bridge.call(lambda opened: opened, timeout)
+    assert [one.closed for one in made] == [1] * len(made)
