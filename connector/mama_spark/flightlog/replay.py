@@ -7,6 +7,7 @@ from deltalake import QueryBuilder
 
 from ..errors import FlightLogError
 from ..message import HEADERS_TYPE
+from .schema import IS_FAILED
 from .storage import TableStore, storage_errors
 
 #: Columns of the rows to publish again: those of the sink.
@@ -19,10 +20,10 @@ REPLAY = pa.schema(
     ]
 )
 
-_FROM_LOG = """
+_FROM_LOG = f"""
 SELECT topic, payload AS value, headers, flight_id AS id FROM (
     SELECT *, row_number() OVER (PARTITION BY flight_id ORDER BY event_time DESC) AS nth
-    FROM log WHERE kind = 'flight' AND event IN ('completed_exceptionally', 'timeout') AND payload IS NOT NULL
+    FROM log WHERE kind = 'flight' AND {IS_FAILED} AND payload IS NOT NULL
 ) AS failed
 WHERE nth = 1 AND flight_id IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM log AS ok WHERE ok.event = 'acked' AND ok.flight_id = failed.flight_id)

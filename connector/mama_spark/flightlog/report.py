@@ -10,6 +10,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from ..errors import FlightLogError
+from .schema import IS_FAILED
 from .storage import TableStore, storage_errors
 
 Row = dict[str, Any]
@@ -34,21 +35,21 @@ SELECT topic, count(*) AS flights, approx_percentile_cont(latency_us, 0.99) AS p
 FROM log WHERE kind = 'flight' AND event = 'acked' AND latency_us IS NOT NULL
 GROUP BY topic ORDER BY p99 DESC, topic LIMIT {limit}"""
 
-_REASONS = """
+_REASONS = f"""
 SELECT event, status, code, info, count(*) AS flights, min(topic) AS example_topic, min(flight_id) AS example_id
-FROM log WHERE kind = 'flight' AND event IN ('completed_exceptionally', 'timeout')
-GROUP BY event, status, code, info ORDER BY flights DESC, status, info LIMIT {limit}"""
+FROM log WHERE kind = 'flight' AND {IS_FAILED}
+GROUP BY event, status, code, info ORDER BY flights DESC, status, info LIMIT {{limit}}"""
 
 _SPAN = """
 SELECT min(CASE WHEN publish_time IS NULL THEN event_time ELSE publish_time END) AS first, max(event_time) AS last,
        sum(CASE WHEN event = 'acked' THEN 1 ELSE 0 END) AS acked
 FROM log WHERE kind = 'flight'"""
 
-_FAILED = """
+_FAILED = f"""
 SELECT event_time, event, status, code, info, topic, flight_id, may_have_landed, sends, committed,
        query_id, run_id, batch_id, partition_id
-FROM log WHERE kind = 'flight' AND event IN ('completed_exceptionally', 'timeout')
-ORDER BY event_time DESC, flight_id LIMIT {limit}"""
+FROM log WHERE kind = 'flight' AND {IS_FAILED}
+ORDER BY event_time DESC, flight_id LIMIT {{limit}}"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,10 @@ TIMESTAMP = pa.timestamp("us", "UTC")
 #: Flight events; a ``uint8`` event column holds indexes into this.
 EVENTS = ("published", "acked", "completed_exceptionally", "timeout")
 PUBLISHED, ACKED, COMPLETED_EXCEPTIONALLY, TIMEOUT = range(4)
+#: Which of them mean that a flight failed: its message is not stored, or nobody knows.
+FAILED = frozenset({COMPLETED_EXCEPTIONALLY, TIMEOUT})
+#: The same as a condition of SQL.
+IS_FAILED = f"event IN ({', '.join(repr(EVENTS[code]) for code in sorted(FAILED))})"
 
 PARTITION_COLUMNS = ("event_date", "committed")
 

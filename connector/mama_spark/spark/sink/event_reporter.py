@@ -15,8 +15,9 @@ from mama_spark.mama.messages.event_records import ERROR, EventRecord
 from mama_spark.mama.publisher.partition_events import PartitionEvents
 from mama_spark.message import Bools, Int64s, MessageBatch
 from mama_spark.publisher.clock import WallClock
-from mama_spark.sending.flight import FlightState
 from mama_spark.sending.flight_batch import FlightBatch
+
+from .outcomes import failed_flights
 
 #: Gets events in order; True: publish them now, False: they may wait for the end of the partition.
 PublishEvents = Callable[[Sequence[EventRecord], bool], None]
@@ -75,9 +76,7 @@ class EventReporter:
         if not flights.errors and self._events.knows(batch.topics):
             return
         if flights.errors:
-            failed = np.flatnonzero(
-                (flights.state == FlightState.COMPLETED_EXCEPTIONALLY) | (flights.state == FlightState.TIMEOUT)
-            )
+            failed = np.flatnonzero(failed_flights(flights))
             failed = failed if split is None else failed[~split[failed]]
         self._report(
             self._events.messages(batch, self._clock.micros(flights.published), failed, flights.errors, self._now())

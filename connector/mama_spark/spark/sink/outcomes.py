@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from mama_spark.bridge import Ack, Capabilities
 from mama_spark.flightlog.columns import FlightColumns
-from mama_spark.flightlog.schema import EVENTS, PUBLISHED
+from mama_spark.flightlog.schema import EVENTS, FAILED, PUBLISHED
 from mama_spark.message import Bools, Int64s, MessageBatch
 from mama_spark.publisher.clock import WallClock
 from mama_spark.sending.flight import EVENT, FlightState
@@ -22,6 +22,8 @@ from .job import OutcomeCounts
 _EVENT_OF_STATE = np.full(len(FlightState), 255, np.uint8)
 for _state, _name in EVENT.items():
     _EVENT_OF_STATE[_state] = EVENTS.index(_name)
+_IS_FAILED = np.isin(np.arange(256), list(FAILED))  #: by event index; the same by flight state:
+_STATE_IS_FAILED = _IS_FAILED[_EVENT_OF_STATE]
 
 
 def flight_columns(
@@ -127,7 +129,7 @@ def _kept(batch: MessageBatch, event: npt.NDArray[np.uint8], which: str) -> tupl
         return None, None
     if which == "all":
         return batch.payloads, batch.headers
-    failed = event >= EVENTS.index("completed_exceptionally")
+    failed = _IS_FAILED[event]
     if not failed.any():
         return None, None
     index = pa.array(np.arange(len(event)), mask=~failed)
@@ -173,7 +175,7 @@ def count_outcomes(
 
 def failed_flights(flights: FlightBatch) -> Bools:
     """Which of these finished flights failed or timed out."""
-    failed: Bools = (flights.state != FlightState.ACKED) & (flights.state != FlightState.PUBLISHED)
+    failed: Bools = _STATE_IS_FAILED[flights.state]
     return failed
 
 
