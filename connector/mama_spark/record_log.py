@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 import pyarrow as pa
@@ -62,6 +63,28 @@ class Bounds:
     first: int
     last: int
     identity: str
+
+
+class Continuity(Enum):
+    """What became of a record log since a reader saved its position in it."""
+
+    UNBROKEN = "the reader can continue"
+    RECREATED = "deleted and created again: its sequences name other records"
+    SHORTER = "it ends before the position: restored from an older copy, for example"
+    REMOVED = "records from the position on were deleted; later ones are there"
+
+
+def continuity(next_sequence: int, identity: str, bounds: Bounds) -> Continuity:
+    """Compare a saved position with the log as it is.
+
+    :param next_sequence: the first sequence that was not read
+    :param identity: of the log when the position was saved
+    """
+    if bounds.identity != identity:
+        return Continuity.RECREATED
+    if bounds.last + 1 < next_sequence:
+        return Continuity.SHORTER
+    return Continuity.REMOVED if bounds.first > next_sequence else Continuity.UNBROKEN
 
 
 class RecordLog(Protocol):

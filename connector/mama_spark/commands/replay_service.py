@@ -19,7 +19,7 @@ import orjson
 from ..backoff import Backoff
 from ..bridges.reconnecting import ReconnectingBridge
 from ..errors import ConfigError
-from ..record_log import Bounds, RecordLog, RecordLogBridge, Records
+from ..record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity
 from ..services.tango_server.log_replayer import LogReplayer, ReplayCounts
 from ..tango.types import EventType
 
@@ -71,6 +71,10 @@ class StartPosition:
             new.replace(path)
         except OSError as e:
             raise ConfigError(f"{path}: {e.strerror or e}") from e
+
+
+def _continuity(position: StartPosition, bounds: Bounds) -> Continuity:
+    return continuity(position.served + 1, position.identity, bounds)
 
 
 class ReplayService:
@@ -128,7 +132,7 @@ class ReplayService:
         """Load the last values of all attributes, and the position to continue from."""
         saved = StartPosition.load(self._position_file)
         bounds = self._bridge.call(lambda bridge: bridge.log(self._stream).bounds(), timeout=0.0)
-        known = saved is not None and saved.identity == bounds.identity
+        known = saved is not None and _continuity(saved, bounds) is not Continuity.RECREATED
         served = bounds.last
         if begin == "saved" and saved is not None:
             served = saved.served if known else bounds.first - 1
@@ -187,12 +191,13 @@ class ReplayService:
         """Push the records that were stored since the last call."""
         log = bridge.log(self._stream)
         bounds = log.bounds()
-        if bounds.identity != self._position.identity:
+        state = _continuity(self._position, bounds)
+        if state is Continuity.RECREATED:
             self._warn(f"the log {self._stream} was deleted and made again: all of it is new")
             self._position.identity, self._position.served, self._replayer.last = bounds.identity, bounds.first - 1, {}
         if bounds.last <= self._position.served:
             return
-        if self._position.served + 1 < bounds.first:
+        if state is Continuity.REMOVED:
             self._warn(
                 f"records {self._position.served + 1} to {bounds.first - 1} are gone from the log, and were not served"
             )

@@ -23,7 +23,7 @@ from ..bridges import log_bridge
 from ..errors import OptionError, Unavailable
 from ..options import SubscribeOptions
 from ..packing import Unpacked, check_json_size, unpack_chunks, unpacked_as_is
-from ..record_log import Bounds, RecordLog, RecordLogBridge, Records
+from ..record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity
 from .arguments import add_transport, options
 
 #: Between two polls, the longer the less happens: on NATS every request makes an audit advisory, of which
@@ -75,7 +75,7 @@ class _Cursor:
 
     def to(self, bounds: Bounds) -> int:
         """The last one to show now."""
-        if bounds.identity != self.identity:
+        if continuity(self.shown + 1, self.identity, bounds) is Continuity.RECREATED:
             print(f"mama: {self.name} was deleted and made again", file=sys.stderr)
             self.identity, self.shown = bounds.identity, 0
         return bounds.last

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
 from mama_spark.errors import ConfigError
-from mama_spark.record_log import RecordLog, RecordLogBridge, Records
+from mama_spark.record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity
 from mama_spark.tango.log.device_states import RecordedDevice
 from mama_spark.tango.log.recorder_state import merge_states
 from mama_spark.tango.log.records import (
@@ -94,11 +94,12 @@ class RecordedDiscovery:
         bounds = self._log().bounds()
         if "begin" in start:
             return {"next": bounds.last + 1, "identity": bounds.identity}
-        first = start["next"] if start["identity"] == bounds.identity else bounds.first
+        recreated = _recreated(start, bounds)
+        first = bounds.first if recreated else start["next"]
         last = bounds.last if limit is None else min(bounds.last, first + limit - 1)
-        if until is not None and until["identity"] == bounds.identity:
+        if until is not None and not _recreated(until, bounds):
             last = min(last, until["next"] - 1)
-        if start["identity"] == bounds.identity and last < first:
+        if not recreated and last < first:
             return start
         return {"next": last + 1, "identity": bounds.identity}
 
@@ -106,14 +107,14 @@ class RecordedDiscovery:
         log = self._log()
         bounds = log.bounds()
         last = end["next"] - 1
-        if end["identity"] != bounds.identity:
+        if _recreated(end, bounds):
             yield [_lost(log, int(start.get("next", 1)), last, _RECREATED)]
             return
         if "begin" in start:
             yield self._image(log, bounds.first, last)
             return
         after = start["next"] - 1
-        if start["identity"] != bounds.identity:
+        if _recreated(start, bounds):
             yield [_lost(log, start["next"], start["next"], _RECREATED)]
             after = bounds.first - 1
         gaps = [_lost(log, a, b, "deleted before they were read") for a, b in log.missing(after, last)]
@@ -147,6 +148,10 @@ class RecordedDiscovery:
                     found[event.source] = event
         at_time = max((event.at for event in found.values()), default=0)
         return [*found.values(), DiscoveryEvent(DiscoveryEventKind.IMAGE_END, at_time, log.name, last)]
+
+
+def _recreated(position: Position, bounds: Bounds) -> bool:
+    return continuity(position["next"], position["identity"], bounds) is Continuity.RECREATED
 
 
 def _lost(log: RecordLog, first: int, last: int, why: str) -> DiscoveryEvent:

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from mama_spark.errors import ConfigError, DataLost
-from mama_spark.record_log import Bounds
+from mama_spark.record_log import Bounds, Continuity, continuity
 
 LATEST, EARLIEST = -1, -2
 RequestedOffsets = (
@@ -174,7 +174,9 @@ def reconcile(start: Offsets, bounds: Mapping[str, Bounds]) -> tuple[Offsets, li
         found = bounds.get(stream)
         if found is None:
             losses.append(Loss(stream, (), f"it is gone; sequence {position.next} was to be read next"))
-        elif found.identity != position.identity:
+            continue
+        state = continuity(position.next, position.identity, found)
+        if state is Continuity.RECREATED:
             losses.append(
                 Loss(
                     stream, (), "it was deleted and made again since (its sequences mean other records now); what the "
@@ -182,12 +184,12 @@ def reconcile(start: Offsets, bounds: Mapping[str, Bounds]) -> tuple[Offsets, li
                 )
             )  # fmt: skip
             now[stream] = _from(found.first, found.identity)
-        elif found.last + 1 < position.next:
+        elif state is Continuity.SHORTER:
             losses.append(
                 Loss(stream, (), f"its last sequence is {found.last}, but the query has read up to {position.next - 1}")
             )
             now[stream] = _from(found.last + 1, found.identity)
-        elif found.first > position.next:
+        elif state is Continuity.REMOVED:
             losses.append(Loss(stream, ((position.next, found.first - 1),), "removed before they were read"))
             now[stream] = _from(found.first, found.identity)
     for stream, found in bounds.items():

@@ -121,7 +121,7 @@ class MalamuteDiscovery:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
         offset, goal = parse_offset(start), None if until is None else parse_offset(until)
         bounds = self._require_client().bounds()
-        log_lost = offset is not None and not same_log(offset, bounds.identity, bounds.last)
+        log_lost = offset is not None and not same_log(offset, bounds)
         if offset is not None and log_lost and goal is not None and goal.log == offset.log:
             return start  # the goal cannot be reached any more: the next call has another one
         if offset is None or log_lost:

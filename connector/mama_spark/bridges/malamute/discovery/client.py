@@ -24,6 +24,7 @@ from mama_spark.malamute.protocol.log_query import (
     Selection,
     parse_numbers,
 )
+from mama_spark.record_log import Bounds
 
 from .codec import DiscoveryCodec, DiscoveryMessage, StoredRecord, stored
 
@@ -68,15 +69,6 @@ class FoundMessages:
     reached: int
     last: int
     messages: list[StoredRecord]
-
-
-@dataclass(frozen=True, slots=True)
-class LogBounds:
-    """What the stream holds: see :class:`~mama_spark.record_log.Bounds`."""
-
-    identity: str
-    first: int
-    last: int
 
 
 class DiscoveryClient:
@@ -130,10 +122,10 @@ class DiscoveryClient:
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
-    def bounds(self) -> LogBounds:
+    def bounds(self) -> Bounds:
         answer, _ = self._ask(Op.BOUNDS, ())
         (first, last), _ = parse_numbers(answer.body, 2)
-        return LogBounds(answer.identity.decode(), first, last)
+        return Bounds(first, last, answer.identity.decode())
 
     def fetch(self, after: int, up_to: int, subjects: Sequence[str] = ()) -> Iterator[FoundMessages]:
         """Pages of the messages in ``after < sequence <= up_to``, in order."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from mama_spark.bridge import Position
 from mama_spark.errors import ConfigError
+from mama_spark.record_log import Bounds, Continuity, continuity
 
 #: ``initial_offset("image")``
 IMAGE: dict[str, Any] = {"begin": "image"}
@@ -74,9 +75,9 @@ def parse_offset(position: Position) -> EventStreamOffset | None:
         raise ConfigError(f"no offset of discovery on Malamute: {str(position)[:200]}") from e
 
 
-def same_log(offset: EventStreamOffset, identity: str, last: int) -> bool:
-    """Whether the log of this identity that ends with ``last`` is the one of the offset."""
-    return offset.log == identity and last >= offset.next - 1
+def same_log(offset: EventStreamOffset, bounds: Bounds) -> bool:
+    """Whether the log is the one of the offset."""
+    return continuity(offset.next, offset.log, bounds) not in (Continuity.RECREATED, Continuity.SHORTER)
 
 
 def next_offset(

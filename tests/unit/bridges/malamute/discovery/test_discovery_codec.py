@@ -24,6 +24,7 @@ from mama_spark.malamute.protocol.commands import StreamDeliver, encode
 from mama_spark.mama.discovery.broker_events import broker_event
 from mama_spark.mama.messages.event_records import decode_event
 from mama_spark.mama.messages.omnm import decode
+from mama_spark.record_log import Bounds
 from mama_spark.services.malamute_broker.session.broker_events import BrokerEvent
 
 CODEC = DiscoveryCodec()
@@ -193,9 +194,9 @@ def test_steps_of_any_size_lead_to_the_same_end_and_never_beyond_the_goal(
 
 
 def test_another_log_is_one_of_another_identity_or_one_that_ends_before_what_was_read() -> None:
-    assert same_log(EventStreamOffset("a", 5), "a", 4)
-    assert not same_log(EventStreamOffset("a", 5), "b", 9)
-    assert not same_log(EventStreamOffset("a", 5), "a", 3)
+    assert same_log(EventStreamOffset("a", 5), Bounds(1, 4, "a"))
+    assert not same_log(EventStreamOffset("a", 5), Bounds(1, 9, "b"))
+    assert not same_log(EventStreamOffset("a", 5), Bounds(1, 3, "a"))
 
 
 # --- what the broker says, in OpenMAMA's words -----------------------------------------------------------------------

@@ -1,0 +1,37 @@
+"""What became of a log since a position in it was saved."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mama_spark.record_log import Bounds, Continuity, continuity
+
+
+@pytest.mark.parametrize(
+    ("next_sequence", "bounds", "expected"),
+    [
+        (1, Bounds(1, 0, "a"), Continuity.UNBROKEN),
+        (5, Bounds(1, 4, "a"), Continuity.UNBROKEN),
+        (5, Bounds(5, 4, "a"), Continuity.UNBROKEN),
+        (5, Bounds(5, 9, "a"), Continuity.UNBROKEN),
+        (5, Bounds(6, 9, "a"), Continuity.REMOVED),
+        (5, Bounds(6, 5, "a"), Continuity.REMOVED),
+        (5, Bounds(1, 3, "a"), Continuity.SHORTER),
+        (5, Bounds(1, 0, "a"), Continuity.SHORTER),
+        (5, Bounds(1, 3, "b"), Continuity.RECREATED),
+        (5, Bounds(1, 9, "b"), Continuity.RECREATED),
+        (5, Bounds(6, 9, "b"), Continuity.RECREATED),
+    ],
+)
+def test_a_position_and_a_log(next_sequence: int, bounds: Bounds, expected: Continuity) -> None:
+    assert continuity(next_sequence, "a", bounds) is expected
+
+
+@given(st.integers(1, 9), st.integers(0, 9), st.integers(1, 9))
+def test_reading_goes_on_where_the_next_record_is_there_or_is_the_next_to_come(first: int, n: int, at: int) -> None:
+    there = range(first, first + n)
+    state = continuity(at, "a", Bounds(first, first + n - 1, "a"))
+    assert (state is Continuity.UNBROKEN) is (at in there or at == there.stop)
+    assert (state is Continuity.REMOVED) is (at < there.start)
+    assert (state is Continuity.SHORTER) is (at > there.stop)
