@@ -613,3 +613,22 @@ def test_closing_leaves_no_thread_and_is_quick_in_the_middle_of_a_flood(lab: Tan
     flood.join(TIMEOUT)
     until(lambda: not [t for t in threading.enumerate() if t.name.startswith("tango-") and t.ident not in before])
     assert subscriber.subscriptions == []
+
+
+def test_a_receiver_whose_thread_has_ended_takes_commands_and_closes() -> None:
+    """Its sockets are gone; so are they when the thread ends between the command to stop and the wakeup of it."""
+    subscriber = TangoSubscriber(timeouts=PATIENT, timeout=TIMEOUT).start()
+    receiver = subscriber._consumer._receiver
+
+    def fail() -> None:
+        raise ZeroDivisionError("a defect")
+
+    receiver._enqueue(fail)
+    assert receiver._thread is not None
+    assert receiver._wakeup is not None
+    receiver._thread.join(TIMEOUT)
+    wakeup = receiver._wakeup
+    until(lambda: not wakeup.getsockopt(zmq.EVENTS) & zmq.POLLOUT)  # nobody is at the other end any more
+    receiver.subscribe(b"topic")
+    subscriber.close()
+    assert receiver._thread is None

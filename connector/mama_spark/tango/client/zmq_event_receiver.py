@@ -105,7 +105,8 @@ class ZmqEventReceiver:
         with self._wakeup_lock:
             if self._wakeup is not None and not self._wakeup_sent:
                 self._wakeup_sent = True
-                self._wakeup.send(b"", zmq.NOBLOCK)
+                with contextlib.suppress(zmq.Again):  # the thread has ended: it failed, or it was told to stop
+                    self._wakeup.send(b"", zmq.NOBLOCK)
 
     def close(self) -> None:
         """End the thread and close the sockets. May be called twice, and before :meth:`start`.
@@ -114,8 +115,7 @@ class ZmqEventReceiver:
         """
         if self._thread is None:
             return
-        self._stopping = True
-        self._enqueue(lambda: None)
+        self._enqueue(self._stop)
         self._thread.join(_STOP_TIMEOUT)
         if self._thread.is_alive():
             raise Unavailable(f"the thread that receives Tango events did not end within {_STOP_TIMEOUT:g} s")
@@ -163,6 +163,9 @@ class ZmqEventReceiver:
                     self._wakeup_sent = False
             while self._commands:
                 self._commands.popleft()()
+
+    def _stop(self) -> None:
+        self._stopping = True
 
     def _connect(self, pair: EndpointPair, heartbeats: tuple[str, str], hwm: int) -> None:
         self._disconnect(pair, heartbeats)
