@@ -97,7 +97,7 @@ class Transport:
         :param destroy_timeout: seconds for which destroying waits for answers
         :raises ConfigError, Unavailable: it cannot connect
         """
-        from ..bridges import connect  # late: only here are bridges known
+        from ..bridges import connect  # when it is needed: it imports the bridge
 
         publishing, place = connect(bridge)
         made = cls(
