@@ -74,6 +74,13 @@ def test_slices_keep_typed_rows_at_their_places() -> None:
     ]
 
 
+def test_slices_keep_reasons_at_their_rows() -> None:
+    found = unpack(records(lines([b"a", b"b"]), lines([b"c"], rows=2), lines([b"d"])))
+    assert list(found.errors) == [2]
+    assert found.slice(1, 4).errors == {1: found.errors[2]}
+    assert found.slice(3, 4).errors == found.slice(0, 2).errors == {}
+
+
 def test_headers_that_a_million_empty_rows_share_are_not_copied_at_once(pool: pa.MemoryPool) -> None:
     """A megabyte that would be 8 GB of headers."""
     bomb = records(lines([b""] * 1_000_000, ("k", ["x" * 8_000]), topic="t" * 100))
