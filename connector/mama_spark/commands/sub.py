@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from ..backoff import Backoff
 from ..bridges import log_bridge
+from ..bridges.reconnecting import OutageTimer
 from ..errors import OptionError, Unavailable
 from ..options import SubscribeOptions
 from ..packing import Unpacked, check_json_size, unpack_chunks, unpacked_as_is
@@ -82,12 +83,12 @@ class _Cursor:
 
 
 def _follow(o: SubscribeOptions, begin: int | None) -> Iterator[Row]:
-    """Rows as they come. An outage is waited for, ``waitTimeout`` long; where nobody was at first, nobody is.
+    """Rows as they come. Retries during an outage, up to ``waitTimeout``, unless nothing was reached at first.
 
     :raises Unavailable: it lasts longer
     """
     cursors: list[_Cursor] = []
-    until = time.monotonic() + o.wait_timeout
+    outage = OutageTimer(o.wait_timeout)
     while True:
         bridge = log_bridge(o, o.wait_timeout)
         try:
@@ -97,16 +98,16 @@ def _follow(o: SubscribeOptions, begin: int | None) -> Iterator[Row]:
                 cursors = [_Cursor(bridge.log(name), begin) for name in names]
             delays = _POLL.delays()
             while True:
-                until = time.monotonic() + o.wait_timeout
+                outage.succeeded()
                 shown = [cursor.shown for cursor in cursors]
                 yield from _new_rows(bridge, o, cursors)
                 if shown != [cursor.shown for cursor in cursors]:
                     delays.reset()
                 time.sleep(delays.next())
-        except Unavailable:
-            if not cursors or time.monotonic() > until:
+        except Unavailable as e:
+            if not cursors:
                 raise
-            time.sleep(_POLL.first)
+            outage.wait(e)
         finally:
             bridge.close()
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from mama_spark.backoff import Backoff
@@ -201,7 +202,7 @@ class DiscoveryClient:
             part = _part(messages, len(found))
             wait = self.settings.outage_timeout if timeout is None else timeout
             with self._writing:
-                found += self._retry(lambda part=part: self._put(part), wait)  # type: ignore[misc]
+                found += self._retry(partial(self._put, part), wait)
         return found
 
     def _put(self, messages: Sequence[DiscoveryMessage]) -> list[AckRun]:
