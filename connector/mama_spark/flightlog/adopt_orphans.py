@@ -13,7 +13,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..errors import FlightLogError
-from .commit import TargetTable, add_orphans
+from .commit import TargetTable, commit_orphans
 from .parts import Part
 from .schema import DEAD_LETTERS, OWN_NAMES, table_schema
 from .storage import PARTS, TableStore, storage_errors
@@ -60,7 +60,7 @@ def adopt_orphans(
         if not infos:
             return AdoptionResult([], None if dry_run else (-1 if table is None else table.version()))
         target = _target(store, infos)
-        orphans, result = add_orphans(target, infos, dry_run)
+        orphans, result = commit_orphans(target, infos, dry_run)
         return AdoptionResult(orphans, None if result is None else result.version)
 
 

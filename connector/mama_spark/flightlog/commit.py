@@ -167,7 +167,7 @@ def abort_parts(
     return _execute(target, plan)
 
 
-def add_orphans(
+def commit_orphans(
     target: TargetTable, infos: Iterable[pafs.FileInfo], dry_run: bool
 ) -> tuple[list[Part], CommitResult | None]:
     """Add those of the files that no commit refers to, as not committed.

@@ -60,8 +60,11 @@ class _Running:
     planned: float
 
 
-class TtlIndex:
-    """The subjects where something runs. Times are seconds of one clock that never goes back."""
+class ExpiryQueue:
+    """Subjects with a message whose time to live runs, by the time at which it ends (a heap).
+
+    Times are seconds of one monotonic clock.
+    """
 
     def __init__(self) -> None:
         self._running: dict[bytes, _Running] = {}
@@ -74,7 +77,7 @@ class TtlIndex:
         return subject in self._running
 
     def start(self, subject: bytes, sequence: int, ttl: float, now: float) -> None:
-        """This message runs from now on, in place of whatever ran there."""
+        """The time of this message begins now; it replaces an earlier message of the subject."""
         due, before = now + ttl, self._running.get(subject)
         planned = due if before is None else min(due, before.planned)
         self._running[subject] = _Running(sequence, ttl, due, planned)
@@ -82,7 +85,7 @@ class TtlIndex:
             self._plan(planned, subject)
 
     def renew(self, subject: bytes, now: float) -> int | None:
-        """Begin its time anew; its sequence, None if nothing runs there."""
+        """The time of the subject's message begins again. Returns its sequence; None: the subject has none."""
         one = self._running.get(subject)
         if one is None:
             return None
@@ -90,23 +93,23 @@ class TtlIndex:
         return one.sequence
 
     def sequence(self, subject: bytes) -> int | None:
-        """Of what runs there."""
+        """Sequence of the subject's message; None: it has none."""
         one = self._running.get(subject)
         return None if one is None else one.sequence
 
     def end(self, subject: bytes) -> None:
-        """Nothing runs there any more."""
+        """The subject has no message any more."""
         self._running.pop(subject, None)
 
     def expired(self, now: float) -> list[bytes]:
-        """Subjects whose time is over, in the order in which it ended, however late one looks: of two that belong
-        together the later marker is the last word. Until :meth:`end` they are told again after :data:`RETRY`."""
+        """Subjects whose time is over, in the order in which it ended, so that markers are stored in that order.
+        A subject is returned again after :data:`RETRY` until :meth:`end` is called for it."""
         found: list[tuple[float, bytes]] = []
         while self._heap and self._heap[0][0] <= now:
             planned, subject = heapq.heappop(self._heap)
             one = self._running.get(subject)
             if one is None or one.planned != planned:
-                continue  # of something that ran there before
+                continue  # an entry of an earlier message
             over = one.due <= now
             if over:
                 found.append((one.due, subject))
@@ -116,7 +119,7 @@ class TtlIndex:
 
     @property
     def next(self) -> float | None:
-        """When to look again."""
+        """Time at which :meth:`expired` may return something."""
         return self._heap[0][0] if self._heap else None
 
     def _plan(self, at: float, subject: bytes) -> None:
@@ -127,29 +130,29 @@ class TtlIndex:
 
 
 class TtlTracker:
-    """What of a batch has a time to live, until it is stored, and what runs.
+    """Times to live of stored messages, and of those of the batch that is being stored.
 
-    :param most: subjects where something may run
-    :param tick: seconds of a clock that never goes back
+    :param most: limit of subjects with a running time to live
+    :param tick: monotonic clock, seconds
     """
 
     def __init__(self, most: int, tick: Callable[[], float]) -> None:
         self.tick = tick
         self._most = most
-        self._index = TtlIndex()
-        self._unstored: dict[int, int] = {}  # of what is not stored yet: sequence -> milliseconds
+        self._index = ExpiryQueue()
+        self._unstored: dict[int, int] = {}  # messages not stored yet: sequence -> milliseconds
 
     def __bool__(self) -> bool:
         return bool(self._unstored or len(self._index))
 
     def load(self, running: Iterable[tuple[bytes, int, int]]) -> None:
-        """Subject, sequence and milliseconds; the time begins now."""
+        """Take over stored messages: subject, sequence and milliseconds. Their time begins now."""
         now = self.tick()
         for subject, sequence, ttl in running:
             self._index.start(subject, sequence, ttl / 1000, now)
 
     def note(self, sequence: int, subject: bytes, ttl: int, octets: int) -> bool:
-        """This message will be stored; False: it may not run, because it is too large or there are too many."""
+        """Add a message that will be stored. False: refused, because it is too large or there are too many."""
         if ttl:
             full = len(self._index) + len(self._unstored) >= self._most
             if octets > MOST_OCTETS or (full and subject not in self._index):
@@ -158,17 +161,17 @@ class TtlTracker:
         return True
 
     def renew(self, subject: bytes) -> int | None:
-        """See :meth:`TtlIndex.renew`."""
+        """See :meth:`ExpiryQueue.renew`."""
         return self._index.renew(subject, self.tick())
 
     def repeated(self, subject: bytes, sequence: int) -> None:
-        """A message came again that is stored: if it is what runs, its time begins anew."""
+        """A stored message was sent again: if its time runs, it begins again."""
         if self._index.sequence(subject) == sequence:
             self.renew(subject)
 
     def changes(self, batch: Iterable[tuple[int, bytes]]) -> dict[bytes, tuple[int, int]]:
-        """What a batch (sequences and subjects) does to the subjects where something runs or shall run: sequence of the
-        message that stands there then, and its milliseconds; 0 = nothing runs there any more."""
+        """Changes that a batch (sequences and subjects) makes: subject -> sequence of its message, and milliseconds of
+        its time to live (0 = none any more)."""
         found: dict[bytes, tuple[int, int]] = {}
         if self:
             for sequence, subject in batch:
@@ -180,7 +183,7 @@ class TtlTracker:
         return found
 
     def settle(self, changes: Mapping[bytes, tuple[int, int]]) -> None:
-        """The batch was stored; without changes: or refused."""
+        """The batch was stored (``changes``), or refused (no changes)."""
         self._unstored.clear()
         now = self.tick()
         for subject, (sequence, ttl) in changes.items():
@@ -190,11 +193,11 @@ class TtlTracker:
                 self._index.end(subject)
 
     def expired(self) -> list[bytes]:
-        """See :meth:`TtlIndex.expired`."""
+        """See :meth:`ExpiryQueue.expired`."""
         return self._index.expired(self.tick()) if len(self._index) else []
 
     @property
     def seconds_to_next_expiry(self) -> float | None:
-        """Seconds until :meth:`expired` may find something; None: nothing runs."""
+        """Seconds until :meth:`expired` may return something; None: no time runs."""
         due = self._index.next
         return None if due is None else max(0.001, due - self.tick())

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.malamute.protocol import ttl
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome
-from mama_spark.malamute.protocol.ttl import TtlDirective, TtlIndex, ttl_directive_of
+from mama_spark.malamute.protocol.ttl import ExpiryQueue, TtlDirective, ttl_directive_of
 from mama_spark.services.malamute_broker.engines import Delivery
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
 from mama_spark.services.malamute_broker.engines.durable.store_reader import StoreFull, StoreReader, store_path
@@ -234,7 +234,7 @@ def test_a_stream_that_uses_none_of_it_has_no_table_and_looks_at_nothing(engines
 @given(st.lists(st.tuples(st.sampled_from(["start", "renew", "end", "look"]), st.integers(0, 3), st.integers(1, 9))))
 def test_what_runs_agrees_with_a_plain_model(steps: list[tuple[str, int, int]]) -> None:
     """The heap against looking at everything each time."""
-    kept, model, now = TtlIndex(), dict[bytes, tuple[float, int]](), 0.0
+    kept, model, now = ExpiryQueue(), dict[bytes, tuple[float, int]](), 0.0
     for number, (step, which, amount) in enumerate(steps):
         subject = b"%d" % which
         if step == "start":
@@ -259,7 +259,7 @@ def test_what_runs_agrees_with_a_plain_model(steps: list[tuple[str, int, int]]) 
 
 
 def test_a_subject_that_begins_and_ends_for_ever_costs_no_memory() -> None:
-    kept = TtlIndex()
+    kept = ExpiryQueue()
     for number in range(20_000):
         kept.start(b"a", number, 1e6, float(number))
         kept.end(b"a")

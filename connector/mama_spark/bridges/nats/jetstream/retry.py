@@ -28,7 +28,7 @@ class ServerNotReady(Unavailable):
         self.code = code
 
 
-def is_retryable(error: Exception) -> bool:
+def is_retryable_request(error: Exception) -> bool:
     """No reply, no responders, a server that is not ready, or a refused publish that may be repeated."""
     return isinstance(error, NoRespondersError) or (isinstance(error, MamaError) and may_resend(error))
 
@@ -36,7 +36,7 @@ def is_retryable(error: Exception) -> bool:
 async def retry(
     what: str, attempt: Callable[[float], Awaitable[T]], timeout: float, usable: Callable[[], bool] = lambda: True
 ) -> T:
-    """Call ``attempt`` until it returns, or raises what is not :func:`is_retryable`.
+    """Call ``attempt`` until it returns, or raises what is not :func:`is_retryable_request`.
 
     :param what: for the error, as in "direct get from ..."
     :param attempt: given the seconds that are left
@@ -50,7 +50,7 @@ async def retry(
         try:
             return await attempt(max(until - now(), 0.0))
         except (Unavailable, NoRespondersError, PublishError) as e:
-            if not is_retryable(e):
+            if not is_retryable_request(e):
                 raise
             delay = delays.next()
             if not usable() or now() + delay > until:

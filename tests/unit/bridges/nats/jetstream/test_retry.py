@@ -142,12 +142,12 @@ def test_a_message_is_published_until_it_is_acknowledged(waits: list[float]) -> 
 
 
 def test_which_errors_are_repeated() -> None:
-    assert retry.is_retryable(Unavailable("x"))
-    assert retry.is_retryable(retry.ServerNotReady("x", 10008))
-    assert retry.is_retryable(OutOfResources("x"))
-    assert retry.is_retryable(NoResponders("x"))
-    assert not retry.is_retryable(Rejected("x"))
-    assert not retry.is_retryable(ConfigError("x"))
+    assert retry.is_retryable_request(Unavailable("x"))
+    assert retry.is_retryable_request(retry.ServerNotReady("x", 10008))
+    assert retry.is_retryable_request(OutOfResources("x"))
+    assert retry.is_retryable_request(NoResponders("x"))
+    assert not retry.is_retryable_request(Rejected("x"))
+    assert not retry.is_retryable_request(ConfigError("x"))
 
 
 Call = Callable[[JetStreamClient, streams.StreamCache], Awaitable[Any]]
