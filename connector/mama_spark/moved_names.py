@@ -179,7 +179,7 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "malamute.protocol.message_blocks": {"Block": "MessageBlock"},
     "malamute.protocol.ttl": {
-        "Standing": "TtlIndex",
+        "Standing": "ExpiryQueue",
         "Keeper": "TtlTracker",
         "Wish": "TtlDirective",
         "wish_of": "ttl_directive_of",
@@ -266,6 +266,7 @@ NAMES: dict[str, dict[str, str]] = {
         "Batch": "EventBatch",
         "decode_notices": "decode_events",
     },
+    "tango.client.subscription": {"SubMode": "EventSubMode"},
     "tango.client.subscription_machine": {"Lives": "SubscriptionMachine"},
     "tango.client.subscription_states": {
         "State": "SubscriptionState",

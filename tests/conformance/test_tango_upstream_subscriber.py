@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from mama_spark.tango.client.device_proxy import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
-from mama_spark.tango.client.subscription import SubMode, Subscription
+from mama_spark.tango.client.subscription import EventSubMode, Subscription
 from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind
 from mama_spark.tango.client.subscription_states import SubscriptionState
 from mama_spark.tango.errors import DevFailed
@@ -89,7 +89,7 @@ def ready(
 ) -> tuple[Subscription, Callback]:
     """A subscription that surely has reached the publisher; what came for it is forgotten."""
     callback = Callback()
-    subscription = subscriber.subscribe(lab.address(), attribute, event, mode=SubMode.SYNC, callback=callback)
+    subscription = subscriber.subscribe(lab.address(), attribute, event, mode=EventSubMode.SYNC, callback=callback)
     callback.wait(1, lambda: lab.push(attribute, value, event=event.removesuffix("_event")))
     last = 123 if attribute in ("double", "long") else value
     if last != value:
@@ -142,7 +142,7 @@ def test_change_event_refuses_a_subscription_whose_polling_has_stopped(
         subscriber.subscribe(lab.address(), "plain", "periodic")
     assert caught.value.reason == "API_AttributePollingNotStarted"
     callback = Callback()
-    subscriber.subscribe(lab.address(), "plain", "periodic", mode=SubMode.STATELESS, callback=callback)
+    subscriber.subscribe(lab.address(), "plain", "periodic", mode=EventSubMode.STATELESS, callback=callback)
     callback.wait(2)
     assert set(callback.told()) == {"API_AttributePollingNotStarted"}
     lab.do("poll", "plain", period=20)
@@ -247,8 +247,8 @@ def test_dev_restart_goes_on_with_events(own_lab: TangoServer, subscriber: Tango
 # --- beginning ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", list(SubMode))
-def test_event_subscription_sub_modes(lab: TangoServer, subscriber: TangoSubscriber, mode: SubMode) -> None:
+@pytest.mark.parametrize("mode", list(EventSubMode))
+def test_event_subscription_sub_modes(lab: TangoServer, subscriber: TangoSubscriber, mode: EventSubMode) -> None:
     """PyTango test_event_subscription_sub_modes: which ones have a first value, and which have it at once."""
     lab.tell("long", 9)
     callback = Callback()
@@ -264,7 +264,7 @@ def test_event_subscription_sub_modes(lab: TangoServer, subscriber: TangoSubscri
 def test_event_subscription_sub_modes_invalid_attribute(lab: TangoServer, subscriber: TangoSubscriber) -> None:
     """PyTango test_event_subscription_sub_modes_invalid_attribute: the error comes again and again."""
     callbacks = []
-    for mode in (SubMode.ASYNC, SubMode.ASYNC_READ, SubMode.STATELESS):
+    for mode in (EventSubMode.ASYNC, EventSubMode.ASYNC_READ, EventSubMode.STATELESS):
         callbacks.append(Callback())
         subscriber.subscribe(lab.address(), "nope", mode=mode, callback=callbacks[-1])
     for callback in callbacks:

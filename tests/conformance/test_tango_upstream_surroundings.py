@@ -15,7 +15,7 @@ from mama_spark.services.tango_server.device import Attribute, Criteria, Device
 from mama_spark.services.tango_server.event_source import TangoEventSource
 from mama_spark.tango.client.device_proxy import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
-from mama_spark.tango.client.subscription import SubMode
+from mama_spark.tango.client.subscription import EventSubMode
 from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind
 from mama_spark.tango.errors import DevFailed
 from mama_spark.tango.giop.ior import parse_device
@@ -138,7 +138,7 @@ def test_device_proxy_in_server_receives_events(
             if event.kind is SubscriptionEventKind.EVENT:
                 source.push_change_event(DEVICE, "doubled", 2.0 * first(event))
 
-        subscriber.subscribe(lab.address(), "long", mode=SubMode.SYNC, callback=callback)
+        subscriber.subscribe(lab.address(), "long", mode=EventSubMode.SYNC, callback=callback)
         number = probe.subscribe(source.address(DEVICE), "doubled", "change")
         until(lambda: len(probe.events(number)) > 1, lambda: lab.push("long", -1))
         for value in (1, 2, 3):
@@ -199,7 +199,7 @@ def test_callback_extract_as(lab: TangoServer, subscriber: TangoSubscriber) -> N
         "encoded": {"format": "f", "data": "00ff"},
     }  # fmt: skip
     for name, value in pushed.items():
-        subscription = subscriber.subscribe(lab.address(), name, mode=SubMode.SYNC)
+        subscription = subscriber.subscribe(lab.address(), name, mode=EventSubMode.SYNC)
         taken.until(
             lambda s=subscription: any(n.subscription is s for n in taken.events),  # type: ignore[misc]
             lambda n=name, v=value: lab.push(n, v),  # type: ignore[misc]
@@ -222,7 +222,7 @@ def test_per_event_goes_by_its_property(lab: TangoServer, subscriber: TangoSubsc
     lab.do("poll", "plain", period=20)
     changes = {"events.per_event.period": "100"}
     probe.call("configure", device=lab.address(), attribute="plain", changes=changes)
-    subscriber.subscribe(lab.address(), "plain", "periodic", mode=SubMode.SYNC)
+    subscriber.subscribe(lab.address(), "plain", "periodic", mode=EventSubMode.SYNC)
     times = [
         event.value.time for event in taken.wait(SubscriptionEventKind.EVENT, 11) if not event.errors
     ]  # when it was read

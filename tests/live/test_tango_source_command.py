@@ -31,7 +31,7 @@ from mama_spark.publisher.resilient_publisher import ResilientPublisher
 from mama_spark.record_log import RecordLog
 from mama_spark.tango.client.device_proxy import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
-from mama_spark.tango.client.subscription import SubMode
+from mama_spark.tango.client.subscription import EventSubMode
 from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind
 from mama_spark.tango.events.event_codec import Event, decode, encode
 from mama_spark.tango.events.frames import CallInfo
@@ -293,7 +293,7 @@ def test_a_restart_goes_on_where_it_was_and_sends_nothing_twice(
             found = [n.value.read for n in events if n.kind is kind]
             return [float(np.asarray(read)[0]) for read in found]
 
-        subscriber.subscribe(command.address, "temperature", mode=SubMode.SYNC)
+        subscriber.subscribe(command.address, "temperature", mode=EventSubMode.SYNC)
         marks = iter(range(10**6))
         until(values, lambda: append(log, [-1.0 - next(marks)]))
         append(log, sent[:3])

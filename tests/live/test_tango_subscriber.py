@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from mama_spark.errors import ClientClosed, ConfigError
 from mama_spark.tango.client.subscriber import TangoSubscriber
-from mama_spark.tango.client.subscription import SubMode, Subscription
+from mama_spark.tango.client.subscription import EventSubMode, Subscription
 from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind
 from mama_spark.tango.client.subscription_states import SubscriptionState
 from mama_spark.tango.errors import DevFailed, DeviceAway
@@ -109,7 +109,7 @@ def test_every_type_in_every_shape_comes_as_it_was_pushed(either: TangoServer, s
     events = ("change", "archive", "alarm", "user_event")
     found = subscriber.subscribe_many(
         [(either.address(), name, event) for name in (*(name for *_, name in names), "encoded") for event in events],
-        mode=SubMode.SYNC,
+        mode=EventSubMode.SYNC,
     )
     *typed, encoded = [found[n : n + len(events)] for n in range(0, len(found), len(events))]
     pushed = [(s, name, shaped(t, shape)[0]) for (t, shape, name), four in zip(names, typed, strict=True) for s in four]
@@ -139,7 +139,7 @@ def test_every_type_in_every_shape_comes_as_it_was_pushed(either: TangoServer, s
 
 @pytest.mark.spec("TG-11", "TG-18")
 def test_quality_time_and_errors_come_as_they_were_pushed(lab: TangoServer, subscriber: TangoSubscriber) -> None:
-    subscription = subscriber.subscribe(lab.address(), "double", mode=SubMode.SYNC)
+    subscription = subscriber.subscribe(lab.address(), "double", mode=EventSubMode.SYNC)
     taker = Taker(subscriber)
     effective(taker, subscription, lambda value: lab.push("double", value))
     lab.push("double", 2.5, quality="WARNING", time=1_700_000_000.25)
@@ -229,7 +229,7 @@ def test_the_first_value_is_read_and_told_apart_from_events(either: TangoServer,
     either.tell("double", 7.5, quality="ALARM")
     either.tell("long", error={"reason": "NotNow", "desc": "d", "origin": "o"})
     with_value = subscriber.subscribe(either.address(), "double")
-    without = subscriber.subscribe(either.address(), "double", mode=SubMode.SYNC)
+    without = subscriber.subscribe(either.address(), "double", mode=EventSubMode.SYNC)
     failing = subscriber.subscribe(either.address(), "long")
     taker = Taker(subscriber)
     taker.more()
@@ -254,7 +254,7 @@ def test_the_first_value_is_read_and_told_apart_from_events(either: TangoServer,
 def test_a_refused_subscription_raises_why_and_leaves_nothing_behind(
     lab: TangoServer, subscriber: TangoSubscriber, attribute: str, event: str, reason: str, kind: type[DevFailed]
 ) -> None:
-    for mode in (SubMode.SYNC, SubMode.SYNC_READ):
+    for mode in (EventSubMode.SYNC, EventSubMode.SYNC_READ):
         with pytest.raises(kind) as caught:
             subscriber.subscribe(lab.address(), attribute, event, mode=mode)
         assert caught.value.reason == reason
@@ -322,7 +322,7 @@ def test_callbacks_that_raise_are_counted_and_delivery_goes_on(lab: TangoServer,
         came.append(numbers([event])[0])
         raise RuntimeError("as wanted")
 
-    subscriber.subscribe(lab.address(), "double", mode=SubMode.SYNC, callback=callback)
+    subscriber.subscribe(lab.address(), "double", mode=EventSubMode.SYNC, callback=callback)
     until(lambda: came, lambda: lab.push("double", 0.0))
     lab.push("double", 1.0)
     lab.push("double", 2.0)
@@ -342,9 +342,9 @@ def test_a_callback_can_unsubscribe_itself_and_is_not_called_again(
         event.subscription.unsubscribe()
         event.subscription.unsubscribe()
 
-    stays = subscriber.subscribe(lab.address(), "double", mode=SubMode.SYNC, callback=other.append)
+    stays = subscriber.subscribe(lab.address(), "double", mode=EventSubMode.SYNC, callback=other.append)
     until(lambda: other, lambda: lab.push("double", 0.0))
-    subscriber.subscribe(lab.address(), "double", mode=SubMode.SYNC, callback=callback)
+    subscriber.subscribe(lab.address(), "double", mode=EventSubMode.SYNC, callback=callback)
     until(lambda: came, lambda: lab.push("double", 1.0))
     lab.do("burst", "double", count=20)
     until(lambda: numbers(other[-1:]) == [19])
@@ -368,7 +368,7 @@ def test_a_callback_can_subscribe(lab: TangoServer, subscriber: TangoSubscriber)
 @pytest.mark.spec("TG-44")
 def test_a_queue_keeps_the_last_ones_and_counts_what_it_dropped(lab: TangoServer, subscriber: TangoSubscriber) -> None:
     """Queues of 1, of 5, and of any number."""
-    queues = {n: subscriber.subscribe(lab.address(), "long", mode=SubMode.SYNC, queue=n) for n in (1, 5, 0)}
+    queues = {n: subscriber.subscribe(lab.address(), "long", mode=EventSubMode.SYNC, queue=n) for n in (1, 5, 0)}
     until(lambda: all(len(s.queue) for s in queues.values()), lambda: lab.push("long", -1))
     lab.push("long", -2)  # several of -1 may be on their way; behind this one is nothing
     seen: list[SubscriptionEvent] = []
@@ -394,7 +394,7 @@ def test_a_queue_keeps_the_last_ones_and_counts_what_it_dropped(lab: TangoServer
 
 @pytest.mark.spec("TG-38", "TG-39")
 def test_one_of_two_subscriptions_to_the_same_event_can_end(lab: TangoServer, subscriber: TangoSubscriber) -> None:
-    one, two = (subscriber.subscribe(lab.address(), "double", mode=SubMode.SYNC) for _ in range(2))
+    one, two = (subscriber.subscribe(lab.address(), "double", mode=EventSubMode.SYNC) for _ in range(2))
     taker = Taker(subscriber)
     effective(taker, one, lambda value: lab.push("double", value))
     one.unsubscribe()
@@ -404,7 +404,7 @@ def test_one_of_two_subscriptions_to_the_same_event_can_end(lab: TangoServer, su
     assert taker.of(one) == []
     two.unsubscribe()
     assert subscriber._consumer._receiver.wait(TIMEOUT)
-    other = subscriber.subscribe(lab.address(), "long", mode=SubMode.SYNC)
+    other = subscriber.subscribe(lab.address(), "long", mode=EventSubMode.SYNC)
     lab.push("double", 6.0)
     taker.events.clear()
     taker.until(lambda _: taker.of(other), lambda: lab.push("long", 1))
@@ -416,7 +416,7 @@ def test_what_a_new_client_makes_servers_send_twice_comes_once(
     lab: TangoServer, subscriber: TangoSubscriber, tmp_path: Path
 ) -> None:
     """New is a client that the server has not seen before, whatever it subscribes to."""
-    subscription = subscriber.subscribe(lab.address(), "long", mode=SubMode.SYNC)
+    subscription = subscriber.subscribe(lab.address(), "long", mode=EventSubMode.SYNC)
     taker = Taker(subscriber)
     effective(taker, subscription, lambda value: lab.push("long", value))
     with DeviceProbe(tmp_path / "probe") as probe:

@@ -22,7 +22,7 @@ from mama_spark.services.tango_server.device import Attribute, Device
 from mama_spark.services.tango_server.event_source import TangoEventSource
 from mama_spark.tango.client.device_proxy import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
-from mama_spark.tango.client.subscription import SubMode, Subscription
+from mama_spark.tango.client.subscription import EventSubMode, Subscription
 from mama_spark.tango.client.subscription_calls import choose
 from mama_spark.tango.client.subscription_events import QueueOverflow, SubscriptionEvent, SubscriptionEventKind
 from mama_spark.tango.client.subscription_states import ConfirmSubscription, SubscriptionState, Timeouts
@@ -113,7 +113,7 @@ def test_a_restarted_server_is_found_again_with_one_value_and_a_restart(
         TangoSubscriber(timeouts=FAST, timeout=TIMEOUT, report_availability=True) as subscriber,
     ):
         watch = Watch(subscriber)
-        subscription = subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC)
+        subscription = subscriber.subscribe(server.address(), "long", mode=EventSubMode.SYNC)
         last = watch.begin(subscription, lambda value: server.push("long", value))
         getattr(server, end)()
         errors = watch.wait(SubscriptionEventKind.ERROR, 3)
@@ -144,7 +144,7 @@ def test_a_restarted_server_with_fixed_ports_is_told_by_its_counter(tmp_path: Pa
         TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as subscriber,
     ):
         watch = Watch(subscriber)
-        subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC)
+        subscriber.subscribe(server.address(), "long", mode=EventSubMode.SYNC)
         watch.wait(SubscriptionEventKind.EVENT, act=lambda: server.push("long", 1))
         server.do("burst", "long", count=50)
         watch.until(lambda: watch.events and number(watch.events[-1]) == 49)
@@ -165,7 +165,7 @@ def test_a_device_that_moved_to_another_server_is_found_there(tango_database: Ta
     with TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as subscriber:
         watch = Watch(subscriber)
         with own(tmp_path, tango_database, "one") as server:
-            subscription = subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC)
+            subscription = subscriber.subscribe(server.address(), "long", mode=EventSubMode.SYNC)
             last = watch.begin(subscription, lambda value: server.push("long", value))
         with own(tmp_path, tango_database, "two") as server:
             watch.wait(SubscriptionEventKind.RESUBSCRIPTION)
@@ -185,7 +185,9 @@ def test_a_stopped_server_is_missed_and_goes_on_where_it_was(tmp_path: Path) -> 
     ):
         watch = Watch(subscriber)
         # not in a mode that raises: half a second may be too short for a busy server
-        long, short = (subscriber.subscribe(server.address, name, mode=SubMode.ASYNC) for name in ("long", "short"))
+        long, short = (
+            subscriber.subscribe(server.address, name, mode=EventSubMode.ASYNC) for name in ("long", "short")
+        )
         watch.begin(long, lambda value: server.push("long", value))
         watch.begin(short, lambda value: server.push("short", value))
         server.pause()
@@ -224,7 +226,7 @@ def test_a_subscriber_that_stood_still_itself_misses_nobody_who_was_there(monkey
                 return channel.last_heartbeat - began
 
             watch, began = Watch(subscriber), time.monotonic()
-            subscription = subscriber.subscribe(source.address(DEVICE), "level", mode=SubMode.SYNC)
+            subscription = subscriber.subscribe(source.address(DEVICE), "level", mode=EventSubMode.SYNC)
             watch.begin(subscription, lambda value: source.push_change_event(DEVICE, "level", value))
             for ahead in (1000.0, 2000.0):
                 with subscriber._consumer._lock:  # nothing is heard, and nobody looks
@@ -243,7 +245,7 @@ def test_one_server_that_is_away_does_not_hold_up_another_one(own_lab: TangoServ
         there = subscriber.subscribe(lab.address(), "long")
         watch.begin(there, lambda value: lab.push("long", value))
         own_lab.kill()
-        late = subscriber.subscribe(own_lab.address(), "double", mode=SubMode.ASYNC_READ)
+        late = subscriber.subscribe(own_lab.address(), "double", mode=EventSubMode.ASYNC_READ)
         watch.until(lambda: watch.of(SubscriptionEventKind.ERROR, late))
         watch.fresh()
         lab.do("burst", "long", count=50)
@@ -263,7 +265,7 @@ def test_a_server_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
     server = TangoServer(tmp_path / "server", port=free_port())
     with TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as subscriber:
         watch = Watch(subscriber)
-        modes = (SubMode.STATELESS, SubMode.ASYNC, SubMode.ASYNC_READ)
+        modes = (EventSubMode.STATELESS, EventSubMode.ASYNC, EventSubMode.ASYNC_READ)
         found = [subscriber.subscribe(server.address(), "long", mode=mode) for mode in modes]
         for subscription in found:
             watch.until(lambda s=subscription: len(watch.of(SubscriptionEventKind.ERROR, s)) >= 3)  # type: ignore[misc]
@@ -284,7 +286,7 @@ def test_a_server_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
 def test_a_database_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
     with TangoSubscriber(f"127.0.0.1:{(port := free_port())}", timeouts=FAST, timeout=TIMEOUT) as subscriber:
         watch = Watch(subscriber)
-        subscriber.subscribe("test/lab/1", "long", mode=SubMode.ASYNC_READ)
+        subscriber.subscribe("test/lab/1", "long", mode=EventSubMode.ASYNC_READ)
         watch.wait(SubscriptionEventKind.ERROR, 2)
         with TangoDatabase(tmp_path / "db", port=port) as database:
             watch.fresh()
@@ -297,7 +299,7 @@ def test_a_database_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
 def test_in_the_modes_that_raise_a_server_that_is_away_is_an_error_and_nothing_is_told(tmp_path: Path) -> None:
     with TangoSubscriber(timeouts=FAST) as subscriber:
         came: list[SubscriptionEvent] = []
-        for mode in (SubMode.SYNC, SubMode.SYNC_READ):
+        for mode in (EventSubMode.SYNC, EventSubMode.SYNC_READ):
             with pytest.raises(ServerAway):
                 subscriber.subscribe(
                     f"tango://127.0.0.1:{free_port()}/a/b/c#dbase=no", "x", mode=mode, callback=came.append
@@ -310,7 +312,7 @@ def test_what_was_never_connected_can_be_cancelled(tmp_path: Path) -> None:
     with TangoSubscriber(timeouts=FAST) as subscriber:
         watch = Watch(subscriber)
         subscription = subscriber.subscribe(
-            f"tango://127.0.0.1:{free_port()}/a/b/c#dbase=no", "x", mode=SubMode.STATELESS
+            f"tango://127.0.0.1:{free_port()}/a/b/c#dbase=no", "x", mode=EventSubMode.STATELESS
         )
         watch.wait(SubscriptionEventKind.ERROR, 2)
         subscription.unsubscribe()
@@ -327,7 +329,7 @@ def test_a_server_that_never_answers_ends_no_subscriber(tmp_path: Path) -> None:
         port = silent.getsockname()[1]
         with TangoSubscriber(timeouts=FAST, timeout=0.2) as subscriber:
             watch = Watch(subscriber)
-            subscriber.subscribe(f"tango://127.0.0.1:{port}/a/b/c#dbase=no", "x", mode=SubMode.ASYNC)
+            subscriber.subscribe(f"tango://127.0.0.1:{port}/a/b/c#dbase=no", "x", mode=EventSubMode.ASYNC)
             assert reasons(watch.wait(SubscriptionEventKind.ERROR, 2)) == {"API_DeviceTimedOut"}
 
 
@@ -351,7 +353,7 @@ def test_a_server_of_something_else_is_an_error_that_repeats(answer: bytes) -> N
         with TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as subscriber:
             watch = Watch(subscriber)
             address = f"tango://127.0.0.1:{listener.getsockname()[1]}/a/b/c#dbase=no"
-            subscriber.subscribe(address, "x", mode=SubMode.ASYNC)
+            subscriber.subscribe(address, "x", mode=EventSubMode.ASYNC)
             watch.wait(SubscriptionEventKind.ERROR, 2)
         listener.shutdown(socket.SHUT_RDWR)
         thread.join(TIMEOUT)
@@ -473,7 +475,7 @@ def test_what_a_small_high_water_mark_loses_is_told_to_the_last_event(tmp_path: 
         TangoSubscriber(hwm=1, timeouts=PATIENT, timeout=TIMEOUT) as subscriber,
     ):
         watch = Watch(subscriber)
-        subscription = subscriber.subscribe(server.address(), wide, mode=SubMode.SYNC)
+        subscription = subscriber.subscribe(server.address(), wide, mode=EventSubMode.SYNC)
         watch.wait(SubscriptionEventKind.EVENT, act=lambda: server.push(wide, [-1.0]))
         gate = threading.Event()
         subscriber._consumer._receiver._enqueue(lambda: (gate.wait(TIMEOUT), None)[1])  # nobody receives
@@ -504,7 +506,7 @@ def test_what_a_small_high_water_mark_loses_is_told_to_the_last_event(tmp_path: 
 def test_what_nobody_takes_is_dropped_from_the_oldest_on_and_told(lab: TangoServer) -> None:
     with TangoSubscriber(limit=100, timeouts=PATIENT, timeout=TIMEOUT) as subscriber:
         watch = Watch(subscriber)
-        subscription = subscriber.subscribe(lab.address(), "long", mode=SubMode.SYNC)
+        subscription = subscriber.subscribe(lab.address(), "long", mode=EventSubMode.SYNC)
         before = watch.begin(subscription, lambda value: lab.push("long", value))
         lab.do("burst", "long", count=500)
         until(lambda: subscriber.queue.dropped == 400)
@@ -524,7 +526,7 @@ def test_a_slow_callback_loses_the_oldest_and_not_the_receiver(lab: TangoServer)
         gate.wait(TIMEOUT)
 
     with TangoSubscriber(limit=10, timeouts=PATIENT, timeout=TIMEOUT) as subscriber:
-        subscriber.subscribe(lab.address(), "long", mode=SubMode.SYNC, callback=callback)
+        subscriber.subscribe(lab.address(), "long", mode=EventSubMode.SYNC, callback=callback)
         until(lambda: came, lambda: lab.push("long", -1))
         counted = subscriber.counts.dispatched.events
         lab.do("burst", "long", count=100)
@@ -628,7 +630,7 @@ def test_a_receiver_whose_thread_has_ended_takes_commands_and_closes() -> None:
     assert receiver._wakeup is not None
     receiver._thread.join(TIMEOUT)
     wakeup = receiver._wakeup
-    until(lambda: not wakeup.getsockopt(zmq.EVENTS) & zmq.POLLOUT)  # nobody is at the other end any more
+    until(lambda: not int(wakeup.getsockopt(zmq.EVENTS)) & zmq.POLLOUT)  # nobody is at the other end any more
     receiver.subscribe(b"topic")
     subscriber.close()
     assert receiver._thread is None

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 from mama_spark.tango.client.subscriber import TangoSubscriber
-from mama_spark.tango.client.subscription import SubMode
+from mama_spark.tango.client.subscription import EventSubMode
 from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind
 from mama_spark.tango.client.subscription_states import Timeouts
 from mama_spark.testing.waiting import until
@@ -27,7 +27,7 @@ def test_a_killed_server_is_back_within_40_seconds_twice(own_lab: TangoServer) -
             events.extend(subscriber.take())
             return sum(event.kind is kind for event in events)
 
-        subscriber.subscribe(own_lab.address(), "long", mode=SubMode.SYNC)
+        subscriber.subscribe(own_lab.address(), "long", mode=EventSubMode.SYNC)
         for _ in range(2):
             until(lambda: seen(SubscriptionEventKind.EVENT), lambda: own_lab.push("long", 1))
             events.clear()
@@ -50,9 +50,9 @@ def test_confirmed_subscriptions_outlive_600_seconds_and_others_do_not(own_lab: 
         TangoSubscriber(timeouts=Timeouts(confirm=690.0), timeout=10.0) as silent,
         TangoSubscriber(timeout=10.0) as confirming,
     ):
-        one = silent.subscribe(own_lab.address(), "long", mode=SubMode.SYNC, queue=0)
-        two = confirming.subscribe(own_lab.address(), "double", mode=SubMode.SYNC, queue=0)
-        three = confirming.subscribe(own_lab.address(), "plain", "periodic", mode=SubMode.SYNC, queue=0)
+        one = silent.subscribe(own_lab.address(), "long", mode=EventSubMode.SYNC, queue=0)
+        two = confirming.subscribe(own_lab.address(), "double", mode=EventSubMode.SYNC, queue=0)
+        three = confirming.subscribe(own_lab.address(), "plain", "periodic", mode=EventSubMode.SYNC, queue=0)
         came: dict[str, list[SubscriptionEvent]] = {"long": [], "double": []}
 
         def push(number: int) -> None:

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from mama_spark.errors import BackgroundTaskFailed, MamaError
 from mama_spark.tango.client.device_proxy import device_names, open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
-from mama_spark.tango.client.subscription import SubMode, Subscription
+from mama_spark.tango.client.subscription import EventSubMode, Subscription
 from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind
 from mama_spark.tango.types import EventType
 
@@ -141,7 +141,7 @@ class DeviceSubscriptions:
         if not new or self._stopping:
             return
         full = [(self._settings.full_name(device), name or None, event) for device, name, event in new]
-        subscriptions = self._subscriber.subscribe_many(full, mode=SubMode.ASYNC_READ)
+        subscriptions = self._subscriber.subscribe_many(full, mode=EventSubMode.ASYNC_READ)
         self._subscriptions.update(zip(new, subscriptions, strict=True))
         if by_pattern:
             self._by_pattern.update(subscription.id for subscription in subscriptions)

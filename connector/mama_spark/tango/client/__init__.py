@@ -9,16 +9,16 @@ from mama_spark.moved_names import lazy
 if TYPE_CHECKING:
     from .device_proxy import DeviceProxy, open_device
     from .subscriber import TangoSubscriber
-    from .subscription import SubMode, Subscription
+    from .subscription import EventSubMode, Subscription
 
-__all__ = ["DeviceProxy", "SubMode", "Subscription", "TangoSubscriber", "open_device"]
+__all__ = ["DeviceProxy", "EventSubMode", "Subscription", "TangoSubscriber", "open_device"]
 
 if not TYPE_CHECKING:
     __getattr__ = lazy(
         __name__,
         {
             "TangoSubscriber": "subscriber",
-            "SubMode": "subscription",
+            "EventSubMode": "subscription",
             "Subscription": "subscription",
             "DeviceProxy": "device_proxy",
             "open_device": "device_proxy",

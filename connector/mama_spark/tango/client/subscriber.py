@@ -28,7 +28,7 @@ from ..giop.ior import parse_device
 from ..types import EVENT_NAMES, EventType
 from .event_consumer import EventConsumer
 from .event_queue import OCTETS
-from .subscription import Callback, SubMode, SubscriberCounts, Subscription
+from .subscription import Callback, EventSubMode, SubscriberCounts, Subscription
 from .subscription_events import EventBatch, SubscriptionEvent, decode_events
 from .subscription_states import SubscriptionState, Timeouts
 
@@ -103,7 +103,7 @@ class TangoSubscriber:
         attribute: str | None = None,
         event: EventType | str = EventType.CHANGE,
         *,
-        mode: SubMode = SubMode.SYNC_READ,
+        mode: EventSubMode = EventSubMode.SYNC_READ,
         callback: Callback | None = None,
         queue: int | None = None,
     ) -> Subscription:
@@ -126,7 +126,7 @@ class TangoSubscriber:
         self,
         requests: Iterable[tuple[str, str | None, EventType | str]],
         *,
-        mode: SubMode = SubMode.STATELESS,
+        mode: EventSubMode = EventSubMode.STATELESS,
         callback: Callback | None = None,
         queue: int | None = None,
     ) -> list[Subscription]:
@@ -159,7 +159,7 @@ class TangoSubscriber:
         own_queue = self._consumer.delivery.queue_for(callback, queue)
         return Subscription(self, replace(name, attribute=None), found, kind, own_queue, callback)
 
-    def _wait_until_ready(self, subscriptions: Sequence[Subscription], mode: SubMode) -> None:
+    def _wait_until_ready(self, subscriptions: Sequence[Subscription], mode: EventSubMode) -> None:
         deadline = time.monotonic() + 10 * self._timeout + 0.05 * len(subscriptions)
         failure: MamaError | None = None
         for subscription in subscriptions:

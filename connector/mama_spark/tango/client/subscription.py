@@ -20,7 +20,7 @@ from .subscription_states import SubscriptionState
 Callback = Callable[[SubscriptionEvent], object]
 
 
-class SubMode(IntEnum):
+class EventSubMode(IntEnum):
     """What ``subscribe`` does before it returns; EventSubMode of Tango 10.1, with its numbers.
 
     ========== ======================== ============================= ====================================
@@ -42,15 +42,15 @@ class SubMode(IntEnum):
 
     @property
     def reads(self) -> bool:
-        return self not in (SubMode.SYNC, SubMode.ASYNC)
+        return self not in (EventSubMode.SYNC, EventSubMode.ASYNC)
 
     @property
     def waits(self) -> bool:
-        return self not in (SubMode.ASYNC, SubMode.ASYNC_READ)
+        return self not in (EventSubMode.ASYNC, EventSubMode.ASYNC_READ)
 
     @property
     def raises(self) -> bool:
-        return self in (SubMode.SYNC, SubMode.SYNC_READ)
+        return self in (EventSubMode.SYNC, EventSubMode.SYNC_READ)
 
 
 @dataclass(frozen=True, slots=True)
