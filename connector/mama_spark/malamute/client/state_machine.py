@@ -16,7 +16,7 @@ from mama_spark.errors import ClientClosed, ConfigError, MamaError, Unavailable
 
 from ..protocol import commands as wire
 from ..protocol.commands import BadFrame, Command, StatusCode
-from ..protocol.credit import MESSAGE_OVERHEAD
+from ..protocol.credit import MESSAGE_OVERHEAD, DeliveryCredit
 from ..protocol.extensions import AckRun, Extension, Feature, read, write
 from ..protocol.log_query import LogQuery
 from ..protocol.transition_table import IllegalMachineStep
@@ -62,7 +62,7 @@ class ClientMachine:
         self.reads: dict[bytes, dict[bytes, int | None]] = {}  #: patterns, and behind which sequence each begins
         self.offers: dict[tuple[bytes, bytes], None] = {}
         self.sequences: dict[bytes, int] = {}  #: stream -> last sequence delivered
-        self.credit = 0  #: given and not used
+        self.credit = DeliveryCredit(0)  #: given to the broker and not used
         self.send_window: int | None = None
         self._queries = LogQueryClient()
         self._calls = PendingCalls()
@@ -239,7 +239,7 @@ class ClientMachine:
 
     def give_credit(self, amount: int) -> None:
         """The broker may deliver this many messages more, of all kinds together."""
-        self.credit += amount
+        self.credit.give(amount)
         if self.state is ClientState.CONNECTED:
             self._send_credit(amount)
 
@@ -286,7 +286,7 @@ class ClientMachine:
 
     def _deliver(self, command: Command | None) -> None:
         assert command is not None
-        self.credit = max(0, self.credit - 1)
+        self.credit.use()
         if isinstance(command, wire.StreamDeliver) and command.trailing:
             sequence = read(command.trailing).sequence
             if sequence is not None:
@@ -363,8 +363,8 @@ class ClientMachine:
         self.send_window, self._refill_below = (0, 0) if Feature.SENDING in self.features else (None, 0)
         if self._connect is not None:
             self._connect.finish(None, extension)
-        if self.credit:
-            self._send_credit(self.credit)
+        if self.credit.left:
+            self._send_credit(self.credit.left)
         waiting = self._calls.take()
         for remembered in self._remembered():
             self._send_call(Call(remembered, _NEVER, internal=True))
