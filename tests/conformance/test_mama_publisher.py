@@ -339,7 +339,7 @@ def test_a_message_without_acknowledgements_is_neither_success_nor_error(recorde
     publisher.destroy()
     transport.destroy()
     assert recorder.counters == (1, 0, 0, 1)
-    assert queue._taken == 0
+    assert queue._reserved == 0
     on.close()
 
 

@@ -292,7 +292,7 @@ def test_destroy_while_sends_are_answered(harness: MamaHarness, recorder: Callba
     if queue is not None and dispatcher is not None:
         dispatcher.destroy()
         queue.destroy()
-        assert queue._taken == 0, "no place is lost"
+        assert queue._reserved == 0, "no place is lost"
 
 
 def test_a_transport_may_be_destroyed_from_a_callback_and_while_others_send(

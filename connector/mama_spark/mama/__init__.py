@@ -59,8 +59,8 @@ __all__ = [
     "string_for_status",
 ]
 
-#: Name -> its module. Imported when asked for: the sink and the formats need a few small modules of this package, and
-#: each process of Spark would pay for all of them.
+#: Name -> its module. Imported on first use: the sink and the formats need a few small modules of this package, and
+#: without this each Spark process would import all of them.
 _HOMES = {
     "BridgePublisher": ".publisher.bridge_publisher",
     "DQPublisher": ".publisher.dq",

@@ -1,8 +1,7 @@
 """The one thread that calls the bridge of a transport: sends, polls, and reports each answer to its listener.
 
-A bridge's ``poll`` cannot be woken by a send, so this thread never waits inside of it: it polls without waiting and
-sleeps in between, where work that comes wakes it. While answers are due it looks every millisecond or so, otherwise
-twenty times a second.
+A send cannot interrupt a bridge's ``poll``, so this thread polls with time-out 0 and waits between polls on a condition
+that new work notifies. It polls every 1 to 20 ms while answers are due, otherwise every 50 ms.
 """
 
 from __future__ import annotations
@@ -36,29 +35,29 @@ from .states import status_of
 logger = logging.getLogger("mama_spark")
 T = TypeVar("T")
 
-_POLL = Backoff(0.001, 0.02)  #: between polls while answers are due
-_IDLE = 0.05  #: seconds between polls while none is
-_MAX_REMEMBERED = 4096  #: sends that are remembered over a bridge without acknowledgements, to find the denied ones
+_POLL = Backoff(0.001, 0.02)  #: seconds between polls while answers are due
+_IDLE = 0.05  #: seconds between polls while no answer is due
+_MAX_REMEMBERED = 4096  #: sends kept for a bridge without acknowledgements, to match permission errors
 
 
 class SendOutcome(NamedTuple):
-    """A positive acknowledgement, as far as the middleware tells."""
+    """A positive acknowledgement; None where the middleware does not report a value."""
 
     stream: str | None
     sequence: int | None
 
 
 class SendListener(Protocol):
-    """Is called once with the outcome of a send, on the loop's thread."""
+    """Receives the outcome of a send: one call, on the loop's thread."""
 
     def settled(self, topic: str, outcome: SendOutcome | PublishError | None) -> None:
-        """``None``: nothing will be known (the bridge acknowledges nothing)."""
+        """:param outcome: None if the bridge acknowledges nothing, so that the outcome stays unknown"""
         ...
 
 
 @dataclass(slots=True)
 class PendingSend:
-    """A send whose outcome a listener waits for."""
+    """A send whose outcome will be reported to a listener."""
 
     topic: str
     waiter: SendListener
@@ -66,7 +65,7 @@ class PendingSend:
 
 
 class _BridgeFull(Exception):
-    """The bridge takes nothing at the moment."""
+    """The bridge accepts no message at the moment."""
 
 
 class _Work(NamedTuple):
@@ -78,7 +77,7 @@ class _Work(NamedTuple):
 class BridgeLoop:
     """Runs a bridge from :meth:`start` to :meth:`stop`.
 
-    :param call_timeout: seconds for which a call may wait for the bridge to take it
+    :param call_timeout: seconds for which a call may wait until the bridge accepts it
     :param answer_timeout: seconds after which a send without an answer counts as lost
     :param on_event: called with events of the connection, on the loop's thread
     """
@@ -94,16 +93,16 @@ class BridgeLoop:
     ) -> None:
         self.bridge = bridge
         self.requests: RequestBridge | None = None
-        #: Who gets requests and replies, by number of the inbox or topic of the listener.
+        #: Receivers of replies by inbox number, and of requests by topic.
         self.receivers: dict[int | str, Callable[[RequestMessage], None]] = {}
         self._call_timeout, self._answer_timeout = call_timeout, answer_timeout
         self._on_event = on_event
         self._work: deque[_Work] = deque()
         self._flights: dict[int, PendingSend] = {}
         self._token = 0
-        self._outstanding_acks = 0  # answers, those that nobody waits for included
-        self._outstanding_from = 0  # token; what was sent before is in doubt, and its answers are no more waited for
-        self._until = 0.0  # when an ending loop waits for them no longer
+        self._outstanding_acks = 0  # unanswered sends, with and without a listener
+        self._outstanding_from = 0  # first token counted; earlier sends have an unknown outcome and are not waited for
+        self._stop_deadline = 0.0  # monotonic seconds until which a stopping loop waits for answers
         self._closed: PublishError | None = None
         self._death: BaseException | None = None
         self._ending = self._over = self._working = False
@@ -123,24 +122,25 @@ class BridgeLoop:
 
     @property
     def here(self) -> bool:
-        """Is this the loop's thread?"""
+        """Whether the caller runs on the loop's thread."""
         return threading.current_thread() is self._thread
 
     @property
     def tracked(self) -> int:
-        """Number of sends whose outcome a listener waits for."""
+        """Number of sends whose outcome will be reported to a listener."""
         return len(self._flights)
 
     def call(self, work: Callable[[], T]) -> T:
-        """Do something on the loop's thread, after everything that was asked before; on that thread itself: at once.
+        """Run ``work`` on the loop's thread after all work queued before, and return its result. On that thread itself
+        it runs at once.
 
-        :raises StatusError: the bridge refused, took nothing in time (TIMEOUT), or has ended
+        :raises StatusError: the bridge refused it, accepted nothing in time (TIMEOUT), or has ended
         """
         if self.here:
             try:
                 return work()
             except _BridgeFull:
-                if self._working:  # a call within a call: the outer one is tried again
+                if self._working:  # nested call: the outer one is retried
                     raise
                 raise StatusError(Status.PLATFORM, "the transport takes nothing now") from None
             except MamaError as error:
@@ -158,15 +158,16 @@ class BridgeLoop:
             raise as_status(error) from error
 
     def post(self, work: Callable[[], None]) -> None:
-        """Do something on the loop's thread, later; not at all once it has ended."""
+        """Queue ``work`` for the loop's thread without waiting for it; ignored once the loop has ended."""
         with self._changed:
             if not self._over:
                 self._work.append(_Work(work, Future(), time.monotonic() + self._call_timeout))
                 self._changed.notify_all()
 
     def call_or_run_inline(self, work: Callable[[], None], timeout: float) -> None:
-        """:meth:`call` for what must be done in any case: on this thread once the loop has ended. What the bridge
-        raises is logged. Returns after ``timeout`` seconds also when it is not done yet.
+        """:meth:`call` for work that must not be skipped: once the loop has ended it runs on the caller's thread.
+
+        Errors of the bridge are logged. Returns after ``timeout`` seconds even if the work has not finished.
         """
 
         def do() -> None:
@@ -190,18 +191,18 @@ class BridgeLoop:
                 return
         except FutureTimeout:
             return
-        except ClientClosed:  # handed back: the loop ended first
+        except ClientClosed:  # the loop ended before it ran the work
             pass
         self._thread.join()
         do()
 
     def stop(self, timeout: float) -> None:
-        """Do what was asked, wait for answers to what was sent, at most ``timeout`` seconds, close the bridge and end.
+        """Run the queued work, wait at most ``timeout`` seconds for answers, close the bridge and end the thread.
 
-        What nobody waits for is waited for here: a process that ends next would take it along unwritten.
+        Waits for sends without a listener as well: if the process exits next, unwritten messages would be lost.
         """
         with self._changed:
-            self._until = time.monotonic() + timeout if not self._ending else self._until
+            self._stop_deadline = time.monotonic() + timeout if not self._ending else self._stop_deadline
             self._ending = True
             self._changed.notify_all()
         if not self.here:
@@ -213,7 +214,7 @@ class BridgeLoop:
             raise StatusError(Status.PLATFORM, str(died)) from self._death
         if self._ending:
             raise StatusError(Status.NULL_ARG, "the transport was destroyed")
-        if not self._thread.is_alive():  # a fork has none of its parent's threads
+        if not self._thread.is_alive():  # a forked process has no threads of its parent
             raise StatusError(Status.PLATFORM, "the transport was made in another process: make one here")
 
     # --- the loop's thread: sending --------------------------------------------------------------------------
@@ -236,9 +237,9 @@ class BridgeLoop:
         self._outstanding_acks += 1
 
     def check(self, batch: MessageBatch) -> None:
-        """Could this one message be sent? For :meth:`call`.
+        """Check whether the bridge accepts this message, without sending it; for :meth:`call`.
 
-        :raises PublishError: no
+        :raises PublishError: why the bridge rejects it
         """
         if bad := self.bridge.prepare(batch).rejected:
             raise bad[0][1]
@@ -277,12 +278,14 @@ class BridgeLoop:
             self._end(cause)
 
     def _loop(self) -> None:
-        delays, looked = _POLL.delays(), time.monotonic()
+        delays, polled_at = _POLL.delays(), time.monotonic()
         while True:
             stalled = self._do_work()
             busy = self._receive() | self._receive_requests()
-            self._expire(looked)  # answers that came while this process stood still are in time
-            looked = time.monotonic()
+            self._expire(
+                polled_at
+            )  # by the time before the poll: answers received while this process was suspended count
+            polled_at = time.monotonic()
             with self._changed:
                 if self._ending and not self._work and self._all_answered():
                     return
@@ -294,13 +297,15 @@ class BridgeLoop:
                     delays.reset()
 
     def _all_answered(self) -> bool:
-        """All sends are answered, or their answers are not waited for any more."""
+        """Whether all sends are answered, or no answer can arrive, or the stop deadline has passed."""
         silent = self.bridge.capabilities.ack is Ack.NONE
-        return self._outstanding_acks <= 0 or silent or self._closed is not None or time.monotonic() >= self._until
+        return (
+            self._outstanding_acks <= 0 or silent or self._closed is not None or time.monotonic() >= self._stop_deadline
+        )
 
     def _do_work(self) -> bool:
-        """Run the queued calls, in order; True if the bridge takes nothing now."""
-        did = False
+        """Run the queued work in order; True if the bridge accepts no message now."""
+        worked = False
         while self._work:
             work = self._work[0]
             try:
@@ -314,12 +319,12 @@ class BridgeLoop:
             except MamaError as e:
                 work.future.set_exception(e)
             else:
-                did = True
+                worked = True
                 work.future.set_result(result)
             finally:
                 self._working = False
             self._work.popleft()
-        if did:
+        if worked:
             self.bridge.flush()
         return False
 
@@ -370,7 +375,7 @@ class BridgeLoop:
             self._settle(token, None if silent else AckTimeout(f"no answer within {self._answer_timeout:g} s"))
 
     def _settle(self, token: int, outcome: SendOutcome | PublishError | None) -> None:
-        sent = self._flights.pop(token, None)  # answers to what nobody waits for, or no longer, are nobody's
+        sent = self._flights.pop(token, None)  # None: no listener, or already settled
         if sent is not None:
             sent.waiter.settled(sent.topic, outcome)
 
@@ -379,14 +384,14 @@ class BridgeLoop:
             self._ending = self._over = True
             self._death = error
             work, self._work = self._work, deque()
-        for one in work:
-            one.future.set_exception(ClientClosed(f"the transport ended: {error}" if error else "it was destroyed"))
+        for item in work:
+            item.future.set_exception(ClientClosed(f"the transport ended: {error}" if error else "it was destroyed"))
         for token in list(self._flights):
             self._settle(token, Stopped("the transport was destroyed" if error is None else f"it ended: {error}"))
 
 
 def as_status(error: MamaError) -> StatusError:
-    """What a call returns for what a bridge raised: the middleware's text under the nearest status."""
+    """Convert an error of a bridge: the nearest MAMA status with the middleware's text."""
     if isinstance(error, StatusError):
         return error
     if isinstance(error, PublishError):
@@ -395,5 +400,5 @@ def as_status(error: MamaError) -> StatusError:
 
 
 def text_of(error: PublishError) -> str:
-    """The middleware's own number, if it has one, and its text."""
+    """The middleware's error number, if there is one, and its text."""
     return f"{error.code}: {error.info}" if error.code else error.info

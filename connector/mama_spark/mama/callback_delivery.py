@@ -1,4 +1,4 @@
-"""Delivers the callbacks of one object: in order, one at a time, and none after it was destroyed."""
+"""Delivers the callbacks of one object: in order, one at a time, and none after the object was destroyed."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from collections.abc import Callable
 
 from .queue import Queue
 
-log = logging.getLogger("mama_spark")
+logger = logging.getLogger("mama_spark")
 
 Call = Callable[[], None]
 
 
 class CallbackDelivery:
-    """Makes calls on a queue, or where they come up when there is none.
+    """Makes calls on a queue, or without a queue on the thread that adds them (the source thread).
 
-    The thread on which they come up never waits for a call that another thread makes: that call may be waiting for it.
+    The source thread never waits for a call in progress on another thread, because that call may wait for it.
 
-    :param post: does something on the thread on which calls come up, later
-    :ivar errors: calls that raised; each is logged
-    :ivar dropped: calls that were not made because the end came first
+    :param post: schedules a function on the source thread
+    :ivar errors: number of calls that raised; each is logged
+    :ivar dropped: number of calls not made because of :meth:`end`
     """
 
     def __init__(self, queue: Queue | None, post: Callable[[Call], None]) -> None:
         self.queue = queue
         self._post = post
-        self._missed = False  # a call came up while another one was made
+        self._missed = False  # a call was added while another thread made one
         self.errors = self.dropped = 0
         self._due: deque[Call] = deque()
-        self._making = threading.RLock()  # held while a call is made
-        self._maker: int | None = None
+        self._call_lock = threading.RLock()  # held while a call is made
+        self._calling_thread: int | None = None
         self._ended = False
         self._changed = threading.Condition()
 
     def add(self, call: Call) -> None:
-        """One more call; on a queue, its place has been taken before."""
+        """Add a call; with a queue, its place must have been reserved."""
         with self._changed:
             if self._ended:
                 self.dropped += 1
@@ -45,88 +45,88 @@ class CallbackDelivery:
                 self._due.append(call)
             late = self._ended
         if self.queue is None:
-            self._next()
+            self._make_due()
         elif late:
             self.queue.release()
         else:
             self.queue.put(self._dispatched)
 
     def now(self, call: Call, timeout: float = -1) -> None:
-        """Make a call on this thread; what it raises is logged and counted.
+        """Make a call on this thread; exceptions are logged and counted.
 
-        :param timeout: seconds to wait for a call that another thread makes, which may never return
+        :param timeout: seconds to wait for a call in progress on another thread; then the call is made regardless
         """
-        mine = self._making.acquire(timeout=timeout)
-        before = self._maker
-        if mine:
-            self._maker = threading.get_ident()
+        acquired = self._call_lock.acquire(timeout=timeout)
+        before = self._calling_thread
+        if acquired:
+            self._calling_thread = threading.get_ident()
         try:
             call()
         except Exception:
             self.errors += 1
-            log.exception("a callback raised")
+            logger.exception("a callback raised")
         finally:
-            if mine:
-                self._maker = before
+            if acquired:
+                self._calling_thread = before
                 self._release()
 
     @property
     def in_callback(self) -> bool:
-        """Does this thread make one of the calls now?"""
-        return self._maker == threading.get_ident()
+        """Whether the current thread is inside one of the calls."""
+        return self._calling_thread == threading.get_ident()
 
     def end(self, deadline: float) -> None:
-        """Make what is due, here or where the queue is dispatched, and nothing after that.
+        """Make the pending calls, here or on the thread that dispatches the queue, then accept no more.
 
-        Waits for a call that another thread makes, until the ``deadline`` (monotonic seconds). What is not made then,
-        and what is due when this is called from within one of the calls themselves, is dropped.
+        Waits for a call in progress on another thread until ``deadline`` (monotonic seconds). Calls still pending then
+        are dropped; so are all pending calls if this is called from within a call.
         """
         if not self.in_callback:
             if self.queue is not None and self.queue.dispatched_elsewhere:
                 with self._changed:
                     self._changed.wait_for(lambda: not self._due, max(0.0, deadline - time.monotonic()))
             else:
-                while self._due and self._one(max(0.0, deadline - time.monotonic())):
+                while self._due and self._make_next(max(0.0, deadline - time.monotonic())):
                     pass
         with self._changed:
             self._ended = True
             self.dropped += len(self._due)
             if self._due:
-                log.warning("%d callbacks of a destroyed publisher were not made in time", len(self._due))
+                logger.warning("%d callbacks of a destroyed publisher were not made in time", len(self._due))
             self._due.clear()
-        if not self.in_callback and self._making.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        if not self.in_callback and self._call_lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
             self._release()
 
     def _release(self) -> None:
-        with self._changed:  # so that :meth:`_next` either gets it, or is seen to have missed it
-            self._making.release()
+        with self._changed:  # :meth:`_make_due` either acquires the lock or sets `_missed` before it is read here
+            self._call_lock.release()
             missed, self._missed = self._missed, False
             self._changed.notify_all()
         if missed:
-            self._post(self._next)
+            self._post(self._make_due)
 
-    def _next(self) -> None:
-        """Make what is due on the thread on which it came up, unless another one makes a call now."""
+    def _make_due(self) -> None:
+        """Make the pending calls on the source thread, unless another thread is inside a call."""
         while self._due:
             with self._changed:
-                if not self._making.acquire(blocking=False):
+                if not self._call_lock.acquire(blocking=False):
                     self._missed = True
                     return
-            self._make_one()
+            self._make_and_release()
 
     def _dispatched(self) -> None:
-        self._one()
+        self._make_next()
 
-    def _one(self, timeout: float = -1) -> bool:
-        """Make the next call; False if another thread makes one for too long."""
+    def _make_next(self, timeout: float = -1) -> bool:
+        """Make the next call; False if a call on another thread did not return within ``timeout`` seconds."""
         if not self._due:
-            return True  # made by :meth:`end`, or dropped
-        if not self._making.acquire(timeout=timeout):
+            return True  # already made or dropped by :meth:`end`
+        if not self._call_lock.acquire(timeout=timeout):
             return False
-        self._make_one()
+        self._make_and_release()
         return True
 
-    def _make_one(self) -> None:
+    def _make_and_release(self) -> None:
         try:
             with self._changed:
                 call = self._due.popleft() if self._due else None

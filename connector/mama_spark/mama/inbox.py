@@ -1,7 +1,7 @@
 """Inboxes receive the replies to requests, request listeners receive requests (``mamaInbox``).
 
-OpenMAMA receives requests by its subscriptions; both specifications speak of publishers alone, so that requests come
-in by a :class:`RequestListener` here.
+OpenMAMA receives requests through subscriptions. Both specifications define publishers only, so this package has a
+:class:`RequestListener` instead.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ OnError = Callable[[Status, str, Any], None]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A message that came in as a request.
+    """A received request.
 
-    :ivar reply_to: where the answer goes; None if it did not come from an inbox
+    :ivar reply_to: address for the reply; None if the request was not sent from an inbox
     """
 
     msg: MamaMsg
@@ -46,11 +46,11 @@ class Request:
 
 
 class _Receiver:
-    """Receives messages and calls back, on its queue if it has one."""
+    """Receives messages and makes callbacks, on its queue if it has one."""
 
     def __init__(self, transport: Transport, queue: Queue | None, key: int | str, closure: Any) -> None:
         self.transport, self.closure = transport, closure
-        self.dropped = 0  #: messages for which the queue had no place
+        self.dropped = 0  #: messages dropped because the queue was full
         self._key = key
         self._delivery = CallbackDelivery(queue, transport.loop.post)
         self._live = True
@@ -77,21 +77,21 @@ class _Receiver:
         """Make a callback on this thread."""
         self._delivery.now(call)
 
-    def _destroy(self, leave: Callable[[], None]) -> bool:
-        """No callback after this; False if that was so already."""
+    def _destroy(self, unregister: Callable[[], None]) -> bool:
+        """Stop the callbacks; False if it was destroyed before."""
         with self._lock:
             if not self._live:
                 return False
             self._live = False
         self.transport.remove_receiver(self)
-        self.transport.loop.call_or_run_inline(leave, self.transport.destroy_timeout)
+        self.transport.loop.call_or_run_inline(unregister, self.transport.destroy_timeout)
         self._delivery.end(0.0)
         if self._delivery.queue is not None:
             self._delivery.queue.close()
         return True
 
     def destroy(self) -> None:
-        """Nothing comes after this. May be repeated."""
+        """Stop the callbacks. May be repeated."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -99,7 +99,7 @@ class _Receiver:
 
 
 class Inbox(_Receiver):
-    """``mamaInbox``: what answers a request comes to ``on_msg``; :meth:`create` makes one."""
+    """``mamaInbox``: receives the replies to its requests. Made by :meth:`create`."""
 
     def __init__(self, transport: Transport, queue: Queue | None, on_msg: OnMsg, on_error: OnError | None,
                  on_destroy: Callable[[Inbox, Any], None] | None, closure: Any) -> None:  # fmt: skip
@@ -116,9 +116,9 @@ class Inbox(_Receiver):
         on_destroy: Callable[[Inbox, Any], None] | None = None,
         closure: Any = None,
     ) -> Inbox:
-        """Answers come as ``on_msg(msg, closure)`` on the queue, or without one on the transport's thread.
+        """Each reply calls ``on_msg(msg, closure)`` on the queue, or without one on the transport's thread.
 
-        :param on_error: ``(status, info, closure)``: nobody takes requests there, no permission, an unreadable answer
+        :param on_error: ``(status, info, closure)``: the topic has no listener, no permission, an undecodable reply
         :param on_destroy: ``(inbox, closure)``
         :raises StatusError: NULL_ARG without transport or ``on_msg``, NOT_IMPLEMENTED if its bridge has no inboxes
         """
@@ -134,11 +134,11 @@ class Inbox(_Receiver):
         loop = self.transport.loop
         number = int(self._key)
 
-        def ask() -> None:
+        def send_request() -> None:
             loop.receivers[number] = self._receive
             loop.request_bridge().request(topic, payload, number)
 
-        loop.call(ask)
+        loop.call(send_request)
 
     def _receive(self, message: RequestMessage) -> None:
         if message.error is not None:
@@ -157,19 +157,19 @@ class Inbox(_Receiver):
             self._queue_call(partial(self._on_error, status, info, self.closure))
 
     def destroy(self) -> None:
-        """No answer comes after this. May be repeated."""
+        """Stop receiving replies. May be repeated."""
         loop, number = self.transport.loop, int(self._key)
 
-        def leave() -> None:
+        def unregister() -> None:
             if loop.receivers.pop(number, None) is not None and loop.requests is not None:
                 loop.requests.forget(number)
 
-        if self._destroy(leave) and self._on_destroy is not None:
+        if self._destroy(unregister) and self._on_destroy is not None:
             self.now(partial(self._on_destroy, self, self.closure))
 
 
 class RequestListener(_Receiver):
-    """Takes the requests that are sent to a topic: ``on_request(request, closure)``."""
+    """Receives the requests sent to a topic: ``on_request(request, closure)``."""
 
     def __init__(self, transport: Transport, queue: Queue | None, topic: str,
                  on_request: Callable[[Request, Any], None], closure: Any) -> None:  # fmt: skip
@@ -185,8 +185,11 @@ class RequestListener(_Receiver):
         on_request: Callable[[Request, Any], None],
         closure: Any = None,
     ) -> RequestListener:
-        """:raises StatusError: INVALID_ARG if the transport listens there already, NOT_IMPLEMENTED, BAD_SYMBOL,
-        PLATFORM with the middleware's text"""
+        """Listen to a topic.
+
+        :raises StatusError: INVALID_ARG if the transport listens to it already; NOT_IMPLEMENTED; BAD_SYMBOL; PLATFORM
+            with the middleware's text
+        """
         loop = transport.loop
         made = cls(transport, queue, topic, on_request, closure)
 
@@ -213,11 +216,11 @@ class RequestListener(_Receiver):
         self._queue_call(partial(self._on_request, request, self.closure))
 
     def destroy(self) -> None:
-        """No request comes after this. May be repeated."""
+        """Stop receiving requests. May be repeated."""
         loop = self.transport.loop
 
-        def leave() -> None:
+        def unregister() -> None:
             if loop.receivers.pop(self.topic, None) is not None and loop.requests is not None:
                 loop.requests.unlisten(self.topic)
 
-        self._destroy(leave)
+        self._destroy(unregister)

@@ -26,7 +26,7 @@ class TransportReceiver(Protocol):
 
 
 class ReplyInbox(Protocol):
-    """An :class:`~mama_spark.mama.inbox.Inbox` as what answers a request sees it."""
+    """The part of an :class:`~mama_spark.mama.inbox.Inbox` that delivers replies."""
 
     def deliver(self, msg: MamaMsg) -> None: ...
 
@@ -34,7 +34,7 @@ class ReplyInbox(Protocol):
 
 
 class SourceReader(Protocol):
-    """What reads the sources of a transport: a :class:`~mama_spark.mama.discovery.discovery.DiscoveryLoop`."""
+    """Reads the sources of a transport: a :class:`~mama_spark.mama.discovery.discovery.DiscoveryLoop`."""
 
     def send_image(self, inbox: ReplyInbox) -> None: ...
 

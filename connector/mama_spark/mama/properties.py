@@ -1,6 +1,6 @@
-"""Reads ``mama.properties`` as OpenMAMA does, and picks the properties of one transport.
+"""Reads ``mama.properties`` as OpenMAMA does, and selects the properties of one transport.
 
-The format: one property a line; ``#`` or ``!`` at the line's start is a comment; a key ends at a blank, ``:`` or
+The format: one property per line; ``#`` or ``!`` at the line's start is a comment; a key ends at a blank, ``:`` or
 ``=``; a backslash at the line's end continues it, leading blanks of the next line dropped; ``\\t \\n \\r \\\\`` and a
 backslash before any other character are escapes. Blanks inside a value are dropped (escape them to keep them),
 ``$(VAR)`` and ``${VAR}`` come from the environment (an unset one stays as it is), the last of two equal keys wins, and
@@ -37,15 +37,15 @@ class _Value(NamedTuple):
 
 
 class Properties(Mapping[str, str]):
-    """What a file says, by key; keys with an empty value are not there."""
+    """The values of a file by key; keys with an empty value are omitted."""
 
     def __init__(self, values: Mapping[str, _Value], path: str) -> None:
         self._values = values
-        self.path = path  #: for messages
+        self.path = path  #: for error texts
 
     @classmethod
     def parse(cls, text: str, environ: Mapping[str, str], path: str = FILE) -> Self:
-        """From the text of a file. Nothing is malformed in this format."""
+        """Parse the text of a file. Any text is valid in this format."""
         values: dict[str, _Value] = {}
         for number, line in _lines(text):
             key, rest = _token(line, f"{_BLANKS}:=")
@@ -59,9 +59,9 @@ class Properties(Mapping[str, str]):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> Self:
-        """From a file.
+        """Read a file.
 
-        :param environ: for variables; the process's own if None
+        :param environ: for variables; None = the environment of the process
         :raises ConfigError: names the file if it cannot be read
         """
         try:
@@ -75,7 +75,7 @@ class Properties(Mapping[str, str]):
         """The first ``mama.properties`` along a list of folders; later ones are not read.
 
         :param wombat_path: the value of ``WOMBAT_PATH``
-        :raises ConfigError: says where it looked
+        :raises ConfigError: none was found; names the folders that were searched
         """
         folders = [part for part in (wombat_path or "").replace('"', "").split(os.pathsep) if part]
         if not folders:
@@ -105,11 +105,11 @@ class Properties(Mapping[str, str]):
         return len(self._values)
 
     def __repr__(self) -> str:
-        return f"<Properties {self.path}, {len(self)} keys>"  # values may be secrets
+        return f"<Properties {self.path}, {len(self)} keys>"  # without values, which may be secrets
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Logical lines with the number of their first physical one, without comments and empty ones."""
+    """Logical lines with the number of their first physical line, without comments and empty lines."""
     whole, first = "", 0
     for number, physical in enumerate(re.split(r"\r\n|\n|\r", text), 1):
         line = physical.lstrip(_BLANKS)
@@ -127,7 +127,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _token(line: str, stops: str) -> tuple[str, str]:
-    """The text up to one of ``stops`` and what follows from there; escapes resolved, blanks dropped."""
+    """The text before the first of ``stops``, escapes resolved and blanks dropped, and the rest of the line."""
     made, at = [], 0
     while at < len(line) and line[at] not in stops:
         char = line[at]
@@ -149,7 +149,7 @@ def _expanded(value: str, environ: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TransportProperties:
-    """What a file says of one transport of one bridge."""
+    """The properties of one transport of one bridge."""
 
     properties: Properties
     bridge: str
@@ -157,7 +157,7 @@ class TransportProperties:
 
     @property
     def prefixes(self) -> tuple[str, str]:
-        """Where its properties stand, the more special first."""
+        """The key prefixes of its properties, the more specific first."""
         return f"mama.{self.bridge}.transport.{self.name}.", f"mama.transport.{self.name}."
 
     def get(self, prop: str, default: str | None = None) -> str | None:
@@ -174,11 +174,11 @@ class TransportProperties:
 
     @property
     def discovery_supported(self) -> bool:
-        """Missing = False: a transport of a properties file has to be prepared for discovery."""
+        """Whether source discovery is switched on (SD-49); missing = False."""
         return self.get(SUPPORTED) in TRUE
 
     def below(self) -> dict[str, str]:
-        """All its properties, by the names that follow the prefix."""
+        """All its properties, by key without the prefix."""
         general, special = (
             {key.removeprefix(p): value for key, value in self.properties.items() if key.startswith(p)}
             for p in reversed(self.prefixes)
@@ -188,13 +188,13 @@ class TransportProperties:
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """Options with what the properties file adds.
+    """Options completed from the properties file.
 
-    :ivar options: as Spark hands them over, plus those of the transport
-    :ivar discovery_supported: what the transport's property says; None = no transport was named, so that the
-        bridge's own capability counts
+    :ivar options: those of Spark, plus those of the transport
+    :ivar discovery_supported: the transport's property; None = no transport was named, so the bridge's capability
+        applies
     :ivar supported_key: name of that property, empty if no transport was named
-    :ivar where: file and key prefix, for messages
+    :ivar where: file and key prefix, for error texts
     """
 
     options: dict[str, str]
@@ -210,16 +210,16 @@ def expand(
     environ: Mapping[str, str],
     aliases: Mapping[str, str] = _ALIASES,
 ) -> Expanded:
-    """Complete options by the transport that they name.
+    """Add the properties of the transport that the options name.
 
     Options ``transport`` (a name), ``properties`` (path of a file; without it WOMBAT_PATH is searched) and ``bridge``
-    (default ``nats``). Every option in ``known`` may stand in the file as ``mama.<bridge>.transport.<name>.<option>``,
-    in upper or lower case; what ``given`` says wins. Without ``transport``, a file named by ``properties`` still gives
-    the fields of source records.
+    (default ``nats``). The file may set every option in ``known`` as ``mama.<bridge>.transport.<name>.<option>``, in
+    upper or lower case; options in ``given`` take precedence. Without ``transport``, a file named by ``properties``
+    still defines the fields of source records.
 
     :param known: names of options; one that ends in ``.*`` stands for a family
-    :param aliases: other names of options, which win as well
-    :raises OptionError: for an empty transport, or one that the file does not know
+    :param aliases: other names of options, which take precedence as well
+    :raises OptionError: for an empty transport, or one that is not in the file
     :raises ConfigError: no file, an unreadable one, or wrong fields in it
     """
     low = {key.lower(): value for key, value in given.items()}

@@ -1,7 +1,7 @@
-"""Event queues: callbacks wait in them for the thread of the application that dispatches (``mamaQueue``).
+"""Event queues: hold callbacks until a thread of the application dispatches them (``mamaQueue``).
 
-A queue is bounded by *places*. Whatever will put something in takes its place before (:meth:`Queue.reserve`), so that a
-full queue refuses work at its beginning, with QUEUE_FULL, and what was begun always has room to end.
+A queue has a fixed number of *places*. A producer reserves a place (:meth:`Queue.reserve`) before it starts work that
+ends with a callback: a full queue then fails the work at its start with QUEUE_FULL, and never the callback.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Self
 
 from .messages.status import Status, StatusError
 
-log = logging.getLogger("mama_spark")
+logger = logging.getLogger("mama_spark")
 
 MAX_EVENTS = 100_000  #: default bound of a queue
 
@@ -25,10 +25,10 @@ Call = Callable[[], None]
 
 
 class Queue:
-    """Calls in order, made by the one thread that dispatches.
+    """A bounded FIFO of calls, made by the one thread that dispatches.
 
-    :param max_events: places: calls that wait, and calls that are promised a place
-    :ivar callback_errors: calls that raised; each is logged
+    :param max_events: number of places: waiting calls plus reserved places
+    :ivar callback_errors: number of calls that raised; each is logged
     """
 
     def __init__(self, name: str = "", max_events: int = MAX_EVENTS) -> None:
@@ -37,7 +37,7 @@ class Queue:
         self.name, self.max_events = name, max_events
         self.callback_errors = 0
         self._waiting: deque[Call] = deque()
-        self._taken = 0  # places, those of waiting calls included
+        self._reserved = 0  # places in use: waiting calls plus reserved places
         self._open_objects = 0
         self._dispatching: int | None = None
         self._depth = 0
@@ -45,7 +45,7 @@ class Queue:
         self._changed = threading.Condition()
         self._dispatcher: QueueDispatcher | None = None
 
-    # --- putting in ------------------------------------------------------------------------------------------
+    # --- adding ----------------------------------------------------------------------------------------------
 
     def enqueue(self, call: Call) -> None:
         """Add a call.
@@ -56,26 +56,26 @@ class Queue:
         self.put(call)
 
     def reserve(self) -> None:
-        """Take a place for a :meth:`put` to come.
+        """Reserve a place for a later :meth:`put`.
 
         :raises StatusError: as :meth:`enqueue`
         """
         with self._changed:
             self._raise_ended()
-            if self._taken >= self.max_events:
+            if self._reserved >= self.max_events:
                 raise StatusError(Status.QUEUE_FULL, f"all {self.max_events} places of {self!r} are taken")
-            self._taken += 1
+            self._reserved += 1
 
     def release(self) -> None:
         """Free a reserved place that will not be used."""
         with self._changed:
-            self._taken -= 1
+            self._reserved -= 1
 
     def put(self, call: Call) -> bool:
         """Add a call at a reserved place; False if the queue was destroyed meanwhile."""
         with self._changed:
             if self._destroyed:
-                self._taken -= 1
+                self._reserved -= 1
                 return False
             self._waiting.append(call)
             self._changed.notify_all()
@@ -91,41 +91,41 @@ class Queue:
         self._dispatch(None)
 
     def timed_dispatch(self, timeout: float) -> None:
-        """:meth:`dispatch` for at most ``timeout`` seconds (what is being called then still returns)."""
+        """:meth:`dispatch` for at most ``timeout`` seconds (a call in progress is completed)."""
         self._dispatch(time.monotonic() + timeout)
 
     def dispatch_event(self) -> bool:
-        """Make one call if one is waiting; whether one was.
+        """Make one call if one is waiting; True if so.
 
         :raises StatusError: as :meth:`dispatch`
         """
-        with self._here():
-            call = self._next(0.0)
+        with self._as_dispatcher():
+            call = self._next_call(0.0)
             if call is not None:
-                self._make(call)
+                self._call(call)
             return call is not None
 
     def stop_dispatch(self) -> None:
-        """The dispatching thread, or the next one to dispatch, returns after the call that it is in."""
+        """Make the dispatching thread, or the next thread to dispatch, return after its current call."""
         with self._changed:
             self._stop = True
             self._changed.notify_all()
 
     def _dispatch(self, deadline: float | None) -> None:
-        with self._here():
-            while (call := self._next(deadline)) is not None:
-                self._make(call)
+        with self._as_dispatcher():
+            while (call := self._next_call(deadline)) is not None:
+                self._call(call)
 
-    def _here(self) -> _Dispatching:
+    def _as_dispatcher(self) -> _Dispatching:
         return _Dispatching(self)
 
-    def _next(self, deadline: float | None) -> Call | None:
+    def _next_call(self, deadline: float | None) -> Call | None:
         with self._changed:
             while not self._stop and not self._destroyed:
                 if deadline and time.monotonic() >= deadline:
                     return None
                 if self._waiting:
-                    self._taken -= 1
+                    self._reserved -= 1
                     return self._waiting.popleft()
                 if deadline == 0.0:
                     return None
@@ -133,53 +133,53 @@ class Queue:
             self._stop = False
         return None
 
-    def _make(self, call: Call) -> None:
+    def _call(self, call: Call) -> None:
         try:
             call()
         except Exception:
             self.callback_errors += 1
-            log.exception("a callback on %r raised", self)
+            logger.exception("a callback on %r raised", self)
 
     @property
     def dispatched_elsewhere(self) -> bool:
-        """Another thread than this one makes the calls, now."""
+        """Whether a thread other than the current one dispatches now."""
         here = threading.current_thread()
         if self._dispatcher is not None and self._dispatcher._thread.is_alive():
             return self._dispatcher._thread is not here
         return self._dispatching not in (None, here.ident)
 
-    # --- a thread of its own ---------------------------------------------------------------------------------
+    # --- dispatcher thread -----------------------------------------------------------------------------------
 
     def start(self) -> QueueDispatcher:
         """Dispatch on a thread of the queue's own until :meth:`QueueDispatcher.destroy` or :meth:`destroy`."""
         return QueueDispatcher(self)
 
-    # --- life ------------------------------------------------------------------------------------------------
+    # --- lifecycle -------------------------------------------------------------------------------------------
 
     def get_event_count(self) -> int:
-        """Calls that wait."""
+        """Number of waiting calls."""
         return len(self._waiting)
 
     def open(self) -> None:
-        """One more object puts its calls here."""
+        """Register one more object that uses the queue; :meth:`destroy` fails until it calls :meth:`close`."""
         with self._changed:
             self._raise_ended()
             self._open_objects += 1
 
     def close(self) -> None:
-        """One object less."""
+        """Unregister an object that called :meth:`open`."""
         with self._changed:
             self._open_objects -= 1
             self._changed.notify_all()
 
     def can_destroy(self) -> bool:
-        """No object uses the queue any more."""
+        """Whether no object uses the queue."""
         return self._open_objects == 0
 
     def destroy(self) -> None:
-        """End dispatching and drop the calls that wait. May be repeated.
+        """End dispatching and drop the waiting calls. May be repeated.
 
-        :raises StatusError: QUEUE_OPEN_OBJECTS while objects use it; they are to be destroyed first
+        :raises StatusError: QUEUE_OPEN_OBJECTS while objects use the queue; destroy them first
         """
         with self._changed:
             if self._open_objects:
@@ -202,7 +202,7 @@ class Queue:
 
     def _end(self) -> None:
         self._destroyed = True
-        self._taken -= len(self._waiting)
+        self._reserved -= len(self._waiting)
         self._waiting.clear()
         self._changed.notify_all()
 
@@ -220,7 +220,7 @@ class Queue:
 
 
 class _Dispatching:
-    """This thread makes the calls; one thread at a time, which may do so again from within a call."""
+    """Context manager: the current thread dispatches. One thread at a time; it may dispatch again within a call."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -244,9 +244,9 @@ class _Dispatching:
 
 
 class QueueDispatcher:
-    """Dispatches a queue on a thread of its own, until :meth:`destroy`, or :meth:`Queue.stop_dispatch`.
+    """Dispatches a queue on its own thread until :meth:`destroy` or :meth:`Queue.stop_dispatch`.
 
-    :raises StatusError: TOO_MANY_DISPATCHERS if the queue has one already
+    :raises StatusError: TOO_MANY_DISPATCHERS if the queue is dispatched already
     """
 
     def __init__(self, queue: Queue) -> None:
@@ -260,11 +260,11 @@ class QueueDispatcher:
             self._thread.start()
 
     def _run(self) -> None:
-        with contextlib.suppress(StatusError):  # destroyed before it began
+        with contextlib.suppress(StatusError):  # the queue was destroyed before the thread started
             self.queue.dispatch()
 
     def destroy(self) -> None:
-        """Stop; returns when the thread has ended (at once on that thread itself). May be repeated."""
+        """Stop and wait until the thread has ended (without waiting on that thread itself). May be repeated."""
         queue = self.queue
         with queue._changed:
             if queue._dispatcher is self:

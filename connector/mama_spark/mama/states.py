@@ -1,12 +1,11 @@
 """States of a publisher and their transitions as a table, and the events that transports and topics report.
 
-A publisher is in exactly one :class:`PublisherState` (PE-48..PE-54); :data:`TABLE` holds every legal step and anything
-else raises :class:`IllegalPublisherStep`. Two paths lead out of LIVE, because a publisher is gone only when the bridge
-has said so (PE-55): the bridge's onDestroy comes *during* its destroy, or later. Errors are no steps: they never change
-the state.
+A publisher is in exactly one :class:`PublisherState` (PE-48..PE-54). :data:`TABLE` holds every legal step; any other
+raises :class:`IllegalPublisherStep`. LIVE ends by one of two paths, because the bridge's onDestroy ends a publisher
+(PE-55): it is called *during* the bridge's destroy, or later. Errors never change the state.
 
-Events are stored and compared by their names, never by numbers: those of the specification's text and those that were
-released collide.
+Events are stored and compared by name, never by number: the numbers of the specification's text and those of the
+release collide.
 """
 
 from __future__ import annotations
@@ -18,25 +17,25 @@ from .messages.status import Status
 
 
 class PublisherState(IntEnum):
-    UNKNOWN = 0  #: never entered by code
+    UNKNOWN = 0  #: not used
     CREATING = 1  #: before the bridge's create
     LIVE = 2  #: create and set_user_callbacks of the bridge succeeded; before on_create is called
-    DESTROYING = 3  #: first thing in destroy; also the state that on_destroy sees
-    DESTROYED_BRIDGE = 4  #: the bridge's onDestroy came during destroy
-    DESTROYING_WAIT_BRIDGE = 5  #: the bridge's destroy returned, its onDestroy has not come
+    DESTROYING = 3  #: from the start of destroy; also during on_destroy
+    DESTROYED_BRIDGE = 4  #: the bridge called onDestroy during its destroy
+    DESTROYING_WAIT_BRIDGE = 5  #: the bridge's destroy returned before it called onDestroy
     DESTROYED = 6  #: the object is unusable
 
 
 class PublisherStep(Enum):
     CREATED = "created"  #: the bridge created its publisher and took the callbacks
-    DESTROY = "destroy"  #: the application, or the transport that goes down, destroys it
+    DESTROY = "destroy"  #: the application, or the destroyed transport, destroys it
     BRIDGE_DESTROYED = "bridge_destroyed"  #: the bridge's onDestroy
-    BRIDGE_RETURNED = "bridge_returned"  #: the bridge's destroy returned and its onDestroy has not come
-    FREED = "freed"  #: the last of the clean-up
+    BRIDGE_RETURNED = "bridge_returned"  #: the bridge's destroy returned before it called onDestroy
+    FREED = "freed"  #: the object is freed
 
 
 class IllegalPublisherStep(AssertionError):
-    """A publisher was asked to do what its state does not allow: a defect of this package."""
+    """A step that the publisher's state does not allow: a defect of this package."""
 
 
 TABLE: dict[PublisherState, dict[PublisherStep, PublisherState]] = {
@@ -79,13 +78,13 @@ class TransportTopicEvent(StrEnum):
     UNSUBSCRIBED = "UNSUBSCRIBED"
     PUBLISH_CREATE = "PUBLISH_CREATE"
     PUBLISH_DESTROY = "PUBLISH_DESTROY"
-    PUBLISH_ERROR = "PUBLISH_ERROR"  #: every error without an event of its own
+    PUBLISH_ERROR = "PUBLISH_ERROR"  #: any other error
     PUBLISH_ERROR_NOT_ENTITLED = "PUBLISH_ERROR_NOT_ENTITLED"
     PUBLISH_ERROR_BAD_SYMBOL = "PUBLISH_ERROR_BAD_SYMBOL"
 
 
 class TransportEvent(StrEnum):
-    """``MAMA_TRANSPORT_*``: what happened to the connection."""
+    """``MAMA_TRANSPORT_*``: events of the connection."""
 
     CONNECT = "CONNECT"
     CONNECT_FAILED = "CONNECT_FAILED"
@@ -123,5 +122,5 @@ _STATUS_OF = {
 
 
 def status_of(error: PublishError) -> Status:
-    """The MAMA status of what a bridge reports; PLATFORM where the middleware's own code says more (PE-15)."""
+    """The MAMA status of a bridge's error; PLATFORM where only the middleware's own code is specific (PE-15)."""
     return _STATUS_OF.get(error.status, Status.PLATFORM)

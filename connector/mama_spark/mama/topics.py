@@ -1,8 +1,7 @@
 """Topics from root, source and symbol.
 
-Our bridges always join all three (:func:`join_topic`); OpenMAMA's own bridges frame them differently
-(:func:`framed_topic`), which only matters when talking to OpenMAMA programs. A topic is never split back into its
-parts: they travel as fields of their own.
+Our bridges join all three (:func:`join_topic`). OpenMAMA's own bridges use other rules (:func:`framed_topic`), needed
+only to exchange messages with OpenMAMA programs. A topic cannot be split back into its parts: they are separate fields.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ DICTIONARY_ROOT = "_MDDD"
 
 
 def join_topic(root: str | None, source: str | None, symbol: str | None) -> str:
-    """Root, source and symbol joined by ``.``; missing and empty parts are skipped, none at all is the empty topic.
+    """Root, source and symbol joined by ``.``; missing and empty parts are skipped; without parts the topic is empty.
 
     :raises StatusError: BAD_SYMBOL if a part or the whole is too long or holds a NUL
     """
@@ -26,7 +25,7 @@ def join_topic(root: str | None, source: str | None, symbol: str | None) -> str:
         ("symbol", symbol, MAX_SYMBOL),
         ("topic", topic, MAX_TOPIC),
     ):
-        # the longest UTF-8 character has four bytes: most parts need not be encoded to see that they fit
+        # a UTF-8 character has at most four bytes: short parts need not be encoded for this check
         if part and len(part) * 4 > most and len(part.encode("utf-8", "surrogatepass")) > most:
             raise StatusError(Status.BAD_SYMBOL, f"{what} {part!r} is longer than {most} bytes")
     if "\0" in topic:

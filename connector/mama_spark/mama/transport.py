@@ -1,4 +1,4 @@
-"""A transport: one configured connection of a bridge, and the publishers and inboxes that live on it."""
+"""A transport: one connection of a bridge, with its publishers and inboxes."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _EVENTS = {
 
 
 class Transport:
-    """Made by :meth:`create`; usable from any thread.
+    """``mamaTransport``. Made by :meth:`create`; usable from any thread.
 
-    :ivar callback_errors: exceptions that callbacks of the transport raised; each is logged
+    :ivar callback_errors: number of callbacks of the transport that raised; each exception is logged
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Transport:
         self.loop = BridgeLoop(
             name, bridge, self._on_bridge_event, call_timeout=call_timeout, answer_timeout=answer_timeout
         )  # fmt: skip
-        self.events = EventStyle.PUBLISHER  #: the one style of callbacks of the bridge (PE-02)
+        self.events = EventStyle.PUBLISHER  #: how the bridge reports errors (PE-02)
         self._discovery, self._properties = discovery, properties
         self._source_reader: SourceReader | None = None
         self._topic_closure: Any = None
@@ -86,18 +86,18 @@ class Transport:
     ) -> Self:
         """Connect.
 
-        :param bridge: a publisher bridge that is not open; a live JetStream context, called from another thread than
-            that of its event loop; a URL; or options of the sink
-        :param discovery: where sources are found, not open; a URL's own if None
-        :param properties: what a properties file says of the transport; its ``sourcediscovery.supported`` then decides
-            whether there is source discovery (SD-49), otherwise the presence of ``discovery`` does
+        :param bridge: a publisher bridge that is not open; a connected JetStream context (then call this from a thread
+            other than that of its event loop); a URL; or options of the sink
+        :param discovery: a discovery bridge that is not open; None = that of the URL
+        :param properties: of the transport; their ``sourcediscovery.supported`` decides whether there is source
+            discovery (SD-49), without them the presence of ``discovery`` does
         :param fields: names and FIDs of source messages
-        :param call_timeout: seconds for which a send may wait to be taken
-        :param answer_timeout: seconds after which a send that was not answered is an error (TIMEOUT)
+        :param call_timeout: seconds for which a send may wait until the bridge accepts it
+        :param answer_timeout: seconds after which a send without an answer is an error (TIMEOUT)
         :param destroy_timeout: seconds for which destroying waits for answers
         :raises ConfigError, Unavailable: it cannot connect
         """
-        from ..bridges import connect  # when it is needed: it imports the bridge
+        from ..bridges import connect  # late: it imports the bridge
 
         publishing, place = connect(bridge)
         made = cls(
@@ -110,8 +110,8 @@ class Transport:
 
     @classmethod
     def from_properties(cls, name: str, middleware: str, path: str | None = None, **more: Any) -> Self:
-        """A transport as ``mama.properties`` describes it: ``mama.<middleware>.transport.<name>.<option>``, for every
-        option of the sink, ``url`` first of all, and ``sourcediscovery.supported``.
+        """A transport from ``mama.properties``. Keys: ``mama.<middleware>.transport.<name>.<option>`` for every option
+        of the sink (``url`` is required), and ``sourcediscovery.supported``.
 
         :param path: of the file; None = the first one along ``WOMBAT_PATH``
         :param more: as :meth:`create`
@@ -128,7 +128,7 @@ class Transport:
 
     def set_transport_topic_callback(self, callback: TopicCallback | None, closure: Any = None) -> None:
         """``mamaTransport_setTransportTopicCallback``: ``callback(transport, event, topic, platform_info, closure)``
-        (PE-05, PE-16). One a transport, the last one counts."""
+        (PE-05, PE-16). Replaces the previous one."""
         self.topic_callback, self._topic_closure = callback, closure
 
     def set_transport_callback(self, callback: TransportCallback | None, closure: Any = None) -> None:
@@ -136,7 +136,7 @@ class Transport:
         self._callback, self._closure = callback, closure
 
     def set_transport_callback_queue(self, queue: Queue | None) -> None:
-        """On which both callbacks come; None (at first) = on the thread on which they come up."""
+        """Queue for both callbacks; None (the default) = they run on the thread that reports the event."""
         self._queue = queue
 
     def get_transport_callback_queue(self) -> Queue | None:
@@ -173,7 +173,7 @@ class Transport:
     # --- publishers ------------------------------------------------------------------------------------------
 
     def find_publishers(self, topic: str) -> list[TransportPublisher]:
-        """The live publishers of a topic: what a topic callback knows no more than that of (PE-03)."""
+        """The live publishers of a topic, for topic callbacks, which receive only the topic (PE-03)."""
         with self._lock:
             return [p for p in self._publishers if p.topic == topic]
 
@@ -185,22 +185,22 @@ class Transport:
             self._publishers.add(publisher)
 
     def remove_publisher(self, publisher: TransportPublisher) -> None:
-        """It is being destroyed: :meth:`destroy` waits for it until :meth:`publisher_destroyed`."""
+        """To be called when a publisher is being destroyed: :meth:`destroy` waits for :meth:`publisher_destroyed`."""
         with self._lock:
             self._publishers.discard(publisher)
             self._destroying.add(publisher)
 
     def publisher_destroyed(self, publisher: TransportPublisher) -> None:
-        """Its ``on_destroy`` has returned."""
+        """To be called when a publisher's ``on_destroy`` has returned."""
         with self._lock:
             self._destroying.discard(publisher)
 
     def add_receiver(self, receiver: TransportReceiver) -> None:
-        """Destroy it with the transport."""
+        """Register a receiver, to be destroyed with the transport."""
         self._receivers.add(receiver)
 
     def remove_receiver(self, receiver: TransportReceiver) -> None:
-        """It was destroyed."""
+        """Unregister a destroyed receiver."""
         self._receivers.discard(receiver)
 
     # --- source discovery ------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class Transport:
         return f"mama.{where.partition('.')[0] or '<bridge>'}.transport.{self.name}.sourcediscovery.supported"
 
     def source_reader(self) -> SourceReader:
-        """What reads the sources of this transport, started by the first call.
+        """The thread that reads the sources of this transport, started by the first call.
 
         :raises StatusError: NOT_IMPLEMENTED, with the name of the property, if there is no source discovery (SD-18)
         """
@@ -235,17 +235,17 @@ class Transport:
             return self._source_reader
 
     def source_discovery_request(self, inbox: ReplyInbox) -> None:
-        """Request the image of the sources; the inbox gets a message for each (SD-15, SD-50).
+        """Request the image of the sources; the inbox receives one message per source (SD-15, SD-50).
 
         :raises StatusError: as :meth:`source_reader`
         """
         self.source_reader().send_image(inbox)
 
-    # --- the end ---------------------------------------------------------------------------------------------
+    # --- destroying ------------------------------------------------------------------------------------------
 
     def destroy(self) -> None:
-        """Destroy the publishers that live on it, each with its ``on_destroy``, then everything else; wait until what
-        was sent is answered, at most ``destroy_timeout`` seconds; then close the connection. May be repeated."""
+        """Destroy the publishers, each with its ``on_destroy``, then everything else; wait at most ``destroy_timeout``
+        seconds until all sends are answered; then close the connection. May be repeated."""
         with self._lock:
             self._live = False
             publishers, receivers = list(self._publishers), list(self._receivers)
@@ -254,7 +254,7 @@ class Transport:
             publisher.destroy()
         deadline = time.monotonic() + self.destroy_timeout
         if not self.loop.here:
-            for publisher in destroying:  # by another thread
+            for publisher in destroying:  # on another thread
                 publisher.wait_destroyed(max(0.0, deadline - time.monotonic()))
         for receiver in receivers:
             receiver.destroy()

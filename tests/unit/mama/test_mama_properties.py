@@ -1,4 +1,4 @@
-"""``mama.properties`` as OpenMAMA reads it, and the options of a transport that stand in it."""
+"""``mama.properties`` as OpenMAMA reads it, and the options of a transport in it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_last_of_two_equal_keys_wins_even_when_empty() -> None:
 
 
 @pytest.mark.parametrize("text", ["# a=1", "! a=1", "   # a=1", "", "\n\n", "=x", ":", "   "])
-def test_comments_and_lines_without_a_key_are_nothing(text: str) -> None:
+def test_comments_and_lines_without_a_key_are_ignored(text: str) -> None:
     assert len(Properties.parse(text, {})) == 0
 
 
@@ -106,7 +106,7 @@ def test_the_first_file_along_wombat_path_is_the_only_one(tmp_path: Path) -> Non
     assert repr(found) == f"<Properties {found.path}, 1 keys>"
 
 
-def test_a_missing_file_is_an_error_that_says_where_it_was_looked_for(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_file_names_the_searched_folders(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"no mama.properties in the folders of WOMBAT_PATH: {tmp_path}, /nowhere"):
         Properties.find(f"{tmp_path}::/nowhere")
     for unset in (None, "", ":"):
@@ -141,7 +141,7 @@ def file(tmp_path: Path) -> str:
     return str(tmp_path / "mama.properties")
 
 
-def test_a_property_of_the_bridge_comes_before_one_of_all_bridges() -> None:
+def test_a_property_of_the_bridge_precedes_one_of_all_bridges() -> None:
     transport = TransportProperties(Properties.parse(FILE, {}), "nats", "desk")
     assert transport.get("maxInFlight") == "512"
     assert transport.get("token") == "s3cret"
@@ -151,7 +151,7 @@ def test_a_property_of_the_bridge_comes_before_one_of_all_bridges() -> None:
 
 
 @pytest.mark.spec("SD-49")
-def test_discovery_is_supported_where_the_property_says_so_and_missing_means_no() -> None:
+def test_discovery_is_supported_if_the_property_is_true_and_not_if_it_is_missing() -> None:
     properties = Properties.parse(FILE, {})
     desk, plain = (TransportProperties(properties, "nats", name) for name in ("desk", "plain"))
     assert desk.discovery_supported is True

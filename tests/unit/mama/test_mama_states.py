@@ -1,4 +1,4 @@
-"""Status codes, the life of a publisher, and the names of events."""
+"""Status codes, the states of a publisher, and the names of events."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_seven_states_have_the_released_values() -> None:
 
 @pytest.mark.spec("PE-33")
 @pytest.mark.parametrize(("state", "event"), list(product(S, E)), ids=lambda x: x.name)
-def test_a_publisher_makes_the_steps_of_the_table_and_no_other(state: S, event: E) -> None:
+def test_only_the_steps_of_the_table_are_legal(state: S, event: E) -> None:
     if event in TABLE[state]:
         assert step(state, event) is TABLE[state][event]
     else:
@@ -60,8 +60,8 @@ def paths(state: S) -> list[str]:
 
 
 @pytest.mark.spec("PE-55", "PE-56")
-def test_two_ways_lead_from_create_to_destroyed() -> None:
-    """The bridge's onDestroy comes during destroy, or late"""
+def test_two_paths_lead_from_create_to_destroyed() -> None:
+    """The bridge calls onDestroy during destroy, or later"""
     live = "CREATING -created-> LIVE -destroy-> DESTROYING"
     assert paths(S.CREATING) == [
         f"{live} -bridge_destroyed-> DESTROYED_BRIDGE -freed-> DESTROYED",
@@ -96,7 +96,7 @@ def test_topic_events_are_names() -> None:
 
 @pytest.mark.spec("PE-17")
 @pytest.mark.parametrize("status", Status)
-def test_each_status_means_one_topic_event(status: Status) -> None:
+def test_each_status_has_one_topic_event(status: Status) -> None:
     special = {Status.NOT_ENTITLED: "PUBLISH_ERROR_NOT_ENTITLED", Status.BAD_SYMBOL: "PUBLISH_ERROR_BAD_SYMBOL"}
     assert topic_event_for(status) == special.get(status, "PUBLISH_ERROR")
     assert topic_event_for(int(status)) == topic_event_for(status)
@@ -118,7 +118,7 @@ def test_every_error_of_a_bridge_has_a_mama_status(cls: type[PublishError]) -> N
 
 
 @pytest.mark.parametrize("name", ["NOT_ENTITLED", "BAD_SYMBOL", "INVALID_ARG", "TIMEOUT", "PLATFORM"])
-def test_a_status_that_a_bridge_names_itself_is_taken(name: str) -> None:
+def test_a_status_set_by_the_bridge_is_kept(name: str) -> None:
     assert status_of(errors.Rejected("no", status=name)) is Status[name]
 
 
@@ -132,7 +132,7 @@ def test_status_codes_have_strings() -> None:
 
 
 @pytest.mark.spec("PE-31")
-def test_a_status_error_says_its_status_and_is_for_good() -> None:
+def test_a_status_error_names_its_status_and_is_not_retryable() -> None:
     error = StatusError(Status.NOT_IMPLEMENTED, "set mama.nats.transport.x.sourcediscovery.supported")
     assert str(error) == "NOT_IMPLEMENTED: set mama.nats.transport.x.sourcediscovery.supported"
     assert str(StatusError(Status.NULL_ARG)) == "NULL_ARG"
@@ -142,7 +142,7 @@ def test_a_status_error_says_its_status_and_is_for_good() -> None:
 
 
 @pytest.mark.parametrize("error", [StatusError(Status.TIMEOUT, "late"), BadMessage("short", Status.WRONG_FIELD_TYPE)])
-def test_errors_survive_a_process_boundary(error: StatusError) -> None:
+def test_errors_can_be_pickled(error: StatusError) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), again.status, again.info) == (type(error), error.status, error.info)
 

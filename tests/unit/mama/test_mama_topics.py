@@ -1,4 +1,4 @@
-"""Root, source and symbol become a topic."""
+"""Topics made from root, source and symbol."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_our_bridges_join_all_parts_and_skip_missing_ones(parts: tuple[str | Non
 
 @pytest.mark.spec("PE-22-PE-24")
 @pytest.mark.parametrize(("place", "most"), [(0, 5), (1, 64), (2, 128)])
-def test_parts_have_a_length_in_bytes(place: int, most: int) -> None:
+def test_the_length_of_parts_is_limited_in_bytes(place: int, most: int) -> None:
     for char in ("a", "é", "€", "\U0001f600"):
         size = len(char.encode())
         parts = [None, None, None]

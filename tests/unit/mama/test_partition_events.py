@@ -1,4 +1,4 @@
-"""What a partition's publisher tells of itself, as tables of what happened and what is told."""
+"""Events that the publisher of a partition reports, as tables of inputs and events."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ def live(which: str = "topic", **bounds: int) -> PartitionEvents:
     return events
 
 
-def went_well(events: PartitionEvents, topics: list[str], first: int = 10) -> list[EventRecord]:
+def acknowledged(events: PartitionEvents, topics: list[str], first: int = 10) -> list[EventRecord]:
     return events.messages(batch(topics), first + np.arange(len(topics)), NOTHING, {}, 99)
 
 
-def went_wrong(events: PartitionEvents, topics: list[str], errors: list[PublishError]) -> list[EventRecord]:
+def failed(events: PartitionEvents, topics: list[str], errors: list[PublishError]) -> list[EventRecord]:
     rows = np.arange(len(topics))
     return events.messages(batch(topics), np.full(len(topics), NEVER), rows, dict(enumerate(errors)), 99)
 
 
-def told(events: list[EventRecord]) -> list[tuple[Any, ...]]:
+def summary(events: list[EventRecord]) -> list[tuple[Any, ...]]:
     return [(e.kind, e.event, e.topic, e.state, e.at_us) for e in events]
 
 
 @pytest.mark.spec("PE-48-PE-51", "PE-54")
 def test_publisher_walks_the_states_of_the_specification() -> None:
     events = PartitionEvents("topic", "p")
-    assert told(events.create(1)) == [("publisher", "create", None, "CREATING", 1)]
-    assert told(events.live(2)) == [("publisher", "live", None, "LIVE", 2)]
-    assert told(events.destroy(3)) == [("publisher", "destroy", None, "DESTROYING", 3)]
-    assert told(events.destroyed(4)) == [("publisher", "destroy", None, "DESTROYED", 4)]
+    assert summary(events.create(1)) == [("publisher", "create", None, "CREATING", 1)]
+    assert summary(events.live(2)) == [("publisher", "live", None, "LIVE", 2)]
+    assert summary(events.destroy(3)) == [("publisher", "destroy", None, "DESTROYING", 3)]
+    assert summary(events.destroyed(4)) == [("publisher", "destroy", None, "DESTROYED", 4)]
     assert events.state is PublisherState.DESTROYED
     assert (events.destroy(5), events.destroyed(5)) == ([], [])
     with pytest.raises(IllegalPublisherStep):
         events.live(6)
 
 
-def test_publisher_that_never_lived_is_not_destroyed() -> None:
+def test_publisher_that_was_never_live_is_not_destroyed() -> None:
     events = PartitionEvents("topic", "p")
     events.create(1)
     (error,) = events.trouble(2, Unavailable("nobody answers"), "nobody answers")
@@ -66,12 +66,12 @@ def test_publisher_that_never_lived_is_not_destroyed() -> None:
 @pytest.mark.spec("PE-17")
 def test_topic_is_created_at_its_first_message_and_destroyed_once() -> None:
     events = live()
-    assert told(went_well(events, ["b", "a", "b", "a"])) == [
+    assert summary(acknowledged(events, ["b", "a", "b", "a"])) == [
         ("topic", "PUBLISH_CREATE", "b", None, 10),
         ("topic", "PUBLISH_CREATE", "a", None, 11),
     ]
-    assert went_well(events, ["a", "b"]) == []
-    assert told(went_well(events, ["a", "c"], first=50)) == [("topic", "PUBLISH_CREATE", "c", None, 51)]
+    assert acknowledged(events, ["a", "b"]) == []
+    assert summary(acknowledged(events, ["a", "c"], first=50)) == [("topic", "PUBLISH_CREATE", "c", None, 51)]
     gone = [(e.event, e.topic) for e in events.destroy(90)]
     assert gone == [("PUBLISH_DESTROY", t) for t in ("b", "a", "c")] + [("destroy", None)]
 
@@ -82,7 +82,7 @@ def test_topics_are_reported_in_the_order_of_their_first_sends() -> None:
     assert [(e.topic, e.at_us) for e in events] == [("c", 10), ("a", 20), ("b", 30)]
 
 
-def test_root_source_and_symbol_are_those_that_travel_with_the_message() -> None:
+def test_root_source_and_symbol_are_those_in_the_headers() -> None:
     headers = [{"Mama-Source": ["S.1"], "Mama-Symbol": ["SYM"], "Other": ["x"]}, None]
     (with_parts, without) = live().messages(
         batch(["S.1.SYM", "S.1"], headers=headers), np.array([1, 2]), NOTHING, {}, 9
@@ -103,8 +103,8 @@ def test_root_source_and_symbol_are_those_that_travel_with_the_message() -> None
     ids=lambda v: v if isinstance(v, str) else type(v).__name__,
 )
 def test_failed_message_is_an_error_of_its_topic_by_name(error: PublishError, event: str, status: str) -> None:
-    """Names, never numbers; the middleware's code and text go with them."""
-    (e,) = went_wrong(live(), ["a"], [error])
+    """The event has names, never numbers, and the middleware's code and text."""
+    (e,) = failed(live(), ["a"], [error])
     assert (e.kind, e.event, e.topic, e.status) == ("topic", event, "a", status)
     assert (e.code, e.info) == (error.code or None, error.info)
 
@@ -112,14 +112,14 @@ def test_failed_message_is_an_error_of_its_topic_by_name(error: PublishError, ev
 @pytest.mark.spec("PE-33")
 def test_errors_never_change_the_state() -> None:
     events = live()
-    went_wrong(events, ["a"], [NotEntitled("denied")])
+    failed(events, ["a"], [NotEntitled("denied")])
     events.trouble(5, None, "the connection was lost")
     assert events.state is PublisherState.LIVE
 
 
 def test_topic_without_a_message_that_was_sent_is_not_created() -> None:
     events = live()
-    went_wrong(events, ["a.*"], [BadTopic("wildcard")])
+    failed(events, ["a.*"], [BadTopic("wildcard")])
     assert [e.event for e in events.destroy(9)] == ["destroy"]
 
 
@@ -130,12 +130,12 @@ def test_message_that_was_sent_again_and_acknowledged_is_no_error() -> None:
 
 def test_same_error_of_a_topic_is_reported_once_and_the_others_are_counted() -> None:
     events = live()
-    first = went_wrong(events, ["a"] * 5 + ["b"], [NotEntitled("denied")] * 6)
+    first = failed(events, ["a"] * 5 + ["b"], [NotEntitled("denied")] * 6)
     assert [(e.event, e.topic) for e in first] == [
         ("PUBLISH_ERROR_NOT_ENTITLED", "a"),
         ("PUBLISH_ERROR_NOT_ENTITLED", "b"),
     ]
-    assert went_wrong(events, ["a"], [NotEntitled("denied")]) == []
+    assert failed(events, ["a"], [NotEntitled("denied")]) == []
     more = events.destroy(9)[0]
     assert (more.event, more.topic) == ("PUBLISH_ERROR_NOT_ENTITLED", None)
     assert more.info == "5 more of them, each without an event of its own"
@@ -144,9 +144,9 @@ def test_same_error_of_a_topic_is_reported_once_and_the_others_are_counted() -> 
 def test_first_errors_of_each_kind_are_reported_and_the_others_are_counted() -> None:
     events = live()
     bad = [f"t{i}.*" for i in range(1_000)]
-    first = went_wrong(events, bad, [BadTopic("wildcard")] * 1_000)
+    first = failed(events, bad, [BadTopic("wildcard")] * 1_000)
     assert [e.topic for e in first] == bad[:MAX_ERRORS]
-    assert len(went_wrong(events, ["other"], [Rejected("full", 10077)])) == 1  # another kind
+    assert len(failed(events, ["other"], [Rejected("full", 10077)])) == 1  # another kind
     lost = [events.trouble(t, None, "the connection was lost") for t in range(50)]
     assert [len(e) for e in lost] == [1] * MAX_ERRORS + [0] * 30
     infos = {(e.kind, e.event): e.info for e in events.destroy(9) if e.info}
@@ -158,9 +158,9 @@ def test_first_errors_of_each_kind_are_reported_and_the_others_are_counted() -> 
 
 def test_with_publisher_events_only_failed_messages_are_errors_of_the_publisher() -> None:
     events = live("publisher")
-    assert went_well(events, ["a", "b"]) == []
+    assert acknowledged(events, ["a", "b"]) == []
     errors: list[PublishError] = [NotEntitled("denied", 403), NotEntitled("denied", 403), Rejected("full", 10077)]
-    found = went_wrong(events, ["c", "c", "d"], errors)
+    found = failed(events, ["c", "c", "d"], errors)
     assert [(e.kind, e.event, e.status, e.code, e.topic, e.state) for e in found] == [
         ("publisher", "error", "PUBLISH_ERROR_NOT_ENTITLED", 403, "c", "LIVE"),
         ("publisher", "error", "PUBLISH_ERROR", 10077, "d", "LIVE"),
@@ -171,16 +171,16 @@ def test_with_publisher_events_only_failed_messages_are_errors_of_the_publisher(
 def test_switched_off_reports_nothing() -> None:
     events = PartitionEvents("off", "p")
     assert events.create(1) + events.live(2) == []
-    assert went_well(events, ["a"]) + went_wrong(events, ["b"], [NotEntitled("denied")]) == []
+    assert acknowledged(events, ["a"]) + failed(events, ["b"], [NotEntitled("denied")]) == []
     assert events.trouble(3, ConfigError("no"), "no") + events.destroy(4) + events.destroyed(5) == []
 
 
-def test_hundred_thousand_topics_cost_a_bounded_number_of_events_and_bounded_memory() -> None:
+def test_hundred_thousand_topics_make_a_bounded_number_of_events_in_bounded_memory() -> None:
     events = live()
     tracemalloc.start()
     created = []
     for b in range(20):
-        created += went_well(events, [f"orders.{b * 5_000 + i}" for i in range(5_000)])
+        created += acknowledged(events, [f"orders.{b * 5_000 + i}" for i in range(5_000)])
     grown = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert [e.topic for e in created] == [f"orders.{i}" for i in range(MAX_TOPICS)]
@@ -197,12 +197,12 @@ def test_hundred_thousand_topics_cost_a_bounded_number_of_events_and_bounded_mem
 def test_topics_beyond_the_bound_are_counted_once_each() -> None:
     events = live(max_topics=2)
     for _ in range(3):
-        went_well(events, ["a", "b", "c", "d", "c"])
+        acknowledged(events, ["a", "b", "c", "d", "c"])
     (more,) = [e for e in events.destroy(9) if e.event == "PUBLISH_CREATE"]
     assert more.info == "about 2 more topics, each without events of its own"
 
 
-def test_events_say_which_publisher_it_is() -> None:
+def test_events_identify_the_publisher() -> None:
     events = live()
-    found = went_well(events, ["a"]) + events.destroy(9)
+    found = acknowledged(events, ["a"]) + events.destroy(9)
     assert {e.publisher for e in found} == {"run/0/1/0"}

@@ -1,6 +1,6 @@
-"""Everything inside the process: for tests, and for users without a broker. ``memory://name`` names what is shared.
+"""The in-memory middleware, for tests and for users without a broker. A URL is ``memory://name``.
 
-``bridge`` has the broker and its connections, ``logs`` reads what it stores, ``discovery`` is a registry of sources.
+``bridge`` has the broker and its connections, ``logs`` the record log, ``discovery`` a registry of sources.
 """
 
 from mama_spark.options import SinkOptions, TransportOptions
@@ -29,7 +29,7 @@ def discovery_bridge(o: TransportOptions) -> MemoryDiscovery:
 
 
 def log_bridge(o: TransportOptions, timeout: float) -> MemoryLogs:
-    """:param timeout: nothing takes time here"""
+    """:param timeout: not used: no call waits"""
     return MemoryLogs(_name(o))
 
 

@@ -1,16 +1,22 @@
 """The in-memory bridge: a broker inside the process, with faults by script. For tests, and for users without a broker.
 
-``memory://name`` names a :class:`MemoryBroker`; all bridges of one name in one process share it. Its log is a list; it
-gives sequences, deduplicates on ids, has a capacity, and answers as its script says: one word a message that arrives
-(``kill`` and ``disconnect`` hit the connection that sent it), ``ack`` when the script is empty::
+``memory://name`` names a :class:`MemoryBroker`, shared by all bridges of this name in the process. It assigns
+sequences, deduplicates by id, has a capacity, and handles each message by the next word of its script (``kill`` and
+``disconnect`` affect the connection that sent it), or by ``ack`` when the script is empty::
 
-    ack         stored, acknowledged               dup         stored, acknowledged twice
-    lose        stored, the answer is lost         drop        neither stored nor answered
-    late        stored, answered at :meth:`MemoryBroker.release`
-    503 / 429   not stored: nobody there / overrun  409         stored, but "in process" is answered
-    reject      not stored, refused for good       unknown     stored, answered with a token nobody gave out too
-    disconnect  not stored; the connection drops and comes back   kill   not stored; the connection is closed for good
-    full        taken back: the call of ``send`` takes nothing from this message on
+    ack         stored, acknowledged
+    dup         stored, acknowledged twice
+    lose        stored, the answer is lost
+    drop        neither stored nor answered
+    late        stored, acknowledged at :meth:`MemoryBroker.release`
+    503         not stored, answered "no responders"
+    429         not stored, answered "too many requests"
+    409         stored, but answered "message id is in process"
+    reject      not stored, refused for good
+    unknown     stored, acknowledged, and a second acknowledgement has an unknown token
+    disconnect  not stored; the connection is lost and reconnected
+    kill        not stored; the connection is closed for good
+    full        not accepted: ``send`` returns before this message
 """
 
 from __future__ import annotations
@@ -86,29 +92,29 @@ class MemoryBroker:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.capacity: int | None = None  #: messages; beyond it everything is refused
-        self.up = True  #: False: nobody can connect
+        self.capacity: int | None = None  #: messages; more are rejected
+        self.up = True  #: False: connecting and sending fail
         self.script: deque[str] = deque()
-        self.denied: set[str] = set()  #: topics that nobody may publish to
-        self.identity = uuid4().hex  #: another one for the next broker of the same name
+        self.denied: set[str] = set()  #: topics without permission to publish
+        self.identity = uuid4().hex  #: differs for a later broker of the same name
         self.gone: set[int] = set()  #: sequences of messages that were deleted
-        self.progress: dict[str, int] = {}  #: what readers showed, by their name
+        self.progress: dict[str, int] = {}  #: last sequence reported by each reader, by its name
         self._log: list[MemoryMessage] = []
         self._ids: dict[str, int] = {}
         self._late: list[tuple[MemoryBridge, int, int, bool]] = []
         self._listeners: dict[str, list[MemoryRequests]] = {}
-        self._waiting: dict[int, MemoryRequests] = {}  # for answers, by the number in their address
+        self._requesters: dict[int, MemoryRequests] = {}  # requesters by the number in the reply address
         self._lock = threading.RLock()
 
     @classmethod
     def get(cls, name: str) -> MemoryBroker:
-        """The broker of this name, made when missing."""
+        """The broker of this name, created if missing."""
         with cls._guard:
             return cls._all.setdefault(name, cls(name))
 
     @classmethod
     def forget(cls, name: str) -> None:
-        """Drop the broker of this name and what it stores."""
+        """Drop the broker of this name and its messages."""
         with cls._guard:
             cls._all.pop(name, None)
 
@@ -124,22 +130,22 @@ class MemoryBroker:
             self.script.extend(words)
 
     def messages(self) -> list[MemoryMessage]:
-        """What is stored, in order of sequence."""
+        """The stored messages, in order of sequence."""
         with self._lock:
             return [m for m in self._log if m.sequence not in self.gone]
 
     def last(self) -> int:
-        """Sequence of the newest message there ever was."""
+        """Sequence of the newest message, whether it was deleted or not."""
         with self._lock:
             return len(self._log)
 
     def delete(self, sequences: Iterable[int]) -> None:
-        """Leave holes."""
+        """Delete messages; their sequences stay unused."""
         with self._lock:
             self.gone.update(s for s in sequences if 0 < s <= len(self._log))
 
     def release(self) -> int:
-        """Answer now what was to be answered late; how many."""
+        """Acknowledge the messages of the fault ``late``; returns their number."""
         with self._lock:
             late, self._late = self._late, []
         for bridge, token, sequence, duplicate in late:
@@ -147,7 +153,7 @@ class MemoryBroker:
         return len(late)
 
     def _store(self, topic: str, payload: bytes, headers: Headers, id_: str | None) -> tuple[int, bool] | None:
-        """Sequence and whether it was there before; None when full."""
+        """Store a message; (sequence, whether it is a duplicate), None when full."""
         if id_ and id_ in self._ids:
             return self._ids[id_], True
         if self.capacity is not None and len(self._log) - len(self.gone) >= self.capacity:
@@ -188,7 +194,7 @@ class MemoryBridge:
         )  # fmt: skip
         self._arrived = threading.Condition()
         self._polled = PollResult()
-        self._answered = 0
+        self._answer_count = 0
         self._open = False
         self._requests = MemoryRequests(self)
 
@@ -199,20 +205,20 @@ class MemoryBridge:
 
     def prepare(self, batch: MessageBatch) -> ValidationResult:
         bad: dict[int, PublishError] = {}
-        verdicts = [None if t is None else _topic_fault(t, self.capabilities.max_topic) for t in
+        faults = [None if t is None else _topic_fault(t, self.capabilities.max_topic) for t in
                     batch.topics.dictionary.to_pylist()]  # fmt: skip
-        if any(v is None for v in verdicts) or batch.topics.null_count or any(verdicts):
+        if any(v is None for v in faults) or batch.topics.null_count or any(faults):
             for row, code in enumerate(batch.topics.indices.to_pylist()):
-                verdict = "the topic is null" if code is None else verdicts[code]
-                if verdict:
-                    bad[row] = BadTopic(verdict)
+                fault = "the topic is null" if code is None else faults[code]
+                if fault:
+                    bad[row] = BadTopic(fault)
         sizes = pc.fill_null(pc.binary_length(batch.payloads), 0).to_numpy().astype(np.int64)
         if batch.headers is not None:
             for row, pairs in enumerate(batch.headers.to_pylist()):
                 if pairs:
-                    verdict = _header_fault(pairs)
-                    if verdict:
-                        bad.setdefault(row, BadRow(verdict))
+                    fault = _header_fault(pairs)
+                    if fault:
+                        bad.setdefault(row, BadRow(fault))
                     sizes[row] += _header_size(pairs)
         for row in np.flatnonzero(sizes > self.capabilities.max_payload).tolist():
             bad.setdefault(row, TooLarge(f"{sizes[row]} bytes, the most is {self.capabilities.max_payload}"))
@@ -227,30 +233,33 @@ class MemoryBridge:
         tokens: list[int] = []
         sequences: list[int] = []
         duplicates: list[bool] = []
-        taken = 0
+        accepted = 0
         with self.broker._lock:
             script = self.broker.script
-            for taken in range(len(batch) + 1):
-                if taken == len(batch):
+            for accepted in range(len(batch) + 1):
+                if accepted == len(batch):
                     break
                 fault = script.popleft() if script else "ack"
                 if fault == "full":
                     break
-                token = first_token + taken
+                token = first_token + accepted
                 if fault in ("disconnect", "kill"):
                     self._answer(tokens, sequences, duplicates)
                     self._drop_connection(fault == "kill")
-                    return taken + 1
+                    return accepted + 1
                 if fault == "drop":
                     continue
                 if fault in ("503", "429", "reject"):
                     self._refuse(token, _ERRORS[fault])
                     continue
-                if topics[taken] in self.broker.denied:
-                    self._refuse(token, NotEntitled(f"no permission to publish to {topics[taken]!r}"))
+                if topics[accepted] in self.broker.denied:
+                    self._refuse(token, NotEntitled(f"no permission to publish to {topics[accepted]!r}"))
                     continue
                 stored = self.broker._store(
-                    topics[taken], payloads[taken], {k: list(v) for k, v in headers[taken] or ()}, ids[taken]
+                    topics[accepted],
+                    payloads[accepted],
+                    {k: list(v) for k, v in headers[accepted] or ()},
+                    ids[accepted],
                 )
                 if stored is None:
                     self._refuse(token, Rejected("maximum messages exceeded", 10077))
@@ -264,17 +273,17 @@ class MemoryBridge:
                     sequences += [stored[0]] * len(answers)
                     duplicates += [stored[1]] * len(answers)
         self._answer(tokens, sequences, duplicates)
-        return taken
+        return accepted
 
     def flush(self) -> None:
-        """Every message is answered by itself: nothing to do."""
+        """Does nothing: each message is answered individually."""
 
     def poll(self, timeout: float, want: int = 1) -> PollResult:
         with self._arrived:
             self._arrived.wait_for(
-                lambda: self._answered >= want or self._polled.refusals or self._polled.events, max(0.0, timeout)
+                lambda: self._answer_count >= want or self._polled.refusals or self._polled.events, max(0.0, timeout)
             )
-            polled, self._polled, self._answered = self._polled, PollResult(), 0
+            polled, self._polled, self._answer_count = self._polled, PollResult(), 0
         return polled
 
     def requests(self) -> MemoryRequests:
@@ -294,7 +303,7 @@ class MemoryBridge:
         )  # fmt: skip
         with self._arrived:
             self._polled.acks.append(acks)
-            self._answered += len(tokens)
+            self._answer_count += len(tokens)
             self._arrived.notify_all()
 
     def _refuse(self, token: int, error: PublishError) -> None:
@@ -302,7 +311,7 @@ class MemoryBridge:
             return
         with self._arrived:
             self._polled.refusals.append(Refusals(np.array([token], np.int64), error, time.monotonic()))
-            self._answered += 1
+            self._answer_count += 1
             self._arrived.notify_all()
 
     def _drop_connection(self, for_good: bool) -> None:
@@ -326,35 +335,35 @@ class MemoryRequests:
     def __init__(self, bridge: MemoryBridge) -> None:
         self._bridge = bridge
         self._broker = bridge.broker
-        self._box: deque[RequestMessage] = deque()
-        self._asked: dict[int, str] = {}  # inbox -> topic
+        self._received: deque[RequestMessage] = deque()
+        self._inboxes: dict[int, str] = {}  # inbox -> topic
 
     def request(self, topic: str, payload: bytes, inbox: int) -> None:
         self._check(topic)
-        self._asked[inbox] = topic
+        self._inboxes[inbox] = topic
         with self._broker._lock:
             listeners = list(self._broker._listeners.get(topic, ()))
         if topic in self._broker.denied:
-            self._box.append(
+            self._received.append(
                 RequestMessage(topic, b"", inbox, None, NotEntitled(f"no permission to publish to {topic!r}"))
             )
         elif not listeners:
-            self._box.append(
+            self._received.append(
                 RequestMessage(topic, b"", inbox, None, NoResponders(f"nobody takes requests to {topic!r}", 503))
             )
         for other in listeners:
-            other._box.append(RequestMessage(topic, payload, None, f"{id(self)}.{inbox}"))
-            self._broker._waiting[id(self)] = self
+            other._received.append(RequestMessage(topic, payload, None, f"{id(self)}.{inbox}"))
+            self._broker._requesters[id(self)] = self
 
     def forget(self, inbox: int) -> None:
-        self._asked.pop(inbox, None)
+        self._inboxes.pop(inbox, None)
 
     def reply(self, to: str, payload: bytes) -> None:
         self._check(None)
         requester, _, inbox = to.partition(".")
-        other = self._broker._waiting.get(int(requester))
-        if other is not None and (topic := other._asked.get(int(inbox))) is not None:
-            other._box.append(RequestMessage(topic, payload, int(inbox)))
+        other = self._broker._requesters.get(int(requester))
+        if other is not None and (topic := other._inboxes.get(int(inbox))) is not None:
+            other._received.append(RequestMessage(topic, payload, int(inbox)))
 
     def listen(self, topic: str) -> None:
         self._check(topic)
@@ -366,12 +375,12 @@ class MemoryRequests:
             self._broker._listeners[topic].remove(self)
 
     def received(self) -> list[RequestMessage]:
-        return [self._box.popleft() for _ in range(len(self._box))]
+        return [self._received.popleft() for _ in range(len(self._received))]
 
     def close(self) -> None:
-        """Neither requests nor answers come from here on."""
+        """Stop receiving requests and replies."""
         with self._broker._lock:
-            self._broker._waiting.pop(id(self), None)
+            self._broker._requesters.pop(id(self), None)
             for listeners in self._broker._listeners.values():
                 if self in listeners:
                     listeners.remove(self)

@@ -1,8 +1,8 @@
 """Discovery inside the process: a registry of announced sources. For tests, and for users without a broker.
 
-``memory://name`` names a :class:`MemorySources`; all :class:`MemoryDiscovery` of one name in one process share it. The
-registry keeps one numbered log of changes and the images that were written down for readers. Its clock can be moved;
-the next call then adds what has expired meanwhile to the log, with the time at which it did.
+``memory://name`` names a :class:`MemorySources`, shared by all :class:`MemoryDiscovery` of this name in the process.
+The registry keeps one numbered log of changes, and the images saved for readers. Its clock can be moved forward:
+expired sources are then added to the log, with the time of their expiry.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, Position, Sour
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.source_expiry import check_ttl, expiries
 
-_BLOCK = 1000  #: changes that :meth:`MemoryDiscovery.read` yields together
+_BLOCK = 1000  #: changes in one block of :meth:`MemoryDiscovery.read`
 
 
 @dataclass(slots=True)
 class _AnnouncedSource:
-    """What the registry knows of one source."""
+    """State of one source."""
 
     record: DiscoveryEvent
     ttl: float
-    renewers: set[int] = field(default_factory=set)  # who renews it
-    renewed: float = 0.0  # last renewal; while there are renewers it is always now
+    renewers: set[int] = field(default_factory=set)  # ids of the bridges that renew it
+    renewed: float = 0.0  # last renewal, epoch seconds; not used while there are renewers
     expiry: DiscoveryEvent | None = None  # SUSPECT or OFFLINE
     withdrawn: bool = False
 
@@ -40,7 +40,7 @@ class MemorySources:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.up = True  #: False: nobody can open it, and whoever has it open gets no answer
+        self.up = True  #: False: all calls of bridges fail
         self._ahead = 0.0
         self._log: list[DiscoveryEvent] = []
         self._first = 1  # sequence of the oldest change that is kept
@@ -51,7 +51,7 @@ class MemorySources:
 
     @classmethod
     def get(cls, name: str) -> MemorySources:
-        """The registry of this name, made when missing."""
+        """The registry of this name, created if missing."""
         with cls._guard:
             return cls._all.setdefault(name, cls(name))
 
@@ -62,7 +62,7 @@ class MemorySources:
             cls._all.pop(name, None)
 
     def advance(self, seconds: float) -> None:
-        """Move the clock; what nobody renews gets older."""
+        """Move the clock forward; sources without renewers may expire."""
         with self._lock:
             self._ahead += seconds
             self._expire()
@@ -73,7 +73,7 @@ class MemorySources:
             self._first = min(self._first + n, self._next)
 
     def reader(self, topic: str, came: bool, info: str) -> None:
-        """Somebody who reads ``topic`` came or went."""
+        """Log that a reader of ``topic`` subscribed (``came``) or unsubscribed."""
         with self._lock:
             self._expire()
             kind = DiscoveryEventKind.SUBSCRIBED if came else DiscoveryEventKind.UNSUBSCRIBED
@@ -96,7 +96,7 @@ class MemorySources:
         self._log.append(change)
         return change
 
-    def _note(
+    def _append_new(
         self, kind: DiscoveryEventKind, at: float, source: SourceKey, payload: bytes | None = None
     ) -> DiscoveryEvent:
         return self._append(DiscoveryEvent(kind, self._at(at), self._origin, self._next, source, payload))
@@ -105,17 +105,17 @@ class MemorySources:
         return int(seconds * 1e6)
 
     def _expire(self) -> None:
-        """Write down who turned SUSPECT or OFFLINE since the last call, in order of time."""
+        """Log the sources that turned SUSPECT or OFFLINE since the last call, in order of time."""
         due: list[tuple[float, SourceKey, DiscoveryEventKind]] = []
-        for key, one in self._sources.items():
-            if one.renewers or one.withdrawn:
+        for key, entry in self._sources.items():
+            if entry.renewers or entry.withdrawn:
                 continue
-            state = one.expiry.kind if one.expiry else None
-            due += [(at, key, kind) for at, kind in expiries(one.renewed, one.ttl, state)]
+            state = entry.expiry.kind if entry.expiry else None
+            due += [(at, key, kind) for at, kind in expiries(entry.renewed, entry.ttl, state)]
         now = self.now
         for at, key, kind in sorted(due, key=lambda d: d[0]):
             if at <= now:
-                self._sources[key].expiry = self._note(kind, at, key)
+                self._sources[key].expiry = self._append_new(kind, at, key)
 
     def _announce(self, renewer: int, source: SourceKey, record: bytes, ttl: float) -> None:
         with self._lock:
@@ -123,7 +123,7 @@ class MemorySources:
             old = self._sources.get(source)
             if old is None or old.withdrawn or old.expiry is not None or old.record.payload != record:
                 renewers = old.renewers if old else set()
-                change = self._note(DiscoveryEventKind.RECORD, self.now, source, record)
+                change = self._append_new(DiscoveryEventKind.RECORD, self.now, source, record)
                 old = self._sources[source] = _AnnouncedSource(change, ttl, renewers)
             old.ttl = ttl
             old.renewers.add(renewer)
@@ -131,17 +131,17 @@ class MemorySources:
     def _withdraw(self, source: SourceKey, record: bytes) -> None:
         with self._lock:
             self._expire()
-            change = self._note(DiscoveryEventKind.RECORD, self.now, source, record)
+            change = self._append_new(DiscoveryEventKind.RECORD, self.now, source, record)
             self._sources[source] = _AnnouncedSource(change, 0.0, withdrawn=True)
 
     def _stop_renewing(self, renewer: int) -> None:
-        """Nobody renews for ``renewer`` any more."""
+        """Remove ``renewer`` from all sources."""
         with self._lock:
             self._expire()
-            for one in self._sources.values():
-                if renewer in one.renewers:
-                    one.renewers.remove(renewer)
-                    one.renewed = self.now
+            for entry in self._sources.values():
+                if renewer in entry.renewers:
+                    entry.renewers.remove(renewer)
+                    entry.renewed = self.now
 
     def _publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
         with self._lock:
@@ -149,12 +149,12 @@ class MemorySources:
             for event, id_ in zip(events, ids, strict=True):
                 if id_ not in self._ids:
                     self._ids.add(id_)
-                    self._note(DiscoveryEventKind.EVENT, self.now, source, event)
+                    self._append_new(DiscoveryEventKind.EVENT, self.now, source, event)
 
     def _image(self) -> list[DiscoveryEvent]:
         with self._lock:
             self._expire()
-            changes = [c for one in self._sources.values() for c in (one.record, one.expiry) if c is not None]
+            changes = [c for entry in self._sources.values() for c in (entry.record, entry.expiry) if c is not None]
             end = DiscoveryEvent(DiscoveryEventKind.IMAGE_END, self._at(self.now), self._origin)
             return [*(replace(c, sequence=None) for c in changes), end]
 
@@ -163,11 +163,10 @@ class MemorySources:
 
 
 class MemoryDiscovery:
-    """One process at a :class:`MemorySources`; see :class:`~mama_spark.bridge.DiscoveryBridge`.
+    """A connection to a :class:`MemorySources`; see :class:`~mama_spark.bridge.DiscoveryBridge`.
 
-    It renews what it announced until :meth:`close`: nothing stays warm here. Positions are ``{"next": n}``, the
-    sequence of the next change, with ``"image"`` (its number; None before it is written down) and ``"row"`` in an
-    image.
+    It renews its announcements until :meth:`close`. A position is ``{"next": n}``, the sequence of the next change; in
+    an image it also has ``"image"`` (its number; None before it is saved) and ``"row"``.
 
     :param name: of the registry (``memory://name``)
     """
@@ -241,8 +240,8 @@ class MemoryDiscovery:
     def _between(self, registry: MemorySources, start: Position, end: Position) -> list[DiscoveryEvent]:
         with registry._lock:
             if "image" in end:
-                begun = start["row"] if start.get("image") is not None else 0
-                return registry._images[end["image"]][begun : end["row"]]
+                first_row = start["row"] if start.get("image") is not None else 0
+                return registry._images[end["image"]][first_row : end["row"]]
             if "next" not in start:
                 raise ConfigError("an image that was never written down cannot be read")
             image = registry._images[start["image"]][start["row"] :] if "image" in start else []

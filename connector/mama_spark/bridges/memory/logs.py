@@ -1,6 +1,6 @@
-"""The in-memory broker as a record log, with holes where messages were deleted.
+"""The in-memory broker as a record log, with gaps where messages were deleted.
 
-``memory://name`` has one log, of the broker's name, which takes every topic.
+``memory://name`` has one log, with the broker's name and all topics.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mama_spark.topics import compile_filters
 from .bridge import MemoryBridge, MemoryBroker, MemoryMessage
 
 _ROWS = 4096
-_ANSWER_TIMEOUT = 0.001  #: seconds; the broker answers while it takes a message, or never
+_ANSWER_TIMEOUT = 0.001  #: seconds; the broker answers during the send, or never
 
 
 class MemoryLogs:
@@ -49,7 +49,7 @@ class MemoryLogs:
         return MemoryLog(self.broker)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no connection is open."""
 
 
 class MemoryLog:
@@ -106,7 +106,7 @@ class MemoryLog:
         self._broker.delete(m.sequence for m in self._messages() if m.sequence < before)
 
     def warnings(self) -> list[str]:
-        """Nothing removes a record but :meth:`trim`."""
+        """None: only :meth:`trim` removes records."""
         return []
 
     def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:

@@ -1,9 +1,8 @@
 """Events of a Malamute broker's clients as event records. Pure.
 
-A Malamute broker tells what happens to its clients and streams in words of its own. Where OpenMAMA has a name for it
-(PE-17) that name is used; the others keep theirs.
+Events for which OpenMAMA has a name (PE-17) get that name; the others keep the broker's.
 
-| the broker says | event | topic, info |
+| event of the broker | event | topic, info |
 |---|---|---|
 | SUBSCRIBED, UNSUBSCRIBED | the same | the stream; the client, and its pattern |
 | WRITING, STOPPED | PUBLISH_CREATE, PUBLISH_DESTROY | the stream; the client |
@@ -32,7 +31,7 @@ _JOINED = {"SUBSCRIBED": "reads", "REFUSED": "was refused:", "GONE": "went:"}
 
 
 def broker_event(kind: str, client: bytes, stream: bytes, detail: bytes, time: int) -> bytes:
-    """One event as a message on the wire. Octets that are no text are shown as ``\\xHH``.
+    """One event as an encoded message. Bytes that are not UTF-8 are shown as ``\\xHH``.
 
     :param time: microseconds since the epoch
     """
@@ -52,7 +51,7 @@ def broker_event(kind: str, client: bytes, stream: bytes, detail: bytes, time: i
 
 
 def _info(kind: str, client: str, detail: str) -> str:
-    """The client, and what else there is to say."""
+    """The client, and the detail if there is one."""
     if not client and kind in ("STREAM_LOST", "EVENTS_LOST"):
         return detail
     who = f"client {client}" if client else "a client without address"

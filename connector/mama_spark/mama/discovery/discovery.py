@@ -1,8 +1,8 @@
 """Source discovery: the sources of a transport, as messages.
 
-First the image, a message each source; then, by a callback of our own, its end; then a message for each change. A
-source that vanishes is never silence: what the middleware says of it becomes a message with its last known record,
-data state SUSPECT, or state OFFLINE.
+The callbacks receive the image, one message per source; then the end of the image, by a callback of our own; then one
+message per change. A source that is no longer renewed causes a message with its last known record and data state
+SUSPECT, later state OFFLINE.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from .discovery_rows import shown_state
 if TYPE_CHECKING:
     from ..transport import Transport
 
-log = logging.getLogger("mama_spark")
+logger = logging.getLogger("mama_spark")
 
-POLL = 0.1  #: seconds between looks for changes
+POLL = 0.1  #: seconds between polls for changes
 IMAGE_TIMEOUT = 10.0  #: seconds after which a missing image is an error
-MAX_PENDING = 10_000  #: messages that wait for a message callback; no more is read then
+MAX_PENDING = 10_000  #: messages that wait for a message callback; no more are read at this number
 _TOPIC_EVENTS = {
     DiscoveryEventKind.SUBSCRIBED: TransportTopicEvent.SUBSCRIBED,
     DiscoveryEventKind.UNSUBSCRIBED: TransportTopicEvent.UNSUBSCRIBED,
@@ -55,11 +55,11 @@ OnImageEnd = Callable[["SourceDiscovery", Any], None]
 
 
 class SourceDiscoveryCallbacks:
-    """What an application wants to be told of sources.
+    """The callbacks of source discovery; any of them may be None.
 
     :param on_msg: ``(discovery, msg, closure)``: one source (SD-25)
     :param on_error: ``(discovery, error, closure)``: a text (SD-24)
-    :param on_image_end: ``(discovery, closure)``: all sources that there were have been told. Not in the specification
+    :param on_image_end: ``(discovery, closure)``: all sources of the image were reported. Not in the specification
     """
 
     __slots__ = ("on_error", "on_image_end", "on_msg")
@@ -75,26 +75,26 @@ class SourceDiscoveryCallbacks:
 
 
 class Sources:
-    """What is known of the sources of one place, and the messages that changes of it are. Pure."""
+    """Tracks the state of sources and turns discovery events into messages. Pure."""
 
     def __init__(self, fields: SourceFields) -> None:
         self._fields = fields
         self._known: dict[SourceKey, tuple[bytes | None, SourceRecord, DiscoveryEventKind]] = {}
 
     def messages(self, change: DiscoveryEvent) -> Iterator[MamaMsg | str]:
-        """The message that a change is, or a text if it cannot be read; nothing if it is known already."""
+        """The messages of one event; a text if it cannot be decoded, nothing if it changes nothing."""
         if change.kind is DiscoveryEventKind.RECORD:
-            yield from self._record(change)
+            yield from self._record_messages(change)
         elif change.kind in (DiscoveryEventKind.SUSPECT, DiscoveryEventKind.OFFLINE) and change.source is not None:
-            yield from self._verdict(change.source, change.kind)
+            yield from self._expiry(change.source, change.kind)
         elif change.kind is DiscoveryEventKind.GAP:
             first, last = change.gap or (0, 0)
             yield f"changes {first} to {last} of {change.origin} were lost; asking for the image again"
 
     def image(self, changes: list[DiscoveryEvent]) -> Iterator[MamaMsg | str]:
-        """The messages of an image that is read again: what changed meanwhile, who vanished included."""
-        gone = offline_by_absence(self._known, changes)
-        latest: dict[object, MamaMsg] = {}  # one a source: its record, or what the middleware says of it
+        """The messages of an image: one for each source that changed since the last one or is missing from it."""
+        absent = offline_by_absence(self._known, changes)
+        latest: dict[object, MamaMsg] = {}  # the last message of each source
         for number, change in enumerate(changes):
             for made in self.messages(change):
                 if isinstance(made, str):
@@ -102,10 +102,10 @@ class Sources:
                 else:
                     latest[change.source or number] = made
         yield from latest.values()
-        for key in gone:
-            yield from self._verdict(key, DiscoveryEventKind.OFFLINE)
+        for key in absent:
+            yield from self._expiry(key, DiscoveryEventKind.OFFLINE)
 
-    def _record(self, change: DiscoveryEvent) -> Iterator[MamaMsg | str]:
+    def _record_messages(self, change: DiscoveryEvent) -> Iterator[MamaMsg | str]:
         shown = f"the record of source {change.source.name!r}" if change.source else "a record"
         try:
             msg = decode(change.payload or b"")
@@ -122,7 +122,7 @@ class Sources:
             yield f"{shown} has fields that collide: {'; '.join(collisions)}"
         yield msg
 
-    def _verdict(self, key: SourceKey, kind: DiscoveryEventKind) -> Iterator[MamaMsg]:
+    def _expiry(self, key: SourceKey, kind: DiscoveryEventKind) -> Iterator[MamaMsg]:
         payload, record, before = self._known.get(
             key, (None, SourceRecord(key.name, key.id), DiscoveryEventKind.RECORD)
         )
@@ -150,7 +150,7 @@ class SourceDiscovery:
         self._deadline: float | None = time.monotonic() + image_timeout
         self._image_timeout = image_timeout
         self._last_error = ""
-        self._silent_since: float | None = None
+        self._unanswered_since: float | None = None
         self._live = True
 
     @classmethod
@@ -162,10 +162,10 @@ class SourceDiscovery:
         *,
         image_timeout: float = IMAGE_TIMEOUT,
     ) -> Self:
-        """Send the source discovery request (SD-16, SD-17). Until there is a message callback, messages wait.
+        """Send the source discovery request (SD-16, SD-17). Messages are kept until a message callback is set.
 
-        :param queue: on which the callbacks come; None = on a thread of the transport
-        :param image_timeout: seconds after which ``on_error`` is told that there is no image yet
+        :param queue: for the callbacks; None = callbacks run on a thread of the transport
+        :param image_timeout: seconds after which a missing image is reported to ``on_error``
         :raises StatusError: NOT_IMPLEMENTED if the transport has no source discovery (SD-18); INVALID_ARG without a
             transport
         """
@@ -180,7 +180,7 @@ class SourceDiscovery:
         return made
 
     def set_msg_callback(self, callback: OnMsg | None) -> None:
-        """``mamaSourceDiscovery_setMsgCallback`` (SD-20); messages that wait for one come now."""
+        """``mamaSourceDiscovery_setMsgCallback`` (SD-20); delivers the messages kept so far."""
         self._raise_dead()
         self._callbacks.on_msg = callback
         self._loop.wake()
@@ -197,7 +197,7 @@ class SourceDiscovery:
         self._closure = closure
 
     def destroy(self) -> None:
-        """``mamaSourceDiscovery_destroy`` (SD-19): no callback comes after this. May be repeated."""
+        """``mamaSourceDiscovery_destroy`` (SD-19): no callback runs after this. May be repeated."""
         if not self._loop.remove(self):
             return
         self._live = False
@@ -214,42 +214,42 @@ class SourceDiscovery:
 
     # --- on the loop's thread --------------------------------------------------------------------------------
 
-    def _look(self, bridge: DiscoveryBridge) -> None:
-        """Read what there is, unless enough waits already.
+    def _read_changes(self, bridge: DiscoveryBridge) -> None:
+        """Read the image or new changes into the pending messages, unless :data:`MAX_PENDING` are waiting.
 
-        :raises MamaError: nobody answers
+        :raises MamaError: the middleware does not answer
         """
         if len(self._pending) >= MAX_PENDING:
             return
         if self._position is None:
-            # before the image: what changes while it is made comes again, not never
+            # before the image: changes made during the image are then repeated, not missed
             at = bridge.initial_offset("latest")
             self._pending.extend(self._sources.image([c for c in bridge.image() if c.kind in _OF_SOURCES]))
             if self._deadline is not None:
                 self._pending.append(None)
             self._position, self._deadline = at, None
             return
-        there = bridge.latest_offset(self._position, MAX_PENDING)
+        latest_position = bridge.latest_offset(self._position, MAX_PENDING)
         lost = False
-        for block in bridge.read(self._position, there):
+        for block in bridge.read(self._position, latest_position):
             for change in block:
                 lost = lost or change.kind is DiscoveryEventKind.GAP
                 self._pending.extend(self._sources.messages(change))
                 if change.kind in _TOPIC_EVENTS and change.topic is not None:
                     event = _TOPIC_EVENTS[change.kind]
                     self._loop.transport.report_topic_event(event, change.topic, change.info or "")
-        self._position = None if lost else there
+        self._position = None if lost else latest_position
 
-    def _well(self) -> None:
-        """Somebody answered."""
-        self._silent_since, self._last_error = None, ""
+    def _reset_error(self) -> None:
+        """Reset the error state: the middleware answered."""
+        self._unanswered_since, self._last_error = None, ""
 
-    def _trouble(self, error: MamaError) -> None:
-        """Nobody answers, or it is not allowed: said once, the former only after the time-out."""
+    def _report_error(self, error: MamaError) -> None:
+        """Report an error once; a middleware that does not answer is reported after the time-out."""
         now, text = time.monotonic(), str(error)
         if isinstance(error, Unavailable):
-            self._silent_since = self._silent_since or now
-            due = self._silent_since + self._image_timeout if self._deadline is None else self._deadline
+            self._unanswered_since = self._unanswered_since or now
+            due = self._unanswered_since + self._image_timeout if self._deadline is None else self._deadline
             if now < due:
                 return
             what = "no image of the sources" if self._deadline is not None else "no answer"
@@ -258,27 +258,27 @@ class SourceDiscovery:
             self._last_error = text
             self._pending.append(text)
 
-    def _hand_out(self) -> None:
-        """Make callbacks of what waits, as far as there are callbacks, and room on the queue."""
+    def _deliver_pending(self) -> None:
+        """Deliver pending messages to the callbacks until one has no callback or the queue is full."""
         while self._live and self._pending:
-            call = self._call_for(self._pending[0])
+            call = self._callback_for(self._pending[0])
             if call is None and not isinstance(self._pending[0], str):
                 if self._callbacks.on_msg is None:
-                    return  # messages and what follows them wait for the callback
+                    return  # keep the order: later items wait as well
                 self._pending.popleft()
                 continue
             if call is not None and self._delivery.queue is not None:
                 try:
                     self._delivery.queue.reserve()
                 except StatusError:
-                    return  # full: later
+                    return  # full: retried at the next poll
             item = self._pending.popleft()
             if call is not None:
                 self._delivery.add(call)
             else:
-                log.warning("source discovery on %s: %s", self._loop.transport.name, item)
+                logger.warning("source discovery on %s: %s", self._loop.transport.name, item)
 
-    def _call_for(self, item: MamaMsg | str | None) -> Callable[[], None] | None:
+    def _callback_for(self, item: MamaMsg | str | None) -> Callable[[], None] | None:
         cb = self._callbacks
         if isinstance(item, str):
             return None if cb.on_error is None else lambda: cb.on_error and cb.on_error(self, item, self._closure)
@@ -308,7 +308,7 @@ class DiscoveryLoop:
 
     @property
     def here(self) -> bool:
-        """Is this the loop's thread?"""
+        """Whether the caller runs on the loop's thread."""
         return threading.current_thread() is self._thread
 
     def add(self, reader: SourceDiscovery) -> None:
@@ -317,7 +317,7 @@ class DiscoveryLoop:
         self.wake()
 
     def remove(self, reader: SourceDiscovery) -> bool:
-        """False if that was done already."""
+        """Remove a reader; False if it was removed before."""
         with self._changed:
             known = reader in self._readers
             if known:
@@ -325,19 +325,18 @@ class DiscoveryLoop:
             return known
 
     def send_image(self, inbox: ReplyInbox) -> None:
-        """Send the image to an inbox, a message for each source."""
+        """Send the image to an inbox, one message per source."""
         self._image_requests.append(inbox)
         self.wake()
 
     def wake(self) -> None:
-        """There is something to do."""
+        """Poll at once instead of after :data:`POLL` seconds."""
         with self._changed:
             self._woken = True
             self._changed.notify_all()
 
     def stop(self, timeout: float) -> None:
-        """End the readers and the bridge; a question that nobody answers is left to the thread after ``timeout``
-        seconds."""
+        """Destroy the readers and end the thread, which closes the bridge. Waits at most ``timeout`` seconds for it."""
         for reader in list(self._readers):
             reader.destroy()
         with self._changed:
@@ -350,9 +349,9 @@ class DiscoveryLoop:
         try:
             while not self._ending:
                 for inbox in [self._image_requests.popleft() for _ in range(len(self._image_requests))]:
-                    self._answer(inbox)
+                    self._answer_image_request(inbox)
                 for reader in list(self._readers):
-                    self._serve(reader)
+                    self._poll_reader(reader)
                 with self._changed:
                     self._changed.wait_for(lambda: self._woken or self._ending, POLL)
                     self._woken = False
@@ -365,19 +364,19 @@ class DiscoveryLoop:
             self._open = True
         return self._bridge
 
-    def _serve(self, reader: SourceDiscovery) -> None:
+    def _poll_reader(self, reader: SourceDiscovery) -> None:
         try:
-            reader._look(self._open_bridge())
-            reader._well()
-        except Exception as error:  # noqa: BLE001 - the others must be served all the same
-            reader._trouble(self._named(error))
-        reader._hand_out()
+            reader._read_changes(self._open_bridge())
+            reader._reset_error()
+        except Exception as error:  # noqa: BLE001 - the other readers must still be polled
+            reader._report_error(self._as_mama_error(error))
+        reader._deliver_pending()
 
-    def _answer(self, inbox: ReplyInbox) -> None:
+    def _answer_image_request(self, inbox: ReplyInbox) -> None:
         try:
             changes = [c for c in self._open_bridge().image() if c.kind in _OF_SOURCES]
         except Exception as error:  # noqa: BLE001 - as above
-            inbox.fail(Status.PLATFORM, str(self._named(error)))
+            inbox.fail(Status.PLATFORM, str(self._as_mama_error(error)))
             return
         for made in Sources(self.transport.fields).image(changes):
             if isinstance(made, str):
@@ -385,10 +384,10 @@ class DiscoveryLoop:
             else:
                 inbox.deliver(made)
 
-    def _named(self, error: Exception) -> MamaError:
-        """What to say; and what may be cured by that is opened again."""
+    def _as_mama_error(self, error: Exception) -> MamaError:
+        """The error as a :class:`MamaError`; closes the bridge if opening it again may help."""
         if not isinstance(error, MamaError):
-            log.error("source discovery on %s", self.transport.name, exc_info=error)
+            logger.error("source discovery on %s", self.transport.name, exc_info=error)
             error = Unavailable(f"{type(error).__name__}: {error}")
         if error.retryable or isinstance(error, ClientClosed):
             self._bridge.close()

@@ -1,6 +1,6 @@
 """Discovery events as rows: one :class:`DiscoveryRow` for each :class:`~mama_spark.bridge.DiscoveryEvent`.
 
-Everything that came is a row: bytes that are no record, or no event, are kept in ``raw`` with the reason in ``info``.
+Every event becomes a row: bytes that cannot be decoded are kept in ``raw`` with the reason in ``info``.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ from ..states import TransportTopicEvent
 
 SOURCE, PUBLISHER, IMAGE_END, GAP = "source", "publisher", "image_end", "gap"  #: kinds of rows, with :data:`TOPIC`
 
-#: Events of the kind ``source``: what the source is from here on.
+#: Events of the kind ``source``: the new state of the source.
 SOURCE_ONLINE, SOURCE_SUSPECT, SOURCE_OFFLINE, SOURCE_UNKNOWN = "online", "suspect", "offline", "unknown"
-BAD_RECORD = "bad_record"  #: event of bytes that cannot be read; also their status where OpenMAMA has no better name
+BAD_RECORD = "bad_record"  #: event of bytes that cannot be decoded; also their status where OpenMAMA has none
 
-INFO_LENGTH = 1000  #: characters; reasons may quote what strangers wrote
+INFO_LENGTH = 1000  #: characters; reasons may quote text of other programs
 
 
 class ShownState(NamedTuple):
-    """Columns of a source that follow from what the middleware reports of it."""
+    """The columns of a source that depend on its expiry."""
 
     event: str
     source_state: str | None
     source_data_state: str
 
 
-def shown_state(verdict: DiscoveryEventKind | None, own_state: str | None = ONLINE) -> ShownState:
-    """What a source is shown as. An OFFLINE source has SUSPECT data.
+def shown_state(expiry: DiscoveryEventKind | None, own_state: str | None = ONLINE) -> ShownState:
+    """The state columns of a source. An OFFLINE source has SUSPECT data.
 
-    :param verdict: SUSPECT, OFFLINE or None (ONLINE), by the rules of :mod:`mama_spark.source_expiry`
+    :param expiry: SUSPECT, OFFLINE or None (ONLINE), by the rules of :mod:`mama_spark.source_expiry`
     :param own_state: the state in the source's own record, which only OFFLINE replaces
     """
-    if verdict is DiscoveryEventKind.OFFLINE:
+    if expiry is DiscoveryEventKind.OFFLINE:
         return ShownState(SOURCE_OFFLINE, OFFLINE, SUSPECT)
-    if verdict is DiscoveryEventKind.SUSPECT:
+    if expiry is DiscoveryEventKind.SUSPECT:
         return ShownState(SOURCE_SUSPECT, own_state, SUSPECT)
     return ShownState(SOURCE_ONLINE, own_state, OK)
 
 
-#: Columns of a source that is known and not in an image: see :func:`~mama_spark.source_expiry.offline_by_absence`.
+#: Columns of a known source that is missing from an image: :func:`~mama_spark.source_expiry.offline_by_absence`.
 ABSENT = {**shown_state(DiscoveryEventKind.OFFLINE)._asdict(), "info": "not in the image"}
 
 
@@ -94,9 +94,9 @@ class DiscoveryRow(NamedTuple):
 
 
 class DiscoveryRowReader:
-    """Makes rows of changes.
+    """Makes rows from discovery events.
 
-    :param bridge: name of the bridge that tells them
+    :param bridge: name of the bridge, the same in all rows
     :param transport: name of the transport, the same in all rows
     :param fields: names and FIDs of source records
     """
@@ -106,17 +106,18 @@ class DiscoveryRowReader:
 
     @classmethod
     def of(cls, o: TransportOptions, fields: SourceFields = DEFAULT_FIELDS) -> Self:
-        """The transport is called by its name in the properties file, else by its URL without user and password."""
+        """A reader for these options. The transport's name is that of the properties file, else the URL without user
+        and password."""
         shown = ",".join(redact_url(url, mask="") for url in o.url)
         return cls(o.bridge_name, o.transport or shown, fields)
 
     def row(self, change: DiscoveryEvent) -> DiscoveryRow:
-        """Never raises, whatever the bytes are."""
-        made = _MAKE[change.kind](change, self._fields)
+        """The row of one event; never raises, whatever the bytes are."""
+        made = _ROW_MAKERS[change.kind](change, self._fields)
         first, last = change.gap or (None, None)
         return made._replace(
-            info=None if made.info is None else _clean(made.info[:INFO_LENGTH]),
-            topic=None if made.topic is None else _clean(made.topic),
+            info=None if made.info is None else _encodable(made.info[:INFO_LENGTH]),
+            topic=None if made.topic is None else _encodable(made.topic),
             gap_from=first,
             gap_to=last,
             raw=change.payload,
@@ -128,17 +129,17 @@ class DiscoveryRowReader:
         )
 
     def rows(self, changes: Iterable[DiscoveryEvent], image_log: str | None = None) -> Iterator[DiscoveryRow]:
-        """One a change; in an image one a source.
+        """One row per event; in an image one row per source.
 
-        :param image_log: what tells it is an image: its changes stand in this log
+        :param image_log: origin of the image's events; None = no image is read
         """
         before: tuple[DiscoveryEvent, DiscoveryRow] | None = None
         for change in changes:
             row = self.row(change)
             if before is not None:
                 first, record = before
-                if change.origin == image_log == first.origin and _is_verdict(change) and change.source == first.source:
-                    before = first, _onto(record, row)
+                if change.origin == image_log == first.origin and _is_expiry(change) and change.source == first.source:
+                    before = first, _with_expiry(record, row)
                     continue
                 yield record
             before = change, row
@@ -146,7 +147,7 @@ class DiscoveryRowReader:
             yield before[1]
 
     def image(self, changes: Iterable[DiscoveryEvent]) -> list[DiscoveryRow]:
-        """One a source: what it says of itself, with what the middleware says of it. Without ``image_end``."""
+        """One row per source: its record, with its expiry applied. Without ``image_end``."""
         found: dict[SourceKey, DiscoveryRow] = {}
         for change in changes:
             if change.kind is DiscoveryEventKind.IMAGE_END:
@@ -154,47 +155,47 @@ class DiscoveryRowReader:
             row = self.row(change)
             key = change.source or SourceKey(row.source_name or "", row.source_id)
             before = found.get(key)
-            found[key] = _onto(before, row) if before is not None and _is_verdict(change) else row
+            found[key] = _with_expiry(before, row) if before is not None and _is_expiry(change) else row
         return list(found.values())
 
 
-def _clean(text: str) -> str:
-    """What UTF-8 can hold."""
+def _encodable(text: str) -> str:
+    """The text without surrogates, which UTF-8 cannot hold."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def _is_verdict(change: DiscoveryEvent) -> bool:
+def _is_expiry(change: DiscoveryEvent) -> bool:
     return change.kind in (DiscoveryEventKind.SUSPECT, DiscoveryEventKind.OFFLINE)
 
 
-def _onto(record: DiscoveryRow, verdict: DiscoveryRow) -> DiscoveryRow:
-    """The record of a source, changed by a SUSPECT or OFFLINE of the middleware."""
+def _with_expiry(record: DiscoveryRow, expiry: DiscoveryRow) -> DiscoveryRow:
+    """The row of a source's record with the state of a SUSPECT or OFFLINE row."""
     return record._replace(
-        event=verdict.event if record.event != BAD_RECORD else BAD_RECORD,
-        source_state=verdict.source_state,
-        source_data_state=verdict.source_data_state,
-        status=verdict.status if record.status is None else record.status,
-        code=verdict.code if record.code is None else record.code,
-        info="; ".join(text for text in (record.info, verdict.info) if text) or None,
-        event_time=verdict.event_time,
-        sequence=verdict.sequence,
+        event=expiry.event if record.event != BAD_RECORD else BAD_RECORD,
+        source_state=expiry.source_state,
+        source_data_state=expiry.source_data_state,
+        status=expiry.status if record.status is None else record.status,
+        code=expiry.code if record.code is None else record.code,
+        info="; ".join(text for text in (record.info, expiry.info) if text) or None,
+        event_time=expiry.event_time,
+        sequence=expiry.sequence,
     )
 
 
-# --- one function a kind of change ---------------------------------------------------------------------------------
+# --- one function per kind of event --------------------------------------------------------------------------------
 
 
-def _record(change: DiscoveryEvent, fields: SourceFields) -> DiscoveryRow:
+def _record_row(change: DiscoveryEvent, fields: SourceFields) -> DiscoveryRow:
     key = change.source
     try:
         record, collisions = decode_source(decode(change.payload or b""), fields)
     except (BadMessage, BadSourceRecord) as e:
-        return _unreadable(SOURCE, e, key)
+        return _bad_record_row(SOURCE, e, key)
     notes = [change.info] if change.info else []
     if collisions:
         notes.append(f"fields that collide: {'; '.join(collisions)}")
     if key is not None and key != (record.name, record.id):
-        notes.append(f"the record names itself {_shown(*record.key)}, its subject {_shown(*key)}")
+        notes.append(f"the record names itself {_source_label(*record.key)}, its subject {_source_label(*key)}")
     name, number = key if key is not None else record.key
     return DiscoveryRow(
         SOURCE,
@@ -219,11 +220,11 @@ def _event_of(record: SourceRecord) -> str:
     return SOURCE_SUSPECT if record.data_state == SUSPECT else SOURCE_ONLINE
 
 
-def _shown(name: str, number: int | None) -> str:
+def _source_label(name: str, number: int | None) -> str:
     return f"{name[:100]!r}" if number is None else f"{name[:100]!r} {number}"
 
 
-def _expired(change: DiscoveryEvent, fields: SourceFields) -> DiscoveryRow:
+def _expiry_row(change: DiscoveryEvent, fields: SourceFields) -> DiscoveryRow:
     name, number = change.source or SourceKey("", None)
     event, state, data_state = shown_state(change.kind)
     info = change.info or f"not renewed in time: the middleware calls it {event.upper()}"
@@ -231,19 +232,19 @@ def _expired(change: DiscoveryEvent, fields: SourceFields) -> DiscoveryRow:
     return DiscoveryRow(SOURCE, event, name, number, state, data_state, status=status, code=code, info=info)
 
 
-def _event(change: DiscoveryEvent, fields: SourceFields) -> DiscoveryRow:
+def _event_row(change: DiscoveryEvent, fields: SourceFields) -> DiscoveryRow:
     key = change.source
     try:
         record = decode_event(decode(change.payload or b""))
     except (BadMessage, BadSourceRecord) as e:
-        return _unreadable(PUBLISHER, e, key)
+        return _bad_record_row(PUBLISHER, e, key)
     name, number = key if key is not None else (record.source_name, record.source_id)
     return DiscoveryRow(
         record.kind,
         record.event,
         name,
         number,
-        capabilities=_rest(record),
+        capabilities=_capabilities(record),
         topic=record.topic,
         root=record.root,
         source=record.source,
@@ -254,20 +255,20 @@ def _event(change: DiscoveryEvent, fields: SourceFields) -> DiscoveryRow:
     )
 
 
-def _rest(record: EventRecord) -> dict[str, str]:
-    """What has no column of its own, under the names of the fields."""
-    values = {"at_us": _instant(record.at_us), "publisher": record.publisher, "state": record.state}
+def _capabilities(record: EventRecord) -> dict[str, str]:
+    """The fields without a column of their own, by field name."""
+    values = {"at_us": _iso_time(record.at_us), "publisher": record.publisher, "state": record.state}
     return {FIELDS[attribute][0]: value for attribute, value in values.items() if value is not None}
 
 
-def _instant(micros: int) -> str:
+def _iso_time(micros: int) -> str:
     try:
         return datetime.fromtimestamp(micros / 1e6, UTC).isoformat(timespec="microseconds")
     except (ValueError, OverflowError, OSError):
         return f"{micros} us"
 
 
-def _unreadable(kind: str, error: BadMessage | BadSourceRecord, key: SourceKey | None) -> DiscoveryRow:
+def _bad_record_row(kind: str, error: BadMessage | BadSourceRecord, key: SourceKey | None) -> DiscoveryRow:
     name, number = key if key is not None else (None, None)
     status = Status.WRONG_FIELD_TYPE
     known = isinstance(error, BadMessage) and error.status is status
@@ -276,22 +277,22 @@ def _unreadable(kind: str, error: BadMessage | BadSourceRecord, key: SourceKey |
                code=int(status) if known else None, info=reason)  # fmt: skip
 
 
-def _topic(change: DiscoveryEvent, fields: SourceFields, *, event: TransportTopicEvent) -> DiscoveryRow:
+def _topic_row(change: DiscoveryEvent, fields: SourceFields, *, event: TransportTopicEvent) -> DiscoveryRow:
     name, number = change.source if change.source is not None else (None, None)
     return DiscoveryRow(TOPIC, event.value, name, number, topic=change.topic, info=change.info)
 
 
-def _plain(change: DiscoveryEvent, fields: SourceFields, *, kind: str) -> DiscoveryRow:
+def _row_without_source(change: DiscoveryEvent, fields: SourceFields, *, kind: str) -> DiscoveryRow:
     return DiscoveryRow(kind, kind, info=change.info)
 
 
-_MAKE: dict[DiscoveryEventKind, Callable[[DiscoveryEvent, SourceFields], DiscoveryRow]] = {
-    DiscoveryEventKind.RECORD: _record,
-    DiscoveryEventKind.SUSPECT: _expired,
-    DiscoveryEventKind.OFFLINE: _expired,
-    DiscoveryEventKind.EVENT: _event,
-    DiscoveryEventKind.SUBSCRIBED: partial(_topic, event=TransportTopicEvent.SUBSCRIBED),
-    DiscoveryEventKind.UNSUBSCRIBED: partial(_topic, event=TransportTopicEvent.UNSUBSCRIBED),
-    DiscoveryEventKind.IMAGE_END: partial(_plain, kind=IMAGE_END),
-    DiscoveryEventKind.GAP: partial(_plain, kind=GAP),
+_ROW_MAKERS: dict[DiscoveryEventKind, Callable[[DiscoveryEvent, SourceFields], DiscoveryRow]] = {
+    DiscoveryEventKind.RECORD: _record_row,
+    DiscoveryEventKind.SUSPECT: _expiry_row,
+    DiscoveryEventKind.OFFLINE: _expiry_row,
+    DiscoveryEventKind.EVENT: _event_row,
+    DiscoveryEventKind.SUBSCRIBED: partial(_topic_row, event=TransportTopicEvent.SUBSCRIBED),
+    DiscoveryEventKind.UNSUBSCRIBED: partial(_topic_row, event=TransportTopicEvent.UNSUBSCRIBED),
+    DiscoveryEventKind.IMAGE_END: partial(_row_without_source, kind=IMAGE_END),
+    DiscoveryEventKind.GAP: partial(_row_without_source, kind=GAP),
 }

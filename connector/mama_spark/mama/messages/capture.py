@@ -20,9 +20,9 @@ class CaptureRecord:
 
 
 def decode_capture(data: bytes) -> Iterator[CaptureRecord]:
-    """The records of a file, one by one.
+    """Yield the records of a file.
 
-    :raises BadMessage: at the first thing that is no record
+    :raises BadMessage: at the first bytes that are no record
     """
     at = 0
     while at < len(data):

@@ -1,4 +1,4 @@
-"""Publisher and topic events as messages of the discovery log. Our own message: no OpenMAMA program knows it.
+"""Publisher and topic events as messages of the discovery log. The format is our own, not OpenMAMA's.
 
 ========================  =====  ======  ==============================================================================
 name                      fid    type    value
@@ -20,8 +20,8 @@ name                      fid    type    value
 ``EventPublisherState``   10114  STRING  name of a :class:`~mama_spark.mama.states.PublisherState`
 ========================  =====  ======  ==============================================================================
 
-Kind, name and time are always there, the others where they are known. Events, statuses and states are names and never
-numbers. A reader takes a field by fid and name and ignores fields that it does not know.
+Kind, name and time are required, the others optional. Events, statuses and states are names and never numbers. A reader
+finds a field by fid and name and ignores fields that it does not know.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class EventRecord:
     state: str | None = None
 
 
-#: attribute -> (name, fid, type); the time is treated on its own
+#: attribute -> (name, fid, type); the time is encoded separately
 FIELDS: dict[str, tuple[str, int, FieldType]] = {
     "kind": ("EventKind", 10101, FieldType.STRING),
     "event": ("EventName", 10102, FieldType.STRING),
@@ -81,8 +81,8 @@ _ATTRIBUTES = {(name, fid): (attribute, kind) for attribute, (name, fid, kind) i
 
 
 def encode_event(record: EventRecord) -> MamaMsg:
-    """:raises BadSourceRecord: for a kind that is none, or an event without a name
-    :raises StatusError: for what no message can hold
+    """:raises BadSourceRecord: for an unknown kind, or an event without a name
+    :raises StatusError: for a value that no message can hold
     """
     _check(record.kind, record.event)
     msg = MamaMsg()
@@ -92,7 +92,7 @@ def encode_event(record: EventRecord) -> MamaMsg:
             continue
         if attribute == "at_us":
             value = MamaTime.from_us(value)
-        elif attribute == "info":  # text of a middleware: whatever it is, the event must get through
+        elif attribute == "info":  # text of a middleware: the event must be stored whatever it contains
             value = value.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
         msg.add(kind, name, fid, value)
     return msg

@@ -40,7 +40,7 @@ _TYPES = {framing: {number: kind for kind, number in numbers.items()} for framin
 class BridgeFrame:
     """One message on the wire.
 
-    :ivar address: where to reply (request); subject that is answered (reply over ``zmq``); else empty
+    :ivar address: reply address (request); subject of the request (reply over ``zmq``); else empty
     """
 
     type: FrameType

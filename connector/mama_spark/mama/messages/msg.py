@@ -29,7 +29,7 @@ class Field(NamedTuple):
 
 
 class _Add(Generic[T]):
-    """``add_<type>(name, fid, value)``, one declaration a type."""
+    """Descriptor for the methods ``add_<type>(name, fid, value)``."""
 
     def __init__(self, field_type: FieldType) -> None:
         self.type = field_type
@@ -55,7 +55,7 @@ class MamaMsg:
     __hash__ = None  # type: ignore[assignment]  # it can change
 
     def __init__(self, fields: list[Field] | None = None) -> None:
-        """:param fields: taken as they are, for decoders; everybody else uses :meth:`add`"""
+        """:param fields: not checked, for decoders; other callers use :meth:`add`"""
         self.fields: list[Field] = [] if fields is None else fields
 
     add_msg = _Add["MamaMsg"](FieldType.MSG)
@@ -104,7 +104,7 @@ class MamaMsg:
     def update(self, field_type: FieldType, name: str, fid: int, value: Any) -> None:
         """Replace type and value of the first field of this name and fid (either may be left empty), else append.
 
-        The type changes with the value: a narrow value under a wide type is what C programs misread.
+        The type changes with the value, because C programs misread a narrow value under a wide type.
 
         :raises StatusError: as :meth:`add`
         """
@@ -133,7 +133,7 @@ class MamaMsg:
         return default if found is None else found.value
 
     def copy(self) -> MamaMsg:
-        """A copy that shares nothing that can change."""
+        """A deep copy."""
         return _copy(self, MAX_DEPTH)
 
     def as_dict(self) -> dict[str, Any]:

@@ -16,11 +16,11 @@ SIZE = _LAYOUT.size
 
 @dataclass(frozen=True, slots=True)
 class NamingFrame:
-    """Who a peer is and where it listens; process identity, no source names.
+    """Identity and endpoint of a peer process; has no source names.
 
     :ivar type: :data:`WELCOME` (from the name server), :data:`CONNECT`, :data:`BEACON` or :data:`DISCONNECT`
     :ivar uuid: of the transport; empty in a welcome
-    :ivar endpoint: of the peer's publishing socket; in a welcome that of the name server's subscribing one
+    :ivar endpoint: of the peer's publishing socket; in a welcome, of the name server's subscribing socket
     """
 
     type: str

@@ -3,14 +3,13 @@
 Little-endian, unaligned. A header of three bytes (``O``, version, number of further header bytes), then fields to the
 end: type u8, fid u16, name and NUL, value. :data:`_READERS` and :data:`_WRITE` hold the layout of each type.
 
-:func:`decode` trusts nothing: it raises :class:`BadMessage` and nothing else, reads nothing beyond the message, and
-allocates by the bytes that are really there, never by a length that they announce. What the C library is known to
-write is survived: a shortened VECTOR_STRING keeps its old length (empty strings at the tail are dropped), a narrow
-value under a wide type makes what follows unreadable (refused), empty vectors are read although the library cannot
-write them.
+:func:`decode` is safe for untrusted bytes: it raises only :class:`BadMessage`, reads nothing beyond the message, and
+allocates by the bytes present, never by an announced length. It handles what the C library is known to write: a
+shortened VECTOR_STRING keeps its old length (empty strings at the end are dropped); a narrow value under a wide type
+makes the following fields unreadable (an error). Empty vectors are decoded, although the library cannot write them.
 
-:func:`encode` writes what the C library reads, with two limits of that library that a sender has to know: it takes the
-length of the *first* element of a VECTOR_MSG for all of them, and it misreads times before 1970.
+:func:`encode` writes what the C library reads. That library uses the length of the *first* element of a VECTOR_MSG for
+all elements, and misreads times before 1970.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _PRICE = struct.Struct("<B7xd3s5x")  # 24 bytes
 
 
 class BadMessage(StatusError):
-    """These bytes are no message, or this message has no bytes. Says where and why."""
+    """Bytes that are no valid message, or a message that cannot be encoded; the text has place and reason."""
 
     def __init__(self, info: str, status: Status = Status.INVALID_ARG) -> None:
         super().__init__(status, info)
@@ -65,9 +64,9 @@ Reader = Callable[[bytes, int, int, int], tuple[Any, int]]
 
 
 def decode(data: bytes | bytearray | memoryview) -> MamaMsg:
-    """The message.
+    """Decode a message.
 
-    :raises BadMessage: for everything that is not OMNM version 1, whole; status WRONG_FIELD_TYPE for another version
+    :raises BadMessage: for anything but one complete OMNM message; status WRONG_FIELD_TYPE for a version other than 1
     """
     data = bytes(data)
     return _decode(data, 0, len(data), MAX_DEPTH)
@@ -141,7 +140,7 @@ def _unpadded(octets: bytes) -> str:
 
 
 def _body(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Begin and end of a length-prefixed value, which is really there."""
+    """Begin and end of a length-prefixed value, checked against ``end``."""
     begin = at + 4
     stop = begin + _LENGTH.unpack_from(data, at)[0]
     if stop > end:
@@ -227,9 +226,9 @@ Writer = Callable[[Any, int], bytes]  #: (value, levels left) -> bytes
 
 
 def encode(msg: MamaMsg) -> bytes:
-    """Bytes of the message.
+    """Encode a message.
 
-    :raises BadMessage: if messages within it go too deep, or together are longer than a length can say
+    :raises BadMessage: if nested messages are too deep, or longer than a length field can hold
     """
     return _encode(msg, MAX_DEPTH)
 

@@ -1,8 +1,8 @@
 """Source records: how a source describes itself, one message per source (SD-04..SD-12).
 
-Names and FIDs of the fields come from ``mama.properties`` (SD-13, SD-35..SD-48), because the numbers are not ours
-alone: shipped programs use 10001, 10002 and 10004 for other things. A field is therefore ours by FID **and** name, and
-a field that has only one of them is reported as a collision.
+Names and FIDs of the fields come from ``mama.properties`` (SD-13, SD-35..SD-48), because shipped programs use the
+default FIDs 10001, 10002 and 10004 for other fields. A field is therefore recognised by FID **and** name, and a field
+that has only one of them is reported as a collision.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mama_spark.errors import ConfigError, MamaError
 
 from .msg import Field, FieldType, MamaMsg
 
-#: What a source discovery request is sent to (SD-17); begins like OpenMAMA's other reserved roots.
+#: Topic of source discovery requests (SD-17); begins like OpenMAMA's other reserved roots.
 MAMA_SOURCE_DISCOVERY_TOPIC = "_MAMA_SOURCE_DISCOVERY"
 
 ONLINE, OFFLINE = "ONLINE", "OFFLINE"  #: source state (SD-08)
@@ -27,17 +27,17 @@ BEST, DELAYED, FILTERED, UNSPECIFIED = (
     "FILTERED",
     "UNSPECIFIED",
 )  #: quality of service (SD-10, SD-11)
-UNKNOWN = "UNKNOWN"  #: dictionary that nobody named (SD-12)
+UNKNOWN = "UNKNOWN"  #: value for a dictionary that is not named (SD-12)
 
 PREFIX = "mama.sourcediscovery."
 
 
 class BadSourceRecord(MamaError):
-    """A message is no source record, or no event; says why."""
+    """A message that is no valid source record or event; the text is the reason."""
 
 
 class FieldProperties(Protocol):
-    """What :meth:`SourceFields.from_properties` reads; :class:`~mama_spark.mama.properties.Properties` is one."""
+    """Input of :meth:`SourceFields.from_properties`, e.g. :class:`~mama_spark.mama.properties.Properties`."""
 
     @property
     def path(self) -> str: ...
@@ -56,9 +56,9 @@ class FieldId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceFields:
-    """Names and FIDs of the seven fields of a source record, each attribute under the word of its two properties.
+    """Names and FIDs of the seven fields of a source record. An attribute is named like its two properties.
 
-    :raises ConfigError: for an empty name, a fid that is not from 1 to 65535, and names or fids that are given twice
+    :raises ConfigError: for an empty name, a fid that is not from 1 to 65535, and duplicate names or fids
     """
 
     source: FieldId = field(default=FieldId("SourceName", 10001))
@@ -91,9 +91,9 @@ class SourceFields:
 
     @classmethod
     def from_properties(cls, properties: FieldProperties) -> Self:
-        """The fourteen ``mama.sourcediscovery.*`` properties; what is not there keeps its default.
+        """The fourteen ``mama.sourcediscovery.*`` properties; missing ones keep their defaults.
 
-        :raises ConfigError: as the class, with file and line where a number is none
+        :raises ConfigError: as the class; for a fid that is no number, with file and line
         """
         given: dict[str, FieldId] = {}
         for word in WORDS:
@@ -127,12 +127,12 @@ _INTEGERS = frozenset(t for t in FieldType if t.name in ("I8", "U8", "I16", "U16
 
 @dataclass(frozen=True, slots=True)
 class SourceRecord:
-    """One source. What it does not say is None; values that no enumeration knows stay as they are.
+    """One source. Missing fields are None; values outside the enumerations are kept.
 
     :ivar id: unsigned, 64 bits
     :ivar state: :data:`ONLINE` or :data:`OFFLINE`
     :ivar data_state: :data:`OK` or :data:`SUSPECT`
-    :ivar capabilities: everything else that it says, as text by name
+    :ivar capabilities: all other fields, as text by name
     """
 
     name: str
@@ -146,19 +146,19 @@ class SourceRecord:
 
     @property
     def key(self) -> tuple[str, int | None]:
-        """What tells sources of one transport apart: names alone may repeat."""
+        """Identity of the source within a transport; names alone may repeat."""
         return self.name, self.id
 
 
 class DecodedSource(NamedTuple):
     record: SourceRecord
-    collisions: tuple[str, ...]  #: fields that have our FID or our name but not both, one text each
+    collisions: tuple[str, ...]  #: fields with a matching FID or name but not both, one text each
 
 
 def encode_source(record: SourceRecord, fields: SourceFields = DEFAULT_FIELDS) -> MamaMsg:
     """The record as a message: name STRING, id U64, one STRING for each capability (SD-05..SD-07).
 
-    :raises BadSourceRecord: without a name, and for a capability that is named like one of ``fields``
+    :raises BadSourceRecord: without a name, and for a capability with the name of one of ``fields``
     :raises StatusError: for an id that is no U64, or text that no message can hold
     """
     if not record.name:
@@ -187,10 +187,10 @@ def encode_source(record: SourceRecord, fields: SourceFields = DEFAULT_FIELDS) -
 def decode_source(msg: MamaMsg, fields: SourceFields = DEFAULT_FIELDS) -> DecodedSource:
     """The record of a message.
 
-    A field without a fid is ours by its name, one without a name by its fid; with both, both must be ours. Fields that
-    are not ours become capabilities, those with a name of ours under ``name[fid]``.
+    A field without a fid matches by name, one without a name by fid; a field with both must match by both. Other fields
+    become capabilities, under ``name[fid]`` if their name is one of ``fields``.
 
-    :raises BadSourceRecord: if there is no usable name, or a field of ours has another type
+    :raises BadSourceRecord: if there is no usable name, or one of ``fields`` has another type
     """
     found: dict[str, Any] = {}
     capabilities: dict[str, str] = {}

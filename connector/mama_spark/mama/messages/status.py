@@ -1,7 +1,6 @@
 """Status codes of OpenMAMA, and the small enumerations that travel inside messages.
 
-Numbers are OpenMAMA's own. What this package stores and compares are the *names*: numbers are for programs that speak
-to OpenMAMA itself.
+Numbers are OpenMAMA's. This package stores and compares the *names*; numbers are for programs that call OpenMAMA.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ def string_for_status(code: int) -> str:
 class StatusError(MamaError):
     """A call of the OpenMAMA API failed with this status (PE-31); never :attr:`Status.OK`.
 
-    :ivar status: what OpenMAMA would return
+    :ivar status: the status that OpenMAMA would return
     :ivar info: text for logs
     """
 
@@ -177,7 +176,7 @@ class MsgStatus(IntEnum):
 
 
 class SubscriptionMsgType(IntEnum):
-    """``MAMA_SUBSC_*``: field ``MdSubscMsgType``, what a subscriber asks for."""
+    """``MAMA_SUBSC_*``: field ``MdSubscMsgType``, the request of a subscriber."""
 
     SUBSCRIBE = 0
     SNAPSHOT = 1

@@ -1,7 +1,7 @@
-"""What a field of a MAMA message may hold: the two value classes, and one check for each field type.
+"""Values of the fields of a MAMA message: two value classes, and one check for each field type.
 
-A check takes what a caller gives and returns what the message keeps: Python's own immutable types, in the range of the
-wire. What passes here can be written, so that a bad value is an error where it is added and not where it is sent.
+A check converts the caller's value to an immutable Python value in the range of the wire. Every value that passes can
+be encoded, so a bad value raises when it is added, not when it is sent.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ INTEGER_PRECISION = 16  #: 1..15 = decimals, 17..30 = fractions, 0 = unknown
 
 @dataclass(frozen=True, slots=True)
 class MamaTime:
-    """A point in time as it travels.
+    """A time as encoded in a message.
 
     :ivar seconds: since 1970 UTC, 64 bits signed (the C library reads 32 bits unsigned: it misreads times before 1970)
     :ivar nanos: nanoseconds within the second
     :ivar hints: :data:`HAS_DATE` and so on
-    :ivar precision: what of it is meant: :data:`MICROSECONDS` and so on
-    :ivar timezone: at most 14 bytes of Latin-1; always empty in what OpenMAMA writes
+    :ivar precision: significant digits: :data:`MICROSECONDS` and so on
+    :ivar timezone: at most 14 bytes of Latin-1; OpenMAMA always writes it empty
     """
 
     seconds: int
@@ -60,7 +60,7 @@ class MamaTime:
 
 @dataclass(frozen=True, slots=True)
 class MamaPrice:
-    """A price as it travels.
+    """A price as encoded in a message.
 
     :ivar hints: :data:`PRICE_VALID`, and the precision in the low bits
     :ivar currency: at most 3 bytes of Latin-1
@@ -133,7 +133,7 @@ def _float(value: Any) -> float:
 
 
 def _single(value: Any) -> float:
-    """As the wire will hold it: what is read back equals what is in the message."""
+    """Rounded to 32 bits, so that the decoded value equals the one in the message."""
     try:
         packed = struct.pack("<f", _float(value))
     except OverflowError:
@@ -181,7 +181,7 @@ def _vector(element: Check) -> Check:
 def _strings(value: Any) -> tuple[str, ...]:
     strings: tuple[str, ...] = _vector(_string)(value)
     if strings and not strings[-1]:
-        # every reader drops it: the C library leaves stale NULs there when it shortens a vector
+        # decoders drop empty strings at the end: the C library leaves stale NULs there when it shortens a vector
         raise StatusError(Status.INVALID_ARG, "a VECTOR_STRING cannot end with an empty string")
     return strings
 
@@ -203,7 +203,7 @@ _SCALARS: dict[FieldType, Check] = {
     FieldType.PRICE: _instance(MamaPrice),
 }
 
-#: What each type accepts; messages within messages are :mod:`mama_spark.mama.messages.msg`'s.
+#: The check of each type; :mod:`mama_spark.mama.messages.msg` checks nested messages.
 CHECKS: dict[FieldType, Check] = {
     **_SCALARS,
     **{FieldType[f"VECTOR_{scalar.name}"]: _vector(check) for scalar, check in _SCALARS.items()},

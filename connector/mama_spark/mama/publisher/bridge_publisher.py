@@ -1,7 +1,7 @@
 """OpenMAMA's bridge interface of a publisher, over any :class:`PublisherBridge`.
 
-It turns the answers that a bridge is polled for into callbacks (PE-44..PE-47). Which ones says the bridge's one style
-of events (PE-02): the publisher's own, or the transport's topic callback.
+Turns the answers polled from a bridge into callbacks (PE-44..PE-47). The bridge's event style (PE-02) selects the
+publisher's callbacks or the transport's topic callback.
 """
 
 from __future__ import annotations
@@ -33,28 +33,27 @@ if TYPE_CHECKING:
 
 Headers = dict[str, list[str]]
 
-_GRACE = 1.0  #: seconds for the callbacks of what is answered, when the answers to the rest took all the time
+_GRACE = 1.0  #: seconds to make the callbacks of received answers when waiting for answers used up the time-out
 
 
 class BridgePublisher:
     """``bridgeMamaPublisher_*``: create, set_user_callbacks, send, send_reply_to_inbox, send_from_inbox, destroy.
 
-    Methods that need a publisher that lives raise StatusError NULL_ARG after :meth:`destroy`, as OpenMAMA's bridges do
-    for a NULL one.
+    After :meth:`destroy`, methods raise StatusError NULL_ARG, as OpenMAMA's bridges do for a NULL publisher.
     """
 
     def __init__(self, transport: Transport, topic: str, headers: Headers | None, parent: object) -> None:
         self.topic = topic
         self._transport, self._loop = transport, transport.loop
         named = headers if transport.loop.bridge.capabilities.headers else None
-        # the same columns for every message: bridges know them again and need not look at them again
+        # the same column objects for every message: bridges check them once
         empty = MessageBatch.of([topic], [b""], [named] if named else None)
         self._topics, self._headers = empty.topics, empty.headers
         self._parent = parent
         self._callbacks: PublisherCallbacks | None = None
         self._closure: Any = None
         self._delivery = CallbackDelivery(None, self._loop.post)
-        self._unanswered = 0  # sends that this publisher waits for
+        self._unanswered = 0  # sends of this publisher without an outcome
         self._dead = False
         self._done = threading.Event()
         self._when_done: Callable[[], None] | None = None
@@ -71,10 +70,10 @@ class BridgePublisher:
         root: str | None,
         parent: object | None,
     ) -> BridgePublisher:
-        """``bridgeMamaPublisher_createByIndex``. Our transports are one connection: the index is 0.
+        """``bridgeMamaPublisher_createByIndex``. A transport has one connection: the index is 0.
 
-        :raises StatusError: NULL_ARG without a transport or a parent; BAD_SYMBOL for a topic that is no place to
-            publish to; INVALID_ARG for another index
+        :raises StatusError: NULL_ARG without a transport or a parent; BAD_SYMBOL for a topic that cannot be published
+            to; INVALID_ARG for another index
         """
         if transport is None or parent is None:
             raise StatusError(Status.NULL_ARG, "a publisher needs a transport and a parent")
@@ -96,7 +95,7 @@ class BridgePublisher:
         root: str | None,
         parent: object | None,
     ) -> BridgePublisher:
-        """``bridgeMamaPublisher_create``: :meth:`create_by_index` with the first index."""
+        """``bridgeMamaPublisher_create``: :meth:`create_by_index` with index 0."""
         return cls.create_by_index(transport, 0, symbol, source, root, parent)
 
     def _check_topic(self) -> None:
@@ -105,7 +104,7 @@ class BridgePublisher:
         except StatusError as error:
             if error.status is Status.BAD_SYMBOL:
                 raise
-            # anything else (no stream yet, nobody answers) may be another at the first send, which tells
+            # other errors (no stream yet, no answer) may be gone at the first send, which reports them
 
     def set_user_callbacks(self, queue: Queue | None, callbacks: PublisherCallbacks | None, closure: Any) -> None:
         """``bridgeMamaPublisher_setUserCallbacks`` (PE-44), right after create (PE-45).
@@ -118,11 +117,11 @@ class BridgePublisher:
     # --- sending ---------------------------------------------------------------------------------------------
 
     def send(self, payload: bytes | None) -> None:
-        """:raises StatusError: NULL_ARG without a payload; what the bridge says at once"""
+        """:raises StatusError: NULL_ARG without a payload; an immediate error of the bridge"""
         if payload is None:
             raise StatusError(Status.NULL_ARG, "there is no message to send")
         batch = self._batch(payload)
-        queue = self._delivery.queue if self._waits else None
+        queue = self._delivery.queue if self._has_callbacks else None
         if queue is not None:
             queue.reserve()
         try:
@@ -134,17 +133,17 @@ class BridgePublisher:
 
     def _send(self, batch: MessageBatch) -> None:
         self._raise_dead()
-        # with NULL callbacks nothing is kept, and nothing is made of the answer (PE-21)
-        waits = self._waits or self._topic_events
-        self._loop.send(batch, self.topic, self if waits else None)
-        self._unanswered += waits
+        # with NULL callbacks the answer is ignored (PE-21)
+        tracked = self._has_callbacks or self._topic_events
+        self._loop.send(batch, self.topic, self if tracked else None)
+        self._unanswered += tracked
 
     def _batch(self, payload: bytes) -> MessageBatch:
         return MessageBatch(self._topics, pa.array([payload], pa.binary()), self._headers)
 
     def send_from_inbox(self, inbox: Inbox | None, payload: bytes | None) -> None:
-        """Send a request; only the inbox's callbacks hear of what comes back (PE-27). One on the source discovery topic
-        is the request for the image (SD-50).
+        """Send a request; replies and errors go only to the inbox's callbacks (PE-27). A request to the source
+        discovery topic asks for the image (SD-50).
 
         :raises StatusError: NULL_ARG without inbox or payload; NOT_IMPLEMENTED if the bridge has no inboxes, or no
             source discovery
@@ -158,7 +157,7 @@ class BridgePublisher:
             inbox.request(self.topic, payload)
 
     def send_from_inbox_by_index(self, index: int, inbox: Inbox | None, payload: bytes | None) -> None:
-        """:meth:`send_from_inbox` over the connection of this number, which is 0."""
+        """:meth:`send_from_inbox` over the connection with this index, which must be 0."""
         if index != 0:
             raise StatusError(Status.INVALID_ARG, f"the transport has one connection, not a number {index}")
         self.send_from_inbox(inbox, payload)
@@ -176,7 +175,7 @@ class BridgePublisher:
         self.send_reply_to_inbox_handle(request.reply_to, payload)
 
     def send_reply_to_inbox_handle(self, handle: str | None, payload: bytes | None) -> None:
-        """:meth:`send_reply_to_inbox` to an address that was kept from a request."""
+        """:meth:`send_reply_to_inbox` to the ``reply_to`` of a request."""
         if not handle or payload is None:
             raise StatusError(Status.NULL_ARG, "a reply needs the handle of a request and a message")
         self._raise_dead()
@@ -185,11 +184,11 @@ class BridgePublisher:
     # --- answers, on the loop's thread -----------------------------------------------------------------------
 
     @property
-    def _waits(self) -> bool:
-        """Does a callback of the publisher want to know what becomes of a send?"""
+    def _has_callbacks(self) -> bool:
+        """Whether outcomes of sends are reported to a callback of the publisher."""
         cb = self._callbacks
-        mine = self._transport.events is EventStyle.PUBLISHER
-        return mine and cb is not None and (cb.on_error is not None or cb.on_success is not None)
+        own_events = self._transport.events is EventStyle.PUBLISHER
+        return own_events and cb is not None and (cb.on_error is not None or cb.on_success is not None)
 
     @property
     def _topic_events(self) -> bool:
@@ -201,7 +200,7 @@ class BridgePublisher:
             if isinstance(outcome, PublishError):
                 self._transport.report_topic_event(topic_event_for(status_of(outcome)), topic, text_of(outcome))
         else:
-            call = self._call_for(outcome)
+            call = self._callback_for(outcome)
             if call is not None:
                 self._delivery.add(call)
             elif self._delivery.queue is not None:
@@ -209,7 +208,7 @@ class BridgePublisher:
         self._unanswered -= 1
         self._check_done()
 
-    def _call_for(self, outcome: SendOutcome | PublishError | None) -> Callable[[], None] | None:
+    def _callback_for(self, outcome: SendOutcome | PublishError | None) -> Callable[[], None] | None:
         cb = self._callbacks
         if cb is None or outcome is None:
             return None
@@ -225,11 +224,11 @@ class BridgePublisher:
     # --- destroying ------------------------------------------------------------------------------------------
 
     def destroy(self, timeout: float) -> bool:
-        """Send nothing more and let the callbacks of what was sent come; none comes after this.
+        """Stop sending and make the callbacks of earlier sends; none is made after this.
 
-        Waits until everything is answered, at most ``timeout`` seconds, and not at all on the loop's own thread or
-        from within a callback of this publisher. True if the bridge is done with it, which is its onDestroy; otherwise
-        that comes later (:meth:`when_done`).
+        Waits until all sends are answered, at most ``timeout`` seconds, and not at all on the loop's thread or from
+        within a callback of this publisher. True if the bridge has released the publisher (its onDestroy); otherwise
+        :meth:`when_done` reports that later.
 
         :raises StatusError: NULL_ARG if it was destroyed before
         """
@@ -249,7 +248,7 @@ class BridgePublisher:
                 self._when_done()
 
     def when_done(self, call: Callable[[], None]) -> None:
-        """Call when the bridge is done with the publisher, or at once if it is already."""
+        """Call when the bridge has released the publisher, or at once if it already has."""
 
         def note() -> None:
             self._when_done = call
@@ -259,7 +258,7 @@ class BridgePublisher:
         self._loop.call_or_run_inline(note, 0.0)
 
     def tell(self, call: Callable[[], None]) -> None:
-        """Make a callback of the API layer on this thread. :meth:`destroy` has waited long enough for any other."""
+        """Make a lifecycle callback on this thread; after :meth:`destroy`, without waiting for a running callback."""
         self._delivery.now(call, 0.0 if self._dead else -1)
 
     @property
@@ -268,7 +267,7 @@ class BridgePublisher:
 
     @property
     def in_callback(self) -> bool:
-        """Does this thread make a callback of this publisher now?"""
+        """Whether the current thread is inside a callback of this publisher."""
         return self._delivery.in_callback
 
     def _raise_dead(self) -> None:

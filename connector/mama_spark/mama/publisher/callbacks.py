@@ -20,7 +20,7 @@ class PublisherCallbacks:
     :param on_error: ``(publisher, status, info, closure)``: a send failed after it returned (PE-32); ``info`` is the
         middleware's text, for logs
     :param on_destroy: ``(publisher, closure)``: the publisher is destroyed; on the thread that destroys it
-    :param on_success: ``(publisher, status, info, closure)``: a send was acknowledged; ``info`` is where it is stored
+    :param on_success: ``(publisher, status, info, closure)``: a send was acknowledged; ``info`` has stream and sequence
     """
 
     __slots__ = ("_frozen", "on_create", "on_destroy", "on_error", "on_success")
@@ -58,7 +58,7 @@ class PublisherCallbacks:
         return copy
 
     def close(self) -> None:
-        """``mamaPublisherCallbacks_deallocate``: nothing is to be done."""
+        """``mamaPublisherCallbacks_deallocate``: does nothing."""
 
     def __repr__(self) -> str:
         given = [name for name in self.__slots__[1:] if getattr(self, name) is not None]

@@ -1,7 +1,7 @@
 """Publishers that number their messages: ``mamaDQPublisher`` and its manager.
 
-Consumers see gaps by the number (MdSeqNum) together with the sender (MamaSenderId). What OpenMAMA does is kept, also
-where it surprises: the first update of a publisher whose number is 1 carries 2.
+Consumers detect gaps by the number (MdSeqNum) and the sender (MamaSenderId). The behaviour is OpenMAMA's, for example:
+the first update of a publisher whose number is 1 has number 2.
 """
 
 from __future__ import annotations
@@ -23,19 +23,18 @@ if TYPE_CHECKING:
     from ..queue import Queue
     from ..transport import Transport
 
-#: Messages that repeat what is known: stamped with the status, and with the number as it is.
+#: Messages that repeat data: stamped with the status and the current number.
 REPEATING = frozenset({MsgType.INITIAL, MsgType.BOOK_INITIAL, MsgType.RECAP, MsgType.BOOK_RECAP})
-#: Messages that are no data: they carry the number as it is, and no status.
+#: Messages without data: stamped with the current number, without a status.
 SILENT = frozenset({MsgType.REFRESH, MsgType.SYNC_REQUEST, MsgType.MISC, MsgType.NOT_PERMISSIONED, MsgType.NOT_FOUND})
 
 _MAX_NUMBER = 0xFFFF_FFFF
 
 
 class DQPublisher:
-    """A :class:`Publisher` that stamps what it sends, in the message itself: MdMsgStatus, MdSeqNum, MamaSenderId and,
-    if asked to, MamaSendTime.
+    """A :class:`Publisher` that sets MdMsgStatus, MdSeqNum, MamaSenderId and optionally MamaSendTime in each message.
 
-    :ivar publisher: what it sends with
+    :ivar publisher: the publisher that sends
     """
 
     def __init__(self) -> None:
@@ -63,16 +62,16 @@ class DQPublisher:
         callbacks: PublisherCallbacks | None,
         closure: Any = None,
     ) -> Self:
-        """As :meth:`Publisher.create_with_callbacks` (PE-37); the callbacks are given the publisher within."""
+        """As :meth:`Publisher.create_with_callbacks` (PE-37); the callbacks receive :attr:`publisher`."""
         made = cls()
         made.publisher = Publisher.create_with_callbacks(transport, queue, symbol, source, root, callbacks, closure)
         return made
 
-    # --- what is stamped -------------------------------------------------------------------------------------
+    # --- stamped values --------------------------------------------------------------------------------------
 
     @property
     def status(self) -> int:
-        """Of the data, at first OK; one of :class:`MsgStatus`."""
+        """Status of the data, a :class:`MsgStatus`; initially OK."""
         return self._status
 
     def set_status(self, status: MsgStatus) -> None:
@@ -80,11 +79,11 @@ class DQPublisher:
 
     @property
     def seq_num(self) -> int:
-        """The number of the last message that counted."""
+        """The number of the last counted message."""
         return self._number
 
     def set_seq_num(self, number: int) -> None:
-        """The next message that counts carries ``number + 1``; 0 switches numbering off.
+        """The next counted message gets ``number + 1``; 0 switches numbering off.
 
         :raises StatusError: INVALID_ARG if it is no U32
         """
@@ -94,7 +93,7 @@ class DQPublisher:
 
     @property
     def sender_id(self) -> int:
-        """Tells this publisher from others of the topic; at first a random one. Unsigned, 64 bits."""
+        """Identifies this publisher among those of the topic; initially random. Unsigned, 64 bits."""
         return self._sender
 
     def set_sender_id(self, sender: int) -> None:
@@ -104,27 +103,27 @@ class DQPublisher:
         self._sender = sender
 
     def enable_send_time(self, enable: bool) -> None:
-        """Stamp the time of each send."""
+        """Switch on or off that each message is stamped with the time of its send."""
         self._send_time = enable
 
     # --- sending ---------------------------------------------------------------------------------------------
 
     def send(self, msg: MamaMsg | None) -> None:
-        """Stamp and send; errors as :meth:`Publisher.send`. A message that was not sent has no number."""
+        """Stamp and send; errors as :meth:`Publisher.send`. A message that was not sent uses no number."""
         self._stamped(msg, self.publisher.send)
 
     def send_reply(self, request: Request | None, reply: MamaMsg | None) -> None:
-        """Stamp and answer; errors as :meth:`Publisher.send_reply_to_inbox`."""
+        """Stamp and reply; errors as :meth:`Publisher.send_reply_to_inbox`."""
         self._stamped(reply, lambda msg: self.publisher.send_reply_to_inbox(request, msg))
 
     def send_from_inbox(self, inbox: Inbox | None, msg: MamaMsg | None) -> None:
-        """Stamp and ask; errors as :meth:`Publisher.send_from_inbox`."""
+        """Stamp and send a request; errors as :meth:`Publisher.send_from_inbox`."""
         self._stamped(msg, lambda stamped: self.publisher.send_from_inbox(inbox, stamped))
 
     def _stamped(self, msg: MamaMsg | None, send: Callable[[MamaMsg], None]) -> None:
         if msg is None:
             raise StatusError(Status.NULL_ARG, "there is no message to send")
-        # on the transport's thread, where all sends pass in their order
+        # on the transport's thread, so that numbers have the order of sends
         self.publisher.transport.loop.call(lambda: self._do(msg, send))
 
     def _do(self, msg: MamaMsg, send: Callable[[MamaMsg], None]) -> None:
@@ -142,7 +141,7 @@ class DQPublisher:
             _put(msg, "MdMsgStatus", self._status)
         if self._number:
             if kind not in SILENT and kind not in REPEATING:
-                self._number = self._number % _MAX_NUMBER + 1  # never 0, which would switch numbering off
+                self._number = self._number % _MAX_NUMBER + 1  # wraps to 1: 0 would switch numbering off
             _put(msg, "MdSeqNum", self._number)
         _put(msg, "MamaSenderId", self._sender)
         if self._send_time:

@@ -1,7 +1,7 @@
 """``mamaDQPublisherManager``: the numbered publishers of one source, by symbol, and the requests of its subscribers.
 
-Requests are sent to ``_MD.<source>`` and say what they want in fields: the symbol (MdSubscSymbol), the type of the
-message (MdSubscMsgType) and that of the subscription (MdSubscriptionType).
+Requests are sent to ``_MD.<source>``. Their fields are the symbol (MdSubscSymbol), the type of the message
+(MdSubscMsgType) and the type of the subscription (MdSubscriptionType).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("mama_spark")
 
 SUBSCRIPTION_ROOT = "_MD"
-ISSUE_SYMBOL = ("wIssueSymbol", 305)  #: field by which a message says what topic it is of
+ISSUE_SYMBOL = ("wIssueSymbol", 305)  #: field with the symbol of the message's topic
 
 
 @dataclass(eq=False)
 class PublishTopic:
     """``mamaPublishTopic``: one topic of a manager.
 
-    :ivar cache: whatever the application keeps with it
+    :ivar cache: any object of the application
     """
 
     symbol: str
@@ -46,16 +46,16 @@ OnRequest = Callable[["DQPublisherManager", PublishTopic, int, int, Request], No
 
 @dataclass(frozen=True)
 class DQPublisherManagerCallbacks:
-    """What a manager tells; any may be None. ``kind`` and ``message`` are the numbers of the subscription's type and of
-    the request's (:class:`SubscriptionMsgType`).
+    """The callbacks of a manager; any may be None. ``kind`` is the number of the subscription's type, ``message`` that
+    of the request's (:class:`SubscriptionMsgType`).
 
-    :ivar on_create: ``(manager)``: it takes requests
+    :ivar on_create: ``(manager)``: it receives requests
     :ivar on_new_request: ``(manager, symbol, kind, message, request)``: for a topic that was not added
-    :ivar on_request: ``(manager, topic, kind, message, request)``: for one that was
-    :ivar on_refresh: ``(manager, topic, kind, message, request)``: somebody still listens
+    :ivar on_request: ``(manager, topic, kind, message, request)``: for a topic that was added
+    :ivar on_refresh: ``(manager, topic, kind, message, request)``: a subscriber still listens
     :ivar on_error: ``(manager, status, info, request)``: a request without a symbol
-    :ivar on_msg: ``(manager, topic, request)``: a message for a topic that is no request of a subscriber; the topic is
-        None if it is none of ours
+    :ivar on_msg: ``(manager, topic, request)``: a message that is no request of a subscriber; the topic is None if it
+        was not added
     """
 
     on_create: Callable[[DQPublisherManager], None] | None = None
@@ -69,7 +69,7 @@ class DQPublisherManagerCallbacks:
 class DQPublisherManager:
     """Made by :meth:`create`; usable from any thread.
 
-    :ivar closure: whatever was given to :meth:`create`
+    :ivar closure: the argument of :meth:`create`
     """
 
     def __init__(self, transport: Transport, callbacks: DQPublisherManagerCallbacks, source: str, root: str | None,
@@ -90,11 +90,11 @@ class DQPublisherManager:
         root: str | None = None,
         closure: Any = None,
     ) -> Self:
-        """Take the requests for ``source``.
+        """Receive the requests for ``source``.
 
-        :param queue: on which the callbacks come; None = on the transport's thread
+        :param queue: for the callbacks; None = callbacks run on the transport's thread
         :param root: of the topics that are published to
-        :raises StatusError: INVALID_ARG without a transport; NOT_IMPLEMENTED if its bridge takes no requests
+        :raises StatusError: INVALID_ARG without a transport; NOT_IMPLEMENTED if its bridge has no requests
         """
         if transport is None:
             raise StatusError(Status.INVALID_ARG, "a manager needs a transport")
@@ -106,7 +106,7 @@ class DQPublisherManager:
         return made
 
     def add_topic(self, symbol: str, cache: Any = None) -> PublishTopic:
-        """``mamaDQPublisherManager_addTopic``: a numbered publisher for a symbol; the one there is if it was added.
+        """``mamaDQPublisherManager_addTopic``: the publisher of a symbol; the existing one if it was added before.
 
         :raises StatusError: as :meth:`DQPublisher.create`
         """
@@ -132,7 +132,7 @@ class DQPublisherManager:
         known.publisher.destroy()
 
     def send(self, symbol: str, msg: MamaMsg) -> None:
-        """Send to a topic, the symbol in the message (wIssueSymbol).
+        """Send to a topic, with the symbol in the message (wIssueSymbol).
 
         :raises StatusError: NOT_FOUND; as :meth:`DQPublisher.send`
         """
@@ -143,7 +143,7 @@ class DQPublisherManager:
         known.publisher.send(msg)
 
     def destroy(self) -> None:
-        """Take no more requests and destroy the publishers. May be repeated."""
+        """Stop receiving requests and destroy the publishers. May be repeated."""
         if self._listener is not None:
             self._listener.destroy()
         with self._lock:

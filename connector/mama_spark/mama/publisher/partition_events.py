@@ -1,8 +1,8 @@
 """Events of a publisher while it publishes a partition of a DataFrame. Pure: values in, events out.
 
-Events are bounded, whatever the rows are: a topic has one PUBLISH_CREATE and one PUBLISH_DESTROY, and
-beyond :data:`MAX_TOPICS` topics one event says how many more there were. Failed messages and lost connections have
-events for the first :data:`MAX_ERRORS` of each kind, and are then counted. No loop here is over rows that went well.
+The number of events is bounded: a topic has one PUBLISH_CREATE and one PUBLISH_DESTROY; topics beyond
+:data:`MAX_TOPICS` are counted in one event. Failed messages and lost connections have events for the first
+:data:`MAX_ERRORS` of each kind, and are then counted. Loops are over failed rows and topics only.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from ..states import (
 MAX_TOPICS = 1_000
 MAX_ERRORS = 20
 
-#: Headers that carry the parts of a topic, which are never read back out of it.
+#: Headers with the parts of a topic, which cannot be split back into them.
 PART_HEADERS = {"Mama-Root": "root", "Mama-Source": "source", "Mama-Symbol": "symbol"}
 
 
 class PartitionEvents:
-    """The life of one publisher. Calls, in this order: :meth:`create`, :meth:`live`, then :meth:`messages` and
-    :meth:`trouble` as they happen, :meth:`destroy`, :meth:`destroyed`; each returns the events that it causes. Times
-    are microseconds since the epoch.
+    """The lifecycle of one publisher. Order of calls: :meth:`create`, :meth:`live`, any number of :meth:`messages` and
+    :meth:`trouble`, :meth:`destroy`, :meth:`destroyed`; each returns the events that it causes. Times are microseconds
+    since the epoch.
 
-    :param which: ``topic``: of topics and of the publisher; ``publisher``: failed messages are reported as its errors,
-        and nothing of topics; ``off``: nothing
-    :param publisher: which one it is, in all events
+    :param which: ``topic``: events of topics and of the publisher; ``publisher``: events of the publisher only, failed
+        messages included; ``off``: none
+    :param publisher: identity of the publisher in all events
     """
 
     def __init__(
@@ -66,26 +66,26 @@ class PartitionEvents:
 
     @property
     def ended(self) -> bool:
-        """The publisher is being destroyed, or was."""
+        """Whether :meth:`destroy` was called."""
         return self.state > PublisherState.LIVE
 
-    # --- the life of the publisher (PE-48..PE-54) ------------------------------------------------------------
+    # --- lifecycle of the publisher (PE-48..PE-54) -----------------------------------------------------------
 
     def create(self, at: int) -> list[EventRecord]:
-        """The bridge is about to be opened."""
+        """To be called before the bridge is opened."""
         return self._publisher_event(CREATE, at)
 
     def live(self, at: int) -> list[EventRecord]:
-        """The bridge is open: messages follow."""
+        """To be called when the bridge is open."""
         self.state = step(self.state, PublisherStep.CREATED)
         return self._publisher_event(LIVE, at)
 
     def destroy(self, at: int) -> list[EventRecord]:
-        """No message follows; failures without an event of their own are reported as numbers."""
+        """To be called after the last message; reports the number of failures that had no event."""
         counts = [event for kind, n in self._unreported.items() for event in self._how_many_more(kind, n, at)]
         self._unreported.clear()
         if self.state is not PublisherState.LIVE:
-            return counts  # it never lived: nothing is destroyed
+            return counts  # it was never live, so that there is nothing to destroy
         events = [
             self._topic_event(TransportTopicEvent.PUBLISH_DESTROY, at, topic, parts)
             for topic, parts in self._known.items()
@@ -98,14 +98,14 @@ class PartitionEvents:
         return [*counts, *events, *self._publisher_event(DESTROY, at)]
 
     def destroyed(self, at: int) -> list[EventRecord]:
-        """The bridge gave everything back."""
+        """To be called when the bridge is closed."""
         if self.state is not PublisherState.DESTROYING:
             return []
         self.state = step(step(self.state, PublisherStep.BRIDGE_DESTROYED), PublisherStep.FREED)
         return self._publisher_event(DESTROY, at)
 
     def trouble(self, at: int, error: MamaError | None, info: str) -> list[EventRecord]:
-        """Something beyond a single message failed: the connection, the log in, the whole publisher."""
+        """Report a failure of the connection, the login or the whole publisher."""
         status, code = _status_and_code(error)
         kind = (PUBLISHER, ERROR, status, code)
         if not self._may_report(kind):
@@ -113,7 +113,7 @@ class PartitionEvents:
         return self._publisher_event(ERROR, at, status=status, code=code, info=info)
 
     def knows(self, topics: pa.DictionaryArray) -> bool:
-        """:meth:`messages` has nothing to tell of messages of these topics if none of them failed."""
+        """Whether :meth:`messages` returns no event for messages of these topics as long as none failed."""
         return not self._topics or (self._last is not None and topics.dictionary.equals(self._last))
 
     # --- messages --------------------------------------------------------------------------------------------
@@ -121,10 +121,11 @@ class PartitionEvents:
     def messages(
         self, batch: MessageBatch, sent: Int64s, failed: Int64s, errors: Mapping[int, PublishError], at: int
     ) -> list[EventRecord]:
-        """Messages that have their outcome.
+        """Report settled messages.
 
-        :param sent: time of the first send of each message, negative if there was none
-        :param failed: rows that failed for good, ascending; ``errors``: why (of other rows, too)
+        :param sent: time of the first send of each message, negative if it was not sent
+        :param failed: rows that failed for good, ascending
+        :param errors: error by row; may have other rows as well
         """
         if self._silent:
             return []
@@ -163,7 +164,7 @@ class PartitionEvents:
     def _failures(
         self, batch: MessageBatch, failed: Int64s, errors: Mapping[int, PublishError], at: int
     ) -> list[EventRecord]:
-        """The loop is over failed rows, which cost a row of the flight log each."""
+        """Events of failed rows. A loop is fine here: each failed row is a row of the flight log as well."""
         events = []
         for row in failed.tolist():
             error = errors[row]
@@ -217,7 +218,7 @@ def _first_rows(batch: MessageBatch, sent: Int64s) -> Int64s:
     """For each topic code the first row that was sent, -1 if none was."""
     rows = np.flatnonzero(sent >= 0)[::-1]
     first = np.full(len(batch.topics.dictionary), -1, np.int64)
-    first[np.asarray(batch.topics.indices)[rows]] = rows  # of several values for one place the last stays: the lowest
+    first[np.asarray(batch.topics.indices)[rows]] = rows  # the last assignment wins: the lowest row
     return first
 
 
@@ -244,7 +245,7 @@ def _status_and_code(error: MamaError | None) -> tuple[str, int | None]:
 
 
 class _Distinct:
-    """How many different texts there were, to about 2 % up to ten million, in a megabyte (linear counting)."""
+    """Estimates the number of distinct texts: error about 2 % up to ten million, in a megabyte (linear counting)."""
 
     _BITS = 1 << 20
 

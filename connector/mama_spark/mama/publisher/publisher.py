@@ -1,7 +1,7 @@
 """Publishers with callbacks for their lifecycle and for each send: ``mamaPublisher`` of the specification.
 
-The life of a publisher is the table of :mod:`mama_spark.mama.states`; its callbacks come in this order: ``on_create``
-once, before create returns; any number of ``on_error`` and ``on_success``; ``on_destroy`` once, and none after it.
+:mod:`mama_spark.mama.states` has the states. The order of callbacks is: ``on_create`` once, before create returns; any
+number of ``on_error`` and ``on_success``; ``on_destroy`` once, and none after it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Publisher:
         self.symbol, self.source, self.root = symbol, source, root
         self.transport = transport
         self._state = PublisherState.CREATING
-        self._lock = threading.Lock()  # guards the steps
+        self._lock = threading.Lock()  # guards the state transitions
         self._destroyed = threading.Event()  # on_destroy has returned
         self._queue: Queue | None = None
         self._callbacks: PublisherCallbacks | None = None
@@ -54,7 +54,7 @@ class Publisher:
         source: str | None = None,
         root: str | None = None,
     ) -> Self:
-        """A publisher that is not told anything, as before the specification (PE-19, PE-20).
+        """A publisher without callbacks, as before the specification (PE-19, PE-20).
 
         :raises StatusError: as :meth:`create_with_callbacks`
         """
@@ -73,10 +73,10 @@ class Publisher:
     ) -> Self:
         """``mamaPublisher_createWithCallbacks`` (PE-10). ``on_create`` has returned when this returns.
 
-        :param queue: on which ``on_error`` and ``on_success`` come; None = on the transport's thread
+        :param queue: for ``on_error`` and ``on_success``; None = they run on the transport's thread
         :param callbacks: copied: later changes have no effect
-        :param closure: handed to every callback
-        :raises StatusError: INVALID_ARG without a transport; BAD_SYMBOL for a topic that is no place to publish to;
+        :param closure: passed to every callback
+        :raises StatusError: INVALID_ARG without a transport; BAD_SYMBOL for a topic that cannot be published to;
             QUEUE_END for a destroyed queue. No callback is called then
         """
         if transport is None:
@@ -97,13 +97,13 @@ class Publisher:
                 queue.close()
             raise
         if made._callbacks is not None and (call := made._callbacks.on_create) is not None:
-            # the transport may be destroyed by another thread at any time: never after on_destroy
+            # another thread may destroy the transport at any time: no on_create after on_destroy
             made._bridge.tell(lambda: call(made, closure) if made._state is PublisherState.LIVE else None)
         if transport.events is EventStyle.TRANSPORT:
             transport.report_topic_event(TransportTopicEvent.PUBLISH_CREATE, made.topic, "")
         return made
 
-    # --- what it is ------------------------------------------------------------------------------------------
+    # --- properties ------------------------------------------------------------------------------------------
 
     @property
     def topic(self) -> str:
@@ -118,12 +118,12 @@ class Publisher:
     string_for_state = staticmethod(string_for_state)
 
     def get_user_callbacks(self) -> PublisherCallbacks | None:
-        """``mamaPublisher_getUserCallbacks``: a copy (PE-25); None if it was created without any."""
+        """``mamaPublisher_getUserCallbacks``: a copy (PE-25); None if created without callbacks."""
         return None if self._callbacks is None else self._callbacks.frozen()
 
     @property
     def callback_errors(self) -> int:
-        """Exceptions that callbacks raised; each was logged."""
+        """Number of callbacks that raised; each exception was logged."""
         return self._bridge.callback_errors
 
     def __repr__(self) -> str:
@@ -132,19 +132,19 @@ class Publisher:
     # --- sending ---------------------------------------------------------------------------------------------
 
     def send(self, msg: MamaMsg | bytes | None) -> None:
-        """Send a message, or bytes as they are. What becomes of it later, the callbacks tell (PE-29, PE-32).
+        """Send a message, or an encoded one as bytes. The callbacks report the outcome (PE-29, PE-32).
 
-        :raises StatusError: it failed at once, and no callback will come (PE-31): NULL_ARG without a message, or after
-            destroy; BAD_SYMBOL for a topic that is no place to publish to; QUEUE_FULL if its callback would find no
-            place; TIMEOUT if the transport took nothing in time; PLATFORM with the middleware's text
+        :raises StatusError: it failed at once, and no callback will be made (PE-31): NULL_ARG without a message, or
+            after destroy; BAD_SYMBOL for a topic that cannot be published to; QUEUE_FULL if the queue has no place for
+            its callback; TIMEOUT if the transport did not accept it in time; PLATFORM with the middleware's text
         """
         self._raise_dead()
         self._bridge.send(_payload(msg))
 
     def send_from_inbox(self, inbox: Inbox | None, msg: MamaMsg | bytes | None) -> None:
-        """Send a request; what comes back comes to the inbox, and never to callbacks of the publisher (PE-27).
+        """Send a request; replies and errors go to the inbox, never to callbacks of the publisher (PE-27).
 
-        On the source discovery topic the answer is the image of the sources, a message each (SD-15, SD-50).
+        On the source discovery topic the replies are the image, one message per source (SD-15, SD-50).
 
         :raises StatusError: as :meth:`send`; NOT_IMPLEMENTED if the bridge has no inboxes or no source discovery
         """
@@ -162,7 +162,7 @@ class Publisher:
         self._bridge.send_reply_to_inbox(request, _payload(reply))
 
     def send_reply_to_inbox_handle(self, handle: str | None, reply: MamaMsg | bytes | None) -> None:
-        """:meth:`send_reply_to_inbox` to an address that was kept: the ``reply_to`` of a request (PE-28).
+        """:meth:`send_reply_to_inbox` to the ``reply_to`` of a request (PE-28).
 
         :raises StatusError: as :meth:`send`; NULL_ARG without a handle
         """
@@ -176,11 +176,12 @@ class Publisher:
     # --- destroying ------------------------------------------------------------------------------------------
 
     def destroy(self) -> None:
-        """Destroy it, once everything that was sent is answered, or after the transport's ``destroy_timeout``.
+        """Destroy the publisher when all sends are answered, or after the transport's ``destroy_timeout``.
 
-        ``on_destroy`` has returned when this returns; the state in it is DESTROYING. From within a callback of this
-        publisher, or on the transport's thread, it does not wait, and answers that are still due are not told.
-        Where the bridge is not done in time the state is DESTROYING_WAIT_BRIDGE until it is. May be repeated.
+        ``on_destroy`` has returned when this returns; the state during it is DESTROYING. From within a callback of this
+        publisher, or on the transport's thread, it does not wait, and outstanding answers are not reported. If the
+        bridge does not release the publisher in time, the state is DESTROYING_WAIT_BRIDGE until it does. May be
+        repeated.
         """
         with self._lock:
             if self._state is not PublisherState.LIVE:
@@ -204,13 +205,13 @@ class Publisher:
         self.transport.publisher_destroyed(self)
 
     def wait_destroyed(self, timeout: float) -> None:
-        """Wait until :meth:`destroy`, called by another thread, has returned there; not within a callback of this
-        publisher, which it would wait for."""
+        """Wait until :meth:`destroy` on another thread has returned. Returns at once within a callback of this
+        publisher, because destroying waits for that callback."""
         if not self._bridge.in_callback:
             self._destroyed.wait(timeout)
 
     def destroy_ex(self) -> None:
-        """``mamaPublisher_destroyEx``: :meth:`destroy` on the queue's thread, returning at once; without a queue, here.
+        """``mamaPublisher_destroyEx``: queue :meth:`destroy` and return at once; without a queue, call it here.
 
         :raises StatusError: QUEUE_FULL
         """

@@ -31,14 +31,14 @@ ERROR = EventRecord("topic", TransportTopicEvent.PUBLISH_ERROR, 1_700_000_000_12
 
 @pytest.mark.spec("PE-17")
 @given(RECORDS)
-def test_any_event_comes_back_as_it_went(record: EventRecord) -> None:
+def test_any_event_round_trips(record: EventRecord) -> None:
     assert decode_event(decode(encode(encode_event(record)))) == record
 
 
 @pytest.mark.spec("PE-15", "PE-17", "PE-35")
 @pytest.mark.parametrize("event", TransportTopicEvent)
 @pytest.mark.parametrize("state", PublisherState)
-def test_events_statuses_and_states_travel_as_names(event: TransportTopicEvent, state: PublisherState) -> None:
+def test_events_statuses_and_states_are_encoded_as_names(event: TransportTopicEvent, state: PublisherState) -> None:
     record = replace(ERROR, event=event, status=Status.NOT_ENTITLED.name, state=string_for_state(state))
     msg = encode_event(record)
     assert msg.get("EventName", 10102) == event.name
@@ -55,13 +55,13 @@ def test_the_documented_fields_are_those_that_are_written() -> None:
 
 
 @pytest.mark.spec("PE-15")
-def test_what_a_middleware_says_gets_through_whatever_it_is() -> None:
+def test_any_text_of_a_middleware_can_be_encoded() -> None:
     record = replace(ERROR, info="denied\0 \ud800 é")
     assert decode_event(decode(encode(encode_event(record)))).info == "denied\ufffd ? é"
 
 
 @pytest.mark.parametrize("change", [{"kind": "flight"}, {"event": ""}, {"event": "4"}])
-def test_what_is_no_event_is_not_written_and_not_read(change: dict[str, Any]) -> None:
+def test_invalid_events_are_neither_encoded_nor_decoded(change: dict[str, Any]) -> None:
     with pytest.raises(BadSourceRecord):
         encode_event(replace(ERROR, **change))
     msg = encode_event(ERROR)

@@ -49,8 +49,8 @@ def test_update_replaces_in_place_or_appends() -> None:
     assert len(msg) == 6
 
 
-def test_a_narrow_value_brings_its_own_type() -> None:
-    """The C library keeps the wide type with the short data, and every reader misreads what follows."""
+def test_update_replaces_the_type_with_the_value() -> None:
+    """The C library keeps the wide type with the short data, so that decoders misread the following fields."""
     msg = MamaMsg()
     msg.add_i32("a", 1, 70000)
     msg.add_string("s", 2, "x")
@@ -77,7 +77,7 @@ def test_a_narrow_value_brings_its_own_type() -> None:
         (T.VECTOR_MSG, [1], "WRONG_FIELD_TYPE"), (T.UNKNOWN, b"", "WRONG_FIELD_TYPE"), (77, b"", "WRONG_FIELD_TYPE"),
     ],
 )  # fmt: skip
-def test_a_value_that_cannot_travel_is_refused_when_it_is_added(field_type: Any, value: Any, status: str) -> None:
+def test_a_value_that_cannot_be_encoded_is_refused_when_it_is_added(field_type: Any, value: Any, status: str) -> None:
     msg = MamaMsg()
     with pytest.raises(StatusError) as e:
         msg.add(field_type, "a", 1, value)
@@ -94,7 +94,7 @@ def test_a_field_needs_a_name_or_a_fid_of_16_bits(name: str, fid: Any) -> None:
     assert e.value.status is Status.INVALID_ARG
 
 
-def test_numbers_of_numpy_become_pythons_own() -> None:
+def test_numpy_numbers_become_python_numbers() -> None:
     msg = MamaMsg()
     msg.add(T.U64, "a", 1, np.uint64(2**63 + 5))
     msg.add(T.F64, "b", 2, np.float32(1.5))
@@ -104,14 +104,14 @@ def test_numbers_of_numpy_become_pythons_own() -> None:
     assert decode(encode(msg)) == msg
 
 
-def test_f32_holds_what_will_be_read() -> None:
+def test_f32_values_are_rounded_when_they_are_added() -> None:
     msg = MamaMsg()
     msg.add_f32("a", 1, 0.1)
     assert msg.get("a") != 0.1
     assert decode(encode(msg)) == msg
 
 
-def test_messages_within_messages_are_copied() -> None:
+def test_nested_messages_are_copied() -> None:
     inner, outer = MamaMsg(), MamaMsg()
     inner.add_u8("a", 1, 1)
     outer.add_msg("m", 2, inner)
@@ -124,7 +124,7 @@ def test_messages_within_messages_are_copied() -> None:
     assert copy != outer
 
 
-def test_no_message_can_hold_itself() -> None:
+def test_a_message_cannot_contain_itself() -> None:
     msg = MamaMsg()
     for _ in range(MAX_DEPTH - 1):
         msg.add_msg("self", 1, msg)
@@ -134,7 +134,7 @@ def test_no_message_can_hold_itself() -> None:
         msg.add_msg("self", 1, msg)
 
 
-def test_a_message_built_too_deep_behind_its_back_is_not_written() -> None:
+def test_a_message_nested_too_deep_is_not_encoded() -> None:
     msg = inner = MamaMsg()
     for _ in range(MAX_DEPTH):
         inner.add_msg("m", 1, MamaMsg())
@@ -143,7 +143,7 @@ def test_a_message_built_too_deep_behind_its_back_is_not_written() -> None:
         encode(msg)
 
 
-def test_a_message_shows_itself() -> None:
+def test_repr_of_a_message() -> None:
     assert repr(MamaMsg()) == "<MamaMsg empty>"
     assert repr(sample()).startswith("<MamaMsg MdMsgType[1] I32 0, SourceName[10001] STRING 'S', ")
     assert len(repr(MamaMsg([Field("a", 1, T.STRING, "x" * 10_000)]))) < 100

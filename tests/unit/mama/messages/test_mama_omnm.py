@@ -1,4 +1,4 @@
-"""The wire form of messages over all their types, and over bytes of any kind."""
+"""The wire form of messages: round trips over all field types, and decoding of arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_every_type_but_unknown_is_covered() -> None:
 
 
 @pytest.mark.parametrize("field_type", VALUES)
-def test_each_type_comes_back_as_it_went(field_type: FieldType) -> None:
+def test_each_type_round_trips(field_type: FieldType) -> None:
     @examples(40)
     @given(IDS, VALUES[field_type])
     def check(identity: tuple[str, int], value: Any) -> None:
@@ -93,7 +93,7 @@ def test_each_type_comes_back_as_it_went(field_type: FieldType) -> None:
 
 @examples(150)
 @given(MESSAGES)
-def test_any_message_comes_back_as_it_went(msg: MamaMsg) -> None:
+def test_any_message_round_trips(msg: MamaMsg) -> None:
     data = encode(msg)
     assert decode(data) == decode(memoryview(data)) == decode(bytearray(data)) == msg
     assert encode(decode(data)) == data
@@ -101,7 +101,7 @@ def test_any_message_comes_back_as_it_went(msg: MamaMsg) -> None:
 
 @examples(150)
 @given(MESSAGES, st.data())
-def test_a_cut_message_is_refused_or_has_fewer_fields(msg: MamaMsg, data: st.DataObject) -> None:
+def test_a_truncated_message_is_refused_or_has_fewer_fields(msg: MamaMsg, data: st.DataObject) -> None:
     whole = encode(msg)
     cut = data.draw(st.integers(0, len(whole) - 1))
     try:
@@ -152,18 +152,18 @@ def test_an_announced_length_allocates_nothing(field_type: FieldType) -> None:
 @pytest.mark.parametrize(
     "inner",
     [
-        b"O\1\2",  # its header goes on
-        b"O\1\0\x12\1\0a",  # its name goes on
-        b"O\1\0\x12\1\0a\0\1\0",  # its number goes on
-        b"O\1\0\x08\1\0a\0te",  # its text goes on
-        b"O\1\0\x07\1\0a\0\4\0\0\0te",  # its length says more
+        b"O\1\2",  # truncated header
+        b"O\1\0\x12\1\0a",  # truncated name
+        b"O\1\0\x12\1\0a\0\1\0",  # truncated number
+        b"O\1\0\x08\1\0a\0te",  # truncated text
+        b"O\1\0\x07\1\0a\0\4\0\0\0te",  # announces more bytes than follow
         b"O\1\0\x07\1\0a\0\4\0",
         b"O\1\0\x0a\1\0a\0",
         b"O\1\0\x1a\1\0a\0" + bytes(39),
     ],
 )
-def test_a_message_within_ends_where_it_ends(inner: bytes) -> None:
-    """What follows it in the outer message is no part of it."""
+def test_a_nested_message_ends_at_its_length(inner: bytes) -> None:
+    """Bytes after it in the outer message are not part of it."""
     rest = b"\x08\2\0b\0text\0" + b"\x1a\3\0c\0" + bytes(40)
     assert decode(b"O\1\0" + rest).get("b") == "text"
     msg = struct.pack("<I", len(inner)) + inner
@@ -178,7 +178,7 @@ WIDTHS = {"16": 2, "32": 4, "64": 8}
 
 @pytest.mark.parametrize("scalar", [t for t in SCALARS if t not in (T.BOOL, T.CHAR, T.I8, T.U8)])
 def test_a_vector_holds_whole_elements(scalar: FieldType) -> None:
-    """Otherwise the last one would reach into the next field."""
+    """Otherwise its last element would extend into the next field."""
     width = {T.TIME: 40, T.PRICE: 24}.get(scalar) or WIDTHS[scalar.name[1:]]
     head = encode(built([(("v", 1), (T[f"VECTOR_{scalar.name}"], []))]))[:-4]
     after = encode(built([(("b", 2), (T.STRING, "text"))]))[3:]
@@ -208,8 +208,8 @@ def test_depth_is_bounded(field_type: FieldType) -> None:
             decode(nested(levels))
 
 
-def test_a_shortened_vector_of_strings_keeps_what_is_left() -> None:
-    """The C library leaves the old length and NULs behind; a vector of nothing but these is empty."""
+def test_a_shortened_vector_of_strings_keeps_the_remaining_strings() -> None:
+    """The C library leaves the old length and NULs; a vector of only NULs is empty."""
     head = b"O\x01\x00\x2e\x01\x00\x00"
     assert decode(head + b"\x05\0\0\0a\0\0\0\0").get(fid=1) == ("a",)
     assert decode(head + b"\x03\0\0\0\0\0\0").get(fid=1) == ()
@@ -217,7 +217,7 @@ def test_a_shortened_vector_of_strings_keeps_what_is_left() -> None:
 
 
 def test_elements_of_a_vector_of_messages_have_lengths_of_their_own() -> None:
-    """The C library reads the first one's length for all: what we read does not depend on it."""
+    """The C library uses the first element's length for all; our decoder does not."""
     small, large = MamaMsg(), MamaMsg()
     large.add_string("text", 1, "longer than the other")
     msg = MamaMsg()

@@ -1,4 +1,4 @@
-"""Source records: one message a source, its fields configurable, decoded by fid and name."""
+"""Source records: one message per source, its fields configurable, decoded by fid and name."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_full_record_is_written_and_read_byte_by_byte() -> None:
 
 
 @pytest.mark.spec("SD-05")
-def test_a_record_may_be_a_name_and_nothing_else() -> None:
+def test_a_record_may_consist_of_a_name() -> None:
     data = BYTES["omnm_source_record_name_only"]
     assert encode(encode_source(SourceRecord("PY_SRC"))) == data
     record = decode_source(decode(data)).record
@@ -68,7 +68,7 @@ def test_a_record_may_be_a_name_and_nothing_else() -> None:
 
 
 @pytest.mark.spec("SD-07")
-def test_each_capability_is_one_string_field_and_comes_back() -> None:
+def test_each_capability_is_one_string_field_and_round_trips() -> None:
     record = SourceRecord("S", capabilities={"Region": "EU", "Publishers": "4"})
     assert [(f.name, f.fid, f.type.name) for f in encode_source(record)][1:] == [
         ("Region", 0, "STRING"), ("Publishers", 0, "STRING"),
@@ -78,13 +78,13 @@ def test_each_capability_is_one_string_field_and_comes_back() -> None:
 
 @pytest.mark.spec("SD-05-SD-12")
 @given(RECORDS)
-def test_any_record_comes_back_as_it_went(record: SourceRecord) -> None:
+def test_any_record_round_trips(record: SourceRecord) -> None:
     """Values that no enumeration knows stay as they are"""
     assert decode_source(decode(encode(encode_source(record)))) == (record, ())
 
 
 @pytest.mark.spec("SD-07")
-def test_what_is_not_known_is_kept_as_text() -> None:
+def test_unknown_fields_are_kept_as_text() -> None:
     record, collisions = decode_source(
         message(
             ("SourceName", 10001, FieldType.STRING, "S"),
@@ -122,7 +122,7 @@ def test_a_name_of_ours_with_another_fid_is_a_collision_and_kept() -> None:
     assert again == (record, ())
 
 
-def test_repeated_fields_are_told_and_the_first_one_counts() -> None:
+def test_repeated_fields_are_reported_and_the_first_one_counts() -> None:
     name = ("SourceName", 10001, FieldType.STRING)
     record, collisions = decode_source(
         message((*name, "S"), (*name, "T"), ("x", 0, FieldType.STRING, "1"), ("x", 0, FieldType.STRING, "2"))
@@ -158,14 +158,14 @@ def test_an_id_of_any_integer_width_is_taken() -> None:
         ([("SourceID", 10002, FieldType.I32, -7)], "must be U64, got I32 '-7'"),
     ],
 )
-def test_what_is_no_record_is_refused_with_the_reason(fields: list[Any], why: str) -> None:
+def test_an_invalid_record_is_refused_with_the_reason(fields: list[Any], why: str) -> None:
     with pytest.raises(BadSourceRecord, match=why) as e:
         decode_source(message(*fields))
     assert isinstance(e.value, MamaError)
     assert not e.value.retryable
 
 
-def test_what_no_message_can_say_is_not_written() -> None:
+def test_values_that_no_message_can_hold_are_not_encoded() -> None:
     with pytest.raises(BadSourceRecord, match="needs a name"):
         encode_source(SourceRecord(""))
     with pytest.raises(BadSourceRecord, match="'SourceState' is named like"):
@@ -244,7 +244,7 @@ def test_a_field_needs_a_name(name: str) -> None:
         SourceFields(source=FieldId(name, 10001))
 
 
-def test_fields_and_records_travel_between_processes() -> None:
+def test_fields_and_records_can_be_pickled() -> None:
     fields = SourceFields(source=FieldId("N", 1))
     again = pickle.loads(pickle.dumps(fields))
     assert again == fields

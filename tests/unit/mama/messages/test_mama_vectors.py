@@ -1,4 +1,4 @@
-"""The codecs of the room against recorded bytes: every good entry, every cut of it, every bad one."""
+"""The MAMA codecs against recorded bytes: every valid entry, every truncation of it, every invalid entry."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def kind(*names: str, **having: str) -> list[Any]:
 
 
 def value_of(field_type: FieldType, value: Any) -> Any:
-    """A value of the vectors as a caller would give it."""
+    """A value of the vectors in the form that callers pass."""
     if field_type is FieldType.MSG:
         return message_of(value)
     if isinstance(value, list):
@@ -53,7 +53,7 @@ def message_of(fields: list[dict[str, Any]]) -> MamaMsg:
 
 
 @pytest.mark.parametrize("v", kind("payload"))
-def test_a_payload_is_read_and_written(v: dict[str, Any]) -> None:
+def test_a_payload_is_decoded_and_encoded(v: dict[str, Any]) -> None:
     data = bytes.fromhex(v["hex"])
     msg = omnm.decode(data)
     assert msg.as_dict()["fields"] == v["decoded"]["fields"]
@@ -63,7 +63,7 @@ def test_a_payload_is_read_and_written(v: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("v", kind("payload"))
-def test_every_cut_of_a_payload_is_refused_or_has_fewer_fields(v: dict[str, Any]) -> None:
+def test_a_truncated_payload_is_refused_or_has_fewer_fields(v: dict[str, Any]) -> None:
     data = bytes.fromhex(v["hex"])
     whole = omnm.decode(data).as_dict()["fields"]
     for n in range(len(data)):
@@ -143,7 +143,7 @@ def test_a_capture_file_holds_many_records_and_symbols_with_colons() -> None:
 
 
 @pytest.mark.parametrize("header", [b"S:t:A:x", b"S:t:A", b"S:t::", b"S\xff:t:A:1"])
-def test_a_header_of_a_capture_that_has_no_length_is_refused(header: bytes) -> None:
+def test_a_capture_header_without_length_is_refused(header: bytes) -> None:
     with pytest.raises(BadMessage, match="is not source:transport:symbol:length"):
         list(capture.decode_capture(header + b"\x1dx"))
 
@@ -157,7 +157,7 @@ REQUEST = frames.BridgeFrame(frames.FrameType.REQUEST, "T", b"O\1\0", "_INBOX.1"
     "change",
     [{"source": "a:b"}, {"transport": "a:b"}, {"symbol": "a\x1d"}, {"symbol": "a" * 128}, {"source": "\ud800"}],
 )
-def test_a_capture_record_that_its_header_cannot_hold_is_refused(change: dict[str, Any]) -> None:
+def test_a_capture_record_that_cannot_be_encoded_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(BadMessage):
         capture.encode_capture([replace(RECORD, **change)])
 
@@ -203,7 +203,7 @@ def test_a_properties_file(v: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("v", kind("bad"))
-def test_what_is_bad_is_refused_by_its_own_layer(v: dict[str, Any]) -> None:
+def test_bad_entries_are_refused_by_their_layer(v: dict[str, Any]) -> None:
     framing = frames.OZ if v["name"].startswith("bad_oz") else frames.ZMQ
     decoders: dict[str, Callable[[bytes], object]] = {
         "payload": omnm.decode,
@@ -239,7 +239,7 @@ def test_another_version_is_refused_as_the_library_does() -> None:
 
 
 @pytest.mark.parametrize("v", kind("encode_error"))
-def test_what_cannot_be_written_is_refused(v: dict[str, Any]) -> None:
+def test_values_that_cannot_be_encoded_are_refused(v: dict[str, Any]) -> None:
     with pytest.raises(StatusError) as e:
         message_of(v["decoded"]["fields"])
     assert e.value.status is Status.INVALID_ARG
