@@ -110,6 +110,7 @@ PURE = {
     "packing/codec",
     "packing/format",
     "packing/ipc",
+    "packing/json_text",
     "packing/packer",
     "packing/schema_cast",
     "packing/split",

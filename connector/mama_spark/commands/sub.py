@@ -16,14 +16,12 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
-import pyarrow as pa
-
 from ..backoff import Backoff
 from ..bridges import log_bridge
 from ..bridges.reconnecting import OutageTimer
 from ..errors import OptionError, Unavailable
 from ..options import SubscribeOptions
-from ..packing import Unpacked, check_json_size, unpack_chunks, unpacked_as_is
+from ..packing import Unpacked, as_json_column, unpack_chunks, unpacked_as_is
 from ..record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity
 from .arguments import add_transport, options
 
@@ -118,7 +116,7 @@ def _new_rows(bridge: RecordLogBridge, o: SubscribeOptions, cursors: list[_Curso
         last = cursor.to(log.bounds())
         if last > cursor.shown:
             for records in log.read(cursor.shown, last, o.topics):
-                parts = unpack_chunks(records, _as_json) if o.unpack else [(records, unpacked_as_is(records))]
+                parts = unpack_chunks(records, as_json_column) if o.unpack else [(records, unpacked_as_is(records))]
                 for some, found in parts:
                     for row in _rows(some, found, cursor.name):
                         yield row
@@ -145,19 +143,6 @@ def _rows(records: Records, found: Unpacked, stream: str) -> Iterator[Row]:
             "timestamp": stamp,
             **({} if place not in found.errors else {"pack_error": found.errors[place]}),
         }
-
-
-def _as_json(columns: pa.RecordBatch) -> pa.RecordBatch:
-    """Typed rows, to be looked at.
-
-    :raises ValueError: a value that Python does not have, or too much to look at
-    """
-    try:
-        check_json_size(columns)
-        texts = [json.dumps(row, default=str, ensure_ascii=False).encode() for row in columns.to_pylist()]
-    except (OverflowError, LookupError) as e:  # a LookupError: no such time zone
-        raise ValueError(str(e)) from e
-    return pa.RecordBatch.from_arrays([pa.array(texts, pa.binary())], ["value"])
 
 
 def _text(row: Row, headers: bool) -> str:

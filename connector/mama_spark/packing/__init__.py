@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .codec import ArrowCodec, Codec, LinesCodec, codec_of
     from .format import HEADER_BYTES, PACK, PACK_ROWS, PackFormat, check_types
     from .json_size import check_json_size
+    from .json_text import JsonRows, as_json_column, json_rows, with_number_names
     from .packer import Packed, Packer, Rows, packed
     from .schema_cast import SchemaCast
     from .split import halves, singles
@@ -22,6 +23,7 @@ __all__ = [
     "PACK_ROWS",
     "ArrowCodec",
     "Codec",
+    "JsonRows",
     "LinesCodec",
     "PackFormat",
     "Packed",
@@ -31,15 +33,18 @@ __all__ = [
     "TypedRun",
     "Unpacked",
     "announced_rows",
+    "as_json_column",
     "check_json_size",
     "check_types",
     "codec_of",
     "halves",
+    "json_rows",
     "packed",
     "singles",
     "unpack",
     "unpack_chunks",
     "unpacked_as_is",
+    "with_number_names",
 ]
 
 if not TYPE_CHECKING:
@@ -49,6 +54,7 @@ if not TYPE_CHECKING:
             "ArrowCodec": "codec",
             "Codec": "codec",
             "HEADER_BYTES": "format",
+            "JsonRows": "json_text",
             "LinesCodec": "codec",
             "PACK": "format",
             "PACK_ROWS": "format",
@@ -60,14 +66,17 @@ if not TYPE_CHECKING:
             "TypedRun": "unpacker",
             "Unpacked": "unpacker",
             "announced_rows": "unpacker",
+            "as_json_column": "json_text",
             "check_json_size": "json_size",
             "check_types": "format",
             "codec_of": "codec",
             "halves": "split",
+            "json_rows": "json_text",
             "packed": "packer",
             "unpack_chunks": "chunked_unpack",
             "singles": "split",
             "unpack": "unpacker",
             "unpacked_as_is": "unpacker",
+            "with_number_names": "json_text",
         },
     )

@@ -12,7 +12,7 @@ from ..message import payload_sizes
 
 #: Limit of the JSON of one message, in bytes.
 MAX_TEXT_BYTES = 256 << 20
-_PLAIN = 48  #: a number, a date, a time, true, false or null, with punctuation
+_PLAIN = 64  #: a number, a date, a time, an interval, true, false or null, with punctuation
 _ESCAPED = 6  #: bytes of JSON for one byte of a string, at most
 
 

@@ -5,7 +5,6 @@ __all__ = [
     "bridge_factory",
     "discovery",
     "formats",
-    "json_rows",
     "option_loading",
     "read_flight_log",
     "register",

@@ -8,8 +8,8 @@ import pyarrow as pa
 from mama_spark.bridge import RowCodec
 from mama_spark.errors import BadRow
 from mama_spark.message import MessageBatch
+from mama_spark.packing import json_rows
 
-from ..json_rows import json_rows
 from .column_plan import ColumnPlan
 from .row_encoder import EncodedBatch
 
@@ -50,7 +50,7 @@ class CodecRows:
 
     def _with_json(self, rows: pa.RecordBatch, payloads: pa.Array, rejected: list[int]) -> pa.Array:
         names = [name for _, name in self._plan.native]
-        as_json = json_rows(rows.take(pa.array(rejected)), names).cast(payloads.type)
+        as_json = json_rows(rows.take(pa.array(rejected)), names).texts.cast(payloads.type)
         order = np.arange(len(payloads))
         order[rejected] = len(payloads) + np.arange(len(rejected))
         return pa.concat_arrays([payloads, as_json]).take(pa.array(order))

@@ -134,11 +134,34 @@ def _typed(columns: list[T.StructField]) -> tuple[str, ...]:
             )
     if not [f for f in columns if f.name.lower() != "id"]:
         raise SchemaError("nothing to publish: no column 'value', and no other column that could travel as it is")
+    for f in columns:
+        _check_packable(f.name, f.dataType)
     try:
         check_types(to_arrow_schema(T.StructType(columns), timezone="UTC"))
     except PySparkException as e:
         raise SchemaError(f"pack=arrow: {e}") from e
     return tuple(f.name for f in columns)
+
+
+def _check_packable(path: str, kind: T.DataType) -> None:
+    """Raise for types that Arrow has only as the struct of their parts: a reader could not tell them from structs."""
+    if isinstance(kind, T.StructType):
+        for f in kind.fields:
+            _check_packable(f"{path}.{f.name}", f.dataType)
+    elif isinstance(kind, T.ArrayType):
+        _check_packable(f"{path}[]", kind.elementType)
+    elif isinstance(kind, T.MapType):
+        _check_packable(f"{path}.key", kind.keyType)
+        _check_packable(f"{path}.value", kind.valueType)
+    elif kind.typeName() in _ONLY_IN_SPARK:
+        raise SchemaError(
+            f"column {path!r} of type {kind.simpleString()} cannot be in an arrow pack, whose readers would get its "
+            "parts; cast it: to_json(v) for a variant, st_asbinary(g) for a geometry"
+        )
+
+
+#: Names of types, of which a release of Spark may lack some.
+_ONLY_IN_SPARK = {"variant", "geometry", "geography"}
 
 
 def _unique(schema: T.StructType) -> dict[str, T.StructField]:
@@ -203,6 +226,8 @@ def _refuse_unused(unused: Iterable[T.StructField], options: SinkOptions, known:
 def _check_json(path: str, kind: T.DataType) -> None:
     """Raise for types without a JSON form, with the path to the field."""
     if isinstance(kind, T.StructType):
+        if len(set(kind.names)) < len(kind.names):
+            raise SchemaError(f"column {path!r} has two fields of one name, of which JSON would keep one; rename one")
         for f in kind.fields:
             _check_json(f"{path}.{f.name}", f.dataType)
     elif isinstance(kind, T.ArrayType):
@@ -213,7 +238,7 @@ def _check_json(path: str, kind: T.DataType) -> None:
                 f"column {path!r}: JSON needs string keys in a map, these are {kind.keyType.simpleString()}"
             )
         _check_json(f"{path}{{}}", kind.valueType)
-    elif not isinstance(kind, _JSON_TYPES):
+    elif not isinstance(kind, _JSON_TYPES) and kind != T.DayTimeIntervalType():
         raise SchemaError(f"column {path!r} of type {kind.simpleString()} has no JSON form; cast it to string")
 
 

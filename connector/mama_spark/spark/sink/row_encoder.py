@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from mama_spark.errors import BadRow, BadTopic, PublishError
 from mama_spark.message import HEADERS_TYPE, Int64s, MessageBatch
+from mama_spark.packing import json_rows
 
-from ..json_rows import json_rows
 from .column_plan import ColumnPlan
 
 _PART_HEADERS = {"root": "Mama-Root", "source": "Mama-Source", "symbol": "Mama-Symbol"}
@@ -56,9 +56,13 @@ class RowEncoder:
         topics = self._topics(rows, rejected)
         typed = rows.select(list(plan.typed)) if plan.typed else None
         if typed is not None:
+            _reject_invalid_text(rejected, typed)
+        if typed is not None:
             payloads = pa.repeat(pa.scalar(b""), rows.num_rows)
         elif plan.value is None:
-            payloads = json_rows(rows, plan.json)
+            payloads, refused = json_rows(rows, plan.json)
+            for row, why in refused.items():
+                rejected.setdefault(row, BadRow(f"{why}; cast it to a string"))
         else:
             payloads = _binary(rows.column(plan.value))
             if payloads.null_count:
@@ -70,6 +74,8 @@ class RowEncoder:
             if ids.null_count:
                 _reject(rejected, ids, BadRow("the id is null"))
                 ids = ids.fill_null("")
+            for row in _not_utf8(ids):
+                rejected.setdefault(row, BadRow("the id is not UTF-8"))
         extra = rows.select(list(plan.log)) if plan.log else None
         batch = MessageBatch(topics, payloads, self._headers(rows, rejected), ids, self._streams(rows, rejected))
         return EncodedBatch(batch, sorted(rejected.items()), extra, self._parts(rows), typed)
@@ -129,6 +135,10 @@ class RowEncoder:
 def _dictionary_encoded(column: pa.Array, null: PublishError, rejected: dict[int, PublishError]) -> pa.DictionaryArray:
     """Strings as a dictionary without nulls; rows with null are rejected."""
     coded = column.cast(pa.string()).dictionary_encode()
+    for code in _not_utf8(coded.dictionary):
+        same = pc.equal(coded.indices, code).fill_null(False).to_numpy(zero_copy_only=False)
+        for row in np.flatnonzero(same).tolist():
+            rejected.setdefault(row, type(null)("it is not UTF-8"))
     if not coded.null_count:
         return coded
     _reject(rejected, coded, null)
@@ -243,6 +253,32 @@ def _binary(column: pa.Array) -> pa.Array:
     if pa.types.is_large_string(column.type):
         return column.cast(pa.large_binary())
     return column
+
+
+def _not_utf8(texts: pa.Array) -> list[int]:
+    """Elements that are no text: a string of Spark may hold any octets, and readers would see others."""
+    try:
+        texts.cast(pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:
+        return [at for at in range(len(texts)) if not _is_valid(texts.slice(at, 1))]
+    return []
+
+
+def _reject_invalid_text(rejected: dict[int, PublishError], columns: pa.RecordBatch) -> None:
+    """Rows that readers of an arrow pack, which they check, would refuse with all others of the pack."""
+    for name, column in zip(columns.schema.names, columns.columns, strict=True):
+        if not _is_valid(column):
+            for row in range(len(column)):
+                if not _is_valid(column.take(pa.array([row]))):
+                    rejected.setdefault(row, BadRow(f"column {name!r} has text that is not UTF-8"))
+
+
+def _is_valid(column: pa.Array) -> bool:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _reject(rejected: dict[int, PublishError], column: pa.Array, error: PublishError) -> None:

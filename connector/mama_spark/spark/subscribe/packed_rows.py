@@ -9,10 +9,16 @@ import pyarrow as pa
 
 from mama_spark.errors import CorruptPack
 from mama_spark.options import SubscribeOptions
-from mama_spark.packing import SchemaCast, Unpacked, announced_rows, check_json_size, unpack_chunks, unpacked_as_is
+from mama_spark.packing import (
+    SchemaCast,
+    Unpacked,
+    announced_rows,
+    as_json_column,
+    unpack_chunks,
+    unpacked_as_is,
+)
 from mama_spark.record_log import RecordLog, Records
 
-from ..json_rows import json_rows
 from .message_columns import rows, tango_columns
 from .schema import MessageColumns
 
@@ -20,8 +26,6 @@ log = logging.getLogger("mama_spark")
 
 #: Sequences and payload bytes that are read to estimate the rows of a sequence.
 SAMPLE_SEQUENCES, SAMPLE_BYTES = 16, 4 << 20
-#: Bytes of JSON that are encoded together: the Python objects of rows take several times as many.
-_TEXT_BYTES = 16 << 20
 
 
 class Unpacking:
@@ -59,14 +63,11 @@ class Unpacking:
 
 
 def _as_json(columns: pa.RecordBatch) -> pa.RecordBatch:
-    """:raises ValueError: a value has no JSON here, or all of it would be too large"""
-    n, names = columns.num_rows, columns.schema.names
+    """:raises ValueError: a value has no JSON, or all of it would be too large"""
     try:
-        step = max(1, n * _TEXT_BYTES // max(_TEXT_BYTES, check_json_size(columns)))
-        made = [json_rows(columns.slice(start, step), names) for start in range(0, n, step)]
-        return pa.RecordBatch.from_arrays([pa.concat_arrays(made)], ["value"])
-    except (TypeError, LookupError, ArithmeticError) as e:  # a LookupError: no such time zone
-        raise ValueError(f"it cannot be JSON ({e}); name its columns by .schema()") from e
+        return as_json_column(columns)
+    except ValueError as e:
+        raise ValueError(f"{e}; name its columns by .schema()") from e
 
 
 def rows_per_sequence(found: RecordLog, after: int, up_to: int, topics: tuple[str, ...]) -> float:

@@ -21,6 +21,7 @@ import orjson
 import pyarrow as pa
 
 from mama_spark.errors import MamaError
+from mama_spark.packing import with_number_names
 from mama_spark.tango.events.batch_decoder import BatchDecoder, EventColumns
 from mama_spark.tango.events.event_codec import Event
 from mama_spark.tango.log.records import (
@@ -278,7 +279,9 @@ class _Values:
             self._value(row, data)
         elif data is not None:
             described: Any = dataclasses.asdict(data) if not isinstance(data, PipeData) else data
-            self._details[row] = orjson.dumps(described, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY)
+            self._details[row] = orjson.dumps(
+                with_number_names(described), default=_plain, option=orjson.OPT_SERIALIZE_NUMPY
+            )
 
     def _value(self, row: int, value: AttributeValue) -> None:
         if value.errors:
@@ -353,7 +356,7 @@ def _json(detail: bytes | None) -> str | None:
 def _plain(thing: Any) -> Any:
     """For JSON: what it cannot hold."""
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-        return {f.name: getattr(thing, f.name) for f in dataclasses.fields(thing)}
+        return with_number_names({f.name: getattr(thing, f.name) for f in dataclasses.fields(thing)})
     if isinstance(thing, bytes):
         return thing.hex()
     if isinstance(thing, tuple):

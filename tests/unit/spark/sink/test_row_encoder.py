@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import datetime
-import json
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.spark.json_rows import json_rows
 from mama_spark.spark.sink.column_plan import ColumnPlan
 from mama_spark.spark.sink.row_encoder import EncodedBatch, RowEncoder
 
@@ -157,41 +153,35 @@ def test_columns_for_the_flight_log_go_along_as_they_are() -> None:
     assert encoded.extra.to_pylist() == [{"k": 7}]
 
 
-def test_json_keeps_every_type() -> None:
-    when = datetime.datetime(2026, 1, 2, 3, 4, 5, 678901)
-    columns = {
-        "n": pa.array([None], pa.int32()),
-        "i": pa.array([2**53 + 1]),
-        "d": pa.array([Decimal("12345678901234567890.10")]),
-        "nan": pa.array([float("nan")]),
-        "inf": pa.array([float("inf")]),
-        "bin": blobs(b"\xff\x00"),
-        "ts": pa.array([when], pa.timestamp("us", "UTC")),
-        "ntz": pa.array([when], pa.timestamp("us")),
-        "day": pa.array([when.date()]),
-        "s": pa.array([{"x": None, "y": [Decimal("1.50"), None]}]),
-        "m": pa.array([[("k", b"z"), ("l", None)]], pa.map_(pa.string(), pa.binary())),
-        "text": strings('quote " and \n and é'),
-        "flag": pa.array([True]),
+def test_a_row_with_a_value_that_json_cannot_hold_is_refused_with_its_column() -> None:
+    days = pa.array([0, 10_000_000, None], pa.int32()).cast(pa.date32())
+    encoded = encode({"topic": strings("a", "b", "c"), "day": days}, value=None, json=("day",))
+    ((row, error),) = encoded.rejected
+    assert row == 1
+    assert "column 'day' cannot be JSON: a date or time is not in the years 1 to 9999" in str(error)
+    assert encoded.batch.payloads.to_pylist()[::2] == [b'{"day":"1970-01-01"}', b'{"day":null}']
+
+
+def test_text_that_is_not_utf8_fails_its_row_alone_for_readers_would_see_other_text() -> None:
+    texts = pa.array([b"a", b"\xff", b"c", b"\xff", None]).view(pa.string())
+    topics = strings("t", "t", "t", "t", "t")
+    columns = {"topic": topics, "value": blobs(*[b"v"] * 5), "text": texts, "deep": pa.ListArray.from_arrays(
+        pa.array(range(6), pa.int32()), texts)}  # fmt: skip
+
+    def reasons(**given: Any) -> dict[int, str]:
+        return {row: str(error) for row, error in encode(columns, **given).rejected}
+
+    assert reasons(plan_topic="text") == {
+        1: "BAD_SYMBOL: it is not UTF-8",
+        3: "BAD_SYMBOL: it is not UTF-8",
+        4: "BAD_SYMBOL: the topic is null",
     }
-    (text,) = json_rows(pa.record_batch(columns), list(columns)).to_pylist()
-    assert b'"d":12345678901234567890.10,' in text
-    parsed = json.loads(text, parse_float=Decimal)
-    assert parsed == {
-        "n": None,
-        "i": 2**53 + 1,
-        "d": Decimal("12345678901234567890.10"),
-        "nan": None,
-        "inf": None,
-        "bin": "/wA=",
-        "ts": "2026-01-02T03:04:05.678901Z",
-        "ntz": "2026-01-02T03:04:05.678901",
-        "day": "2026-01-02",
-        "s": {"x": None, "y": [Decimal("1.50"), None]},
-        "m": {"k": "eg==", "l": None},
-        "text": 'quote " and \n and é',
-        "flag": True,
-    }
+    assert reasons(id="text").keys() == {1, 3, 4}
+    assert "the id is not UTF-8" in reasons(id="text")[1]
+    for name in ("text", "deep"):
+        found = reasons(value=None, typed=(name,))
+        assert found.keys() == {1, 3}
+        assert f"column '{name}' has text that is not UTF-8" in found[3]
 
 
 @given(st.lists(st.tuples(st.one_of(st.none(), st.text()), st.one_of(st.none(), st.binary())), max_size=20))
