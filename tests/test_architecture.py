@@ -98,6 +98,7 @@ PURE = {
     "mama/states",
     "mama/topics",
     "options/declare",
+    "options/paths",
     "options/reading",
     "options/sink",
     "options/tables",

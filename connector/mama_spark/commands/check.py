@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 from ..bridges import check_transport
 from ..conf_file import as_options, load
@@ -17,6 +19,12 @@ FAILED = 2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--conf-file", metavar="FILE.toml", help="the job's configuration")
+    parser.add_argument(
+        "--master",
+        metavar="MASTER",
+        help="Spark master of the job, such as spark://host:7077 (default: that of spark-defaults.conf): whether its "
+        "executors can see the folders of the tables",
+    )
     add_transport(parser, "mamapub")
 
 
@@ -27,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     """
     options = _options(args)
     found = check_transport(options.at_log() if options.log is not None else options, _topics(options))
-    found += _tables(options)
+    found += _tables(options, args.master or _default_master())
     for fine, text in found:
         print(f"{'ok ' if fine else 'BAD'}  {' '.join(text.split())}", flush=True)
     return 0 if all(fine for fine, _ in found) else FAILED
@@ -37,7 +45,20 @@ def _options(args: argparse.Namespace) -> SinkOptions:
     given = {} if args.conf_file is None else as_options(load(args.conf_file)["mamapub"])
     if args.conf_file is None and args.url is None:
         raise ConfigError("what is to be checked? give --conf-file or --url")
-    return SinkOptions.parse({**given, **dict(transport(args))})
+    return SinkOptions.parse({**given, **dict(transport(args))}).with_tables_below(os.getcwd())
+
+
+def _default_master() -> str | None:
+    """``spark.master`` where ``spark-submit`` finds it; None = not there."""
+    home = os.environ.get("SPARK_HOME")
+    folder = os.environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else None)
+    try:
+        lines = Path(folder, "spark-defaults.conf").read_text().splitlines() if folder else []
+    except (OSError, UnicodeDecodeError):
+        return None
+    found = [value for line in lines for key, _, value in [line.strip().replace("=", " ", 1).partition(" ")]
+             if key == "spark.master"]  # fmt: skip
+    return found[-1].strip() if found else None
 
 
 def _topics(options: SinkOptions) -> list[str]:
@@ -47,16 +68,16 @@ def _topics(options: SinkOptions) -> list[str]:
     return topics + ([options.dead_letter_topic] if options.dead_letter_topic else [])
 
 
-def _tables(options: SinkOptions) -> list[tuple[bool, str]]:
+def _tables(options: SinkOptions, master: str | None) -> list[tuple[bool, str]]:
     """Whether flight log and dead letters can be written."""
     log, letters, storage = options.flight_log, options.dead_letter_table, options.storage_options
     found: list[tuple[bool, str]] = []
     if log is None:
         found.append((True, "flight log: off"))
     else:
-        found += _table("flight log", lambda: check_flight_log(log, storage, options.flight_log_columns))
+        found += _table("flight log", lambda: check_flight_log(log, storage, options.flight_log_columns, master))
     if letters is not None:
-        found += _table("dead letters", lambda: check_dead_letters(letters, storage))
+        found += _table("dead letters", lambda: check_dead_letters(letters, storage, master))
     return found
 
 

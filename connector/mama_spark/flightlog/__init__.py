@@ -10,6 +10,8 @@ __all__ = [
     "columns",
     "commit",
     "dead_letter_table",
+    "folder",
+    "mounts",
     "parts",
     "replay",
     "report",

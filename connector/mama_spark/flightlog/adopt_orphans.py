@@ -14,9 +14,10 @@ import pyarrow.parquet as pq
 
 from ..errors import FlightLogError
 from .commit import TargetTable, commit_orphans
+from .folder import PARTS
 from .parts import Part
 from .schema import DEAD_LETTERS, OWN_NAMES, table_schema
-from .storage import PARTS, TableStore, storage_errors
+from .storage import TableStore, storage_errors
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,42 +8,72 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from ..errors import FlightLogError
+from .folder import SHARE_IT
+from .mounts import SHARED_FILE_SYSTEMS, file_system
 from .schema import DEAD_LETTERS, table_schema
-from .storage import PARTS, TableStore, check_table_schema, storage_errors
+from .storage import TableStore, check_table_schema, storage_errors
 
 
-def check_flight_log(uri: str, storage: dict[str, str], columns: Sequence[str] = ()) -> list[str]:
+def check_flight_log(
+    uri: str, storage: dict[str, str], columns: Sequence[str] = (), master: str | None = None
+) -> list[str]:
     """Findings about the option ``flightLog``, for people.
 
     :param storage: delta-rs' storage options
+    :param master: Spark master of the job; None = not known
     :param columns: ``flightLogColumns``; without a DataFrame only their names can be checked
-    :raises FlightLogError: there is another table, no folder, or no permission
+    :raises FlightLogError: there is another table, a folder with files of others, no folder, no permission, or a disk
+        of this machine alone where ``master`` is a cluster
     :raises SchemaError: a column of ``columns`` has the name of one of the flight log
     :raises Unavailable: storage cannot be reached
     """
     table_schema([pa.field(name, pa.null()) for name in columns])
-    found = _check(uri, storage, "flightLog", table_schema(), frozenset())
+    found = _check(uri, storage, "flightLog", table_schema(), frozenset(), master)
     if columns:
         found.append(f"flightLogColumns {', '.join(columns)}: that they exist, and their types, the write checks")
     return found
 
 
-def check_dead_letters(uri: str, storage: dict[str, str]) -> list[str]:
+def check_dead_letters(uri: str, storage: dict[str, str], master: str | None = None) -> list[str]:
     """As :func:`check_flight_log`, for the option ``deadLetterTable``."""
-    return _check(uri, storage, "deadLetterTable", DEAD_LETTERS, None)
+    return _check(uri, storage, "deadLetterTable", DEAD_LETTERS, None, master)
 
 
-def _check(uri: str, storage: dict[str, str], what: str, schema: pa.Schema, extra: frozenset[str] | None) -> list[str]:
+def _check(
+    uri: str,
+    storage: dict[str, str],
+    what: str,
+    schema: pa.Schema,
+    extra: frozenset[str] | None,
+    master: str | None,
+) -> list[str]:
     store = TableStore(uri, storage)
     with storage_errors(f"{what} {uri}"):
         permission = _local_permission(store, what)
         table = store.table()
         if table is not None:
             check_table_schema(table, schema, what, extra)
-        if store.local is None:
-            store.list_files(PARTS)  # a bucket that does not exist looks like a table that does not
+        else:
+            store.require_free(what)  # where it also shows that a bucket does not exist
     state = "no table yet, the first commit makes it" if table is None else f"a table, version {table.version()}"
-    return [f"{uri}: {state}{permission}"]
+    return [f"{uri}: {state}{permission}{_sharing(store, what, master)}"]
+
+
+def _sharing(store: TableStore, what: str, master: str | None) -> str:
+    """What is to be said of a folder that driver and executors must share.
+
+    :raises FlightLogError: they cannot
+    """
+    kind = None if store.local is None else file_system(str(store.local))
+    if kind is None or kind in SHARED_FILE_SYSTEMS or kind.startswith("fuse"):
+        return ""
+    if master is None:
+        return f"; on a disk of this machine ({kind}): for a job on a cluster, {SHARE_IT}"
+    if master.startswith("local"):
+        return ""
+    raise FlightLogError(
+        f"{what} {store.uri} is on a disk of this machine ({kind}), which executors of {master} do not see: {SHARE_IT}"
+    )
 
 
 def _local_permission(store: TableStore, what: str) -> str:

@@ -7,11 +7,13 @@ Called in one process, which is not that of the tasks, perhaps more than once an
 * A micro-batch is recorded as an app transaction (query id, batch id) in the same commit. A commit that finds it
   recorded adds its parts as not committed. Two commits at once conflict; the one that loses reads the table again.
 * Other parts in the folder of the write were left by failed attempts: they are added as not committed.
+* No file is added that is not there as its task described it: one listing of the folder of the write proves it.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -25,11 +27,14 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
 from ..backoff import Backoff
-from ..errors import Unavailable
+from ..errors import FlightLogError, Unavailable
+from .folder import PARTS, SHARE_IT
 from .parts import Part, part_of_file
 from .schema import PARTITION_COLUMNS, table_schema
-from .storage import PARTS, TableStore, active_paths, check_table_schema, delta_fields, removed_paths, storage_errors
+from .storage import TableStore, active_paths, check_table_schema, delta_fields, removed_paths, storage_errors
 from .write_id import WriteId
+
+logger = logging.getLogger("mama_spark")
 
 #: Attempts before a commit that always conflicts with others fails.
 _MAX_ATTEMPTS = 20
@@ -89,7 +94,8 @@ def commit(
     :param app: (query id, batch id) of a micro-batch, (``txnAppId``, ``txnVersion``) of a batch write that has them;
         if the table has recorded this version or a higher one, the parts are added as not committed
     :param extra: the columns named by ``flightLogColumns``; new ones are added to the table
-    :raises FlightLogError: another table, or a column with another type
+    :raises FlightLogError: another table, a column with another type, a folder with files of others, or a part that is
+        not there as its task wrote it; then nothing was committed
     :raises Unavailable: storage cannot be reached, or conflicts do not end
     """
     return commit_parts(_flight_log(table_uri, storage_options, extra), write_id, parts, app)
@@ -104,7 +110,7 @@ def abort(
     app: tuple[str, int] | None = None,
     extra: Sequence[pa.Field] = (),
 ) -> CommitResult:
-    """Add all parts of a failed write as not committed; none if this write has been committed.
+    """Add all parts of a failed write that are there as not committed; none if this write has been committed.
 
     Safe to call after a commit that raised, and more than once.
 
@@ -125,11 +131,13 @@ def commit_parts(
     target: TargetTable, write_id: WriteId, parts: Sequence[Part], app: tuple[str, int] | None
 ) -> CommitResult:
     """See :func:`commit`."""
+    folder = f"{PARTS}/{write_id.prefix}"
 
     def plan(table: DeltaTable) -> _Plan:
         recorded = app is not None and _is_recorded(table, app)
-        listed = {p.path for p in parts}
-        unlisted = [i for i in target.store.list_files(f"{PARTS}/{write_id.prefix}") if i.path not in listed]
+        named = {p.path for p in parts}
+        files = target.store.list_files(folder)
+        unlisted = [i for i in files if i.path not in named]
         # where the version is not recorded, no part of it is in the table: the file list need not be read
         none_known = app is not None and not recorded and not unlisted
         active, known = ({}, set()) if none_known else _known_files(table)
@@ -137,9 +145,13 @@ def commit_parts(
         # a part that was adopted as an orphan is added again: the later entry for a path replaces the earlier
         committed = [] if recorded else [p for p in parts if p.path not in known or active.get(p.path) is False]
         uncommitted = [p for p in (*others, *(parts if recorded else ())) if p.path not in known]
+        _require_written(target, [*committed, *(p for p in uncommitted if p.path in named)], files)
         return _Plan(committed, uncommitted, None if recorded else app, recorded)
 
-    return _execute(target, plan)
+    def prove_all() -> None:
+        _require_written(target, parts, target.store.list_files(folder))
+
+    return _execute(target, plan, prove_all)
 
 
 def abort_parts(
@@ -149,7 +161,7 @@ def abort_parts(
     if app is None and write_id.query_id is not None and write_id.batch_id is not None:
         app = (write_id.query_id, write_id.batch_id)
     folder = f"{PARTS}/{write_id.prefix}"
-    listed = {p.path for p in parts}
+    named = {p.path for p in parts}
 
     def plan(table: DeltaTable) -> _Plan:
         if app is not None and _is_recorded(table, app):
@@ -157,12 +169,16 @@ def abort_parts(
         active, known = _known_files(table)
         if any(ok for path, ok in active.items() if path.startswith(folder + "/")):
             return _Plan(recorded=True)
-        unlisted = [i for i in target.store.list_files(folder) if i.path not in listed]
-        return _Plan([], [p for p in (*parts, *_orphans(target.store, table, unlisted, known)) if p.path not in known])
+        files = target.store.list_files(folder)
+        orphans = _orphans(target.store, table, [i for i in files if i.path not in named], known)
+        missing = {p.path for p in _unwritten(target.store, [p for p in parts if p.path not in known], files)}
+        if missing:
+            logger.warning("%s %s: %d files are not there: %s", target.what, store.uri, len(missing), min(missing))
+        return _Plan([], [p for p in (*parts, *orphans) if p.path not in known | missing])
 
     store = target.store
     with storage_errors(f"{target.what} {store.uri}"):
-        if not parts and not store.list_files(folder) and store.table() is None:
+        if not store.list_files(folder) and store.table() is None:
             return CommitResult(-1)
     return _execute(target, plan)
 
@@ -195,11 +211,19 @@ class _Plan:
     recorded: bool = False
 
 
-def _execute(target: TargetTable, make: Callable[[DeltaTable], _Plan]) -> CommitResult:
-    """Read the table, plan, commit; repeat after a conflict with another commit."""
+def _execute(
+    target: TargetTable, make: Callable[[DeltaTable], _Plan], before_creating: Callable[[], None] = lambda: None
+) -> CommitResult:
+    """Read the table, plan, commit; repeat after a conflict with another commit.
+
+    :param before_creating: called before the table is created, if there is none
+    """
     for attempt in range(_MAX_ATTEMPTS):
         with storage_errors(f"{target.what} {target.store.uri}"):
-            table = _table(target)
+            table = target.store.table()
+            if table is None:
+                before_creating()
+                table = _create(target)
             missing = check_table_schema(table, target.schema, target.what, target.extra)
             plan = make(table)
             adds: list[AddAction | RemoveAction] = []
@@ -227,26 +251,25 @@ def _execute(target: TargetTable, make: Callable[[DeltaTable], _Plan]) -> Commit
     )
 
 
-def _table(target: TargetTable) -> DeltaTable:
-    """The table, created if there is none; several processes may do so at once."""
+def _create(target: TargetTable) -> DeltaTable:
+    """The new table; several processes may make it at once."""
     store = target.store
+    store.require_free(target.what)
+    store.ensure_folder()
+    try:
+        create_table_with_add_actions(
+            store.uri,
+            Schema(delta_fields(target.schema)),
+            [],
+            mode="ignore",
+            partition_by=list(PARTITION_COLUMNS),
+            storage_options=store.options,
+            configuration={"delta.checkpointInterval": "20"},
+        )
+    except DeltaError:
+        if store.table() is None:
+            raise
     table = store.table()
-    if table is None:
-        store.ensure_folder()
-        try:
-            create_table_with_add_actions(
-                store.uri,
-                Schema(delta_fields(target.schema)),
-                [],
-                mode="ignore",
-                partition_by=list(PARTITION_COLUMNS),
-                storage_options=store.options,
-                configuration={"delta.checkpointInterval": "20"},
-            )
-        except DeltaError:
-            if store.table() is None:
-                raise
-        table = store.table()
     if table is None:
         raise Unavailable(f"{target.what} {store.uri}: the table was removed while it was written")
     return table
@@ -257,6 +280,32 @@ def _add_missing_columns(table: DeltaTable, missing: list[pa.Field]) -> None:
         if any(pa.types.is_timestamp(f.type) and f.type.tz is None for f in missing):
             table.alter.add_feature(TableFeatures.TimestampWithoutTimezone, allow_protocol_versions_increase=True)
         table.alter.add_columns(delta_fields(pa.schema(missing)))
+
+
+def _require_written(target: TargetTable, parts: Sequence[Part], files: Sequence[pafs.FileInfo]) -> None:
+    """
+    :param files: in the folder of the write
+    :raises FlightLogError: one of the parts is not there, or not as its task described it
+    """
+    wrong = _unwritten(target.store, parts, files)
+    if wrong:
+        cure = "something has removed or changed them" if target.store.local is None else SHARE_IT
+        raise FlightLogError(
+            f"{target.what} {target.store.uri}: {len(wrong)} of the {len(parts)} files that the tasks wrote are not "
+            f"there as they wrote them (the first: {wrong[0].path}, {wrong[0].size:,} bytes). The rows were published, "
+            f"and their outcomes are not in the table: {cure}"
+        )
+
+
+def _unwritten(store: TableStore, parts: Sequence[Part], files: Sequence[pafs.FileInfo]) -> list[Part]:
+    """Those parts that are not there with their size. What the listing lacks is looked up by its name: some network
+    file systems show a new file in a listing later."""
+    sizes = {i.path: i.size for i in files}
+    wrong = [p for p in parts if sizes.get(p.path) != p.size]
+    if not wrong or (store.local is not None and not store.local.is_dir()):
+        return wrong
+    again = store.filesystem().get_file_info([p.path for p in wrong])
+    return [p for p, info in zip(wrong, again, strict=True) if info.size != p.size]
 
 
 def _is_recorded(table: DeltaTable, app: tuple[str, int]) -> bool:

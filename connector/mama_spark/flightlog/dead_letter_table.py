@@ -44,9 +44,9 @@ class DeadLetterStaging:
         }
         self._writer = PartWriter(self._store, write_id.prefix, self._schema, part_rows)
 
-    def check(self) -> None:
-        """Before the first publish; raises as :meth:`.Staging.check` does."""
-        check_table(self._store, DEAD_LETTERS, self._prefix, "deadLetterTable", None)
+    def check(self, marker: str | None = None) -> None:
+        """Before the first publish; as :meth:`.Staging.check`."""
+        check_table(self._store, DEAD_LETTERS, self._prefix, "deadLetterTable", None, marker)
 
     def add_dead_letters(
         self,

@@ -24,8 +24,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..errors import MamaError, Unavailable
+from .folder import PARTS
 from .schema import TIMESTAMP
-from .storage import PARTS, TableStore, storage_errors
+from .storage import TableStore, storage_errors
 
 #: Rows and bytes (before encoding) of a row group: what a partition holds in memory at most, beside the queue.
 GROUP_ROWS, GROUP_BYTES = 65_536, 16 << 20

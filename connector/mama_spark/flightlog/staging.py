@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from .columns import FlightColumns, LoggedEvent, events_batch, file_schema, flights_batch
+from .folder import require_marker
 from .parts import PART_ROWS, Part, PartWriter, check_writable
 from .schema import ACKED, PUBLISHED, Level, part_schema, table_schema
 from .storage import TableStore, check_table_schema, delta_fields, storage_errors
@@ -73,15 +74,16 @@ class Staging:
         self._gathered: list[FlightColumns] = []
         self._gathered_rows = self._gathered_bytes = 0
 
-    def check(self) -> None:
+    def check(self, marker: str | None = None) -> None:
         """Before the first publish: check that the log can be written, and that an existing table is a flight log.
 
         The result is valid for a minute for this process and these options.
 
-        :raises FlightLogError: no permission, not a folder, another table
+        :param marker: that the driver has put into the folder
+        :raises FlightLogError: no permission, not a folder, not the driver's folder, another table, files of others
         :raises Unavailable: storage cannot be reached
         """
-        check_table(self._store, self._table_schema, self._write_id.prefix, "flightLog", self._extra)
+        check_table(self._store, self._table_schema, self._write_id.prefix, "flightLog", self._extra, marker)
 
     def add_flights(self, columns: FlightColumns) -> None:
         """Queue events of flights. Waits only when storage is slower than the publisher.
@@ -129,21 +131,27 @@ class Staging:
         self._writer.put(partial(flights_batch, chunks, self._constants, self._schema), nbytes)
 
 
-def check_table(store: TableStore, schema: pa.Schema, folder: str, what: str, extra: frozenset[str] | None) -> None:
+def check_table(
+    store: TableStore, schema: pa.Schema, folder: str, what: str, extra: frozenset[str] | None, marker: str | None
+) -> None:
     """See :meth:`Staging.check`.
 
     :param what: option that names the table
     :param extra: see :func:`~.storage.check_table_schema`
     """
-    key = (os.getpid(), store.uri, tuple(sorted(store.options.items())), schema, what)
+    key = (os.getpid(), store.uri, tuple(sorted(store.options.items())), schema, what, marker)
     if _checked.get(key, -_CHECK_LIFETIME) + _CHECK_LIFETIME > time.monotonic():
         return
     delta_fields(schema)
-    check_writable(store, folder)
+    require_marker(store.uri, marker, what)
     with storage_errors(f"{what} {store.uri}"):
+        store.ensure_folder()
         table = store.table()
-    if table is not None:
-        check_table_schema(table, schema, what, extra)
+        if table is None:
+            store.require_free(what)
+        else:
+            check_table_schema(table, schema, what, extra)
+    check_writable(store, folder)
     for old in [k for k, at in _checked.items() if at + _CHECK_LIFETIME <= time.monotonic()]:
         del _checked[old]
     _checked[key] = time.monotonic()

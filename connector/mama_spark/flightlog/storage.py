@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import json
+import os
 import posixpath
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -18,10 +18,9 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
 from ..errors import FlightLogError, SchemaError, Unavailable
+from ..options.paths import local_path
+from .folder import make_folder, require_free
 from .schema import PARTITION_COLUMNS
-
-#: Folder of the parts in the table. Its name starts with neither ``_`` nor ``.``, so that VACUUM cleans it.
-PARTS = "parts"
 
 _NOT_RETRYABLE = (
     "permission denied",
@@ -68,22 +67,26 @@ class TableStore:
     @property
     def local(self) -> Path | None:
         """The folder, if it is on this machine."""
-        parts = urlsplit(self.uri)
-        if parts.scheme == "file":
-            return Path(unquote(parts.path))
-        return None if "://" in self.uri else Path(self.uri)
+        path = local_path(self.uri)
+        return None if path is None else Path(path)
 
     def ensure_folder(self) -> None:
         """Make a local folder: delta-rs rejects a local path that does not exist."""
         if self.local is not None:
-            try:
-                self.local.mkdir(parents=True, exist_ok=True)
-            except FileExistsError as e:
-                raise FlightLogError(f"{self.uri} is a file, not the folder of a table") from e
-            except OSError as e:
-                if e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-                    raise
-                raise FlightLogError(f"{self.uri} cannot be made: {e}") from e
+            make_folder(str(self.local))
+
+    def require_free(self, what: str) -> None:
+        """Where there is no table: check that the folder holds no files of others.
+
+        :param what: option that names the table
+        :raises FlightLogError: it does
+        """
+        if self.local is not None:
+            names = os.listdir(self.local) if self.local.is_dir() else []
+        else:
+            infos = self.filesystem().get_file_info(pafs.FileSelector("", allow_not_found=True))
+            names = [posixpath.basename(i.path) for i in infos]
+        require_free(names, self.uri, what)
 
     @property
     def handler(self) -> Any:

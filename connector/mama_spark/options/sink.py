@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from ..errors import ConfigError, OptionError
 from .declare import camel, option, require
+from .paths import absolute_path, is_inside, table_path
 from .transport import DISCOVERY, TransportOptions
 from .urls import log_urls, split_stream
 from .values import boolean, duration, integer, names, one_of, rate, text
@@ -180,10 +181,22 @@ class SinkOptions(TransportOptions):
     dead_letter_topic: str | None = option(
         "text", text, None, _ERRORS, "Topic for failed rows, with `Mama-Error-*` headers and id + `-dlq`."
     )
-    dead_letter_table: str | None = option("path", text, None, _ERRORS, "Delta table for failed rows, in full.")
+    dead_letter_table: str | None = option(
+        "path",
+        table_path,
+        None,
+        _ERRORS,
+        "Delta table for failed rows, in full. A path or URL as for `flightLog`, and another one.",
+    )
 
     flight_log: str | None = option(
-        "path", text, None, _LOG, "Delta table that tells what became of every row.", shown="off, with a warning"
+        "path",
+        table_path,
+        None,
+        _LOG,
+        "Delta table that tells what became of every row: a folder that the driver and all executors see, or a URL of "
+        "an object store. A relative path begins where the driver was started.",
+        shown="off, with a warning",
     )
     flight_log_level: str = option(
         "`all`, `outcomes`, `errors`",
@@ -258,6 +271,23 @@ class SinkOptions(TransportOptions):
     def storage_options(self) -> dict[str, str]:
         """What ``storage.*`` says, passed to delta-rs as it is."""
         return dict(self.storage)
+
+    def with_tables_below(self, folder: str) -> Self:
+        """The same options with absolute paths of the tables, so that they name the same place in every process.
+
+        :param folder: where relative paths begin
+        :raises OptionError: one table lies in the other
+        """
+        log, letters = (
+            None if path is None else absolute_path(path, folder) for path in (self.flight_log, self.dead_letter_table)
+        )
+        if log is not None and letters is not None:
+            require(
+                not is_inside(log, letters) and not is_inside(letters, log),
+                f"options flightLog and deadLetterTable must name two folders, neither in the other, got {log} and "
+                f"{letters}: VACUUM of the outer table would delete the files of the inner one",
+            )
+        return replace(self, flight_log=log, dead_letter_table=letters)
 
     def at_log(self) -> Self:
         """The same options for the bridge of ``log``."""

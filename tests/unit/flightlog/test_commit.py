@@ -136,6 +136,42 @@ def test_parallel_creators_and_committers_lose_nothing(tmp_path: Path) -> None:
     assert marks(tmp_path) == sorted((f"q{i}-{k}", True) for i in range(8) for k in range(2))
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["first commit", "later commit"])
+@pytest.mark.parametrize("damage", ["gone", "cut", "folder gone"])
+def test_part_that_is_not_there_as_it_was_written_is_not_committed(tmp_path: Path, first: bool, damage: str) -> None:
+    log = tmp_path / "log"
+    if not first:
+        earlier = WriteId(None, "earlier", None, "nats")
+        commit(str(log), {}, earlier, stage(log, earlier, flights(1, "earlier")))
+    whole, broken = *stage(log, STREAM, flights(1, "whole")), *stage(log, STREAM, flights(2, "broken"))
+    if damage == "folder gone":  # what a driver sees whose executors have a folder of the same name
+        (log / "parts" / "query-1").rename(tmp_path / "of-the-executors")
+    elif damage == "gone":
+        (log / broken.path).unlink()
+    else:
+        os.truncate(log / broken.path, broken.size - 1)
+    count = "2 of the 2" if damage == "folder gone" else "1 of the 2"
+    with pytest.raises(FlightLogError, match=f"flightLog {log}: {count} files that the tasks wrote are not there"):
+        commit(str(log), {}, STREAM, [whole, broken], app=APP)
+    assert first != (log / "_delta_log").exists()
+    abort(str(log), {}, STREAM, [whole, broken])  # as Spark does after a commit that raised
+    kept = [] if damage == "folder gone" else [("whole-0", False)]
+    if first and not kept:
+        assert not (log / "_delta_log").exists()
+    else:
+        assert marks(log) == [*([] if first else [("earlier-0", True)]), *kept]
+
+
+def test_repeated_commit_of_parts_that_were_compacted_and_removed_changes_nothing(tmp_path: Path) -> None:
+    parts = stage(tmp_path, BATCH, flights(1, "a")) + stage(tmp_path, BATCH, flights(1, "b"))
+    commit(str(tmp_path), {}, BATCH, parts)
+    DeltaTable(tmp_path).optimize.compact()
+    DeltaTable(tmp_path).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    assert not any((tmp_path / p.path).exists() for p in parts)
+    assert commit(str(tmp_path), {}, BATCH, parts).committed == 0
+    assert marks(tmp_path) == [("a-0", True), ("b-0", True)]
+
+
 def test_new_extra_column_is_added_and_missing_one_is_null(tmp_path: Path) -> None:
     plain = WriteId(None, "a", None, "nats")
     commit(str(tmp_path), {}, plain, stage(tmp_path, plain, flights(1, "a")))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -53,8 +54,8 @@ FOUND = "import pyspark_mamapub, pyspark_mamasub, pyspark_mamadiscovery\n"
 WRITER = """
 from pyspark_mamapub import DefaultSource
 schema = T.StructType([T.StructField(n, T.StringType()) for n in ("topic", "value", "number")])
-source = DefaultSource({"url": "nats://none:4222", "flightLog": "/none", "onError": "deadletter",
-                        "deadLetterTable": "/none", "flightLogColumns": "number", "pack": %r})
+source = DefaultSource({"url": "nats://none:4222", "flightLog": "log", "onError": "deadletter",
+                        "deadLetterTable": "letters", "flightLogColumns": "number", "pack": %r})
 pickle.loads(pickle.dumps(source.writer(schema, False)))
 pickle.loads(pickle.dumps(source.streamWriter(schema, False)))
 """
@@ -74,9 +75,10 @@ pickle.loads(pickle.dumps(source.streamReader(from_arrow_schema(SCHEMA))))
 """
 
 
-def loaded(program: str) -> list[str]:
-    """Modules that a new process loads for this program."""
-    done = subprocess.run([sys.executable, "-c", BEFORE + program + AFTER], capture_output=True, text=True, check=True)
+def loaded(program: str, folder: Path) -> list[str]:
+    """Modules that a new process, started in ``folder``, loads for this program."""
+    command = [sys.executable, "-c", BEFORE + program + AFTER]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
     found: list[str] = json.loads(done.stdout.splitlines()[-1])
     return found
 
@@ -86,7 +88,7 @@ def loaded(program: str) -> list[str]:
     [FOUND, WRITER % "off", WRITER % "arrow", SUBSCRIBE, DISCOVERY],
     ids=["found", "mamapub", "mamapub, packed", "mamasub", "mamadiscovery"],
 )
-def test_a_format_that_is_found_made_or_unpickled_loads_no_heavy_module(program: str) -> None:
-    modules = loaded(program)
+def test_a_format_that_is_found_made_or_unpickled_loads_no_heavy_module(program: str, tmp_path: Path) -> None:
+    modules = loaded(program, tmp_path)
     assert "mama_spark" in modules
     assert [name for name in modules if any(name == heavy or name.startswith(f"{heavy}.") for heavy in HEAVY)] == []

@@ -1,12 +1,14 @@
 """The format ``mamapub``: publish a DataFrame, in batch and in streams.
 
 Spark makes the data source, the writer, the tasks and the commit in different processes and makes them again at will,
-so nothing is opened in a constructor; schema and options are checked on the driver, and the commit has no SparkSession.
+so nothing is opened in a constructor; schema, options and the folders of the tables are checked on the driver, where
+relative paths become absolute, and the commit has no SparkSession.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -54,13 +56,14 @@ def stream_writer(given: dict[str, str], schema: StructType, overwrite: bool) ->
 def _job(given: dict[str, str], schema: StructType, *, streaming: bool) -> SinkJob:
     from pyspark.sql.pandas.types import to_arrow_schema
 
+    from mama_spark.flightlog.folder import mark_folder
     from mama_spark.flightlog.schema import packed_rows_field, table_schema
 
     from .columns import plan_columns
 
     check_spark("mamapub")
     loaded = read_options(SinkOptions, given)
-    options = loaded.options
+    options = loaded.options.with_tables_below(os.getcwd())
     if streaming and options.txn_app_id is not None:
         raise OptionError("options txnAppId and txnVersion are for batch writes: a stream has its own identity")
     if options.announce:
@@ -74,7 +77,13 @@ def _job(given: dict[str, str], schema: StructType, *, streaming: bool) -> SinkJ
         fields = (packed_rows_field(fields),)
     table_schema(fields)  # raises for columns that have the name of one of the log's own
     name = next((value for key, value in given.items() if key.lower() == "queryname"), None)
-    return SinkJob(options, plan, streaming, uuid.uuid4().hex[:16], fields, loaded.discovery, name)
+    return SinkJob(
+        options, plan, streaming, uuid.uuid4().hex[:16], fields, loaded.discovery, name,
+        log_marker=None if options.flight_log is None else mark_folder(options.flight_log, "flightLog"),
+        dead_letter_marker=(
+            None if options.dead_letter_table is None else mark_folder(options.dead_letter_table, "deadLetterTable")
+        ),
+    )  # fmt: skip
 
 
 class _Committer:

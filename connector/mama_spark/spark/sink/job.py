@@ -32,6 +32,7 @@ class SinkJob:
     """What every task of a write needs; made on the driver, pickled.
 
     :ivar log_fields: columns of the DataFrame that go to the flight log
+    :ivar log_marker, dead_letter_marker: that the driver has put into the folders of the tables
     """
 
     options: SinkOptions
@@ -41,6 +42,8 @@ class SinkJob:
     log_fields: tuple[pa.Field, ...]
     discovery: DiscoveryProperties = field(default_factory=DiscoveryProperties)
     query_name: str | None = None
+    log_marker: str | None = None
+    dead_letter_marker: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,9 +77,10 @@ class OutcomeRecorder:
         :raises FlightLogError: a table cannot be written, or is another one
         :raises Unavailable: storage cannot be reached
         """
-        for staging in (self._staging, self._dead_letter_staging):
-            if staging is not None:
-                staging.check()
+        if self._staging is not None:
+            self._staging.check(self._job.log_marker)
+        if self._dead_letter_staging is not None:
+            self._dead_letter_staging.check(self._job.dead_letter_marker)
 
     def begin(self, publisher: BatchPublisher, messages: RowMessages | PackedMessages, *, with_ids: bool) -> None:
         """Before the first flights.

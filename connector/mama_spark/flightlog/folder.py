@@ -1,0 +1,102 @@
+"""The folder of a table on a file system: whether it may become a table, and whether all processes see the same one.
+
+The driver puts a marker into the folder, an empty file; its name goes to the tasks. A task that does not find it sees
+another folder: its parts would be in a place that the driver commits, and readers search, in vain. The marker stays,
+for later writes. Its name begins with ``_``, so that Delta's VACUUM and all readers leave it alone.
+
+Spark plans each micro-batch in a new process, so this module imports neither Arrow nor delta-rs.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Iterable
+
+from ..errors import FlightLogError, MamaError, Unavailable
+from ..options.paths import local_path
+
+#: Folder of the parts in the table. Its name starts with neither ``_`` nor ``.``, so that VACUUM cleans it.
+PARTS = "parts"
+DELTA_LOG = "_delta_log"
+
+#: What to do about a folder that is not shared.
+SHARE_IT = "use a folder that the driver and all executors mount, or an object store such as s3://bucket/flight_log"
+
+_MARKER = "_mama_spark-"
+#: What may be in a folder without a table: the last is in the root of some file systems.
+_OWN = (PARTS, DELTA_LOG, "lost+found")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+
+
+def mark_folder(uri: str, what: str) -> str | None:
+    """On the driver, before the tasks: make the folder and its marker, where they are missing.
+
+    :param what: the option that names the table, for messages
+    :returns: name of the marker; None for other storage than a file system, which all processes share
+    :raises FlightLogError: no permission, no folder, or a folder with other files
+    :raises Unavailable: the disk is full or broken
+    """
+    path = local_path(uri)
+    if path is None:
+        return None
+    make_folder(path, what)
+    try:
+        names = os.listdir(path)
+        if DELTA_LOG not in names:
+            require_free(names, uri, what)
+        markers = sorted(name for name in names if name.startswith(_MARKER))
+        if markers:
+            return markers[0]
+        marker = f"{_MARKER}{uuid.uuid4().hex}"
+        with open(os.path.join(path, marker), "x"):
+            return marker
+    except OSError as e:
+        raise _error(e, f"{what}: the driver cannot write in {path}: {e.strerror}") from e
+
+
+def require_marker(uri: str, marker: str | None, what: str) -> None:
+    """In a task, before it writes: check that it sees the folder that the driver has marked.
+
+    :raises FlightLogError: it sees another one, or none
+    """
+    path = local_path(uri)
+    if path is None or marker is None or os.path.exists(os.path.join(path, marker)):
+        return
+    raise FlightLogError(
+        f"{what} {uri}: the executor on {os.uname().nodename} does not see the folder of this name that the driver has "
+        f"made, so nothing was published: {SHARE_IT}"
+    )
+
+
+def make_folder(path: str, what: str = "the table") -> None:
+    """
+    :raises FlightLogError: it cannot be made
+    :raises Unavailable: the disk is full or broken
+    """
+    try:
+        os.makedirs(path, exist_ok=True)
+    except FileExistsError as e:
+        raise FlightLogError(f"{what}: {path} is a file, not the folder of a table") from e
+    except OSError as e:
+        raise _error(e, f"{what}: {path} cannot be made: {e.strerror}") from e
+
+
+def require_free(names: Iterable[str], uri: str, what: str) -> None:
+    """Check that a folder without a table holds nothing but what this package has put there.
+
+    :param names: of what is in the folder
+    :raises FlightLogError: it holds other files
+    """
+    others = sorted(n for n in names if n not in _OWN and not n.startswith((".", _MARKER)))
+    if others:
+        shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+        raise FlightLogError(
+            f"{what} {uri} is no Delta table, and its folder holds other files ({shown}): name a folder that is empty "
+            "or does not exist yet"
+        )
+
+
+def _error(e: OSError, text: str) -> MamaError:
+    return (Unavailable if e.errno in _FULL else FlightLogError)(text)

@@ -1,0 +1,43 @@
+"""Paths of tables: on a file system, relative or absolute, or URLs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from urllib.parse import unquote, urlsplit
+
+from .values import text
+
+_URL = re.compile(r"file:|[A-Za-z][A-Za-z0-9+.-]*:/", re.IGNORECASE)
+
+
+def table_path(value: str) -> str:
+    """A path, or a URL that delta-rs takes."""
+    found = text(value)
+    if found.lower().startswith("file:"):
+        parts = urlsplit(found)
+        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+            raise ValueError("must be an absolute path as a file: URL, such as file:///shared/flight_log")
+    return found
+
+
+def absolute_path(path: str, folder: str) -> str:
+    """``path``; a relative one below ``folder``. URLs stay as they are."""
+    return path if path.startswith("/") or _URL.match(path) else str(PurePosixPath(folder, path))
+
+
+def local_path(path: str) -> str | None:
+    """The path on the file system; None = a URL of other storage."""
+    if not _URL.match(path):
+        return path
+    return unquote(urlsplit(path).path) if path.lower().startswith("file:") else None
+
+
+def is_inside(path: str, folder: str) -> bool:
+    """Whether ``path`` is ``folder`` or lies in it."""
+    return _plain(path).is_relative_to(_plain(folder))
+
+
+def _plain(path: str) -> PurePosixPath:
+    local = local_path(path)
+    return PurePosixPath(re.sub(r"/+", "/", path if local is None else local))

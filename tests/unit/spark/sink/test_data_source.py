@@ -1,0 +1,100 @@
+"""A write from the plan on the driver to the commit, without a JVM: driver and tasks differ in where they were started
+and in what their disks hold."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from mama_spark.bridges.memory import MemoryBroker
+from mama_spark.errors import ConfigError, FlightLogError, OptionError
+from mama_spark.spark.sink.data_source import MamaPubWriter, batch_writer
+from mama_spark.spark.sink.job import PartitionReport, TaskInfo
+from mama_spark.spark.sink.partition_writer import publish_partition
+from pyspark.sql.types import StringType, StructField, StructType
+
+from tests.support.sink_harness import flights
+
+SCHEMA = StructType([StructField(name, StringType()) for name in ("topic", "value")])
+
+
+@pytest.fixture
+def broker() -> Iterator[MemoryBroker]:
+    name = uuid4().hex
+    yield MemoryBroker.get(name)
+    MemoryBroker.forget(name)
+
+
+def plan(broker: MemoryBroker, **options: str) -> MamaPubWriter:
+    given = {"url": f"memory://{broker.name}", **options}
+    if "deadLetterTable" in options:
+        given["onError"] = "deadletter"
+    return batch_writer(given, SCHEMA, overwrite=False)
+
+
+def run(writer: MamaPubWriter, partition: int = 0) -> PartitionReport:
+    rows = pa.record_batch({"topic": ["a", "b"], "value": ["1", "2"]})
+    return publish_partition(writer.job, TaskInfo(partition, 0, None, None, None, False), iter([rows]))
+
+
+def test_relative_paths_begin_where_the_driver_was_started(
+    broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Executors of a cluster are started in folders of their own."""
+    for folder in ("driver", "executor"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / "driver")
+    writer = plan(broker, flightLog="data/log", deadLetterTable="data/letters")
+    monkeypatch.chdir(tmp_path / "executor")
+    report = run(writer)
+    assert report.fatal is None
+    monkeypatch.chdir(tmp_path / "driver")
+    writer.commit([report])
+    assert flights(tmp_path / "driver" / "data" / "log").num_rows == 2
+    assert list((tmp_path / "executor").iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["flightLog", "deadLetterTable"])
+def test_folder_that_driver_and_executors_do_not_share_is_found_before_anything_is_published(
+    broker: MemoryBroker, tmp_path: Path, option: str
+) -> None:
+    path = tmp_path / "log"
+    writer = plan(broker, **{option: str(path)})
+    shutil.rmtree(path)  # the executor's disk has no such folder
+    report = run(writer)
+    assert report.fatal is not None
+    assert f"{option} {path}: the executor on" in report.fatal
+    assert broker.messages() == []
+    with pytest.raises(ConfigError, match="use a folder that the driver and all executors mount"):
+        writer.commit([report])
+    writer.abort([report])
+    assert not path.exists()
+
+
+def test_parts_that_the_driver_does_not_find_fail_the_write(broker: MemoryBroker, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    writer = plan(broker, flightLog=str(log))
+    reports = [run(writer, partition) for partition in range(2)]
+    (log / reports[1].parts[0].path).unlink()
+    with pytest.raises(FlightLogError, match="1 of the 2 files that the tasks wrote are not there"):
+        writer.commit([*reports])
+    writer.abort([*reports])
+    assert flights(log, committed=False).num_rows == 2
+    assert flights(log).num_rows == 0
+
+
+def test_folder_with_files_of_others_is_refused_when_the_write_is_planned(broker: MemoryBroker, tmp_path: Path) -> None:
+    (tmp_path / "sales.csv").write_text("1")
+    with pytest.raises(FlightLogError, match=r"other files \(sales.csv\)"):
+        plan(broker, flightLog=str(tmp_path))
+    assert [p.name for p in tmp_path.iterdir()] == ["sales.csv"]
+
+
+def test_one_folder_for_both_tables_is_refused_when_the_write_is_planned(broker: MemoryBroker, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="two folders"):
+        plan(broker, flightLog=f"{tmp_path}/log", deadLetterTable=f"file://{tmp_path}/log")
+    assert list(tmp_path.iterdir()) == []
