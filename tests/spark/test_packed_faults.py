@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import mama_spark
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -31,13 +32,8 @@ Background = Callable[[Callable[[], Any]], Future[Any]]
 
 @pytest.fixture
 def background(spark: SparkSession) -> Iterator[Background]:
-    """Run something in a thread. Spark finds Python data sources through the active session of the thread."""
-
-    def activate() -> None:
-        jvm: Any = spark._jvm
-        jvm.SparkSession.setActiveSession(spark._jsparkSession)
-
-    with ThreadPoolExecutor(2, initializer=activate) as threads:
+    """Run something in a thread."""
+    with ThreadPoolExecutor(2, initializer=mama_spark.register, initargs=(spark,)) as threads:
         yield threads.submit
 
 

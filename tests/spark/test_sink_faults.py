@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import mama_spark
 import pyarrow as pa
 import pytest
 from mama_spark.testing.waiting import eventually
@@ -30,13 +31,8 @@ once = pytest.mark.parametrize("room", ["nats"], indirect=True)
 
 @pytest.fixture
 def background(spark: SparkSession) -> Iterator[Callable[[Callable[[], Any]], Future[Any]]]:
-    """Run something in a thread. Spark finds Python data sources through the active session of the thread."""
-
-    def activate() -> None:
-        jvm: Any = spark._jvm
-        jvm.SparkSession.setActiveSession(spark._jsparkSession)
-
-    with ThreadPoolExecutor(2, initializer=activate) as threads:
+    """Run something in a thread."""
+    with ThreadPoolExecutor(2, initializer=mama_spark.register, initargs=(spark,)) as threads:
         yield threads.submit
 
 

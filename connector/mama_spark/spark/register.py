@@ -1,11 +1,12 @@
 """Registers the formats in a session that does not find them: Spark finds them in installed packages, not in files of
-``--py-files``."""
+``--py-files``, and only through the session that is active in the thread."""
 
 from __future__ import annotations
 
 import shutil
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from pyspark import SparkFiles
 from pyspark.sql import SparkSession
@@ -16,11 +17,18 @@ _ACCEPTED = (".zip", ".egg", ".jar")
 
 
 def register(spark: SparkSession) -> None:
-    """Register ``mamapub``, ``mamasub`` and ``mamadiscovery`` in ``spark``, and send the package to its workers::
+    """Register ``mamapub``, ``mamasub`` and ``mamadiscovery`` in ``spark``, send the package to its workers, and make
+    ``spark`` the active session of this thread::
 
         spark-submit --py-files mama_spark-0.1.0-py3-none-any.whl job.py     # job.py: mama_spark.register(spark)
 
-    Not needed where the package is installed, and harmless there.
+    Needed once where the package is not installed, and once in each further thread that reads or writes, because Spark
+    fails there with ``DATA_SOURCE_NOT_FOUND`` otherwise::
+
+        with ThreadPoolExecutor(4, initializer=mama_spark.register, initargs=(spark,)) as threads:
+            writes = [threads.submit(write, frame) for frame in frames]
+
+    Harmless everywhere else.
 
     :raises ImportError: a dependency of the package is missing
     """
@@ -29,6 +37,15 @@ def register(spark: SparkSession) -> None:
         spark.sparkContext.addPyFile(str(_as_zip(Path(archive))))
     for root in _ROOTS:
         spark.dataSource.register(import_module(root).DefaultSource)
+    _activate(spark)
+
+
+def _activate(spark: Any) -> None:
+    """Make ``spark`` the active session of this thread: Spark looks Python data sources up in no other, and a thread of
+    Python has one of the JVM to itself, in which none is active. Internals of pyspark, used only here."""
+    session = getattr(spark, "_jsparkSession", None)
+    if session is not None:  # Spark Connect looks up in the session of each request
+        SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(session)
 
 
 def _as_zip(wheel: Path) -> Path:
