@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.nats_servers import Admin
+from tests.support.processes import full_disk
 from tests.support.restartable_broker import RestartableBroker, RestartableNatsServer
 from tests.support.sink_harness import WriteGate, counts, flights, verdict
 
@@ -308,3 +309,28 @@ def test_foreach_batch_without_a_version_takes_no_identity_from_the_stream(case:
     assert case.stored() == 200
     assert counts(flights(case.log), "event") == {"acked": 200}
     assert len(counts(flights(case.log), "run_id")) == 2
+
+
+@on_nats
+@pytest.mark.parametrize(
+    ("java", "others", "largest"), [(False, True, 2_000), (True, False, 50), (True, True, 50)],
+    ids=["flight log", "checkpoint", "both"],
+)  # fmt: skip
+def test_full_disk_ends_the_query_with_the_reason_and_loses_nothing(
+    case: Case, java: bool, others: bool, largest: int
+) -> None:
+    """The checkpoint is written by Spark's JVM, the flight log by Python; either file is too large for the disk."""
+    case.add(100)
+    case.run()
+    case.add(50)
+    gateway = case.spark.sparkContext._gateway
+    assert gateway is not None
+    with full_disk(gateway.proc.pid, largest, java=java, others=others):
+        text = case.fail()
+    assert "File too large" in text
+    assert java or f"mama_spark.errors.Unavailable: writing {case.log}" in text
+    assert case.stored() == (100 if java else 150)
+    case.run()
+    case.conserved(150)
+    assert counts(flights(case.log), "batch_id") == {0: 100, 1: 50}
+    assert counts(flights(case.log), "duplicate").get(True, 0) == (0 if java else 50)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import resource
+from collections.abc import Iterator
 
 import psutil
 
@@ -64,3 +66,25 @@ def _runs_tasks(pid: int) -> bool:
     with contextlib.suppress(psutil.Error):
         return bool(psutil.Process(pid).cmdline()[-1:] == ["pyspark.worker"])
     return False
+
+
+@contextlib.contextmanager
+def full_disk(root: int, largest: int, *, java: bool, others: bool) -> Iterator[None]:
+    """Let a process and its descendants write no file of more than ``largest`` bytes, which works without a file system
+    of one's own. Those that they start meanwhile are limited, too, until the end.
+
+    :param java, others: which of them
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(soft: int, pids: set[int]) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))
+
+    family = {root} | descendants(root)
+    limit(largest, {pid for pid in family if (java if is_java(pid) else others)})
+    try:
+        yield
+    finally:
+        limit(hard, {root} | descendants(root))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -160,6 +162,35 @@ def test_part_that_is_not_there_as_it_was_written_is_not_committed(tmp_path: Pat
         assert not (log / "_delta_log").exists()
     else:
         assert marks(log) == [*([] if first else [("earlier-0", True)]), *kept]
+
+
+FULL_DISK = """
+import resource, sys
+from tests.support.flight_logs import BATCH, flights, stage
+from mama_spark.errors import Unavailable
+from mama_spark.flightlog.commit import commit
+earlier, parts = stage(sys.argv[1], BATCH, flights(1, "a")), stage(sys.argv[1], BATCH, flights(2, "b"))
+if sys.argv[2] == "later":
+    commit(sys.argv[1], {}, BATCH, earlier)
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))  # stands for the full disk
+try:
+    commit(sys.argv[1], {}, BATCH, earlier + parts)
+except Unavailable as e:
+    error = e
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+print(error)
+commit(sys.argv[1], {}, BATCH, earlier + parts)
+"""
+
+
+@pytest.mark.parametrize("which", ["first", "later"])
+def test_commit_on_a_full_disk_says_so_and_can_be_repeated(tmp_path: Path, which: str) -> None:
+    done = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path), which], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"flightLog {tmp_path}: ")
+    assert "File too large" in done.stdout
+    assert marks(tmp_path) == [("a-0", True), ("b-0", True), ("b-1", True)]
 
 
 def test_repeated_commit_of_parts_that_were_compacted_and_removed_changes_nothing(tmp_path: Path) -> None:
