@@ -4,9 +4,10 @@ A bridge moves bytes and reports what came back, in columns and synchronously. I
 it did not take, writes no flight events and does not know Spark; what is sent, and when again, is decided by
 :mod:`mama_spark.sending.window`.
 
-Calls come one at a time, in this order: ``open`` once, then ``prepare`` / ``send`` / ``flush`` / ``poll`` in any order
-and all on one thread, ``close`` once. ``open`` and ``close`` may come from other threads, before that one begins and
-after it has ended. ``close`` is safe after a failed ``open`` and may be repeated.
+Calls come one at a time, in this order: ``open`` until it succeeds (after ``close``, where it raised), then
+``prepare`` / ``send`` / ``flush`` / ``poll`` in any order and all on one thread, ``close`` once. ``open`` and ``close``
+may come from other threads, before that one begins and after it has ended. ``close`` is safe after a failed ``open``
+and may be repeated.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -137,7 +138,7 @@ class PublisherBridge(Protocol):
         """Connect and check everything that can be checked before the first publish.
 
         :raises ConfigError: the user must change something (stream, permission, credentials, option)
-        :raises Unavailable: the middleware does not answer; a later try may succeed
+        :raises Unavailable: the middleware does not answer; a later try may succeed, after :meth:`close`
         """
         ...
 
@@ -181,6 +182,16 @@ class PublisherBridge(Protocol):
 
     def close(self) -> None:
         """Release the connection. Never raises; unanswered sends stay unanswered."""
+        ...
+
+
+@runtime_checkable
+class SilenceReporter(Protocol):
+    """Asks the middleware why it acknowledges nothing. Optional: publisher bridges that can do so have this method."""
+
+    def explain_silence(self) -> str:
+        """Why messages that were sent are not acknowledged, and what to do: a sentence for people, empty if that is
+        not known. On the thread of the other calls; takes a few seconds at most. Never raises."""
         ...
 
 

@@ -29,6 +29,7 @@ class Driver:
         wait_timeout: float = 2.0,
         deadline: float = 60.0,
         resend_uncertain: bool = True,
+        wait_through_outages: bool = False,
         **settings: Any,
     ) -> None:
         self.bridge = NatsBridge(
@@ -48,6 +49,7 @@ class Driver:
             resend_uncertain=resend_uncertain,
             ordered=bool(settings.get("ordered")),
         )
+        self.wait_through_outages = wait_through_outages
         self.outcomes: list[Outcome] = []
         self.reasons: list[str] = []
         self.sent = 0
@@ -55,7 +57,9 @@ class Driver:
 
     def __enter__(self) -> Driver:
         self.bridge.open()
-        self.publisher = BatchPublisher(self.bridge, self.policy, on_finished=self._finished)
+        self.publisher = BatchPublisher(
+            self.bridge, self.policy, on_finished=self._finished, wait_through_outages=self.wait_through_outages
+        )
         self.publisher.start()
         return self
 

@@ -152,6 +152,16 @@ class SinkOptions(TransportOptions):
         "What to do with a message whose acknowledgement is lost when `dedup` is off: send it again (it may be stored "
         "twice), or settle it as `timeout`.",
     )
+    on_unavailable: str = option(
+        "`fail`, `wait`",
+        one_of("fail", "wait"),
+        "fail",
+        _WINDOW,
+        "What to do when the middleware is away, or answers but stores nothing (its disk is full). `fail`: nothing was "
+        "acknowledged for `retryDeadline`, so the task fails, and Spark tries it again. `wait`: keep the messages and "
+        "warn every 30 seconds until they are stored, however long it takes; `retryDeadline` counts only while "
+        "messages are stored.",
+    )
     order: str = option(
         "`none`, `partition`",
         one_of("none", "partition"),
@@ -304,6 +314,20 @@ class SinkOptions(TransportOptions):
         require(
             self.retry_backoff <= self.retry_max_backoff, "option retryBackoff must not be longer than retryMaxBackoff"
         )
+        if self.on_unavailable == "wait":
+            require(
+                self.retry_attempts is None,
+                "option onUnavailable=wait sends again until messages are stored: leave out retryAttempts",
+            )
+            require(
+                self.retry_deadline >= 2 * self.wait_timeout,
+                "option onUnavailable=wait needs a retryDeadline of at least twice waitTimeout, so that an outage is "
+                "noticed before messages fail",
+            )
+            require(
+                self.error_tolerance == "data",
+                "options onUnavailable=wait and errorTolerance=all exclude each other: no row fails in an outage",
+            )
         require((self.txn_app_id is None) == (self.txn_version is None), "options txnAppId and txnVersion go together")
         dead = [camel(n) for n in ("dead_letter_topic", "dead_letter_table") if getattr(self, n) is not None]
         if self.on_error == "deadletter":

@@ -99,6 +99,17 @@ class WindowConfig:
         if self.wait_timeout <= 0:
             raise ConfigError(f"waitTimeout must be positive, got {self.wait_timeout}")
 
+    @property
+    def longest_silence(self) -> float:
+        """Seconds for which nothing may be acknowledged before that is an outage rather than a lost answer: as long as
+        one message is sent again, and no less than two waits for an acknowledgement."""
+        retry, longest = self.retry, self.wait_timeout
+        if retry is not None and retry.deadline is not None:
+            longest = retry.deadline
+        elif retry is not None and retry.attempts is not None:
+            longest += sum(self.wait_timeout + retry.backoff(resend + 1) for resend in range(retry.attempts))
+        return max(longest, 2 * self.wait_timeout)
+
     def for_bridge(self, capabilities: Capabilities, *, with_ids: bool) -> WindowConfig:
         """The same rules, limited to what the bridge can do.
 

@@ -8,6 +8,7 @@ acknowledgements, timeouts and resends go on while the caller is busy elsewhere 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..backoff import RECONNECT
 from ..bridge import BridgeEvent, PublisherBridge
 from ..errors import (
     BackgroundTaskFailed,
@@ -23,6 +25,7 @@ from ..errors import (
     ConfigError,
     NoResponders,
     NotPublished,
+    OutcomeUnknown,
     PublishError,
     Stopped,
     Unavailable,
@@ -33,6 +36,7 @@ from ..sending.flight import FlightState
 from ..sending.flight_batch import FlightBatch, FlightCounters
 from ..sending.send_loop import MAX_SEND_MESSAGES, SendLoop, Span
 from ..sending.window import Window
+from .outage_reporter import OutageReporter
 from .rate_limiter import RateLimiter
 
 logger = logging.getLogger("mama_spark")
@@ -67,9 +71,10 @@ class BatchPublisher:
     :param rate: new messages a second; None = no limit
     :param flush_after: seconds without a send after which the middleware is asked to answer for what it has
     :param poll_time: longest wait in seconds (MP-07)
-    :param outage_timeout: seconds without an acknowledgement, while messages wait and the middleware takes none, after
-        which the publisher ends with :class:`Unavailable`. None = the retry deadline, or else the ``wait_timeout``
+    :param outage_timeout: seconds without an acknowledgement, while messages wait for one or cannot be sent, after
+        which the publisher ends with :class:`Unavailable`. None = :attr:`.WindowConfig.longest_silence`
     :param survive_outage: do not end then: fail what waits, and what comes, until the middleware takes messages again
+    :param wait_through_outages: neither end nor fail: wait until the middleware stores messages again
     :param on_event: called with events of the transport, on the publisher's thread, before the publisher reacts to them
     :param on_resend: called with the reason why messages must be sent again, at most once a round, on that thread
     """
@@ -86,22 +91,25 @@ class BatchPublisher:
         name: str = "",
         outage_timeout: float | None = None,
         survive_outage: bool = False,
+        wait_through_outages: bool = False,
         on_event: Callable[[BridgeEvent], None] | None = None,
         on_resend: Callable[[PublishError], None] | None = None,
         open_bridge: Callable[[], WindowConfig] | None = None,
     ) -> None:
         self.bridge = bridge
-        self._on_event, self._outage_timeout = on_event, outage_timeout
+        self._on_event = on_event
+        self._outage_timeout = math.inf if wait_through_outages else outage_timeout
+        self._survive_outage, self._wait_through_outages = survive_outage, wait_through_outages
         self._configure(policy)
         self._open_bridge, self._opened = open_bridge, threading.Event()
         self._on_finished, self._on_resend = on_finished, on_resend
         self._rate = rate
         self._limiter: RateLimiter | None = None
         self._flush_after, self._poll_time = flush_after, poll_time
-        self._survive_outage = survive_outage
         self._thread = threading.Thread(
             target=self._run, name=f"mama-publisher-{name}" if name else "mama-publisher", daemon=True
         )
+        self._prepare_again_at = -math.inf
         self._changed = threading.Condition()
         self._queue: deque[_QueuedBatch] = deque()
         self._open: dict[int, FlightBatch] = {}
@@ -111,10 +119,20 @@ class BatchPublisher:
 
     def _configure(self, policy: WindowConfig) -> None:
         self.window = Window(policy)
-        timeout = self._outage_timeout
-        if timeout is None:
-            timeout = (policy.retry.deadline if policy.retry else None) or policy.wait_timeout
+        timeout = policy.longest_silence if self._outage_timeout is None else self._outage_timeout
         self._loop = SendLoop(self.bridge, self.window, on_event=self._on_event, outage_timeout=timeout)
+        self._reporter = OutageReporter(self.bridge, self._loop, self._what_next(timeout))
+
+    def _what_next(self, timeout: float) -> str:
+        if self._wait_through_outages:
+            return "waiting until messages are stored again"
+        what = "the messages fail" if self._survive_outage else "the write gives up"
+        return f"after {timeout:g} s {what}"
+
+    @property
+    def outage_cause(self) -> str:
+        """Why nothing was acknowledged in the last outage; empty if there was none."""
+        return self._reporter.cause
 
     @property
     def counters(self) -> FlightCounters:
@@ -249,19 +267,36 @@ class BatchPublisher:
         cause = self.window.take_resend_cause()
         if cause is not None and self._on_resend is not None:
             self._on_resend(cause)
-        self._end_outage(time.monotonic())
+        self._end_outage(now)
 
     def _launch(self) -> None:
         while self._queue and not self._loop.bridge_full:
             queued = self._queue[0]
-            if not queued.prepared:
-                queued.spans = self._loop.prepare(queued.flights, dict(queued.rejected))
-                queued.prepared = True
+            if not (queued.prepared or self._prepare(queued)):
+                return
             if not self._launch_spans(queued.flights, queued.spans):
                 return
             with self._changed:
                 self._queue.popleft()
                 self._changed.notify_all()
+
+    def _prepare(self, queued: _QueuedBatch) -> bool:
+        """Whether it succeeded; it may fail only where outages are waited for."""
+        now = time.monotonic()
+        if now < self._prepare_again_at:
+            self._loop.bridge_full = True
+            return False
+        try:
+            queued.spans = self._loop.prepare(queued.flights, dict(queued.rejected))
+        except Unavailable as error:
+            if not self._wait_through_outages:
+                raise
+            self._loop.last_cause = str(error)
+            self._loop.refused = self._loop.bridge_full = True
+            self._prepare_again_at = now + RECONNECT.most
+            return False
+        queued.prepared = True
+        return True
 
     def _launch_spans(self, flights: FlightBatch, spans: deque[Span]) -> bool:
         """Send what may go; whether that was all."""
@@ -320,14 +355,29 @@ class BatchPublisher:
             self._changed.wait_for(lambda: bool(self._queue) or self._closed, pause)
 
     def _end_outage(self, now: float) -> None:
-        """Give up messages that were never sent, when the middleware has taken or acknowledged nothing for so long that
-        all that was sent has been settled."""
-        if not self._loop.outage_lasts_too_long(bool(self._queue), now):
+        """Give up all messages, sent or not, when the middleware has stored nothing for too long; afterwards what
+        comes, but for the few that show when it is over."""
+        declared = self._loop.outage.declared
+        ended = self._loop.outage_lasts_too_long(bool(self._queue), now)
+        self._reporter.report(now)
+        if self._wait_through_outages:
+            self._hold_deadlines(now)
+        if not ended:
             return
-        timeout, cause = self._loop.outage.timeout, self._loop.last_cause or "the bridge takes no messages"
+        why = f"nothing was acknowledged for {self._loop.outage.timeout:g} s: {self._reporter.cause}"
+        if not declared:
+            with self._changed:
+                batches = list(self._open.values())
+            self.window.give_up(batches, OutcomeUnknown(why), now)
         if not self._survive_outage:
-            raise Unavailable(f"nothing was acknowledged for {timeout:g} s: {cause}")
-        self._fail_queued(f"not sent, nothing was acknowledged for {timeout:g} s: {cause}", now)
+            raise Unavailable(why)
+        self._fail_queued(f"not sent, {why}", now)
+
+    def _hold_deadlines(self, now: float) -> None:
+        if self._loop.outage.noticed and not self.window.deadlines_suspended:
+            self.window.suspend_deadlines(now)
+        elif self.window.deadlines_suspended and not self._loop.outage.noticed:
+            self.window.resume_deadlines(now)
 
     def _fail_queued(self, why: str, now: float) -> None:
         """Fail what waits to be sent; sent flights go on as they are."""

@@ -103,3 +103,8 @@ class FlightCounters:
     late: int = 0  #: answers to sends of flights that were settled already, or that a newer send replaced
     unknown: int = 0  #: answers to tokens that were never given out or are no longer known
     holds: int = 0  #: times the server made the whole publisher wait
+
+    @property
+    def unsettled(self) -> int:
+        """Flights without their terminal event."""
+        return self.opened - self.acked - self.failed - self.timed_out - self.published

@@ -1,44 +1,61 @@
-"""Detects that a middleware has taken and acknowledged nothing for too long. Pure: the caller gives the time."""
+"""Detects that a middleware has stored nothing for too long although messages wait for it. Pure: the caller gives the
+time."""
 
 from __future__ import annotations
 
+import math
+
+#: Seconds that one check counts at most: a process that stood still has not waited.
+MAX_STEP = 1.0
+
 
 class OutageDetector:
-    """Decides when messages that wait to be sent have waited too long. They have no deadline of their own: the retry
-    deadline of a message begins with its first send.
+    """Counts the seconds since the last progress, while messages wait for an acknowledgement or cannot be sent.
 
-    :param timeout: seconds without progress after which an outage is declared
+    :param timeout: seconds after which an outage is declared; infinite = never
+    :param notice: seconds after which something seems to be wrong, and that an answer may take after a reconnect
     :ivar declared: an outage was declared and has not ended
+    :ivar silent: seconds that messages have waited without any progress
     """
 
-    def __init__(self, timeout: float) -> None:
-        self.timeout = timeout
+    def __init__(self, timeout: float, notice: float = math.inf) -> None:
+        self.timeout, self.notice = timeout, min(notice, timeout)
         self.declared = False
-        self._blocked_since: float | None = None
+        self.silent = 0.0
+        self._grace = 0.0
+        self._unanswered = 0.0  # seconds, of what was sent in a declared outage
+        self._checked: float | None = None
 
-    def sent_unacknowledged(self) -> None:
-        """The middleware took messages that it never acknowledges."""
-        self._blocked_since = None
+    @property
+    def noticed(self) -> bool:
+        """Messages have waited in vain for so long that it is worth to ask why."""
+        return self.declared or self.silent > self.notice
 
-    def acknowledged(self) -> None:
-        """The outage, if there was one, is over."""
-        self._blocked_since, self.declared = None, False
+    def progressed(self) -> None:
+        """A message was stored, or rejected for good: the outage, if there was one, is over."""
+        self.silent, self._grace, self.declared = 0.0, 0.0, False
 
     def reconnected(self) -> None:
         """A declared outage is over; whether messages get through is not known yet."""
-        self.declared = False
+        self.declared, self._grace = False, self.notice
 
-    def lasts_too_long(self, blocked: bool, in_flight: int, now: float) -> bool:
-        """Whether to give up what waits to be sent; declares the outage. Call it regularly.
+    def check(self, blocked: bool, in_flight: int, now: float) -> bool:
+        """Whether to give up what waits; declares the outage. Call it regularly.
+
+        While an outage lasts, what comes is given up at once where the middleware takes none of it; else when the few
+        that it took have not been answered in time.
 
         :param blocked: messages wait, and the middleware takes none
-        :param in_flight: flights that are not settled: these are waited for first
+        :param in_flight: messages that it took and has not acknowledged
         """
-        if not blocked:
-            self._blocked_since = None
-        elif self._blocked_since is None:
-            self._blocked_since = now
-        elif (self.declared or now - self._blocked_since > self.timeout) and not in_flight:
-            self.declared = True
-            return True
-        return False
+        step = 0.0 if self._checked is None else min(max(0.0, now - self._checked), MAX_STEP)
+        waiting = blocked or in_flight > 0
+        self._checked = now if waiting else None
+        self.silent = self.silent + step if waiting else 0.0
+        self._grace -= step
+        if self.declared:
+            self._unanswered = self._unanswered + step if in_flight else 0.0
+            return blocked or self._unanswered > self.notice
+        self.declared = self.silent > self.timeout and self._grace <= 0
+        self._unanswered = 0.0
+        return self.declared

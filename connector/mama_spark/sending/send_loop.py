@@ -22,7 +22,8 @@ from mama_spark.message import Bools, Int64s, MessageBatch
 
 from .flight_batch import FlightBatch
 from .outage import OutageDetector
-from .window import Window
+from .retry import is_final
+from .window import PROBE, Window
 
 logger = logging.getLogger("mama_spark")
 
@@ -37,11 +38,12 @@ class SendLoop:
     """One bridge and one window. Not thread-safe: one thread calls it at a time.
 
     :param on_event: called with each event of the transport before the window learns of it
-    :param outage_timeout: see :class:`~mama_spark.sending.outage.OutageDetector`
+    :param outage_timeout: seconds without progress after which an outage is declared
     :param clock: monotonic seconds
     :ivar bridge_full: the bridge did not take everything in the last call
     :ivar unflushed: something was sent since the last flush; ``last_send``: when, monotonic seconds
     :ivar last_cause: the last refusal or disconnection, for people
+    :ivar refused: the middleware has refused something since the last progress
     """
 
     def __init__(
@@ -54,9 +56,9 @@ class SendLoop:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.bridge, self.window, self.clock = bridge, window, clock
-        self.outage = OutageDetector(outage_timeout)
+        self.outage = OutageDetector(outage_timeout, window.policy.wait_timeout)
         self._on_event = on_event
-        self.bridge_full = self.unflushed = False
+        self.bridge_full = self.unflushed = self.refused = False
         self.last_send = 0.0
         self.last_cause = ""
 
@@ -86,6 +88,8 @@ class SendLoop:
         """How many flights from the start of the span on may go in one call of :meth:`launch`."""
         start, end = span
         n = min(self.window.capacity(flights, start, self.clock()), end - start, most, MAX_SEND_MESSAGES)
+        if self.outage.declared:
+            n = min(n, PROBE - self.window.in_flight)  # these show when it is over
         return min(n, _within_bytes(flights.ends[start + 1 : start + n + 1] - flights.ends[start])) if n > 0 else 0
 
     def launch(self, flights: FlightBatch, start: int, n: int) -> int:
@@ -95,7 +99,7 @@ class SendLoop:
             rows, now = slice(start, start + taken), self.clock()
             if self.bridge.capabilities.ack is Ack.NONE:
                 self.window.send_unacknowledged(flights, rows, now)
-                self.outage.sent_unacknowledged()
+                self._progressed()
             else:
                 self.window.launch(flights, rows, now)
             self._sent()
@@ -144,12 +148,16 @@ class SendLoop:
         for acks in polled.acks:
             self.window.acked(acks)
         for refusals in polled.refusals:
-            self.last_cause = str(refusals.error)
+            self.last_cause, self.refused = str(refusals.error), True
             self.window.refused(refusals)
-        if polled.acks:
-            self.outage.acknowledged()
+        if polled.acks or any(is_final(refusals.error) for refusals in polled.refusals):
+            self._progressed()
         for event in polled.events:
             self._apply_event(event)
+
+    def _progressed(self) -> None:
+        self.outage.progressed()
+        self.refused = False
 
     def _apply_event(self, event: BridgeEvent) -> None:
         if self._on_event is not None:
@@ -166,13 +174,13 @@ class SendLoop:
         logger.warning("%s%s%s", what, event.info, f" (topic {event.topic})" if event.topic else "")
 
     def outage_lasts_too_long(self, waiting: bool, now: float) -> bool:
-        """Whether to give up what waits to be sent.
+        """Whether to give up what is not settled.
 
-        :param waiting: there is something
+        :param waiting: there is something to send
         """
         window = self.window
         blocked = waiting and (not window.connected or window.paused or self.bridge_full)
-        return self.outage.lasts_too_long(blocked, window.in_flight, now)
+        return self.outage.check(blocked, window.in_flight, now)
 
 
 def messages_of(flights: FlightBatch) -> MessageBatch:

@@ -11,6 +11,7 @@ changes nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -60,6 +61,7 @@ class Window:
         self._backpressure = BackpressureState(policy.max_in_flight)
         self._settled: list[tuple[FlightBatch, Rows]] = []
         self._resend_cause: PublishError | None = None
+        self._deadlines_from = -math.inf  # retry deadlines count from here at the earliest
 
     def __repr__(self) -> str:
         hold = ", hold" if self.holding else ""
@@ -285,6 +287,33 @@ class Window:
                     flights.errors[int(row)] = error
                 self._settle(flights, sent, Transition.FAIL, now)
 
+    def give_up(self, batches: list[FlightBatch], error: PublishError, now: float) -> None:
+        """Settle all launched flights: each by its last error, or by ``error`` if it has none."""
+        for flights in batches:
+            sent = np.flatnonzero((flights.state == _IN_FLIGHT) | (flights.state == _WAITING))
+            if len(sent):
+                flights.doubt[sent] |= flights.state[sent] == _IN_FLIGHT
+                for row in sent.tolist():
+                    flights.errors.setdefault(row, error)
+                self._settle_by_last_error(flights, sent, now)
+
+    # --- outages that are waited for ---------------------------------------------------------------------------
+
+    @property
+    def deadlines_suspended(self) -> bool:
+        """No flight's retry deadline passes."""
+        return self._deadlines_from == math.inf
+
+    def suspend_deadlines(self, now: float) -> None:
+        """Nothing is stored at present: flights have no retry deadline until :meth:`resume_deadlines`, and only a few
+        are sent until one of them is acknowledged."""
+        self._deadlines_from = math.inf
+        self._backpressure.pause(OutcomeUnknown("nothing is acknowledged"), now, 0.0)
+
+    def resume_deadlines(self, now: float) -> None:
+        """Messages are stored again: retry deadlines of what was sent before count from now."""
+        self._deadlines_from = now
+
     # --- what to do next -------------------------------------------------------------------------------------
 
     def wake_at(self) -> float | None:
@@ -332,7 +361,7 @@ class Window:
         if self.policy.retry is None:
             return np.zeros(len(rows), np.bool_)
         return resends_allowed(
-            self.policy.retry, error, flights.sends[rows], flights.published[rows], now,
+            self.policy.retry, error, flights.sends[rows], self._deadlines_begin(flights, rows), now,
             repeatable=self.policy.resend_uncertain,
             non_retriable=None if flights.non_retriable is None else flights.non_retriable[rows],
         )  # fmt: skip
@@ -357,7 +386,11 @@ class Window:
         deadline = self.policy.retry.deadline if self.policy.retry else None
         if deadline is None:
             return np.full(len(rows), due + self.policy.wait_timeout)
-        return flights.published[rows] + deadline
+        return self._deadlines_begin(flights, rows) + deadline
+
+    def _deadlines_begin(self, flights: FlightBatch, rows: Int64s) -> Seconds:
+        begin: Seconds = np.maximum(flights.published[rows], self._deadlines_from)
+        return begin
 
     def _record_error(self, flights: FlightBatch, rows: Int64s, error: PublishError) -> None:
         if error.may_have_landed:

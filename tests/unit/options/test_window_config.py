@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from mama_spark.bridge import Ack, Capabilities
 from mama_spark.options import SinkOptions
-from mama_spark.options.window import WindowConfig
+from mama_spark.options.window import RetryPolicy, WindowConfig
 
 ABLE = Capabilities(Ack.STORED, True, True, True, True, 1 << 20, 100)
 
@@ -46,3 +46,18 @@ def test_nothing_goes_again_where_nothing_is_acknowledged_or_nobody_wants_it() -
     retry = policy(ABLE, retryBackoff="1s", retryMaxBackoff="3s", retryDeadline="20s").retry
     assert retry is not None
     assert (retry.backoffs, retry.deadline) == ((1.0, 2.0, 3.0), 20.0)
+
+
+@pytest.mark.parametrize(
+    ("retry", "seconds"),
+    [
+        (None, 10.0),
+        (RetryPolicy(None, (1.0,), 30.0), 30.0),
+        (RetryPolicy(None, (1.0,), 2.0), 10.0),
+        (RetryPolicy(2, (1.0, 2.0)), 5.0 + 6.0 + 7.0),
+    ],
+)
+def test_a_silence_is_an_outage_when_it_outlasts_the_resends_of_one_message(
+    retry: RetryPolicy | None, seconds: float
+) -> None:
+    assert WindowConfig(wait_timeout=5.0, retry=retry).longest_silence == seconds

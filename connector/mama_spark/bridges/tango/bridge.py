@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mama_spark.bridge import Ack, Capabilities, EventStyle, PollResult, PublisherBridge, ValidationResult
+from mama_spark.bridge import (
+    Ack,
+    Capabilities,
+    EventStyle,
+    PollResult,
+    PublisherBridge,
+    SilenceReporter,
+    ValidationResult,
+)
 from mama_spark.errors import ConfigError
 from mama_spark.message import MessageBatch
 
@@ -53,6 +61,10 @@ class TangoBridge:
 
     def poll(self, timeout: float, want: int = 1) -> PollResult:
         return self._log.poll(timeout, want)
+
+    def explain_silence(self) -> str:
+        """See :class:`~mama_spark.bridge.SilenceReporter`."""
+        return self._log.explain_silence() if isinstance(self._log, SilenceReporter) else ""
 
     def close(self) -> None:
         self._log.close()

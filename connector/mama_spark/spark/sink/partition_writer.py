@@ -7,12 +7,15 @@ Runs on the task's thread; :mod:`.outcome_recorder` is its counterpart on the pu
 from __future__ import annotations
 
 import contextlib
+import logging
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 from pyspark import TaskContext
 
+from mama_spark.backoff import RECONNECT
 from mama_spark.bridge import PublisherBridge
 from mama_spark.bridges import publisher_bridge, row_codec
 from mama_spark.errors import ConfigError, PublishError, Unavailable
@@ -21,6 +24,7 @@ from mama_spark.message import MessageBatch
 from mama_spark.options.window import WindowConfig
 from mama_spark.publisher.batch_publisher import BatchPublisher
 from mama_spark.publisher.ids import IDS_MEMORY, IdMaker
+from mama_spark.publisher.outage_reporter import WARNING_INTERVAL
 
 from .announcer import SourceAnnouncer, source_record
 from .codec_rows import CodecRows
@@ -31,6 +35,8 @@ from .outcome_recorder import OutcomeRecorder
 from .packed_messages import FlightContext, PackedMessages, PublishBatch, RowMessages
 from .progress_logger import ProgressLogger
 from .row_encoder import RowEncoder
+
+logger = logging.getLogger("mama_spark")
 
 #: Payload bytes in flight of a partition. A stream's ingest queue holds 128 MiB for all its publishers together.
 MAX_BYTES_IN_FLIGHT = 16 << 20
@@ -61,6 +67,29 @@ def task_info(streaming: bool) -> TaskInfo:
     return TaskInfo(
         context.partitionId(), context.attemptNumber(), query_id, batch_id, stream_run, speculation, app_name, app_id
     )
+
+
+def open_bridge(bridge: PublisherBridge, destinations: MessageBatch, *, wait: bool) -> None:
+    """Open the bridge and have it look for where the first messages go.
+
+    :param wait: until the middleware answers, with a warning now and then
+    :raises ConfigError: the user must change something
+    :raises Unavailable: the middleware does not answer, and ``wait`` is off
+    """
+    delays, warned = RECONNECT.delays(), -WARNING_INTERVAL
+    while True:
+        try:
+            bridge.open()
+            bridge.prepare(destinations)
+            return
+        except Unavailable as e:
+            bridge.close()
+            if not wait:
+                raise
+            if time.monotonic() >= warned + WARNING_INTERVAL:
+                warned = time.monotonic()
+                logger.warning("the middleware does not answer: %s; waiting until it does (onUnavailable=wait)", e)
+        time.sleep(delays.next())
 
 
 def write_id_of(job: SinkJob, task: TaskInfo) -> WriteId:
@@ -172,6 +201,7 @@ class PartitionWriter:
             poll_time=min(o.poll_time, o.hold_pause_time),
             name=str(self._task.partition),
             survive_outage=tolerates_outages(o),
+            wait_through_outages=o.on_unavailable == "wait",
             on_event=self.recorder.events.on_transport_event,
         )
         publisher.start()
@@ -183,10 +213,9 @@ class PartitionWriter:
         """On the publisher's thread, while the task's thread waits: open the bridge, and do all that depends on what it
         can do, which may depend on where the topics lead."""
         o, plan = self._options, self._job.plan
-        bridge.open()
         codec = row_codec(o)
         encoder = RowEncoder(plan, o.topic, o.topic_prefix) if codec is None else CodecRows(plan, codec)
-        bridge.prepare(encoder.destinations(first))
+        open_bridge(bridge, encoder.destinations(first), wait=o.on_unavailable == "wait")
         capabilities = bridge.capabilities
         self._with_ids = o.dedup and capabilities.dedup
         packed = None if o.pack == "off" else PackedMessages(o, plan, first.schema, capabilities)
@@ -271,4 +300,6 @@ class PartitionWriter:
         o, counts = self._options, self._report.counts
         if task_must_be_retried(o, counts):
             where = f"; flight log: {o.flight_log}" if o.flight_log else ""
-            raise Unavailable(f"partition {self._task.partition}: {counts.sentence()}{where}")
+            cause = self._publisher.outage_cause if self._publisher is not None else ""
+            why = f"; nothing was acknowledged for a while: {cause}" if cause else ""
+            raise Unavailable(f"partition {self._task.partition}: {counts.sentence()}{why}{where}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,6 +21,7 @@ from mama_spark.options import SinkOptions
 from mama_spark.spark.sink.column_plan import ColumnPlan
 from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
+from mama_spark.testing.waiting import eventually
 
 PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ())
 TASK = TaskInfo(0, 0, None, None, None, False)
@@ -158,3 +160,34 @@ def test_a_bridge_that_cannot_be_opened_fails_the_task_with_its_own_error(
     monkeypatch.setattr(MemoryBridge, "open", refuse)
     assert publish(broker, tmp_path, batches(1), {}).fatal == "no such stream"
     assert [(r["event"], r["info"]) for r in events(tmp_path)] == [("create", None), ("error", "no such stream")]
+
+
+def test_rows_that_timed_out_fail_the_task_with_the_cause_of_the_outage(broker: MemoryBroker, tmp_path: Path) -> None:
+    broker.then(["drop"] * 100_000)
+    options = {"waitTimeout": "50ms", "retryDeadline": "500ms", "maxInFlight": "1000"}
+    with pytest.raises(Unavailable, match=r"nothing was acknowledged for .*: no answer comes"):
+        publish(broker, tmp_path, batches(1), options)
+
+
+def test_a_task_that_waits_for_the_middleware_begins_when_it_is_there(
+    broker: MemoryBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.up = False
+    with ThreadPoolExecutor(1) as pool:
+        task = pool.submit(publish, broker, tmp_path, batches(2), {"onUnavailable": "wait"})
+        eventually(lambda: "waiting until it does (onUnavailable=wait)" in caplog.text, "it says what it waits for")
+        broker.up = True
+        assert task.result(60).counts.acked == 1000
+
+
+def test_a_task_that_waits_for_the_middleware_holds_its_rows_beyond_every_deadline(
+    broker: MemoryBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"onUnavailable": "wait", "waitTimeout": "100ms", "retryDeadline": "200ms", "maxInFlight": "64"}
+    options |= {"retryBackoff": "10ms", "retryMaxBackoff": "50ms"}
+    broker.then(["drop"] * 250)  # more than one window
+    with caplog.at_level("WARNING", "mama_spark"):
+        report = publish(broker, tmp_path, batches(4), options)
+    assert (report.counts.rows, report.counts.acked) == (2000, 2000)
+    assert len(broker.messages()) == 2000
+    assert "waiting until messages are stored again" in caplog.text

@@ -46,6 +46,7 @@ from ..settings import NatsSettings
 from .ack_queue import AckQueue
 from .fast_ingest import FastIngestPublisher
 from .requests import NatsRequests
+from .silence import ANSWER_TIME
 from .stream_router import StreamRouter
 
 #: Most bytes of frames that one call of ``send`` makes.
@@ -267,6 +268,17 @@ class NatsBridge:
         if self._fast_ingest is not None and (self.mode == "batch" or self._fast_ingest.busy):
             return self._fast_ingest.poll(timeout, want)
         return self._ack_queue.wait(timeout, want)
+
+    def explain_silence(self) -> str:
+        """See :class:`~mama_spark.bridge.SilenceReporter`."""
+        connection = self._connection
+        if connection is None or not connection.up:
+            return ""
+        try:
+            work = self._router.explain_silence(connection, self.connected_to)
+            return connection.loop.run(work, 4 * ANSWER_TIME, "asking JetStream")
+        except MamaError as e:
+            return f"{self.connected_to} acknowledges nothing, and does not say why: {e}"
 
     def requests(self) -> NatsRequests:
         """Requests and replies over the same connection; see :class:`~mama_spark.bridge.RequestBridge`.

@@ -14,6 +14,7 @@ from ..connection.connection import Connection
 from ..jetstream import streams as st
 from ..jetstream.api import PREFIX, ApiForbidden, JetStreamClient
 from ..settings import NatsSettings
+from .silence import ANSWER_TIME, explain
 
 FAST_SINCE = (2, 14)  #: version of the server that brought fast ingest
 
@@ -36,6 +37,15 @@ class StreamRouter:
     def stream_for(self, topic: str) -> str:
         """Name of the stream that takes ``topic``; empty if that is not known."""
         return self._owners.get(topic) or self.settings.stream or ""
+
+    def streams_published_to(self) -> list[str]:
+        """Names of the streams that the topics so far lead to, as far as they are known."""
+        named = {self.settings.stream} if self.settings.stream else set(self._owners.values())
+        return sorted(name for name in named if name)
+
+    async def explain_silence(self, connection: Connection, server: str) -> str:
+        """See :func:`.silence.explain`."""
+        return await explain(JetStreamClient(connection, ANSWER_TIME, ANSWER_TIME), server, self.streams_published_to())
 
     def dedup_is_safe(self, stream: str) -> bool:
         """Does fast ingest count a repeated id as stored only when its message is safe?

@@ -1,0 +1,57 @@
+"""Asks JetStream why it does not acknowledge: whether the streams that are published to still store anything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from mama_spark.errors import MamaError, Unavailable
+
+from ..jetstream.api import PREFIX, ApiError, ApiForbidden, JetStreamClient
+
+#: Streams that are asked about.
+MOST_STREAMS = 3
+#: Seconds that an answer may take: the publisher waits for it.
+ANSWER_TIME = 2.0
+#: Seconds between two questions, in which a stream that stores would have stored what was just sent again.
+BETWEEN = 0.5
+
+
+async def explain(api: JetStreamClient, server: str, streams: Sequence[str]) -> str:
+    """Why messages that were sent to ``streams`` are not acknowledged: a sentence for people. Never raises
+    :class:`MamaError`.
+
+    :param server: name and version
+    """
+    if not streams:
+        return f"{server} acknowledges nothing; its streams are not known here (no permission to ask {PREFIX}>)"
+    asked = streams[:MOST_STREAMS]
+    try:
+        before = [await _last_sequence(api, name) for name in asked]
+        await asyncio.sleep(BETWEEN)
+        after = [await _last_sequence(api, name) for name in asked]
+    except ApiForbidden as e:
+        return f"{server} acknowledges nothing, and {e}, which would tell why"
+    except ApiError as e:
+        return f"{server} acknowledges nothing: {e}"
+    except Unavailable as e:
+        return f"{server} is connected, but JetStream does not answer: {e}"
+    except MamaError as e:
+        return f"{server} acknowledges nothing, and cannot be asked why: {e}"
+    moved = [name for name, a, b in zip(asked, before, after, strict=True) if b > a]
+    if moved:
+        return (
+            f"{server} stores messages of stream {moved[0]!r}, but its acknowledgements do not arrive; is the user "
+            "allowed to subscribe to _INBOX.>?"
+        )
+    where = ", ".join(f"stream {name!r} stays at sequence {last:,}" for name, last in zip(asked, after, strict=True))
+    return (
+        f"{server} answers, but stores nothing: {where}. Look at its log and its disk: after a write that failed (disk "
+        "full, quota, I/O error) nats-server answers no publish any more, also when there is room again; make room, "
+        "then it must be restarted"
+    )
+
+
+async def _last_sequence(api: JetStreamClient, stream: str) -> int:
+    answer = await api.request(f"STREAM.INFO.{stream}")
+    return int(answer["state"]["last_seq"])

@@ -1,0 +1,56 @@
+"""Says why nothing is acknowledged: asks the middleware, warns while it lasts, and says when it is over."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+from ..bridge import PublisherBridge, SilenceReporter
+from ..sending.send_loop import SendLoop
+
+logger = logging.getLogger("mama_spark")
+
+#: Seconds between two warnings about one outage.
+WARNING_INTERVAL = 30.0
+
+
+class OutageReporter:
+    """For the thread that sends.
+
+    :param what_next: what happens if it lasts, for people
+    :ivar cause: of the outage that lasts, or was the last one; empty = there was none
+    """
+
+    def __init__(self, bridge: PublisherBridge, loop: SendLoop, what_next: str) -> None:
+        self._bridge, self._loop, self._what_next = bridge, loop, what_next
+        self._warned = -math.inf
+        self._lasts = False
+        self.cause = ""
+
+    def report(self, now: float) -> None:
+        """Warn, at most once in :data:`WARNING_INTERVAL`; call it after each check for an outage."""
+        outage = self._loop.outage
+        if not outage.noticed:
+            if self._lasts and not outage.silent:
+                self._lasts, self._warned = False, -math.inf
+                logger.warning("messages are acknowledged again")
+            return
+        self._lasts = True
+        if now < self._warned + WARNING_INTERVAL:
+            return
+        self._warned = now
+        self.cause = self._find_cause()
+        logger.warning(
+            "nothing was acknowledged for %.0f s, %d messages wait: %s; %s",
+            outage.silent, self._loop.window.counters.unsettled, self.cause, self._what_next,
+        )  # fmt: skip
+
+    def _find_cause(self) -> str:
+        loop, bridge = self._loop, self._bridge
+        if loop.last_cause and (loop.refused or not loop.window.connected):
+            return loop.last_cause
+        if loop.window.connected and loop.window.in_flight and isinstance(bridge, SilenceReporter):
+            explained = bridge.explain_silence()
+            if explained:
+                return explained
+        return "no answer comes" if loop.window.in_flight else "the bridge takes no messages"
