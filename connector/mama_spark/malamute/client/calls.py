@@ -1,4 +1,4 @@
-"""Calls of a client: commands that the broker answers, in the order in which it answers them. Pure."""
+"""Pending calls of a client: commands that the broker answers in order. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..protocol.extensions import Extension
 
 
 class CallFailed(MamaError):
-    """The broker refused; the text is its reason.
+    """The broker refused a call; the text is its reason.
 
     :ivar code: see :class:`~mama_spark.malamute.protocol.commands.StatusCode`
     """
@@ -25,17 +25,17 @@ class CallFailed(MamaError):
 
 
 class NoStream(ConfigError):
-    """The client sent to a stream before it wrote to one."""
+    """SEND before a successful WRITE: no stream is chosen."""
 
 
 @dataclass(slots=True, eq=False)
 class Call:
     """A command that the broker answers.
 
-    :ivar internal: made by the client's machine, so that no caller waits for it
-    :ivar done: answered, or given up
-    :ivar error: why it failed; None if it did not
-    :ivar extension: of the answer
+    :ivar internal: made by the client's state machine; no caller waits for it
+    :ivar done: answered or expired
+    :ivar error: why it failed; None if it succeeded
+    :ivar extension: extension of the answer
     """
 
     command: Command
@@ -54,17 +54,17 @@ class Call:
         return isinstance(self.command, Ping)
 
     def finish(self, error: MamaError | None, extension: Extension | None = None) -> None:
-        """Set the outcome, unless there is one."""
+        """Set the outcome, unless it is set already."""
         if not self.done:
             self.done, self.error = True, error
             self.extension = extension or self.extension
 
 
 class PendingCalls:
-    """Calls without an answer, the oldest first.
+    """Unanswered calls, the oldest first.
 
-    A PONG may overtake other answers: a broker whose engine takes its time to start is not dead. Calls before it that
-    were given up are then forgotten, so that an answer that never comes does not shift the later ones.
+    A PONG may overtake other answers, because a broker answers PING while an engine is still starting. A PONG removes
+    the expired calls before its PING: a missing answer must not be matched with a later call.
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class PendingCalls:
         return all(call.done for call in self._calls)
 
     def answered(self, ping: bool) -> Call | None:
-        """Remove the call that an answer is for; None if no call waits for such an answer.
+        """Remove and return the call that an answer belongs to; None if there is none.
 
         :param ping: the answer is a PONG
         """

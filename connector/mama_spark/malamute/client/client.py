@@ -1,9 +1,9 @@
 """The Malamute client: streams, mailboxes and services of a broker, from any thread.
 
-It speaks to the C broker and to ours; what only ours can do (credit, sequences, ids, headers, acknowledgements,
-confirmations) is refused with :class:`~mama_spark.errors.ConfigError` elsewhere. Every call has a deadline.
-A connection that is lost is replaced, and what was written to, read and offered is restored; messages that were sent
-and not acknowledged may be lost then: :meth:`MalamuteClient.sync` reports that.
+It works with the C broker and with ours. Features that only our broker has (credit, sequences, ids, headers,
+acknowledgements, confirmations) raise :class:`~mama_spark.errors.ConfigError` with the C broker. Every call has a
+deadline. After a lost connection the client reconnects and restores its streams, subscriptions and offers; messages
+that were not acknowledged may be lost then: :meth:`MalamuteClient.sync` reports that.
 
 ::
 
@@ -36,7 +36,7 @@ from .states import ClientState
 __all__ = ["CallFailed", "MalamuteClient", "Message", "NoStream", "Tracker"]
 
 _ENDED = (ClientState.START, ClientState.CLOSED, ClientState.FAILED)
-#: Messages that may wait for the application, unless the client is made with another window.
+#: Default of ``window``: messages that may wait for the application.
 WINDOW = 1000
 
 
@@ -61,7 +61,7 @@ class Tracker:
         """Wait until the receiver has confirmed the message.
 
         :raises CallFailed: the message did not arrive, or the receiver reports a failure; the text says why
-        :raises Unavailable: there is no confirmation after ``timeout`` seconds
+        :raises Unavailable: no confirmation within ``timeout`` seconds
         """
         self._client._await(lambda: self.done, timeout, f"the confirmation of {self.name}")
         assert self._confirmation is not None
@@ -70,14 +70,15 @@ class Tracker:
 
 
 class MalamuteClient:
-    """One client. Thread-safe; open it with :meth:`open`, or by ``with``.
+    """A client of a broker. Thread-safe; open it with :meth:`open`, or by ``with``.
 
     :param url: of the broker, ``mlp://host:port``; several, separated by commas, are tried in turn
     :param address: of the client's mailbox, and the sender that receivers see; empty = anonymous
-    :param timeout: seconds that a call may take unless it has a timeout of its own
-    :param window: messages that may wait for :meth:`receive`; the broker holds the others. 0 = the application calls
+    :param timeout: default timeout of calls, seconds
+    :param window: messages that may wait for :meth:`receive`; the broker keeps the others. 0 = the application calls
         :meth:`give_credit`, None = no limit, as the C client
-    :param confirm: :meth:`receive` confirms mailbox and service messages that want it; else :meth:`confirm` does
+    :param confirm: :meth:`receive` confirms mailbox and service messages whose sender asks for it; otherwise the
+        application calls :meth:`confirm`
     :param options: of :class:`~mama_spark.malamute.client.connection_settings.ConnectionSettings`: ``user``, ...
     """
 
@@ -102,7 +103,7 @@ class MalamuteClient:
         self._unsynced: int | None = None  # reconnects before the first send that no sync covers
         self._gives_credit = bool(window) and Feature.CREDIT in (features or Feature(0))
         self._inbox: deque[Command] = deque()
-        self._trackers: WeakValueDictionary[bytes, Tracker] = WeakValueDictionary()  # some are never confirmed
+        self._trackers: WeakValueDictionary[bytes, Tracker] = WeakValueDictionary()  # weak: some are never confirmed
         self._numbers = count(1)
 
     def __repr__(self) -> str:
@@ -121,7 +122,7 @@ class MalamuteClient:
 
     @property
     def features(self) -> Feature:
-        """What the broker does for this client; nothing if it is a C broker."""
+        """Features of the broker for this client; none for a C broker."""
         return self._connection.machine.features
 
     @property
@@ -134,7 +135,7 @@ class MalamuteClient:
         """Connect.
 
         :raises Unavailable: no broker answers
-        :raises ConfigError: login or key are refused
+        :raises ConfigError: the broker refuses the login or key
         :raises CallFailed: the broker refuses this client
         """
         if self._window and self._gives_credit:
@@ -143,13 +144,13 @@ class MalamuteClient:
         return self
 
     def close(self, timeout: float | None = None) -> None:
-        """Send CLOSE behind all messages, and wait for the answer. Idempotent, never raises."""
+        """Send CLOSE after all messages, and wait for the answer. Idempotent, never raises."""
         self._connection.close(self._seconds(timeout))
 
     # --- streams -------------------------------------------------------------------------------------------------
 
     def write(self, stream: Text, timeout: float | None = None) -> None:
-        """Choose the stream for :meth:`send`; the broker creates it if there is none.
+        """Choose the stream for :meth:`send`; the broker creates it if it does not exist.
 
         :raises CallFailed: the broker refuses; the text says why
         :raises Unavailable: no answer in time
@@ -157,13 +158,13 @@ class MalamuteClient:
         self._call(f"writing to {quoted(stream)}", timeout, lambda m, end: m.write(octets_of(stream), end))
 
     def read(self, stream: Text, pattern: Text = b"", after: int | None = None, timeout: float | None = None) -> None:
-        """Messages whose subject the pattern matches come to :meth:`receive`; there may be several patterns.
+        """Subscribe: :meth:`receive` returns messages whose subject matches. A stream may have several patterns.
 
         :param pattern: a regular expression that is searched in the subject (see
             :mod:`mama_spark.malamute.protocol.patterns`); empty = all
-        :param after: what is stored with a higher sequence comes first (0 = all); None = only what comes from now on
-        :raises CallFailed: the broker does not take the pattern
-        :raises ConfigError: ``after``, of a broker that stores nothing
+        :param after: replay stored messages with a higher sequence first (0 = all); None = only new messages
+        :raises CallFailed: the broker refuses the pattern
+        :raises ConfigError: ``after`` with a broker that stores nothing
         """
         if after is not None:
             self._require(Feature.SEQUENCE, "keeps no messages that could be read again")
@@ -185,11 +186,11 @@ class MalamuteClient:
     ) -> None:
         """Send to the stream of :meth:`write`. The broker does not answer: :meth:`sync` reports the outcome.
 
-        :param content: a frame, or several
+        :param content: one frame or several
         :param id: a durable stream stores an id once
-        :raises NoStream: nothing was written to
-        :raises Unavailable: not connected, or the broker takes nothing, for ``timeout`` seconds
-        :raises ConfigError: ids or headers through a broker that is not ours
+        :raises NoStream: :meth:`write` was not called
+        :raises Unavailable: not connected, or no send window, for ``timeout`` seconds
+        :raises ConfigError: id or headers with a broker that is not ours
         """
         pairs = tuple((k.encode(), v.encode()) for k, values in (headers or {}).items() for v in values)
         if id or pairs:
@@ -206,10 +207,10 @@ class MalamuteClient:
             self._unsynced = self.reconnects
 
     def sync(self, timeout: float | None = None) -> tuple[AckRun, ...]:
-        """Wait until the broker has all that was sent.
+        """Wait until the broker has received all messages sent.
 
-        :returns: the outcomes of the messages since the last call, in order, those of the stream that was sent to first
-            before the others; nothing from a C broker
+        :returns: outcomes of the messages since the last call, in order; grouped by stream, in the order of their first
+            messages. Empty with a C broker
         :raises Unavailable: the connection was lost: the outcomes are unknown
         """
         with self._connection.changed:
@@ -235,7 +236,7 @@ class MalamuteClient:
     ) -> Tracker | None:
         """Send to the client with this address, now or when it connects.
 
-        :param expires: seconds after which it need not be delivered any more; 0 = never
+        :param expires: seconds after which the broker drops the undelivered message; 0 = never
         :param tracked: return a :class:`Tracker`
         """
         return self._send_message(commands.MailboxSend, address, subject, content, expires, tracked, timeout)
@@ -254,9 +255,9 @@ class MalamuteClient:
         return self._send_message(commands.ServiceSend, service, subject, content, expires, tracked, timeout)
 
     def offer(self, service: Text, pattern: Text = b"", timeout: float | None = None) -> None:
-        """Take requests to the service whose subject the pattern matches.
+        """Receive requests to the service whose subject matches the pattern.
 
-        :raises CallFailed: the broker does not take the pattern
+        :raises CallFailed: the broker refuses the pattern
         """
         self._call(
             f"offering {quoted(service)}", timeout, lambda m, end: m.offer(octets_of(service), octets_of(pattern), end)
@@ -273,7 +274,7 @@ class MalamuteClient:
     def receive(self, timeout: float | None = None) -> Message:
         """The next message of any kind.
 
-        :raises Unavailable: none came in time; the text says whether the client is connected
+        :raises Unavailable: no message in time; the text says whether the client is connected
         :raises ClientClosed: the client was closed
         """
         self._await(lambda: bool(self._inbox), timeout, "waiting for a message")
@@ -286,13 +287,13 @@ class MalamuteClient:
         return message
 
     def give_credit(self, messages: int) -> None:
-        """The broker may deliver so many messages more, of all kinds together; for ``window=0``."""
+        """Allow the broker to deliver ``messages`` more, of all kinds together; for ``window=0``."""
         with self._connection.changed:
             self._machine.give_credit(messages)
         self._connection.wake()
 
     def _consume(self) -> None:
-        """Give credit for what the application took, in few commands."""
+        """Give credit for messages that the application received, in few commands."""
         if not self._gives_credit:
             return
         self._consumed += 1
@@ -334,7 +335,7 @@ class MalamuteClient:
         send: Callable[[], object],
         stream: bool = False,
     ) -> None:
-        """Send what is not answered as soon as the client is connected and the broker takes it."""
+        """Send a command without an answer, as soon as the client is connected and the send window allows it."""
         connection = self._connection
 
         def ready() -> bool:
@@ -370,7 +371,7 @@ class MalamuteClient:
             raise Unavailable(connection.explain(what, f"{state} ({self._seconds(timeout):g} s)"))
 
     def _dispatch(self) -> None:
-        """Give confirmations to their trackers, and deliveries to the inbox."""
+        """Pass confirmations to their trackers, and deliveries to the inbox."""
         received, self._machine.received = self._machine.received, []
         for command in received:
             if isinstance(command, commands.Confirm):

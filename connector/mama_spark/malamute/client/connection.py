@@ -1,7 +1,7 @@
-"""The thread and the socket of a client: they execute what its machine (:mod:`.state_machine`) decides.
+"""The thread and the socket of a client: they execute the actions of its state machine (:mod:`.state_machine`).
 
-Other threads use the machine under :attr:`ClientConnection.changed`, a condition that is notified whenever something
-came, and then call :meth:`ClientConnection.wake`. Only the thread of the connection uses the socket.
+Other threads use the machine under :attr:`ClientConnection.changed`, a condition that is notified at every input, and
+then call :meth:`ClientConnection.wake`. Only the thread of the connection uses the socket.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from .zmtp_probe import mechanism_of
 
 __all__ = ["FEATURES", "MAX_UNWRITTEN", "ClientConnection", "ConnectionSettings", "endpoint"]
 
-#: Octets that may wait for the socket; beyond, senders wait.
+#: Octets that may be queued for the socket; at this number senders wait.
 MAX_UNWRITTEN = 4 * 1024 * 1024
-#: Messages received before other work has its turn.
+#: Messages received in one round.
 RECEIVE_BATCH = 500
-#: Seconds. A connection that breaks sooner, and before the broker answered, is left to ZeroMQ's own reconnecting.
+#: Seconds. If a connection breaks sooner and before the broker answered, ZeroMQ reconnects by itself.
 _FLAPPING = 0.5
-#: Seconds. After a longer round (the process was stopped, or the machine is overloaded) there may be messages of the
-#: broker that were not read yet, so that it was not silent; an idle round takes a second.
+#: Seconds; an idle round takes one. After a longer round (suspended process, overloaded host) messages of the broker
+#: may be unread, so the round does not count as silence of the broker.
 STALL_THRESHOLD = 1.5
 _MORE_NOW = zmq.SNDMORE | zmq.NOBLOCK
 _OPEN_COMMAND = SIGNATURE + bytes([Open.id])
@@ -51,9 +51,9 @@ _PROBLEMS: dict[int, str] = {
     zmq.EVENT_HANDSHAKE_SUCCEEDED: "",
 }
 _HANDSHAKE_FAILURES = (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
-#: Events that follow a failed handshake, and are less specific.
+#: Less specific events that follow a failed handshake.
 _CONSEQUENCES = (zmq.EVENT_CONNECT_RETRIED, zmq.EVENT_DISCONNECTED)
-#: Handshakes in a row that fail without a reason until the broker's mechanism is probed, and seconds for that.
+#: Successive handshakes that fail without a reason before the broker's mechanism is probed, and seconds for the probe.
 _PROBE_AFTER = 2
 _PROBE_TIMEOUT = 1.0
 _MISMATCH = 0x11000002  #: ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
@@ -75,9 +75,9 @@ class _Outbox:
 class ClientConnection:
     """One connection of one client.
 
-    :ivar machine: use it under :attr:`changed` only
-    :ivar changed: notified when something came or ended
-    :ivar fatal: the error that ended the connection; no caller need wait any more
+    :ivar machine: the state machine; use it under :attr:`changed` only
+    :ivar changed: notified at every input and at the end
+    :ivar fatal: the error that ended the connection; callers must not wait after it
     """
 
     def __init__(self, settings: ConnectionSettings) -> None:
@@ -88,16 +88,16 @@ class ClientConnection:
         self.fatal: MamaError | None = None
         self._endpoints = [endpoint(url) for url in settings.urls]
         self._endpoint_index = 0
-        self._problem = ""  # what the monitor of the socket reported last
+        self._problem = ""  # last report of the socket's monitor
         self._handshake_failed = False
-        self._unexplained_failures = 0  # handshakes in a row that failed without a reason
+        self._unexplained_failures = 0  # successive handshakes that failed without a reason
         self._queued = 0  # octets of messages in machine.out
         self._outbox = _Outbox()
         self._reconnects = 0
         self._stop = False
         self._woken = False
         self._connected_at = 0.0
-        self._last_round = math.inf  # when it began
+        self._last_round = math.inf  # begin of the last round
         self._wake_sender, self._wake_receiver = sockets.socketpair()
         self._wake_receiver.setblocking(False)
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
@@ -119,16 +119,16 @@ class ClientConnection:
         return MAX_UNWRITTEN - self._queued - self._outbox.size
 
     def count_queued(self, octets: int) -> None:
-        """Messages of so many octets were added to the machine's output."""
+        """Count octets of messages that were added to the machine's output."""
         self._queued += octets
 
-    # --- calls, of any thread ------------------------------------------------------------------------------------
+    # --- any thread ----------------------------------------------------------------------------------------------
 
     def open(self, timeout: float) -> None:
         """Connect.
 
         :raises Unavailable: no broker answers
-        :raises ConfigError: the login is refused, or a key is none
+        :raises ConfigError: the login is refused, or a key is invalid
         :raises CallFailed: the broker refuses this client
         """
         now = time.monotonic()
@@ -142,7 +142,7 @@ class ClientConnection:
             raise
 
     def wait(self, call: Call, what: str) -> None:
-        """Wait until the call is done; the machine gives it up at its deadline.
+        """Wait until the call is done; it fails at its deadline.
 
         :raises MamaError: the call failed
         """
@@ -156,16 +156,16 @@ class ClientConnection:
                 raise error
 
     def ask(self, query: LogQuery, deadline: float) -> PendingQuery:
-        """Send a log query, and do not wait; errors as :meth:`ClientMachine.ask`."""
+        """Send a log query without waiting; errors as :meth:`ClientMachine.ask`."""
         with self.changed:
             pending = self.machine.ask(query, deadline)
         self.wake()
         return pending
 
     def wait_for_answer(self, pending: PendingQuery) -> LogQueryAnswer:
-        """The broker's answer to a query, which may be an error, too.
+        """Wait for the broker's answer to a query; the answer may be an error.
 
-        :raises MamaError: there is none
+        :raises MamaError: no answer
         """
         with self.changed:
             self.changed.wait_for(lambda: pending.done or self.fatal is not None)
@@ -176,18 +176,18 @@ class ClientConnection:
         return pending.answer
 
     def explain(self, what: str, error: str) -> str:
-        """The text of an error, with the endpoint and what its socket reported last."""
+        """The text of an error, with the endpoint and the last report of its socket."""
         return f"{what}: {error} ({self.endpoint}{': ' if self._problem else ''}{self._problem})"
 
     def wake(self) -> None:
-        """Let the thread send what the machine has for it."""
+        """Make the thread send the machine's output."""
         if not self._woken:
             self._woken = True
-            with suppress(OSError):  # closed, or so full that it wakes anyway
+            with suppress(OSError):  # closed, or full: then the thread wakes anyway
                 self._wake_sender.send(b".")
 
     def close(self, timeout: float) -> None:
-        """Send CLOSE behind all messages and wait for the answer; then end the thread. Idempotent, never raises."""
+        """Send CLOSE after all messages and wait for the answer; then end the thread. Idempotent, never raises."""
         if self._stop:
             return
         if self._thread.ident is not None:
@@ -251,7 +251,7 @@ class ClientConnection:
     def _collect_output(self) -> None:
         machine, box = self.machine, self._outbox
         if machine.reconnects != self._reconnects:
-            # what was to be sent before OPEN is void; the machine sends again what matters
+            # output from before OPEN is dropped; the machine repeats what it needs
             self._reconnects = machine.reconnects
             box.frames, box.at, box.size, self._queued = [], 0, 0, 0
             first = next((i for i, frames in enumerate(machine.out) if frames[0].startswith(_OPEN_COMMAND)), 0)
@@ -261,7 +261,7 @@ class ClientConnection:
             machine.out, self._queued = [], 0
 
     def _write(self) -> None:
-        """As much as the socket takes."""
+        """Send until the socket accepts no more."""
         assert self._socket is not None
         send, box = self._socket.send, self._outbox
         frames, at = box.frames, box.at
@@ -272,7 +272,7 @@ class ClientConnection:
                     send(message[0], zmq.NOBLOCK)
                 else:
                     send(message[0], _MORE_NOW)
-                    for frame in message[1:-1]:  # the socket takes all parts of a message or none
+                    for frame in message[1:-1]:  # the socket accepts all parts of a message or none
                         send(frame, zmq.SNDMORE)
                     send(message[-1])
                 at += 1
@@ -314,7 +314,7 @@ class ClientConnection:
             self.changed.notify_all()
 
     def _read_monitor(self) -> None:
-        """Process what the monitor of the socket reports."""
+        """Process the events of the socket's monitor."""
         assert self._monitor is not None
         while self._monitor is not None and self._monitor.poll(0):
             message = parse_monitor_message(self._monitor.recv_multipart())
@@ -339,7 +339,7 @@ class ClientConnection:
                         return  # the socket will be replaced
 
     def _check_server_key(self) -> None:
-        """Fail if the broker lives, has CURVE and still ends the handshake: then its key is another one."""
+        """Fail if the broker has CURVE and still ends the handshake: its key differs from the configured one."""
         probe = self.settings.curve_server_key is not None and self._unexplained_failures >= _PROBE_AFTER
         connecting = self.machine.state is ClientState.CONNECTING
         if probe and connecting and mechanism_of(self.endpoint, _PROBE_TIMEOUT) == "CURVE":
@@ -347,7 +347,7 @@ class ClientConnection:
             self._fail(ConfigError(f"{self.endpoint}: {self._problem}"))
 
     def _connect(self) -> None:
-        """Replace the socket. To the broker it is a new client, so that old messages are not mixed with new ones."""
+        """Replace the socket. The broker sees a new client, so old messages are not mixed with new ones."""
         if self._socket is not None:
             self._endpoint_index += 1
         self._disconnect()

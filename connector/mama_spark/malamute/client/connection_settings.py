@@ -1,4 +1,4 @@
-"""How a client reaches its brokers: URLs, login, keys and times."""
+"""Connection settings of a client: URLs, login, keys and times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mama_spark.errors import ConfigError
 from ..protocol.extensions import Feature
 
 PORT = 9999
-#: What mama-spark's own clients announce.
+#: Features that mama-spark's own clients announce.
 FEATURES = Feature.CREDIT | Feature.SEQUENCE | Feature.ACKS | Feature.CONFIRM | Feature.HEADERS | Feature.SENDING
 _SECRET = frozenset({"password", "curve_secret_key"})
 
@@ -20,15 +20,15 @@ _SECRET = frozenset({"password", "curve_secret_key"})
 class ConnectionSettings:
     """Times in seconds.
 
-    :param urls: ``mlp://host:port`` (port 9999 if there is none); the next one is tried when a connection is lost
+    :param urls: ``mlp://host:port`` (default port 9999); after a lost connection the next one is tried
     :param address: of the client; the broker keeps a mailbox for it. Empty = anonymous
     :param user: with ``password``: PLAIN login
     :param curve_server_key: the broker's public key (Z85, 40 characters): CURVE. Without a key pair of its own
         (``curve_public_key``, ``curve_secret_key``) the client generates one
-    :param features: what is announced to the broker; None = nothing, as the C client
-    :param ping: between PINGs
-    :param silence: without input, after which the connection is replaced
-    :param high_water: messages of any size that ZeroMQ may hold in each direction: keep it low
+    :param features: features announced to the broker; None = none, as the C client
+    :param ping: interval of PINGs
+    :param silence: time without input after which the connection is replaced
+    :param high_water: messages of any size that ZeroMQ may queue in each direction: keep it low
     """
 
     urls: tuple[str, ...] = ("mlp://127.0.0.1:9999",)

@@ -1,7 +1,7 @@
 """The client's side of log queries (:mod:`mama_spark.malamute.protocol.log_query`). Pure.
 
-A query is not repeated over a new connection, since the caller knows better whether to. Messages that a fetch returns
-are kept as frames, so that they can be decoded in columns.
+A query is not repeated on a new connection: the caller decides. Messages that a fetch returns are kept as frames, so
+that they can be decoded in columns.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _DELIVER = commands.SIGNATURE + bytes([commands.StreamDeliver.id])
 class PendingQuery:
     """A query that was sent.
 
-    :ivar done: answered, or given up
-    :ivar error: the reason if there is no answer
-    :ivar records: frames of the messages that came with the answer
+    :ivar done: answered or expired
+    :ivar error: why there is no answer
+    :ivar records: frames of the messages received for the query
     """
 
     query: LogQuery
@@ -48,9 +48,9 @@ class LogQueryClient:
         self._last_number = 0
 
     def ask(self, query: LogQuery, deadline: float) -> tuple[PendingQuery, list[bytes]]:
-        """The query under a number of its own, and the frames to send.
+        """Register a query; returns it and the frames to send.
 
-        :raises BadFrame: it does not fit
+        :raises BadFrame: the query does not fit in a frame
         """
         self._last_number = self._last_number % 0xFFFFFFFF + 1
         pending = PendingQuery(replace(query, number=self._last_number), deadline)
@@ -59,14 +59,14 @@ class LogQueryClient:
         return pending, frames
 
     def keep(self, frames: Sequence[bytes]) -> bool:
-        """Keep a message that a fetch returned; False: the frames are none. Call it while a query is pending."""
+        """Keep a message of a fetch; False if the frames are no message. Call it while a query is pending."""
         if frames and frames[0].startswith(_DELIVER):
             self._records.append(frames)
             return True
         return False
 
     def answered(self, packed: bytes) -> None:
-        """Finish a query: the messages before its answer belong to it, also when it has expired."""
+        """Finish a query: the messages before its answer belong to it, even if it has expired."""
         records, self._records = self._records, []
         answer = parse_answer(packed)
         pending = None if answer is None else self.pending.pop(answer.number, None)

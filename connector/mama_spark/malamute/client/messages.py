@@ -14,15 +14,15 @@ Text = str | bytes
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What was delivered.
+    """A delivered message.
 
     :ivar kind: ``stream``, ``mailbox`` or ``service``
     :ivar address: the stream, the mailbox or the service
     :ivar sender: address of the client that sent it, empty for an anonymous one
     :ivar content: frames
     :ivar tracker: of a mailbox or service message whose sender waits for a confirmation
-    :ivar sequence: its number in the stream, where that is stored; ``time`` of storage in µs since the epoch
-    :ivar headers: name and value; a name may come several times
+    :ivar sequence: in a stored stream; ``time`` of storage in µs since the epoch
+    :ivar headers: (name, value); names may repeat
     """
 
     kind: str

@@ -1,9 +1,9 @@
 """State machine of an MLP client, without I/O: takes events and the time, and collects frames to send in ``out``.
 
-Commands that a broker answers are *calls* with a deadline; they may be made without waiting for each other, since
-answers come in order. What was written to, read and offered is remembered and sent again after ERROR 500 (the broker
-does not know this client: it was restarted, or the client expired) or on a new connection after silence. Credit that
-was given and not used is given again, and a stream with sequences is read on from where it was.
+Commands that a broker answers are *calls* with a deadline; they can be pipelined, because answers arrive in order. The
+machine stores the stream written to, subscriptions and offers, and sends them again after ERROR 500 (the broker does
+not know this client: it was restarted, or the client expired) or on a new connection after silence. Unused credit is
+given again, and a stream with sequences is read from the sequence after the last one delivered.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NEVER = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """Times in seconds; those of the C client."""
+    """Times in seconds; the defaults are those of the C client."""
 
     address: bytes = b""
     features: Feature | None = None
@@ -40,11 +40,11 @@ class ClientSettings:
 
 
 class ClientMachine:
-    """One client. Not thread-safe.
+    """State machine of one client. Not thread-safe.
 
     :ivar out: frames to send, in order
     :ivar received: deliveries and CONFIRMs for the application, in order
-    :ivar reset: the connection must be replaced (and ``out`` sent on the new one); the connection clears this
+    :ivar reset: the connection must be replaced (and ``out`` sent on the new one); the caller then clears this
     :ivar send_window: octets that may be sent to streams (:mod:`mama_spark.malamute.protocol.credit`); None = any
         number
     """
@@ -55,20 +55,20 @@ class ClientMachine:
         self.out: list[Sequence[bytes]] = []
         self.received: list[Command] = []
         self.reset = False
-        self.features = Feature(0)  #: what the broker does for this client
+        self.features = Feature(0)  #: features of the broker for this client
         self.malformed = 0
         self.reconnects = 0
         self.stream: bytes | None = None
-        self.reads: dict[bytes, dict[bytes, int | None]] = {}  #: patterns, and behind which sequence each begins
+        self.reads: dict[bytes, dict[bytes, int | None]] = {}  #: stream -> pattern -> sequence after which it begins
         self.offers: dict[tuple[bytes, bytes], None] = {}
         self.sequences: dict[bytes, int] = {}  #: stream -> last sequence delivered
         self.credit = DeliveryCredit(0)  #: given to the broker and not used
         self.send_window: int | None = None
         self._queries = LogQueryClient()
         self._calls = PendingCalls()
-        self._refill_below = 0  # when the send window is smaller, a PING asks for more
+        self._refill_below = 0  # a PING requests more when the send window is smaller
         self._sent_since_ping = False
-        self._acks: tuple[AckRun, ...] = ()  # that came with answers to internal PINGs
+        self._acks: tuple[AckRun, ...] = ()  # received with answers to internal PINGs
         self._connect: Call | None = None
         self._last_heard = 0.0
         self._last_ping = 0.0
@@ -90,7 +90,7 @@ class ClientMachine:
         return f"<ClientMachine {self.settings.address!r} {self.state.value}, {len(self._calls)} calls>"
 
     def _step(self, event: ClientEvent, command: Command | None = None) -> None:
-        """Take a step of the table; the state changes nowhere else.
+        """Execute a step of the table; the state changes nowhere else.
 
         :raises ClientClosed: the table has no such step
         """
@@ -115,7 +115,7 @@ class ClientMachine:
         return self._call(wire.StreamWrite(stream), deadline)
 
     def read(self, stream: bytes, pattern: bytes, deadline: float, after: int | None = None) -> Call:
-        """:param after: replay what has a higher sequence first, where the stream is stored"""
+        """:param after: replay messages with a higher sequence first, if the stream is stored"""
         trailing = write(Extension(after=after)) if Feature.SEQUENCE in self.features else b""
         return self._call(wire.StreamRead(stream, pattern, trailing), deadline)
 
@@ -126,18 +126,18 @@ class ClientMachine:
         return self._call(wire.ServiceOffer(service, pattern), deadline)
 
     def ping(self, now: float, deadline: float) -> Call:
-        """Done when the broker has all that was sent before; ``extension.acks`` if it acknowledges."""
+        """Done when the broker has received all messages sent before; then ``extension.acks`` has acknowledgements."""
         self._last_ping = now
         self._sent_since_ping = False
         return self._call(wire.Ping(), deadline)
 
     def ask(self, query: LogQuery, deadline: float) -> PendingQuery:
-        """Ask about stored streams. While queries are pending, deliveries of streams belong to them: use a connection
-        of its own, without subscriptions.
+        """Send a query about stored streams. While queries are pending, deliveries of streams belong to them: use a
+        separate client without subscriptions.
 
-        :raises ConfigError: the broker answers none, or this client has subscribed
+        :raises ConfigError: the broker does not answer queries, or this client has subscribed
         :raises Unavailable: not connected now
-        :raises BadFrame: the query does not fit
+        :raises BadFrame: the query does not fit in a frame
         """
         self._require_connection()
         if Feature.LOG not in self.features:
@@ -158,7 +158,7 @@ class ClientMachine:
         return call
 
     def _call(self, command: Command, deadline: float) -> Call:
-        """Made later if the client is reconnecting."""
+        """Send a call; if the client is reconnecting, it is sent after OPEN."""
         call = Call(command, deadline)
         frames = wire.encode(command)
         if self.state not in (ClientState.CONNECTED, ClientState.RECONNECTING):
@@ -175,9 +175,9 @@ class ClientMachine:
     # --- commands without an answer ------------------------------------------------------------------------------
 
     def send(self, subject: bytes, content: Sequence[bytes] = (), extension: Extension | None = None) -> None:
-        """To the stream that was written to.
+        """Send to the stream of the last WRITE.
 
-        :raises NoStream: there is none
+        :raises NoStream: there was none
         :raises Unavailable: not connected now
         """
         self._require_stream()
@@ -186,14 +186,14 @@ class ClientMachine:
         self._send([frames])
 
     def send_frames(self, messages: Sequence[Sequence[bytes]]) -> None:
-        """STREAM SENDs that the caller has encoded, in bulk; errors as :meth:`send`."""
+        """Send encoded STREAM SENDs in bulk; errors as :meth:`send`."""
         self._require_stream()
         self._require_connection()
         self._send(messages)
 
     def send_block(self, frames: Sequence[bytes], count: int) -> None:
-        """``count`` messages as one (:mod:`mama_spark.malamute.protocol.message_blocks`), to a broker that announced
-        it; errors as :meth:`send`."""
+        """Send ``count`` messages as one block (:mod:`mama_spark.malamute.protocol.message_blocks`), to a broker with
+        this feature; errors as :meth:`send`."""
         self._require_stream()
         self._require_connection()
         self._send([frames], count)
@@ -208,18 +208,18 @@ class ClientMachine:
 
     @property
     def may_send(self) -> bool:
-        """The broker takes more for streams now."""
+        """Whether the send window allows a message now."""
         return self.send_window is None or self.send_window > 0
 
     def _request_window(self) -> None:
-        """Send a PING behind the messages, when they have used half of the send window and no PING is pending."""
+        """Send a PING after the messages when half of the send window is used and no PING is pending."""
         low = self.send_window is not None and self.send_window < self._refill_below and self._sent_since_ping
         if low and not self._calls.has_ping:
             self._sent_since_ping = False
             self._send_call(Call(wire.Ping(), _NEVER, internal=True))
 
     def _grow_window(self, credit: int | None) -> None:
-        """:param credit: of the broker's answer"""
+        """:param credit: octets, from the broker's answer"""
         if credit is not None and self.send_window is not None:
             self.send_window += credit
             self._refill_below = self.send_window // 2
@@ -238,7 +238,7 @@ class ClientMachine:
         self._send_command(wire.Confirm(tracker, code, reason))
 
     def give_credit(self, amount: int) -> None:
-        """The broker may deliver this many messages more, of all kinds together."""
+        """Allow the broker to deliver ``amount`` messages more, of all kinds together."""
         self.credit.give(amount)
         if self.state is ClientState.CONNECTED:
             self._send_credit(amount)
@@ -263,7 +263,7 @@ class ClientMachine:
     # --- commands of the broker ----------------------------------------------------------------------------------
 
     def receive(self, frames: Sequence[bytes], now: float) -> None:
-        """Process one message, well formed or not; never raises."""
+        """Process one received message; malformed ones are counted. Never raises."""
         self._last_heard = now
         if self._queries.pending and not self.reads and self._queries.keep(frames):
             return
@@ -294,11 +294,11 @@ class ClientMachine:
         self.received.append(command)
 
     def _answer_call(self, command: Command | None) -> None:
-        """OK or ERROR for the oldest call that is no PING."""
+        """Apply OK or ERROR to the oldest call that is no PING."""
         assert isinstance(command, wire.Ok | wire.Error)
         oldest = self._calls.oldest
         call = self._calls.answered(ping=False)
-        if call is not None:  # else no call waits; the C client ignores such an answer, too
+        if call is not None:  # an answer without a call is ignored, as by the C client
             extension = read(command.trailing)
             if isinstance(command, wire.Ok):
                 self._remember(call.command, extension.sequence)
@@ -315,15 +315,15 @@ class ClientMachine:
         extension = read(command.trailing)
         call = self._calls.answered(ping=True)
         if call is not None:
-            acks = self._acks + extension.acks  # some may have come with answers to internal PINGs
+            acks = self._acks + extension.acks  # those of internal PINGs come first
             self._acks, answer = (acks, extension) if call.internal else ((), replace(extension, acks=acks))
             call.finish(None, answer)
         self._grow_window(extension.credit)
 
     def _remember(self, command: Command, position: int | None) -> None:
-        """What is restored after a reconnect.
+        """Store a successful command, to restore it after a reconnect.
 
-        :param position: in the answer to READ: the subscription is for messages with higher sequences
+        :param position: from the answer to READ: the subscription is for messages with higher sequences
         """
         if isinstance(command, wire.StreamWrite):
             self.stream = command.stream
@@ -343,8 +343,8 @@ class ClientMachine:
         return wire.Open(self.settings.address, b"" if features is None else write(Extension(features=features)))
 
     def _reopen(self) -> None:
-        """Send OPEN again. Pending PINGs are lost, and with them the acknowledgements of what was sent; other calls
-        are made again."""
+        """Send OPEN again. Pending PINGs are lost, and with them the acknowledgements of earlier sends; other calls are
+        sent again."""
         self.reconnects += 1
         self._acks = ()
         self._queries.give_up(Unavailable("the connection was lost before the broker answered"))
@@ -356,7 +356,7 @@ class ClientMachine:
         self.out.append(wire.encode(self._open_command()))
 
     def _restore(self, command: Command | None) -> None:
-        """OPEN is answered."""
+        """Restore the state after the answer to OPEN."""
         assert isinstance(command, wire.Ok)
         extension = read(command.trailing)
         self.features = (extension.features or Feature(0)) & (self.settings.features or Feature(0))
@@ -384,7 +384,7 @@ class ClientMachine:
         return commands + [wire.ServiceOffer(*offer) for offer in self.offers]
 
     def tick(self, now: float) -> None:
-        """Send PING, notice silence, give up calls whose deadline has passed. Call it at :meth:`next_tick`."""
+        """Send PING, detect silence, fail calls whose deadline has passed. Call it at :meth:`next_tick`."""
         connect = self._connect
         if connect is not None and not connect.done and connect.deadline <= now:
             connect.finish(Unavailable("the broker is not reachable"))
@@ -402,11 +402,11 @@ class ClientMachine:
             self._send_call(Call(wire.Ping(), _NEVER, internal=True))
 
     def postpone_silence(self, seconds: float, now: float) -> None:
-        """The connection was not read for so long, so the broker was not silent."""
+        """Exclude ``seconds`` in which the connection was not read from the broker's silence."""
         self._last_heard = min(now, self._last_heard + seconds)
 
     def lost(self, now: float) -> None:
-        """The connection broke: as after silence, but at once."""
+        """To be called when the connection broke: replace it, as after silence."""
         if TABLE.allows(self.state, ClientEvent.SILENCE):
             self._last_heard = now
             self.out.clear()
@@ -417,7 +417,7 @@ class ClientMachine:
         self._reopen()
 
     def next_tick(self) -> float:
-        """When :meth:`tick` has something to do at the latest; infinite when it never has."""
+        """Time at which :meth:`tick` must be called; infinite if never."""
         if not TABLE.allows(self.state, ClientEvent.SILENCE):
             return _NEVER
         times = [self._last_heard + self.settings.silence, self._queries.next_deadline()]
@@ -435,7 +435,7 @@ class ClientMachine:
         self._end(CallFailed("connecting", command.code, command.reason))
 
     def _end(self, error: MamaError) -> None:
-        """Finish all calls and queries, so that no caller waits."""
+        """Fail all calls and queries."""
         self._queries.give_up(error)
         for call in self._calls.take():
             call.finish(error)

@@ -1,4 +1,4 @@
-"""The states of a client of a broker, and what each event leads to in each state. Pure."""
+"""States of a broker's client, and the table of their transitions. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ClientEvent(Enum):
 
 
 class ClientAction(Enum):
-    """What the machine does in a step."""
+    """Actions of the state machine in a step."""
 
     OPEN = "send OPEN"
     RESTORE = "send again what is remembered, then the calls that wait"
@@ -60,7 +60,7 @@ def _to(state: ClientState, action: ClientAction | None = None) -> _Step:
 
 
 def _row(state: ClientState, **steps: _Step) -> _Row:
-    """Steps of one state by the names of events; what a broker sends is ignored where no step is given."""
+    """Steps of one state by the names of events; commands of the broker without a step are ignored."""
     ignored = dict.fromkeys(
         (ClientEvent.OK, ClientEvent.REFUSED, ClientEvent.INVALID, ClientEvent.PONG, ClientEvent.DELIVERY),
         _to(state),
@@ -82,7 +82,7 @@ _RESTORE = _to(ClientState.CONNECTED, ClientAction.RESTORE)
 TABLE: TransitionTable[ClientState, ClientEvent, ClientAction] = TransitionTable(
     {
         ClientState.START: _row(ClientState.START, CONNECT=_to(ClientState.CONNECTING, ClientAction.OPEN), CLOSE=_END),
-        ClientState.CONNECTING: _row(  # ERROR 500 answers what reached the broker before OPEN
+        ClientState.CONNECTING: _row(  # ERROR 500 answers commands that reached the broker before OPEN
             ClientState.CONNECTING,
             OK=_RESTORE,
             REFUSED=_FAIL,
@@ -134,7 +134,7 @@ _EVENTS: dict[type[Command], ClientEvent] = {
 
 
 def event_of(command: Command) -> ClientEvent:
-    """The event that a command of the broker is."""
+    """The event of a command received from the broker."""
     event = _EVENTS.get(type(command))
     if event is not None:
         return event

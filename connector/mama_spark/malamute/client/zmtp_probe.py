@@ -1,7 +1,7 @@
-"""Finds out which security mechanism a broker wants, from the ZMTP greeting (RFC 23).
+"""Reads the security mechanism of a broker from its ZMTP greeting (RFC 23).
 
-For a CURVE client with a wrong server key, ZeroMQ reports only that the handshake failed, as it does when the peer
-dies. The greeting tells the two apart: it comes from a living peer and names its mechanism.
+For a CURVE client with a wrong server key, ZeroMQ reports only a failed handshake, as it does when the peer ends. The
+greeting distinguishes the two cases: only a running peer sends one, with its mechanism.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from urllib.parse import urlsplit
 
 _SIGNATURE = b"\xff" + b"\0" * 7 + b"\x01\x7f"
 _GREETING = 64
-#: As much of a greeting as makes the peer send all of its own: version 3.0. A mechanism it refuses would end it.
+#: The begin of a greeting, up to version 3.0: a peer answers it with its whole greeting. The mechanism is not sent,
+#: because a peer that refuses it would close the connection.
 _OURS = _SIGNATURE + b"\x03\x00"
 
 
 def mechanism_of(endpoint: str, timeout: float) -> str | None:
-    """``NULL``, ``PLAIN`` or ``CURVE``; None when no peer at ``tcp://host:port`` greets within ``timeout`` seconds."""
+    """``NULL``, ``PLAIN`` or ``CURVE``; None without a greeting from ``tcp://host:port`` within ``timeout`` seconds."""
     parts = urlsplit(endpoint)
     end = time.monotonic() + timeout
     try:
@@ -25,15 +26,15 @@ def mechanism_of(endpoint: str, timeout: float) -> str | None:
             return None
         with socket.create_connection((parts.hostname, parts.port), timeout) as peer:
             peer.sendall(_OURS)
-            came = b""
-            while len(came) < _GREETING:
+            received = b""
+            while len(received) < _GREETING:
                 peer.settimeout(max(0.001, end - time.monotonic()))
-                some = peer.recv(_GREETING - len(came))
-                if not some:
+                chunk = peer.recv(_GREETING - len(received))
+                if not chunk:
                     return None
-                came += some
+                received += chunk
     except (OSError, ValueError):
         return None
-    if came[0] != _SIGNATURE[0] or came[9] != _SIGNATURE[9]:
+    if received[0] != _SIGNATURE[0] or received[9] != _SIGNATURE[9]:
         return None
-    return came[12:32].rstrip(b"\0").decode("ascii", "replace")
+    return received[12:32].rstrip(b"\0").decode("ascii", "replace")

@@ -1,9 +1,9 @@
 """MLP, the Malamute protocol: 18 commands and their ZeroMQ frames. Pure.
 
 A message is a command frame and, for six of the commands, the frames of its content. The command frame is ``AA A8``, a
-number, and fields in big-endian order without padding; what follows the last field is ignored by the reference
-implementations and kept here in ``trailing`` (:mod:`mama_spark.malamute.protocol.extensions` uses it). Strings are up
-to 255 octets of any kind but NUL: the other side's strings end there.
+number, and fields in big-endian order without padding. The reference implementations ignore bytes after the last field;
+here they are kept in ``trailing`` (:mod:`mama_spark.malamute.protocol.extensions` uses them). Strings are up to 255
+octets without NUL, at which the peer's C strings end.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ VERSION = 1
 
 
 class BadFrame(MamaError):
-    """These frames are no command: wrong signature, unknown number, fields cut short, or a value that does not fit."""
+    """Frames that are no command: wrong signature, unknown number, truncated fields, or a value that does not fit."""
 
 
 class ExtraFrames(BadFrame):
-    """A command that carries no content came with further frames. ``command`` is what it would be without them."""
+    """A command without content was received with further frames. ``command`` is the command without them."""
 
     def __init__(self, command: Command, extra: int) -> None:
         super().__init__(f"{type(command).__name__} with {extra} extra frames")
@@ -99,7 +99,7 @@ class Close(Command):
 
 @dataclass(frozen=True, slots=True)
 class StreamWrite(Command):
-    """STREAM WRITE: what is sent from now on goes to this stream."""
+    """STREAM WRITE: the following STREAM SENDs go to this stream."""
 
     id = 5
     layout = (("stream", "s"),)
@@ -109,7 +109,7 @@ class StreamWrite(Command):
 
 @dataclass(frozen=True, slots=True)
 class StreamRead(Command):
-    """STREAM READ: deliver what matches the pattern."""
+    """STREAM READ: deliver messages whose subject matches the pattern."""
 
     id = 6
     layout = (("stream", "s"), ("pattern", "s"))
@@ -249,7 +249,7 @@ class Credit(Command):
 
 @dataclass(frozen=True, slots=True)
 class Confirm(Command):
-    """CONFIRM: what became of the mailbox or service message with this tracker."""
+    """CONFIRM: the outcome of the mailbox or service message with this tracker."""
 
     id = 17
     layout = (("tracker", "s"), *_STATUS)
@@ -280,7 +280,7 @@ COMMANDS: dict[int, type[Command]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How one command is read and written: ``kinds`` of all its fields, and what comes fixed in front of them."""
+    """How one command is decoded and encoded: ``kinds`` of its fields, and the fixed octets before them."""
 
     cls: type[Command]
     kinds: str = field(init=False)
@@ -299,9 +299,9 @@ _LENGTH = [bytes([n]) for n in range(256)]
 
 
 def string(value: bytes) -> bytes:
-    """The field: its length and its octets.
+    """Encode a string field: length and octets.
 
-    :raises BadFrame: longer than 255 octets, or with a NUL, at which the other side would cut it
+    :raises BadFrame: longer than 255 octets, or with a NUL, at which the peer would truncate it
     """
     if len(value) > 255:
         raise BadFrame(f"a string of {len(value)} octets; there are at most 255")
@@ -335,7 +335,7 @@ def encode(command: Command) -> list[bytes]:
 
 
 def deliver_frame(stream: bytes, sender: bytes, subject: bytes, trailing: bytes = b"") -> bytes:
-    """The command frame of STREAM DELIVER, for strings that came from frames and so are known to fit."""
+    """The command frame of STREAM DELIVER, for strings taken from frames, which therefore fit."""
     return b"".join(
         (_DELIVER, _LENGTH[len(stream)], stream, _LENGTH[len(sender)], sender, _LENGTH[len(subject)], subject, trailing)
     )
@@ -346,7 +346,7 @@ _SEND = SIGNATURE + bytes([StreamSend.id])
 
 
 def subject_of_send(frames: Sequence[bytes]) -> bytes | None:
-    """The subject if this is a plain STREAM SEND: three times as fast as :func:`decode`. None = ask that."""
+    """The subject if this is a plain STREAM SEND: three times as fast as :func:`decode`. None = use that."""
     if not frames:
         return None
     frame = frames[0]
@@ -356,10 +356,10 @@ def subject_of_send(frames: Sequence[bytes]) -> bytes | None:
 
 
 def decode(frames: Sequence[bytes]) -> Command:
-    """The command in these frames (the routing id already taken off).
+    """Decode a command from its frames without the routing id.
 
     :raises ExtraFrames: more frames than the command may have
-    :raises BadFrame: anything else that is no command
+    :raises BadFrame: the frames are no command
     """
     if not frames:
         raise BadFrame("no frame")

@@ -1,25 +1,25 @@
 """Flow control in both directions: deliveries to a client, and what a client sends to streams. Pure.
 
-:class:`DeliveryCredit` is the rule of credit: a receiver takes so many deliveries, and each one uses one up.
+:class:`DeliveryCredit` counts the deliveries that a receiver still accepts; each delivery uses one.
 
 A client's credit counts messages of all kinds and streams together (ML-21), while each engine with flow control decides
 by itself when to deliver. :class:`CreditAllocator` therefore *lends* the client's credit to those engines: an engine
-has a share, delivers against it, and gets more as its deliveries come. The shares together never exceed the credit. A
-share that is not used is recalled when another engine has used all of its own, or when a message of another kind waits;
-with less credit than streams, the credit rotates among them.
+has a share, uses it for deliveries, and is lent more as it delivers. The sum of the shares never exceeds the credit. An
+unused share is recalled when another engine has used all of its own, or when a message of another kind waits; with less
+credit than streams, the credit rotates among them.
 
 A client that gives no credit (the C client) is treated as if it gave :attr:`CreditAllocator.window` at a time, and only
-while its socket takes what is delivered, so a slow reader does not make an engine fill the broker's memory.
+while its socket accepts deliveries, so a slow reader does not make an engine fill the broker's memory.
 
-A client that publishes has a :class:`SendWindow` in octets: what it sends is subtracted, what the engines have answered
-is granted again. Publishers that keep to it never have more unanswered than engines take.
+A client that publishes has a :class:`SendWindow` in octets: sent octets are subtracted, octets that the engines have
+answered are granted again. This bounds the unanswered octets of each publisher.
 """
 
 from __future__ import annotations
 
 
 class DeliveryCredit:
-    """How many deliveries a receiver still takes: any number until it gives the first credit.
+    """Number of deliveries that a receiver still accepts: unlimited until it gives the first credit.
 
     :ivar left: None = any number
     """
@@ -33,7 +33,7 @@ class DeliveryCredit:
         return "any" if self.left is None else str(self.left)
 
     def give(self, amount: int | None) -> None:
-        """Add to it; a negative amount takes back some of what is left, None lifts the limit."""
+        """Add credit; a negative amount takes back unused credit, None removes the limit."""
         self.left = None if amount is None else (self.left or 0) + amount
 
     def use(self) -> bool:
@@ -47,7 +47,7 @@ class DeliveryCredit:
         return True
 
     def take_back(self) -> int:
-        """Take all that is left, and return it; 0 if there is no limit."""
+        """Remove and return the unused credit; 0 if there is no limit."""
         left, self.left = self.left or 0, None if self.left is None else 0
         return left
 
@@ -56,16 +56,16 @@ class DeliveryCredit:
         return self.left == 0
 
     def limit(self, most: int) -> int:
-        """How many of ``most`` deliveries it covers."""
+        """The number of deliveries covered, at most ``most``."""
         return most if self.left is None else min(self.left, most)
 
 
-#: Octets that engines may deliver ahead of a client's socket, and messages, however small they are.
+#: Octets and messages that engines may deliver ahead of a client's socket.
 DELIVERY_WINDOW_OCTETS = 8 * 1024 * 1024
 DELIVERY_WINDOW = 8192
-#: Octets that a delivery is assumed to have before the first one has come.
+#: Assumed octets of a delivery, before the first one.
 _INITIAL_MEAN_OCTETS = 8 * 1024
-#: Seconds until an unused share is recalled for a stream that has none; doubles as long as nothing is delivered.
+#: Seconds until an unused share is recalled for a stream without one; doubles as long as nothing is delivered.
 ROTATION, LONGEST_ROTATION = 0.02, 1.0
 
 
@@ -73,7 +73,7 @@ class CreditAllocator:
     """Lends the credit of one client to the engines of its streams.
 
     :param limit: octets that may be delivered ahead of the client's socket
-    :ivar lent: deliveries that the engines may make still: the sum of all shares
+    :ivar lent: deliveries that the engines may still make: the sum of all shares
     """
 
     __slots__ = (
@@ -84,10 +84,10 @@ class CreditAllocator:
     def __init__(self, limit: int = DELIVERY_WINDOW_OCTETS) -> None:
         self.lent = 0
         self.limit = limit
-        self.rotation_due: float | None = None  #: when :meth:`rotate` is to be called
+        self.rotation_due: float | None = None  #: time to call :meth:`rotate`
         self.rotation_interval = ROTATION
-        self._shares: dict[bytes, int] = {}  # what each engine may deliver; longest without a refill first
-        self._cancelling: dict[bytes, list[int]] = {}  # shares of subscriptions whose CANCEL is not answered
+        self._shares: dict[bytes, int] = {}  # deliveries left per engine; longest without a refill first
+        self._cancelling: dict[bytes, list[int]] = {}  # shares of subscriptions with an unanswered CANCEL
         self._recalled: set[bytes] = set()
         self._exhausted: set[bytes] = set()
         self._mean_octets: float = _INITIAL_MEAN_OCTETS
@@ -101,30 +101,33 @@ class CreditAllocator:
 
     @property
     def window(self) -> int:
-        """Deliveries that may be lent at once, whatever the credit."""
+        """Deliveries that may be lent at a time, regardless of credit."""
         return max(len(self._shares), min(DELIVERY_WINDOW, int(self.limit / self._mean_octets)), 1)
 
     def free(self, credit: DeliveryCredit, undelivered: int) -> int:
-        """Deliveries that can be lent now, when so many that were lent wait for the client's socket or credit."""
+        """Deliveries that can be lent now.
+
+        :param undelivered: lent deliveries that wait for the client's socket or credit
+        """
         return credit.limit(self.window) - self.lent - undelivered
 
     def leaves_credit(self, credit: DeliveryCredit) -> bool:
-        """The client has credit that is not lent, for a message that does not come from these engines."""
+        """Whether the client has credit that is not lent, for a message from elsewhere than these engines."""
         return credit.left is None or credit.left > self.lent
 
     def add_stream(self, stream: bytes) -> None:
-        """The client subscribed to the stream; its share is 0 until :meth:`lend`."""
+        """Add a stream that the client subscribed to; its share is 0 until :meth:`lend`."""
         self._shares.setdefault(stream, 0)
 
     def cancel(self, stream: bytes) -> None:
-        """CANCEL was sent; deliveries of the engine before :meth:`cancelled` still use the share."""
+        """To be called when CANCEL is sent; deliveries of the engine before :meth:`cancelled` still use the share."""
         share = self._shares.pop(stream, None)
         if share is not None:
             self._cancelling.setdefault(stream, []).append(share)
             self._clear_flags(stream)
 
     def cancelled(self, stream: bytes) -> None:
-        """The engine answered the oldest CANCEL."""
+        """To be called when the engine has answered the oldest CANCEL."""
         cancelling = self._cancelling.get(stream)
         if cancelling:
             self.lent -= cancelling.pop(0)
@@ -132,7 +135,7 @@ class CreditAllocator:
                 del self._cancelling[stream]
 
     def remove(self, stream: bytes) -> None:
-        """The engine has failed: its share is free again."""
+        """Free the share of an engine that has failed."""
         self.lent -= self._shares.pop(stream, 0) + sum(self._cancelling.pop(stream, ()))
         self._clear_flags(stream)
 
@@ -142,7 +145,7 @@ class CreditAllocator:
         self._refill_below.pop(stream, None)
 
     def use(self, stream: bytes, octets: int) -> bool:
-        """Count one delivery of the engine; False: it had no share, so it broke the rule."""
+        """Count one delivery of the engine; False if its share was used up: a defect of the engine."""
         cancelling = self._cancelling.get(stream)
         if cancelling:
             if not cancelling[0]:
@@ -161,11 +164,11 @@ class CreditAllocator:
         return True
 
     def needs_refill(self, stream: bytes) -> bool:
-        """Half of the share that the engine was last given is used."""
+        """Whether half of the engine's last refill is used."""
         return self._shares.get(stream, 1) <= self._refill_below.get(stream, 0)
 
     def returned(self, stream: bytes, amount: int) -> None:
-        """The engine gave back so much of its share after a recall."""
+        """Take back a part of the engine's share that it returned after a recall."""
         self._recalled.discard(stream)
         if stream in self._shares:
             amount = min(amount, self._shares[stream])
@@ -173,7 +176,7 @@ class CreditAllocator:
             self.lent -= amount
 
     def lend(self, free: int) -> list[tuple[bytes, int]]:
-        """Share out ``free`` deliveries: stream and amount of each engine that is given more."""
+        """Distribute ``free`` deliveries; returns stream and amount of each engine that gets more."""
         allocations: list[tuple[bytes, int]] = []
         fair_share = max(1, (free + self.lent) // max(1, len(self._shares)))
         for stream in list(self._shares):
@@ -195,9 +198,9 @@ class CreditAllocator:
         return allocations
 
     def recall(self, waiting: bool, now: float) -> list[bytes]:
-        """Streams whose engines have to give back what they have not used, as nothing is left to lend.
+        """Streams whose engines must return unused shares, because nothing is left to lend.
 
-        :param waiting: a message that is not of these streams waits for credit
+        :param waiting: a message from elsewhere than these streams waits for credit
         """
         empty = [stream for stream, share in self._shares.items() if not share]
         if waiting or any(stream in self._exhausted for stream in empty):
@@ -210,7 +213,7 @@ class CreditAllocator:
         return []
 
     def rotate(self) -> list[bytes]:
-        """As :meth:`recall`, at :attr:`rotation_due`: a stream has had no share for a whole interval."""
+        """As :meth:`recall`, at :attr:`rotation_due`: a stream had no share for a whole interval."""
         self.rotation_due = None
         self.rotation_interval = min(LONGEST_ROTATION, self.rotation_interval * 2)
         return self._recall_all()
@@ -221,20 +224,20 @@ class CreditAllocator:
         return streams
 
 
-#: Octets that a client may send before engines have answered, at most and at least.
+#: Maximum and minimum of a send window, in octets.
 MAX_SEND_WINDOW, MIN_SEND_WINDOW = 8 * 1024 * 1024, 64 * 1024
-#: What a message costs beyond the octets of its frames.
+#: Octets that a message costs in addition to its frames.
 MESSAGE_OVERHEAD = 256
 
 
 class SendWindow:
-    """What one client may send to streams, counted in octets of frames and :data:`MESSAGE_OVERHEAD` a message.
+    """Octets that one client may send to streams: octets of frames, and :data:`MESSAGE_OVERHEAD` per message.
 
-    The client may send while :attr:`left` is above 0, so one message may be larger than what is left.
+    The client may send while :attr:`left` is above 0, so one message may exceed it.
 
-    :ivar left: what the client may still send
-    :ivar unanswered: what it has sent and engines have not answered
-    :ivar in_use: the client has sent something
+    :ivar left: octets that the client may still send
+    :ivar unanswered: octets sent and not answered by engines
+    :ivar in_use: the client has sent a message
     """
 
     __slots__ = ("left", "unanswered", "in_use", "_since_ping")
@@ -243,7 +246,7 @@ class SendWindow:
         self.left = 0
         self.unanswered = 0
         self.in_use = False
-        self._since_ping = 0  # sent behind the last PING
+        self._since_ping = 0  # octets sent after the last PING
 
     def __repr__(self) -> str:
         return f"<SendWindow {self.left} left, {self.unanswered} unanswered>"
@@ -255,7 +258,7 @@ class SendWindow:
         self._since_ping += cost
 
     def ping(self) -> int:
-        """The client sent PING: octets that its answer covers."""
+        """To be called at a PING of the client; returns the octets that its answer covers."""
         octets, self._since_ping = self._since_ping, 0
         return octets
 
@@ -263,12 +266,12 @@ class SendWindow:
         self.unanswered -= octets
 
     def grant(self, window: int) -> int:
-        """Fill what is left and what is unanswered up to ``window``; the amount to tell the client."""
+        """Raise :attr:`left` plus :attr:`unanswered` to ``window``; returns the octets to grant to the client."""
         amount = max(0, window - self.left - self.unanswered)
         self.left += amount
         return amount
 
 
 def window_for(publishers: int, backlog: int) -> int:
-    """Octets of the send window of each of so many publishers, to streams with this limit of the backlog."""
+    """Send window of each publisher in octets, for a number of publishers and a limit of the engine's backlog."""
     return max(MIN_SEND_WINDOW, min(MAX_SEND_WINDOW, backlog // (2 * max(1, publishers))))

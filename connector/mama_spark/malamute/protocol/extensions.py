@@ -1,29 +1,29 @@
-"""Extensions of MLP between mama-spark's own clients and broker: bytes behind the last field of a command. Pure.
+"""Extensions of MLP between mama-spark's own clients and broker: bytes after the last field of a command. Pure.
 
-Other implementations ignore these bytes, so a command with an extension is an ordinary one to them. A client announces
-in OPEN what it understands (:class:`Feature`); only then does the broker extend what it sends. Layout, version 1::
+Other implementations ignore these bytes. A client announces its features in OPEN (:class:`Feature`); only then does the
+broker extend the commands it sends. Layout, version 1::
 
     block   "MS" (4d 53), version (1 octet, 01), field*
     field   tag (1 octet), length (number-2), value
 
 | tag | field | value | in |
 |---|---|---|---|
-| 1 | features | number-4, bits of :class:`Feature` | OPEN; OK of OPEN: what the broker does of it |
+| 1 | features | number-4, bits of :class:`Feature` | OPEN; OK of OPEN: those the broker supports |
 | 2 | credit | number-4: octets more that the receiver may send (:class:`~.credit.SendWindow`) | OK of OPEN, PONG |
 | 3 | sequence | number-8: the message's number in its stream | DELIVER |
-|   |   | number-8: behind it begins what is read from now on | OK of READ without after |
+|   |   | number-8: the subscription begins after it | OK of READ without after |
 | 4 | time | number-8: microseconds since the epoch at which it was stored | DELIVER |
-| 5 | after | number-8: replay what has a higher number | READ |
+| 5 | after | number-8: replay messages with a higher number | READ |
 | 6 | acks | runs of 13 octets: outcome (1 octet), count (number-4), first sequence (number-8); may be repeated | PONG |
 | 7 | message id | 1 to 65,535 octets; a durable stream stores an id once | SEND, DELIVER |
-| 8 | header | length of the name (number-2), name, value; one field a value, in order | SEND, DELIVER |
+| 8 | header | length of the name (number-2), name, value; one field per value, in order | SEND, DELIVER |
 | 9 | stored | number-4: 1 = the stream is stored: it numbers its messages, and stores an id once | OK of WRITE |
 | 10 | question | about stored streams, see :mod:`.log_query` | PING |
 | 11 | answer | to a question | PONG |
-| 12 | block | number-4: the command stands for so many (:mod:`.message_blocks`) | SEND |
+| 12 | block | number-4: messages in this command (:mod:`.message_blocks`) | SEND |
 
-Numbers are unsigned and big-endian. A field of an unknown tag, or whose value does not fit its tag, is skipped; a block
-that is cut short, of another version or not ours at all says nothing. Nothing here is ever an error for the receiver.
+Numbers are unsigned and big-endian. A receiver ignores fields with an unknown tag or an invalid value, and blocks that
+are truncated, of another version or of another origin. It never reports an error.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ _RUN = struct.Struct(">BIQ")
 
 
 class Feature(IntFlag):
-    """What a client understands."""
+    """Features that a client announces."""
 
     CREDIT = 1  #: credit from the start: nothing is delivered before its first CREDIT
     SEQUENCE = 2  #: sequence and time of a delivery
-    ACKS = 4  #: what became of sends, in the PONG of the PING behind them
+    ACKS = 4  #: outcomes of sends, in the PONG of the next PING
     CONFIRM = 8  #: CONFIRM commands about mailbox and service messages, in both directions
     HEADERS = 16  #: message ids and headers
     LOG = 32  #: questions about stored streams and their answers
-    SENDING = 64  #: credit for what it sends to streams; only with ACKS
-    DISCOVERY = 128  #: it may write records of discovery to the broker's own stream, and is not told of there
-    BLOCKS = 256  #: it sends several messages as one (:mod:`.message_blocks`)
+    SENDING = 64  #: a send window for its STREAM SENDs; only with ACKS
+    DISCOVERY = 128  #: it may write discovery records to the broker's own stream, and causes no events there
+    BLOCKS = 256  #: it sends several messages as one command (:mod:`.message_blocks`)
 
 
 ALL = Feature(sum(Feature))
 
 
 class StoreOutcome(IntEnum):
-    """What became of a run of sends."""
+    """Outcome of a run of sends."""
 
-    ACCEPTED = 0  #: the engine took them; nothing is stored
+    ACCEPTED = 0  #: the engine has them; it stores nothing
     STORED = 1
     DUPLICATE = 2  #: their ids were stored before; ``first`` is then the sequence of the first of them
     REFUSED = 3  #: not stored and not delivered
@@ -69,7 +69,7 @@ class StoreOutcome(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AckRun:
-    """``count`` sends with one outcome and consecutive sequences; runs come in the order of the sends."""
+    """``count`` sends with one outcome and consecutive sequences; runs are in the order of the sends."""
 
     outcome: StoreOutcome
     count: int
@@ -80,9 +80,9 @@ class AckRun:
         return self.first + self.count - 1 if self.first else 0
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would take a microsecond more to make, a message
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: that costs a microsecond per message
 class Extension:
-    """The fields of one block; None or empty = not there. A value: nobody changes one."""
+    """The fields of one block; None or empty = missing. Treat instances as immutable."""
 
     features: Feature | None = None
     credit: int | None = None
@@ -105,7 +105,7 @@ NO_EXTENSION = Extension()
 
 
 def of_stored(sequence: int, time: int, message_id: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> Extension:
-    """Of a message that is delivered, made in half the time that names take."""
+    """The extension of a delivered message; twice as fast as the constructor with keywords."""
     return Extension(None, None, sequence, time, None, (), message_id, headers)
 
 
@@ -117,11 +117,11 @@ _ACKS, _MESSAGE_ID, _HEADER = 6, 7, 8
 _ID_FIRST = _MAGIC + bytes([_MESSAGE_ID])
 _QUESTION, _ANSWER = 10, 11
 _OCTETS = {_MESSAGE_ID: "message_id", _QUESTION: "question", _ANSWER: "answer"}
-_MOST_RUNS = 65_535 // 13  #: in one field; more go into further ones
+_MOST_RUNS = 65_535 // 13  #: per field; further runs go into further fields
 
 
 def write(extension: Extension) -> bytes:
-    """The block; nothing for an extension without fields.
+    """Encode the block; empty for an extension without fields.
 
     :raises BadFrame: a value does not fit
     """
@@ -149,17 +149,17 @@ def write(extension: Extension) -> bytes:
 
 
 def only_id(trailing: bytes) -> bytes | None:
-    """The message id if these bytes say nothing else, empty if they say nothing at all; None = ask :func:`read`."""
+    """The message id if it is the only field, empty if there is no extension; None = use :func:`read`."""
     if trailing.startswith(_ID_FIRST) and 6 < len(trailing) == 6 + (trailing[4] << 8 | trailing[5]):
         return trailing[6:]
     return None if trailing else b""
 
 
 def read(trailing: bytes) -> Extension:
-    """The fields in the bytes behind a command's last field. Never raises."""
+    """Decode the bytes after a command's last field. Never raises."""
     message_id = only_id(trailing)
     if message_id:
-        return Extension(message_id=message_id)  # most of those that are read, so without a detour
+        return Extension(message_id=message_id)  # fast path of the most frequent extension
     if not trailing.startswith(_MAGIC):
         return NO_EXTENSION
     found: dict[str, object] = {}
@@ -202,5 +202,5 @@ def _runs(value: bytes) -> tuple[AckRun, ...]:
         return ()
     try:
         return tuple(AckRun(StoreOutcome(outcome), count, first) for outcome, count, first in _RUN.iter_unpack(value))
-    except ValueError:  # an outcome of a later version
+    except ValueError:  # an outcome of a later version of the protocol
         return ()

@@ -1,34 +1,34 @@
-"""Log queries: what a client may ask about stored streams, and the answers. Pure.
+"""Log queries: questions of a client about stored streams, and their answers. Pure.
 
-A question travels in the trailing bytes of a PING, its answer in those of a PONG (:mod:`.extensions`, fields 10 and 11;
-only between peers that both announced :attr:`~.extensions.Feature.LOG`). Questions carry a number, which the answer
-repeats: answers come when they are ready, and other PONGs do not wait for them. Layout, all numbers unsigned and
-big-endian unless noted::
+A question is in the trailing bytes of a PING, its answer in those of a PONG (:mod:`.extensions`, fields 10 and 11; only
+between peers that both announced :attr:`~.extensions.Feature.LOG`). A question has a number, which the answer repeats:
+answers are sent when they are ready, and other PONGs do not wait for them. Layout, all numbers unsigned and big-endian
+unless noted::
 
     question  op (1 octet), number (number-4), stream (string), then by op
     answer    number (number-4), code (number-2), reason (string), identity (string), then by op
 
 | op | question | answer |
 |---|---|---|
-| 1 NAMES | after (string): those behind this name, in order of octets | more (1 octet), strings |
-| 2 BOUNDS | - | first, last (number-8 each), then strings: what limits may remove, a sentence each |
+| 1 NAMES | after (string): names greater than this one, in order of octets | more (1 octet), strings |
+| 2 BOUNDS | - | first, last (number-8 each), then strings: limits that may remove messages, a sentence each |
 | 3 AT | time (number-8, signed, microseconds since the epoch) | sequence (number-8) of the first message from then on |
-| 4 MISSING | after, up to (number-8 each) | reached (number-8), then pairs (number-8 each): ranges that are not there |
-| 5 TRIM | before (number-8), identity (string): only of this very stream | first (number-8) |
+| 4 MISSING | after, up to (number-8 each) | reached (number-8), then pairs (number-8 each): missing ranges |
+| 5 TRIM | before (number-8), identity (string): only if the stream has it | first (number-8) |
 | 6 FETCH | after, up to (number-8 each), rows, octets (number-4 each), selection | reached, last (number-8 each) |
 | 7 STANDING | as FETCH | as FETCH |
 | 8 BLOCK | as FETCH | as FETCH |
 
 A selection is empty (every message), or kind (1 octet) and texts (length (number-2), text): subjects (kind 1) or
-patterns (kind 2, any of which matches). What FETCH finds comes as STREAM DELIVERs right before the answer, each with
-sequence, time, and id and headers where it has them; they count for no credit. BLOCK finds the same, in one
-STREAM DELIVER (none for nothing) with three content frames: the lengths (number-4 each) of all command frames that
-FETCH would bring, then of all contents; these command frames, joined; the contents, joined. STANDING finds what stands
-at subjects (:mod:`.ttl`): of each that ever had a time to live, the last message.
+patterns (kind 2, any of which matches). The messages of FETCH are sent as STREAM DELIVERs immediately before the
+answer, each with sequence and time, and with id and headers if it has them; they use no credit. BLOCK returns the same
+messages in one STREAM DELIVER (none if there is no message) with three content frames: the lengths (number-4 each) of
+all command frames that FETCH would send, then of all contents; these command frames, joined; the contents, joined.
+STANDING returns the last message of each subject that ever had a time to live (:mod:`.ttl`).
 
-One question has a bounded answer and bounded work: MISSING and FETCH say up to which sequence (``reached``) they got,
-TRIM what the first message is now, NAMES whether there are more; ask again from there. ``identity`` is that of the
-stream; it changes when the stream is deleted and made again.
+The answer and the work for one question are bounded: MISSING and FETCH return the last sequence they covered
+(``reached``), TRIM the sequence of the first message left, NAMES whether there are more; the client continues from
+there. ``identity`` is that of the stream; it changes when the stream is deleted and created again.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from enum import IntEnum
 
 from .commands import BadFrame, StatusCode, string
 
-#: Most messages, and octets of them, that one FETCH brings; a larger message comes alone.
+#: Most messages and octets that one FETCH returns; a larger message is returned alone.
 FETCH_ROWS = 4096
 FETCH_OCTETS = 1024 * 1024
-#: Sequences that one MISSING or FETCH looks at, and ranges that an answer has room for.
+#: Sequences that one MISSING or FETCH examines, and ranges in one answer.
 LOOK = 16_384
 MOST_RANGES = 4000
 #: Octets of names in one answer.
@@ -66,14 +66,14 @@ class Op(IntEnum):
 
 
 class Selection(IntEnum):
-    """What :attr:`LogQuery.texts` are."""
+    """Meaning of :attr:`LogQuery.texts`."""
 
     ALL = 0
     SUBJECTS = 1
     PATTERNS = 2
 
 
-#: Numbers of each question in order: q unsigned (kept within what a sequence can be), t signed, i of four octets.
+#: Numbers of each question in order: q unsigned (limited to the range of sequences), t signed, i of four octets.
 _NUMBERS: dict[Op, str] = {
     Op.NAMES: "",
     Op.BOUNDS: "",
@@ -90,9 +90,11 @@ _WIDTH = {"q": 8, "t": 8, "i": 4}
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """:ivar number: the asker's, to know the answer by
+    """A question.
+
+    :ivar number: chosen by the client, repeated in the answer
     :ivar numbers: by op, in the order of the table above
-    :ivar text: NAMES: behind this one; TRIM: the identity
+    :ivar text: NAMES: ``after``; TRIM: the identity
     """
 
     op: Op
@@ -104,7 +106,7 @@ class LogQuery:
     texts: tuple[bytes, ...] = ()
 
     def pack(self) -> bytes:
-        """:raises BadFrame: it does not fit into a field"""
+        """:raises BadFrame: it does not fit in a field"""
         parts = [_HEAD.pack(self.op, self.number), string(self.stream)]
         try:
             for kind, value in zip(_NUMBERS[self.op], self.numbers, strict=True):
@@ -151,15 +153,17 @@ def parse_query(packed: bytes) -> LogQuery | None:
 
 
 def number_of(packed: bytes) -> int | None:
-    """The number of a question that may be not understood otherwise."""
+    """The number of a question that may otherwise be malformed."""
     return int(_HEAD.unpack_from(packed)[1]) if len(packed) >= _HEAD.size else None
 
 
 @dataclass(frozen=True, slots=True)
 class LogQueryAnswer:
-    """:ivar code: SUCCESS; FAILED: the asker must change something; NOT_IMPLEMENTED: the stream is not stored, or where
-        it is stored nobody can be asked, and then ``identity`` is the engine's name; INTERNAL_ERROR: later perhaps
-    :ivar body: as the table of this module says; empty unless SUCCESS
+    """An answer.
+
+    :ivar code: SUCCESS; FAILED: the question is wrong; NOT_IMPLEMENTED: the stream is not stored, or by an engine that
+        answers no questions (then ``identity`` is the engine's name); INTERNAL_ERROR: a later attempt may succeed
+    :ivar body: see the table of this module; empty unless SUCCESS
     """
 
     number: int
@@ -185,12 +189,12 @@ def parse_answer(packed: bytes) -> LogQueryAnswer | None:
 
 
 def numbers(*values: int) -> bytes:
-    """Number-8s, one after another."""
+    """Encode number-8s."""
     return b"".join(value.to_bytes(8, "big") for value in values)
 
 
 def parse_numbers(body: bytes, count: int) -> tuple[tuple[int, ...], bytes]:
-    """The first ``count`` number-8s, and what is behind them.
+    """The first ``count`` number-8s, and the octets after them.
 
     :raises BadFrame: there are fewer
     """
@@ -201,12 +205,12 @@ def parse_numbers(body: bytes, count: int) -> tuple[tuple[int, ...], bytes]:
 
 
 def texts(values: Iterable[bytes]) -> bytes:
-    """Texts, one after another, each cut to 255 octets."""
+    """Encode texts, each truncated to 255 octets."""
     return b"".join(string(value.replace(b"\0", b"?")[:255]) for value in values)
 
 
 def parse_texts(body: bytes) -> list[bytes]:
-    """:raises BadFrame: the last one is cut short"""
+    """:raises BadFrame: the last one is truncated"""
     found, at = [], 0
     try:
         while at < len(body):

@@ -1,10 +1,10 @@
 """Encodes several STREAM SENDs as one command, because a frame costs more than a small message. Pure.
 
-A client that announced :attr:`~.extensions.Feature.BLOCKS`, to a broker that does it, may send a STREAM SEND with an
-empty subject, the extension ``block`` (how many messages) and three content frames: the lengths (number-4 each) of all
-command frames of these messages, then of all contents; these command frames, joined; the contents, joined. It stands
-for these messages, in order; each has one content frame. What it costs (:mod:`.credit`) is its own octets, and what
-each message costs beyond them.
+If client and broker both have :attr:`~.extensions.Feature.BLOCKS`, the client may send a STREAM SEND with an empty
+subject, the extension ``block`` (number of messages) and three content frames: the lengths (number-4 each) of all
+command frames of these messages, then of all contents; these command frames, joined; the contents, joined. It
+represents these messages, in order; each has one content frame. Its cost (:mod:`.credit`) is its own octets plus the
+overhead of each message.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from . import commands as wire
 from .commands import BadFrame
 from .extensions import NO_EXTENSION, Extension, only_id, read, write
 
-#: Messages in one block.
+#: Most messages in one block.
 MOST = 8192
 _SEND = wire.SIGNATURE + bytes([wire.StreamSend.id])
 
 
 def pack(count: int, lengths: bytes, commands: bytes, contents: bytes) -> list[bytes]:
-    """The frames of a block.
+    """Encode a block as frames.
 
-    :param count: messages, at least 1 and at most :data:`MOST`
+    :param count: number of messages, from 1 to :data:`MOST`
     :param lengths: of the command frames, then of the contents, as number-4
     """
     return wire.encode(wire.StreamSend(b"", (lengths, commands, contents), write(Extension(block=count))))
@@ -35,8 +35,8 @@ def pack(count: int, lengths: bytes, commands: bytes, contents: bytes) -> list[b
 class MessageBlock(NamedTuple):
     """Messages with one content frame each, as columns.
 
-    :ivar ids: empty where a message has none; None = no message has one
-    :ivar extensions: ids and what else there is; None = there are ids at most
+    :ivar ids: empty for a message without id; None = no message has one
+    :ivar extensions: None = the messages have no extension fields but ids
     """
 
     subjects: list[bytes]
@@ -53,15 +53,15 @@ class MessageBlock(NamedTuple):
 
 
 def unpack(count: int, content: Sequence[bytes]) -> MessageBlock:
-    """The messages of a block.
+    """Decode the messages of a block.
 
-    :raises BadFrame: it is no block of so many messages, or one of them is no STREAM SEND
+    :raises BadFrame: it is no block of ``count`` messages, or one of them is no STREAM SEND
     """
     if len(content) != 3 or not 0 < count <= MOST or len(content[0]) != 8 * count:
         raise BadFrame("a block that is none")
     lengths = struct.unpack(f">{2 * count}I", content[0])
-    commands, contents = _cut(content[1], lengths[:count]), _cut(content[2], lengths[count:])
-    heads: dict[bytes, bytes] = {}  # command frames up to where the subject ends -> subjects: most are the same few
+    commands, contents = _split(content[1], lengths[:count]), _split(content[2], lengths[count:])
+    heads: dict[bytes, bytes] = {}  # cache: command frame up to the end of the subject -> subject
     subjects: list[bytes] = []
     rests: list[bytes] = []
     for command in commands:
@@ -84,7 +84,7 @@ def unpack(count: int, content: Sequence[bytes]) -> MessageBlock:
     return MessageBlock(subjects, contents, [one.message_id for one in extensions], extensions)
 
 
-def _cut(octets: bytes, lengths: Sequence[int]) -> list[bytes]:
+def _split(octets: bytes, lengths: Sequence[int]) -> list[bytes]:
     ends = list(accumulate(lengths))
     if ends[-1] != len(octets):
         raise BadFrame("a block whose lengths do not fit")

@@ -1,8 +1,8 @@
 """Matching of subjects: unanchored search with a regular expression, in time linear in the subject. Pure.
 
-The syntax is RE2's on octets (Latin-1), so no pattern can stall an engine: a pattern that RE2 refuses, whose program is
-too large, or that repeats a group that may be empty is a :class:`BadPattern`. What the reference broker's own little
-matcher and Python's ``re.search`` agree on is the same here. Where they differ, a pattern here means what it says:
+The syntax is RE2's on octets (Latin-1), so no pattern can stall an engine. A pattern that RE2 refuses, whose program is
+too large, or that repeats a group that may be empty is a :class:`BadPattern`. Where the reference broker's own matcher
+and Python's ``re.search`` agree, the result is the same here. The differences:
 
 | pattern | here | reference |
 |---|---|---|
@@ -31,19 +31,19 @@ from mama_spark.errors import MamaError
 #: Instructions of one pattern's program: the bound on the work for one octet of a subject. A pattern of 255 plain
 #: octets, the longest that fits in a frame, has about 260; the reference takes 256 octets of program.
 MAX_PROGRAM = 500
-#: Patterns that are matched in one pass; also what a change compiles anew (under a millisecond).
+#: Patterns matched in one pass, and recompiled at a change (under a millisecond).
 CHUNK = 256
 _PATTERN_MEMORY = 256 * 1024
 _CHUNK_MEMORY = 8 * 1024 * 1024
 
 
 class BadPattern(MamaError):
-    """The engine does not take this pattern; the text says why."""
+    """A refused pattern; the text is the reason."""
 
 
 def _options(memory: int) -> re2.Options:
     options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1  # octets: what is not UTF-8 must match too
+    options.encoding = re2.Options.Encoding.LATIN1  # octets: subjects that are not UTF-8 must match too
     options.never_capture = True
     options.log_errors = False
     options.max_mem = memory
@@ -51,7 +51,7 @@ def _options(memory: int) -> re2.Options:
 
 
 class Pattern:
-    """One pattern.
+    """A compiled pattern.
 
     :raises BadPattern: it is refused
     """
@@ -107,7 +107,7 @@ def _repeated_groups(text: bytes) -> Iterator[bytes]:
 
 
 def _end_of_class(text: bytes, at: int) -> int:
-    """Offset behind the class that begins at ``at``; a ``]`` right after the bracket belongs to it."""
+    """Offset after the class that begins at ``at``; a ``]`` immediately after the bracket belongs to it."""
     at += 2 if text[at + 1 : at + 2] == b"^" else 1
     first = at
     while at < len(text):
@@ -124,27 +124,27 @@ def _end_of_class(text: bytes, at: int) -> int:
 
 
 class Matcher:
-    """Which of many patterns match a subject.
+    """Finds which of many patterns match a subject.
 
     Patterns are matched :data:`CHUNK` at a time in one pass over the subject: ten thousand cost tens of microseconds.
     """
 
     def __init__(self) -> None:
-        self._home: dict[bytes, _Chunk] = {}
+        self._chunk_by_text: dict[bytes, _Chunk] = {}
         self._chunks: list[_Chunk] = []
 
     def __len__(self) -> int:
-        return len(self._home)
+        return len(self._chunk_by_text)
 
     def __contains__(self, text: bytes) -> bool:
-        return text in self._home
+        return text in self._chunk_by_text
 
     def add(self, text: bytes) -> None:
         """Idempotent.
 
         :raises BadPattern: it is refused; nothing has changed
         """
-        if text in self._home:
+        if text in self._chunk_by_text:
             return
         pattern = Pattern(text)
         chunk = next((c for c in reversed(self._chunks) if len(c.patterns) < CHUNK), None)
@@ -152,11 +152,11 @@ class Matcher:
             chunk = _Chunk()
             self._chunks.append(chunk)
         chunk.change(add=pattern)
-        self._home[text] = chunk
+        self._chunk_by_text[text] = chunk
 
     def discard(self, text: bytes) -> None:
         """Idempotent."""
-        chunk = self._home.pop(text, None)
+        chunk = self._chunk_by_text.pop(text, None)
         if chunk is not None:
             chunk.change(remove=text)
             if not chunk.patterns:
@@ -195,7 +195,7 @@ class _Chunk:
         return [text for text, pattern in self.patterns.items() if pattern.search(subject)]
 
     def _build(self) -> None:
-        """The first of the set matches everything: where its index is missing, RE2 silently ran out of memory."""
+        """The first pattern of the set matches everything: if its index is missing, RE2 silently ran out of memory."""
         self._stale = False
         self._texts = [b"", *self.patterns]
         together = re2.Set.SearchSet(_options(_CHUNK_MEMORY))
@@ -203,7 +203,7 @@ class _Chunk:
             for text in self._texts:
                 together.Add(text)
             together.Compile()
-        except re2.error:  # together too large: one after another then
+        except re2.error:  # too large as a set: matched one by one
             self._set = None
         else:
             self._set = together

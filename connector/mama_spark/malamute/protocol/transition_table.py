@@ -1,6 +1,6 @@
-"""The table of a state machine: what each event leads to in each state. Pure.
+"""The transition table of a state machine: the step of each event in each state. Pure.
 
-A machine keeps its state, asks the table for every event, and does what the :class:`TableStep` says; it changes its
+For every event a machine looks up the :class:`TableStep`, changes its state and executes the action; it changes its
 state nowhere else.
 """
 
@@ -17,8 +17,8 @@ Action = TypeVar("Action")
 
 
 class TableEnum(Enum):
-    """For states, events and actions of a machine that is asked for every message: members hash by identity, while the
-    hash of :class:`~enum.Enum` is a call in Python."""
+    """Base of states, events and actions. Members hash by identity, because the hash of :class:`~enum.Enum` is a Python
+    call, too slow for every message."""
 
     __hash__ = object.__hash__
 
@@ -30,7 +30,7 @@ class IllegalMachineStep(RuntimeError):
 @dataclass(frozen=True, slots=True)
 class TableStep(Generic[State, Action]):
     """:ivar state: the next state
-    :ivar action: what the machine does on the way; None = nothing
+    :ivar action: what the machine executes; None = nothing
     """
 
     state: State
@@ -38,7 +38,7 @@ class TableStep(Generic[State, Action]):
 
 
 class TransitionTable(Generic[State, Event, Action]):
-    """:param rows: steps by state and event; an event that is missing in a state is illegal there"""
+    """:param rows: steps by state and event; a missing event is illegal in that state"""
 
     def __init__(self, rows: Mapping[State, Mapping[Event, TableStep[State, Action]]]) -> None:
         self._rows = {state: dict(steps) for state, steps in rows.items()}

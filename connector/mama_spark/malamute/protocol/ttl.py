@@ -1,10 +1,10 @@
-"""Expiry of messages with a time to live: deadlines, renewals, and what has expired. Pure.
+"""Expiry of messages with a time to live (TTL): deadlines, renewals and expired subjects. Pure.
 
-A message with the header ``Mama-Ttl: <ms>`` *runs*: when nothing newer came to its subject for so long, the engine
-itself appends a *marker* there, an empty message with ``Mama-Marker: MaxAge``, numbered and delivered like any other. A
-message without the header, or with ``Mama-Ttl: 0``, ends what ran. A *renewal* (``Mama-Renewal``, whatever its value)
-is not stored: it begins the time anew and is answered DUPLICATE, with the sequence of what runs; where nothing runs it
-is REFUSED. Time is the broker's, and after its restart everything that runs begins anew.
+A message with the header ``Mama-Ttl: <ms>`` starts the timer of its subject. If the subject receives nothing newer in
+that time, the engine appends a *marker* to it: an empty message with ``Mama-Marker: MaxAge``, numbered and delivered
+like any other. A message without the header, or with ``Mama-Ttl: 0``, stops the timer. A *renewal* (``Mama-Renewal``
+with any value) is not stored: it restarts the timer and is answered DUPLICATE, with the sequence of the message;
+without a running timer it is REFUSED. Timers use the broker's clock; a restart of the broker restarts them.
 """
 
 from __future__ import annotations
@@ -19,23 +19,22 @@ RENEWAL = b"Mama-Renewal"
 MARKER = b"Mama-Marker"
 EXPIRED = b"MaxAge"  #: value of :data:`MARKER`
 
-#: Octets that a message with a time to live may have: it is kept although retention would remove it.
+#: Most octets of a message with a TTL: such messages are exempt from retention.
 MOST_OCTETS = 1024 * 1024
-#: Seconds after which a marker that could not be stored is tried again.
+#: Seconds after which storing a marker is retried.
 RETRY = 1.0
 _LONGEST = 10**12  # ms; thirty years
 
 
 class TtlDirective(Enum):
-    """What a message wants that is no number of milliseconds."""
+    """TTL headers other than a number of milliseconds."""
 
     RENEW = "renew"
-    BAD = "bad"  #: a header that only the engine may write, or that cannot be read
+    BAD = "bad"  #: a header reserved for the engine, or an invalid value
 
 
 def ttl_directive_of(headers: Iterable[tuple[bytes, bytes]]) -> int | TtlDirective | None:
-    """Milliseconds to live (0 = it ends what ran), or :class:`TtlDirective`; None for a message with none of these
-    headers."""
+    """Milliseconds to live (0 = stop the timer), or :class:`TtlDirective`; None for a message without these headers."""
     found: int | TtlDirective | None = None
     for name, value in headers:
         if name == MARKER:
@@ -50,8 +49,10 @@ def ttl_directive_of(headers: Iterable[tuple[bytes, bytes]]) -> int | TtlDirecti
 
 @dataclass(slots=True)
 class _Running:
-    """:ivar due: when it expires
-    :ivar planned: when the heap looks at it, not later than that
+    """A running timer.
+
+    :ivar due: time of expiry
+    :ivar planned: time of its heap entry, at most ``due``
     """
 
     sequence: int
@@ -61,7 +62,7 @@ class _Running:
 
 
 class ExpiryQueue:
-    """Subjects with a message whose time to live runs, by the time at which it ends (a heap).
+    """Subjects with a running timer, by time of expiry (a heap).
 
     Times are seconds of one monotonic clock.
     """
@@ -77,7 +78,7 @@ class ExpiryQueue:
         return subject in self._running
 
     def start(self, subject: bytes, sequence: int, ttl: float, now: float) -> None:
-        """The time of this message begins now; it replaces an earlier message of the subject."""
+        """Start the timer of a message; it replaces an earlier message of the subject."""
         due, before = now + ttl, self._running.get(subject)
         planned = due if before is None else min(due, before.planned)
         self._running[subject] = _Running(sequence, ttl, due, planned)
@@ -85,7 +86,7 @@ class ExpiryQueue:
             self._plan(planned, subject)
 
     def renew(self, subject: bytes, now: float) -> int | None:
-        """The time of the subject's message begins again. Returns its sequence; None: the subject has none."""
+        """Restart the timer of the subject. Returns the sequence of its message; None if it has no timer."""
         one = self._running.get(subject)
         if one is None:
             return None
@@ -93,17 +94,17 @@ class ExpiryQueue:
         return one.sequence
 
     def sequence(self, subject: bytes) -> int | None:
-        """Sequence of the subject's message; None: it has none."""
+        """Sequence of the subject's message; None if it has no timer."""
         one = self._running.get(subject)
         return None if one is None else one.sequence
 
     def end(self, subject: bytes) -> None:
-        """The subject has no message any more."""
+        """Stop the timer of the subject."""
         self._running.pop(subject, None)
 
     def expired(self, now: float) -> list[bytes]:
-        """Subjects whose time is over, in the order in which it ended, so that markers are stored in that order.
-        A subject is returned again after :data:`RETRY` until :meth:`end` is called for it."""
+        """Expired subjects in order of expiry, which is the order of their markers. A subject is returned again after
+        :data:`RETRY` until :meth:`end` is called for it."""
         found: list[tuple[float, bytes]] = []
         while self._heap and self._heap[0][0] <= now:
             planned, subject = heapq.heappop(self._heap)
@@ -119,7 +120,7 @@ class ExpiryQueue:
 
     @property
     def next(self) -> float | None:
-        """Time at which :meth:`expired` may return something."""
+        """Earliest time at which :meth:`expired` may return a subject."""
         return self._heap[0][0] if self._heap else None
 
     def _plan(self, at: float, subject: bytes) -> None:
@@ -130,9 +131,9 @@ class ExpiryQueue:
 
 
 class TtlTracker:
-    """Times to live of stored messages, and of those of the batch that is being stored.
+    """TTLs of stored messages, and of the batch that is being stored.
 
-    :param most: limit of subjects with a running time to live
+    :param most: limit of subjects with a running timer
     :param tick: monotonic clock, seconds
     """
 
@@ -146,13 +147,13 @@ class TtlTracker:
         return bool(self._unstored or len(self._index))
 
     def load(self, running: Iterable[tuple[bytes, int, int]]) -> None:
-        """Take over stored messages: subject, sequence and milliseconds. Their time begins now."""
+        """Load stored messages: subject, sequence and milliseconds. Their timers start now."""
         now = self.tick()
         for subject, sequence, ttl in running:
             self._index.start(subject, sequence, ttl / 1000, now)
 
     def note(self, sequence: int, subject: bytes, ttl: int, octets: int) -> bool:
-        """Add a message that will be stored. False: refused, because it is too large or there are too many."""
+        """Add a message that will be stored. False: refused, because it or the number of timers is too large."""
         if ttl:
             full = len(self._index) + len(self._unstored) >= self._most
             if octets > MOST_OCTETS or (full and subject not in self._index):
@@ -165,13 +166,13 @@ class TtlTracker:
         return self._index.renew(subject, self.tick())
 
     def repeated(self, subject: bytes, sequence: int) -> None:
-        """A stored message was sent again: if its time runs, it begins again."""
+        """Restart the timer, if it runs, of a stored message that was sent again."""
         if self._index.sequence(subject) == sequence:
             self.renew(subject)
 
     def changes(self, batch: Iterable[tuple[int, bytes]]) -> dict[bytes, tuple[int, int]]:
-        """Changes that a batch (sequences and subjects) makes: subject -> sequence of its message, and milliseconds of
-        its time to live (0 = none any more)."""
+        """Changes of a batch (sequences and subjects): subject -> sequence of its message and TTL in milliseconds
+        (0 = stop the timer)."""
         found: dict[bytes, tuple[int, int]] = {}
         if self:
             for sequence, subject in batch:
@@ -183,7 +184,7 @@ class TtlTracker:
         return found
 
     def settle(self, changes: Mapping[bytes, tuple[int, int]]) -> None:
-        """The batch was stored (``changes``), or refused (no changes)."""
+        """Apply the changes of a stored batch; no changes if it was refused."""
         self._unstored.clear()
         now = self.tick()
         for subject, (sequence, ttl) in changes.items():
@@ -198,6 +199,6 @@ class TtlTracker:
 
     @property
     def seconds_to_next_expiry(self) -> float | None:
-        """Seconds until :meth:`expired` may return something; None: no time runs."""
+        """Seconds until :meth:`expired` may return a subject; None without a running timer."""
         due = self._index.next
         return None if due is None else max(0.001, due - self.tick())

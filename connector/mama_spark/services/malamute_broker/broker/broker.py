@@ -1,6 +1,6 @@
-"""The Malamute broker: starts and stops the thread of :mod:`.loop`, and answers questions about its state.
+"""The Malamute broker: starts and stops the thread of :mod:`.loop`, and reads its state.
 
-One thread owns the sockets and the session machine; the engine of each stream has a thread of its own.
+One thread owns the sockets and the session machine; the engine of each stream has its own thread.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ __all__ = ["Broker", "BrokerSettings", "EngineChoice"]
 
 logger = logging.getLogger(__name__)
 
-#: Sockets of one stream (and open files: each has an event descriptor), and files kept for clients and the rest.
+#: Sockets of one stream (each has an event descriptor, an open file), and files reserved for clients and others.
 _SOCKETS = 3
 _FILES = 2048
-#: Seconds until the broker's thread must have answered an inspection; it does so once a round.
+#: Seconds in which the broker's thread must answer an inspection; it does so once per round.
 _INSPECTION_TIMEOUT = 10.0
 
-#: Loops of brokers with an engine that does not end: terminating their context, or collecting it, would wait for it.
+#: Loops of brokers with an engine that does not end, kept alive: terminating or collecting their ZeroMQ context would
+#: block.
 _UNTERMINATED: list[BrokerLoop] = []
 
 
 class Broker:
-    """Start it, stop it; a context manager does both.
+    """A Malamute broker; as a context manager it starts and stops.
 
-    :param on_events: is given what happened to clients and streams (kind, address, stream, detail), in the broker's
-        thread
+    :param on_events: called with events of clients and streams (kind, address, stream, detail), in the broker's thread
     :param encode: makes the messages of the stream of events
         (:mod:`mama_spark.services.malamute_broker.session.broker_events`), in the broker's thread
     """
@@ -72,7 +72,7 @@ class Broker:
         self._zap_handler: ZapHandler | None = None
         self._loop: BrokerLoop | None = None
         self._http: MetricsServer | None = None
-        self._control_lock = threading.Lock()  # the control socket is for one thread at a time
+        self._control_lock = threading.Lock()  # ZeroMQ sockets are not thread-safe
 
     def __repr__(self) -> str:
         alive = self._thread is not None and self._thread.is_alive()
@@ -86,7 +86,7 @@ class Broker:
         self.stop()
 
     def start(self) -> None:
-        """Returns when clients can connect.
+        """Start the broker; returns when clients can connect.
 
         :raises Unavailable: the endpoint cannot be bound
         """
@@ -122,9 +122,9 @@ class Broker:
         self._thread.start()
 
     def stop(self, timeout: float = 30.0) -> None:
-        """Read no more from clients, let engines finish and clients take what waits for them; idempotent.
+        """Stop reading from clients, wait until engines have finished and queued frames are sent, and end. Idempotent.
 
-        :raises BackgroundTaskFailed: the broker had ended by itself
+        :raises BackgroundTaskFailed: the broker's thread had failed
         """
         if self._thread is None or self._context is None or self._control is None:
             return
@@ -155,14 +155,14 @@ class Broker:
         return sorted(self._loop.machine.clients.by_address.copy()) if self._loop else []
 
     def streams(self) -> list[bytes]:
-        """Names of all streams, sorted; a stream stays when its clients are gone."""
+        """Names of all streams, sorted, including streams without clients."""
         return sorted(self._loop.engines.streams.copy()) if self._loop else []
 
     def counters(self) -> dict[str, int]:
         return asdict(self._loop.machine.counters) if self._loop else {}
 
     def metrics(self) -> list[Metric]:
-        """Counters and gauges, of one moment.
+        """A consistent snapshot of counters and gauges.
 
         :raises BackgroundTaskFailed: the broker does not run
         """
@@ -206,7 +206,7 @@ class Broker:
 
     @property
     def keeps_events(self) -> bool:
-        """The broker's own stream is stored, so sources can be discovered at this broker."""
+        """Whether the broker's own stream is stored, which source discovery needs."""
         name = self.settings.machine.events
         return bool(name) and self._selector.stores(name)
 
@@ -222,7 +222,7 @@ class Broker:
 
 
 def _within_limits(settings: SessionSettings) -> SessionSettings:
-    """As many streams as the system's limit of open files allows, the soft limit raised as far as it may be."""
+    """Reduce the limit of streams to the system's limit of open files, after raising its soft limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     want = settings.streams * _SOCKETS + _FILES
     if soft != resource.RLIM_INFINITY and soft < want:

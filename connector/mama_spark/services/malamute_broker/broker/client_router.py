@@ -1,4 +1,4 @@
-"""The ROUTER socket of all clients: reads a limited amount a round, and tries blocked clients again."""
+"""The ROUTER socket of all clients: reads a limited amount per round, and retries blocked clients."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from .security import ZapHandler
 from .settings import BrokerSettings
 from .traffic_counters import TrafficCounters
 
-#: One round reads at most this much from clients: enough that a batch is worth its wake-up, little enough that the
-#: answers to the others do not wait for it.
+#: Limits of a round: large enough that a batch is worth a wake-up of its engine, small enough that answers to other
+#: clients are not delayed.
 ROUND_MESSAGES = 500
 ROUND_OCTETS = 1024 * 1024
-#: Milliseconds until a client whose socket took no more is tried again, at most.
+#: Longest time until a blocked client is retried, in milliseconds.
 MAX_RETRY_INTERVAL = 5
-#: A host that vanished says nothing, and nothing is sent to a client that expired: TCP itself has to find out, after a
-#: minute of silence and six probes.
+#: TCP keep-alive detects hosts that failed without closing the connection: after a minute of silence and six probes.
 _KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 60, zmq.TCP_KEEPALIVE_INTVL: 10, zmq.TCP_KEEPALIVE_CNT: 6}
 _MORE, _MORE_NOW = zmq.SNDMORE, zmq.SNDMORE | zmq.NOBLOCK
 
 
 class ClientRouter:
-    """:ivar blocked: clients whose socket took no more
-    :ivar retry_interval: milliseconds until they are tried again
-    :ivar input_pending: there may be more to read, and the socket's descriptor does not say so
+    """:ivar blocked: clients whose socket accepts no more
+    :ivar retry_interval: milliseconds until they are retried
+    :ivar input_pending: there may be more to read, although the socket's descriptor does not signal it
     """
 
     def __init__(
@@ -43,24 +42,24 @@ class ClientRouter:
         self.retry_interval = 1
         self.input_pending = True
         self._endpoint = settings.bind
-        self._has_sent = False  # since the socket was last looked at: its descriptor then does not report input
+        self._has_sent = False  # since the last check of input: the descriptor may then not signal input
         self.socket = context.socket(zmq.ROUTER)
-        self._send_frame = super(zmq.Socket, self.socket).send  # what Socket.send wraps, in half of its time
+        self._send_frame = super(zmq.Socket, self.socket).send  # the method below Socket.send, twice as fast
         self.socket.set_hwm(settings.high_water)
-        self.socket.linger = 0  # else what a vanished client did not read stays in here, and its pipe full
+        self.socket.linger = 0  # otherwise unread messages of a failed client would keep its pipe full
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.setsockopt(zmq.MAXMSGSIZE, settings.max_message)
         for option, value in _KEEPALIVE.items():
             self.socket.setsockopt(option, value)
 
     def bind(self, zap_handler: ZapHandler) -> str:
-        """The endpoint that it is bound to."""
+        """Bind the socket; returns its endpoint."""
         zap_handler.secure(self.socket)
         self.socket.bind(self._endpoint.replace("mlp://", "tcp://", 1))
         return self.socket.get_string(zmq.LAST_ENDPOINT)
 
     def read_round(self, now: float) -> None:
-        """Give the machine what clients have sent, up to the limits of a round."""
+        """Pass frames of clients to the machine, up to the limits of a round."""
         machine, publishing, recv = self.machine, self.machine.publishing, self.socket.recv
         octets = messages = 0
         publishing.unpacked = 0
@@ -70,7 +69,7 @@ class ClientRouter:
                 identity = recv(zmq.NOBLOCK)
             except zmq.Again:
                 break
-            frames = receive(self.socket)  # a ROUTER never gives less
+            frames = receive(self.socket)  # a ROUTER adds the routing id, so there are at least two frames
             machine.receive(identity, frames, now)
             octets += sum(map(len, frames))
             messages += 1
@@ -81,7 +80,7 @@ class ClientRouter:
         self.counters.received_octets += octets
 
     def send_output(self) -> None:
-        """Send what the machine has for clients."""
+        """Send the machine's output to clients."""
         machine = self.machine
         while out := machine.take_output():
             for client, frames in out:
@@ -92,8 +91,8 @@ class ClientRouter:
                     self.blocked[client] = None
 
     def retry_blocked(self) -> None:
-        """Try blocked clients again; soon again while one of them takes something, for a fast reader is blocked again
-        and again."""
+        """Retry blocked clients. The interval stays short while one of them accepts frames, because a fast reader is
+        often blocked for a short time."""
         machine = self.machine
         self.retry_interval = min(self.retry_interval + 1, MAX_RETRY_INTERVAL)
         for client in list(self.blocked):
@@ -107,17 +106,17 @@ class ClientRouter:
                 machine.unblock(client)
 
     def check_input(self) -> None:
-        """After sending: has something come meanwhile?"""
+        """Check after sending whether input arrived meanwhile (``ZMQ_FD`` is edge-triggered)."""
         if self._has_sent:
             self._has_sent = False
             self.input_pending = self.input_pending or readable(self.socket)
 
     def close(self, linger: float = 0.0) -> None:
-        """:param linger: seconds to send what the socket has taken"""
+        """:param linger: seconds to send frames that the socket has accepted"""
         self.socket.close(int(linger * 1000))
 
     def _send(self, identity: bytes, frames: Frames) -> bool:
-        """True if the socket took it, or never will: nobody of this identity is connected any more."""
+        """True if the socket accepted the message, or the peer of this identity is not connected any more."""
         send = self._send_frame
         self._has_sent = True
         try:
@@ -130,7 +129,7 @@ class ClientRouter:
             return True
         self.counters.sent_messages += 1
         self.counters.sent_octets += sum(map(len, frames))
-        for frame in frames[:-1]:  # a message of which the socket took the first part fits whole
+        for frame in frames[:-1]:  # if the socket accepts the first part, it accepts all
             send(frame, _MORE)
         send(frames[-1])
         return True

@@ -1,7 +1,7 @@
-"""The engines of all streams: opens them, hands them commands in batches, and applies what they report.
+"""The engines of all streams: opens them, sends them commands in batches, and applies their reports.
 
-An engine that starts slowly gets its commands when it has started. One that lags behind has a backlog, with a limit and
-a policy (:mod:`mama_spark.services.malamute_broker.session.engine_backlog`).
+An engine gets its commands when it has started. An engine that lags behind has a backlog with a limit and a policy
+(:mod:`mama_spark.services.malamute_broker.session.engine_backlog`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ START_TIMEOUT = 120.0
 
 class EnginePool:
     """:param now: a monotonic clock
-    :ivar backlogs: by stream, what its engine has not begun
+    :ivar backlogs: batches that the engine of each stream has not begun
     """
 
     def __init__(
@@ -55,29 +55,29 @@ class EnginePool:
         self._selector = selector
         self._now = now
         self._reports = DeliverySocket(context)
-        self._lagging: dict[bytes, EngineStream] = {}  # those whose backlog has to be watched
+        self._lagging: dict[bytes, EngineStream] = {}  # streams whose backlog is checked every round
         self._start_deadlines: dict[bytes, float] = {}  # of engines that have not started
-        self._pending_commands: dict[bytes, list[EngineCommand]] = {}  # for them
+        self._pending_commands: dict[bytes, list[EngineCommand]] = {}  # commands for these engines
         self._abandoned: list[EngineStream] = []
 
     @property
     def socket(self) -> zmq.Socket[bytes]:
-        """Readable when an engine has reported something."""
+        """The socket that is readable when an engine has sent a report."""
         return self._reports.socket
 
     def pending_commands(self, stream: bytes) -> int:
-        """Commands that wait for the start of the stream's engine."""
+        """Number of commands that wait for the start of the stream's engine."""
         return len(self._pending_commands.get(stream, ()))
 
     def batches(self, stream: bytes) -> int:
-        """Batches that the stream's engine has not begun."""
+        """Number of batches that the stream's engine has not begun."""
         engine = self.streams.get(stream)
         return 0 if engine is None else engine.batches
 
     # --- commands ------------------------------------------------------------------------------------------------
 
     def send_commands(self) -> None:
-        """Hand each engine the machine's commands for it, as one batch; open streams that are new."""
+        """Send each engine its commands from the machine as one batch; open new streams."""
         while commands := self._machine.take_commands():
             for name, batch in commands.items():
                 stream = self.streams.get(name) or self._open(name)
@@ -97,9 +97,9 @@ class EnginePool:
             self._lagging[name] = stream
 
     def must_pause_reading(self, policy: EngineBacklogPolicy) -> bool:
-        """An engine lags so far behind that no client may be read, and goes on, so that it is worth waiting for.
+        """Whether no client may be read, because an engine lags behind and makes progress.
 
-        Also keeps the machine's set of full streams up to date.
+        Also updates the machine's set of full streams.
         """
         if not self._lagging:
             return False
@@ -124,7 +124,7 @@ class EnginePool:
         try:
             self._require_ended(name)
             stream = EngineStream(self._context, name, engine, settings, None)
-        except (MamaError, zmq.ZMQError, RuntimeError) as e:  # also: no more sockets, files or threads
+        except (MamaError, zmq.ZMQError, RuntimeError) as e:  # also: out of sockets, files or threads
             logger.error("stream %r cannot be opened: %s", name, e)
             self._machine.stream_lost(name, str(e))
             return None
@@ -137,8 +137,8 @@ class EnginePool:
         return stream
 
     def _require_ended(self, name: bytes) -> None:
-        """:raises BackgroundTaskFailed: an abandoned engine of the stream still has its thread, and may have its
-        store"""
+        """:raises BackgroundTaskFailed: the thread of an abandoned engine of the stream still runs, and may have its
+        store open"""
         for stream in self._abandoned:
             if stream.name == name:
                 stream.destroy(0.0)
@@ -153,7 +153,7 @@ class EnginePool:
             self._post(name, self.streams[name], pending)
 
     def abandon_unstarted(self, now: float) -> None:
-        """Give up engines that have not started in time."""
+        """Abandon engines that have not started in time."""
         for name, deadline in list(self._start_deadlines.items()):
             if deadline <= now:
                 logger.error("the engine of stream %r does not start", name)
@@ -165,7 +165,7 @@ class EnginePool:
         return readable(self._reports.socket)
 
     def apply_next_report(self) -> bool:
-        """Give the machine what an engine has reported; False: there is no report."""
+        """Pass one report of an engine to the machine; False if there is none."""
         taken = self._reports.take()
         if taken is None:
             return False
@@ -174,7 +174,7 @@ class EnginePool:
             self._apply(stream, report)
         except BadFrame as e:
             logger.error("the engine of stream %r delivers what no client can be sent: %s", stream.name, e)
-            self._abandon(stream, str(e), 0.5)  # one that is not busy ends at once
+            self._abandon(stream, str(e), 0.5)  # an idle engine ends at once
         return True
 
     def _apply(self, stream: EngineStream, report: Report) -> None:
@@ -200,10 +200,10 @@ class EnginePool:
                 stream.destroy()
         machine.delivered(name, deliveries)
 
-    # --- the end -------------------------------------------------------------------------------------------------
+    # --- ending --------------------------------------------------------------------------------------------------
 
     def _abandon(self, stream: EngineStream, reason: str, timeout: float) -> None:
-        """Tell the machine that the stream is lost, and leave its thread behind if it does not end in time."""
+        """Report the stream as lost to the machine; its thread keeps running if it does not end in time."""
         self._remove(stream, reason)
         self._abandoned.append(stream)
         stream.destroy(timeout)
@@ -215,7 +215,7 @@ class EnginePool:
             table.pop(stream.name, None)
 
     def finish(self, deadline: float) -> None:
-        """Let the engines execute all that they were sent, and give the machine what they report."""
+        """Wait until the engines have executed their commands, and pass their reports to the machine."""
         for name, pending in self._pending_commands.items():
             self.streams[name].post(pending)
         self._pending_commands.clear()
@@ -226,7 +226,7 @@ class EnginePool:
             pass
 
     def has_running_engines(self) -> bool:
-        """The thread of an engine has not ended."""
+        """Whether the thread of an engine has not ended."""
         return any(not stream.closed for stream in (*self.streams.values(), *self._abandoned))
 
     def close(self, timeout: float) -> None:

@@ -13,7 +13,7 @@ from .settings import EngineChoice
 
 
 def stores(engine: str) -> bool:
-    """The engine of this name stores messages; an engine that cannot be loaded is reported when a stream is opened."""
+    """Whether the engine stores messages; False if it cannot be loaded, which is reported when a stream is opened."""
     try:
         return engine_class(engine).stored
     except MamaError:
@@ -21,7 +21,7 @@ def stores(engine: str) -> bool:
 
 
 class EngineSelector:
-    """:param choices: the first whose pattern matches counts; other streams are ``simple``"""
+    """:param choices: the first with a matching pattern applies; other streams are ``simple``"""
 
     def __init__(self, choices: Sequence[EngineChoice]) -> None:
         self._choices = [(Pattern(choice.pattern), choice) for choice in choices]
@@ -37,7 +37,7 @@ class EngineSelector:
         return stores(self.choose(stream)[0])
 
     def has_flow_control(self, stream: bytes) -> bool:
-        """The engine delivers only what it has credit for."""
+        """Whether the stream's engine delivers only against credit."""
         try:
             return holds(engine_class(self.choose(stream)[0]))
         except MamaError:  # reported when the stream is opened

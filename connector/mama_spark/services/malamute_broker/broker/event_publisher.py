@@ -17,7 +17,7 @@ from .traffic_counters import TrafficCounters
 
 logger = logging.getLogger(__name__)
 
-#: Events that wait for the start of the engine of their stream; beyond, they are counted only.
+#: Most events that wait for the start of their stream's engine; further ones are only counted.
 MAX_PENDING_EVENTS = 10_000
 
 
@@ -40,11 +40,11 @@ class BrokerEventPublisher:
         self._lost = 0  # not reported yet
 
     def publish(self, events: list[EventFields]) -> None:
-        """Publish them on the reserved stream, which exists once it is read or if it is stored."""
+        """Publish events on the reserved stream, if it has been read or is stored."""
         machine, name = self._machine, self._machine.settings.events
         if not name or (name not in machine.streams and not self._selector.stores(name)):
             return
-        # a message about the loss of this very stream would make the stream anew, and so for ever
+        # an event about the loss of this stream would open the stream again, in an endless loop
         events = [event for event in events if event[2] != name or event[0] != "STREAM_LOST"]
         if self._engines.pending_commands(name) > MAX_PENDING_EVENTS or self._engines.batches(name) > MAX_LAG // 2:
             self._lost += len(events)

@@ -12,7 +12,7 @@ from .traffic_counters import TrafficCounters
 
 
 class BrokerState(Protocol):
-    """The broker's thread, as far as it is read here and in :mod:`.metrics`."""
+    """The state of the broker's thread that this module and :mod:`.metrics` read."""
 
     machine: ServerMachine
     counters: TrafficCounters

@@ -1,11 +1,11 @@
-"""The broker's thread: waits for its sockets, gives input to the session machine, passes on its output.
+"""The broker's thread: waits for its sockets, passes input to the session machine, and executes its output.
 
-A round of the loop reads what clients sent (at most so many messages and octets), hands each engine its commands as one
-batch, applies what engines reported, and sends. Neither clients nor streams can starve the other.
+A round of the loop reads from clients (a limited number of messages and octets), sends each engine its commands as one
+batch, applies reports of engines, and sends. Neither clients nor streams can starve the other.
 
-Nothing grows without bound: a client's socket gets a few messages, and what it does not take waits in the machine's
-queue for this client, which has a limit in octets and a policy; while an engine lags behind and goes on, no client is
-read, so that TCP stops the senders; one that stands still has a backlog with a limit and a policy.
+All memory is bounded. Frames that a client's socket does not accept wait in the machine's queue for this client, with a
+limit in octets and a policy. While an engine lags behind and makes progress, no client is read, so that TCP stops the
+senders; a stalled engine has a backlog with a limit and a policy.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ from .settings import BrokerSettings
 from .stream_catalog import StreamCatalog
 from .traffic_counters import TrafficCounters
 
-#: Seconds that all engines together may take to end.
+#: Seconds for all engines to end.
 END_TIMEOUT = 30.0
-#: Seconds from which a round is so long that what clients sent meanwhile has yet to be read; idle, one takes a second.
+#: Seconds; an idle round takes one. After a longer round messages of clients may be unread, so the round does not count
+#: as their silence.
 STALL_THRESHOLD = 1.5
 
 
 class BrokerLoop:
     """:param control: inproc endpoint for the frames ``stop`` and ``inspect``
-    :param on_events: is given what happened to clients and streams
+    :param on_events: called with events of clients and streams
     :param encode: makes messages of the broker's own stream
-    :ivar inspections: functions that read the state of the loop in its thread, and where their results go
+    :ivar inspections: functions that read the state of the loop in its thread, with futures for their results
     :ivar reading_paused: an engine lags behind and is waited for
     """
 
@@ -70,13 +71,13 @@ class BrokerLoop:
         self._events = BrokerEventPublisher(self.machine, self.engines, selector, self.counters, encode)
         self._zap_handler: ZapHandler | None = None
         self._stopping = False
-        self._next_expiry = -math.inf  # when the machine has something to do by itself
-        self._reports_pending = True  # engines may have reported more, and the socket's descriptor does not say so
+        self._next_expiry = -math.inf  # next time-out of the machine
+        self._reports_pending = True  # there may be more reports, although the socket's descriptor does not signal it
         self._control = context.socket(zmq.PAIR)
         self._control.connect(control)
 
     def bind(self, zap_handler: ZapHandler) -> str:
-        """The endpoint that clients connect to."""
+        """Bind the socket; returns the endpoint for clients."""
         self._zap_handler = zap_handler
         return self.clients.bind(zap_handler)
 
@@ -88,7 +89,7 @@ class BrokerLoop:
         return self._selector.choose(stream)[0]
 
     def run(self) -> None:
-        """Rounds until ``stop``; then lets engines and clients finish."""
+        """Execute rounds until ``stop``; then let engines finish and send queued frames."""
         reports, router = self.engines.socket, self.clients.socket
         all_sockets, without_clients = ZmqFdPoller(self._control, reports, router), ZmqFdPoller(self._control, reports)
         self._handle_control()
@@ -111,7 +112,7 @@ class BrokerLoop:
         self._finish()
 
     def _wait_milliseconds(self) -> int:
-        """How long to wait for the sockets."""
+        """Time-out of the next wait for the sockets."""
         machine, clients = self.machine, self.clients
         expiry = machine.next_expiry()
         self._next_expiry = math.inf if expiry is None else expiry
@@ -134,7 +135,7 @@ class BrokerLoop:
                 result.put(inspect(self))
 
     def _execute(self, reports: bool) -> None:
-        """Pass on what the machine has for engines and clients."""
+        """Send the machine's output to engines and clients."""
         self.engines.send_commands()
         self._apply_reports(reports)
         self.clients.send_output()
@@ -148,7 +149,7 @@ class BrokerLoop:
             self._events.publish(events)
 
     def _apply_reports(self, reports: bool) -> None:
-        """Apply at most one report an engine on average; send after each, so that a single one does not wait."""
+        """Apply as many reports as there are engines, at most; send after each, so that no output is delayed."""
         left = len(self.engines.streams) + 1
         while reports and left:
             if self.engines.apply_next_report():
@@ -157,10 +158,10 @@ class BrokerLoop:
             left -= 1
         self._reports_pending = reports
 
-    # --- the end -------------------------------------------------------------------------------------------------
+    # --- ending --------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """What was accepted goes through the engines and to the clients, as far as they take it in time."""
+        """Process accepted messages through the engines and send to clients, until the time-outs."""
         self.engines.send_commands()
         self.engines.finish(time.monotonic() + END_TIMEOUT)
         deadline = time.monotonic() + self._settings.linger

@@ -11,7 +11,7 @@ from mama_spark.errors import ConfigError
 
 from .inspection import BrokerState
 
-#: Of :func:`exposition`.
+#: Content type of :func:`exposition`.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Labels = tuple[tuple[str, str], ...]
 
@@ -89,7 +89,7 @@ def measure(broker: BrokerState) -> list[Metric]:
 
 
 def exposition(metrics: Iterable[Metric]) -> str:
-    """In the text format of Prometheus, :data:`CONTENT_TYPE`.
+    """The metrics in the text format of Prometheus, :data:`CONTENT_TYPE`.
 
     :raises ConfigError: the library prometheus-client is not installed
     """
@@ -101,7 +101,7 @@ def exposition(metrics: Iterable[Metric]) -> str:
 
 
 def prometheus_client() -> Any:
-    """The library that writes the format, imported when it is first needed.
+    """The library prometheus-client, imported on first use.
 
     :raises ConfigError: it is not installed
     """
@@ -113,7 +113,7 @@ def prometheus_client() -> Any:
 
 
 class _Collector:
-    """Metrics of one moment, as the library collects them."""
+    """A snapshot of metrics in the library's collector interface."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = metrics
@@ -122,14 +122,14 @@ class _Collector:
         from prometheus_client.core import Metric as Family
 
         for name, kind, help, samples in self._metrics:
-            family = Family(name.removesuffix("_total"), help, kind)  # which adds the suffix of counters itself
+            family = Family(name.removesuffix("_total"), help, kind)  # the library adds the suffix
             for labels, value in samples:
                 family.add_sample(name, dict(labels), value)
             yield family
 
 
 def summary(metrics: Iterable[Metric]) -> str:
-    """One line for a log: what is not 0."""
+    """One line for a log: the metrics that are not 0."""
     values = {metric.name.removeprefix("malamute_"): sum(n for _, n in metric.samples) for metric in metrics}
     return ", ".join(f"{name.removesuffix('_total').replace('_', ' ')} {n:.15g}" for name, n in values.items() if n)
 

@@ -1,4 +1,4 @@
-"""Serves metrics and lists of the broker over HTTP, from a thread of its own."""
+"""Serves metrics and lists of the broker over HTTP, in its own thread."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Pages = Mapping[str, tuple[str, Callable[[], str]]]
 
 
 class MetricsServer:
-    """Serves what ``pages`` make, by path: content type and text.
+    """Serves ``pages`` by path: functions that return content type and text.
 
     :param address: ``host:port``; with port 0 the system chooses
-    :raises ConfigError: that is no address
-    :raises Unavailable: it cannot be bound
+    :raises ConfigError: the address is invalid
+    :raises Unavailable: the address cannot be bound
     """
 
     def __init__(self, address: str, pages: Pages) -> None:
@@ -54,13 +54,13 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """One line: for the most part, the peer has hung up."""
+        """Log one line; most often the peer has closed the connection."""
         logger.warning("a request for metrics from %s failed: %s", client_address[0], sys.exc_info()[1])
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
-    timeout = 10.0  # for a peer that says nothing
+    timeout = 10.0  # for a silent peer
 
     def do_GET(self) -> None:
         page = self.server.pages.get(self.path.split("?", 1)[0])

@@ -1,4 +1,4 @@
-"""Who may connect to the broker: PLAIN logins or CURVE keys, checked before a client can send a command (ML-27)."""
+"""Authentication of clients: PLAIN logins or CURVE keys, checked before a client can send a command (ML-27)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mama_spark.options.values import nonempty_text, texts
 
 logger = logging.getLogger(__name__)
 _ZAP = b"1.0"
-_STOP_POLL = 50  #: milliseconds until the thread sees that it has to stop
+_STOP_POLL = 50  #: milliseconds between checks of the stop flag
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Security:
-    """One mechanism; without any, everybody may connect and nothing is encrypted.
+    """The security mechanism; without one, any client may connect and nothing is encrypted.
 
-    :param users: PLAIN: passwords by user name. They travel as they are: for trusted networks
+    :param users: PLAIN: passwords by user name. They are sent unencrypted: for trusted networks only
     """
 
     users: Mapping[str, str] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Security:
 
     @property
     def curve_public_key(self) -> str | None:
-        """What clients need to know."""
+        """The public key for clients."""
         if self.curve_secret_key is None:
             return None
         return zmq.curve_public(self.curve_secret_key.encode()).decode()
@@ -71,9 +71,9 @@ def is_key(text: str) -> bool:
 
 
 class ZapHandler:
-    """Checks who connects to the sockets of one context, in a thread of its own, until :meth:`stop`.
+    """Authenticates clients of one context's sockets, in its own thread, until :meth:`stop`.
 
-    ZeroMQ asks over ``inproc://zeromq.zap.01`` (ZAP, RFC 27) and refuses whoever is not answered 200.
+    ZeroMQ sends requests to ``inproc://zeromq.zap.01`` (ZAP, RFC 27) and accepts a client only after the answer 200.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], security: Security) -> None:
@@ -102,7 +102,7 @@ class ZapHandler:
             socket.plain_server = True
 
     def stop(self) -> None:
-        """Idempotent; before the context ends."""
+        """Stop the thread, before the context is terminated. Idempotent."""
         if self._thread is not None:
             self._stopping.set()
             self._thread.join()
@@ -116,13 +116,13 @@ class ZapHandler:
 
     def _answer(self, question: list[bytes]) -> list[bytes]:
         version, request, _, address, _, mechanism, *credentials = [*question, *[b""] * (6 - len(question))]
-        if version == _ZAP and self._may(mechanism, credentials):
+        if version == _ZAP and self._is_allowed(mechanism, credentials):
             return [_ZAP, request, b"200", b"", credentials[0] if mechanism == b"PLAIN" else b"", b""]
         self.refused += 1
         logger.warning("a client at %s was refused (%s)", address.decode("ascii", "replace"), self.security.mechanism)
         return [_ZAP, request, b"400", b"refused", b"", b""]
 
-    def _may(self, mechanism: bytes, credentials: list[bytes]) -> bool:
+    def _is_allowed(self, mechanism: bytes, credentials: list[bytes]) -> bool:
         if mechanism == b"CURVE" and len(credentials) == 1:
             return self._keys is None or credentials[0] in self._keys
         if mechanism == b"PLAIN" and len(credentials) == 2:

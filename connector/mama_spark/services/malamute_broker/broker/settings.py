@@ -15,7 +15,7 @@ from .security import Security
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """Streams whose name the pattern matches get this engine; the first that matches counts."""
+    """The engine of streams whose name matches the pattern; the first match applies."""
 
     pattern: bytes
     engine: str
@@ -24,10 +24,10 @@ class EngineChoice:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """The table ``[broker]``, and what the other tables say; times in seconds.
+    """The table ``[broker]`` and the settings from the other tables; times in seconds.
 
-    :ivar engines: for streams by name; others are ``simple``
-    :ivar security: who may connect
+    :ivar engines: engines of streams by name; others are ``simple``
+    :ivar security: authentication of clients
     """
 
     bind: str = option(

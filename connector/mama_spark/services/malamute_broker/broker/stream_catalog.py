@@ -1,7 +1,7 @@
-"""Which stored streams a broker has, whether they are open or not.
+"""The stored streams of a broker, open or not.
 
-A stream can be read if it is open, if its store is on disk, or if the configuration names it (a pattern such as
-``^orders$``, which is no pattern but a name). Whoever reads never makes another one.
+A stream can be read if it is open, if its store is on disk, or if the configuration names it (by a pattern such as
+``^orders$``, which matches one name only). Reading never creates any other stream.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mama_spark.malamute.protocol.log_query import LogQueryAnswer
 
 from ..engines import engine_class
 
-#: Seconds for which a list of what is on disk is good enough.
+#: Seconds for which the list of stores on disk is cached.
 FRESH = 1.0
 _NAME = re.compile(rb"\^((?:[^\\.^$*+?()\[\]{}|]|\\[^a-zA-Z0-9])*)\$")
 
@@ -27,26 +27,26 @@ Chosen = tuple[str, Mapping[str, Any]]  #: name of an engine and its settings
 class StreamCatalog:
     """See :class:`~mama_spark.services.malamute_broker.session.streams.log_query_server.ReadableStreams`.
 
-    :param choices: patterns of streams in order, with what is chosen for them
-    :param choose: what is chosen for a stream
+    :param choices: patterns of streams in order, with engine and settings
+    :param choose: returns engine and settings of a stream
     """
 
     def __init__(self, choices: Iterable[tuple[bytes, Chosen]], choose: Callable[[bytes], Chosen]) -> None:
         self._choices = [(pattern, *chosen) for pattern, chosen in choices]
         self._choose = choose
-        self._named = {name for pattern, *_ in self._choices if (name := name_of(pattern)) is not None}
+        self._configured_names = {name for pattern, *_ in self._choices if (name := name_of(pattern)) is not None}
         self._kept: set[bytes] = set()
         self._listed_at = -FRESH
 
     def names(self, are_open: Iterable[bytes]) -> list[bytes]:
-        """A stream that was made since the disk was last listed is open."""
+        """Names of readable streams. Streams created since the disk was listed are in ``are_open``."""
         now = time.monotonic()
         if now >= self._listed_at + FRESH:
             self._kept, self._listed_at = self._list_stored(), now
         return sorted(self._kept.union(name for name in are_open if self.refusal(name, True) is None))
 
     def _list_stored(self) -> set[bytes]:
-        found = {name for name in self._named if self._stores(self._choose(name)[0])}
+        found = {name for name in self._configured_names if self._stores(self._choose(name)[0])}
         for _, engine, settings in self._choices:
             try:
                 there = engine_class(engine).stored_streams(settings)
@@ -68,7 +68,10 @@ class StreamCatalog:
         unreadable = engine_class(engine).unreadable(stream, settings) if stores else None
         if unreadable is not None:
             return LogQueryAnswer(0, StatusCode.NOT_IMPLEMENTED, unreadable.encode(), engine.encode())
-        if not (is_open or (stores and (stream in self._named or engine_class(engine).is_stored(stream, settings)))):
+        if not (
+            is_open
+            or (stores and (stream in self._configured_names or engine_class(engine).is_stored(stream, settings)))
+        ):
             return LogQueryAnswer(0, StatusCode.FAILED, b"there is no such stream")
         if not stores:
             return LogQueryAnswer(
@@ -78,6 +81,6 @@ class StreamCatalog:
 
 
 def name_of(pattern: bytes) -> bytes | None:
-    """The one stream that a pattern can match; None if there may be others."""
+    """The only stream that a pattern can match; None if it can match several."""
     found = _NAME.fullmatch(pattern)
     return None if found is None else re.sub(rb"\\(.)", rb"\1", found[1])

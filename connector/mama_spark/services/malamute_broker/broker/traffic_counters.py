@@ -1,4 +1,4 @@
-"""Counts the traffic of the broker's sockets, beside the counters of the session machine."""
+"""Counters of the traffic on the broker's sockets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class TrafficCounters:
-    """Since the start of the broker; :mod:`.metrics` explains each."""
+    """Counters since the start of the broker, explained in :mod:`.metrics`."""
 
     received_messages: int = 0
     received_octets: int = 0

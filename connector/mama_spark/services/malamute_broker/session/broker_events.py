@@ -1,18 +1,18 @@
 """Encodes events of the broker's clients and streams as messages of the broker's own stream. Pure.
 
-The broker publishes them on a reserved stream (``_MAMA_EVENTS``) that clients read like any other and cannot write to,
-but for those that announced :attr:`~mama_spark.malamute.protocol.extensions.Feature.DISCOVERY`: where the stream is
-stored they may add records of discovery, on subjects that begin with ``_``. What such a client does is not told here,
-nor that somebody came only to ask about stored streams (:attr:`~mama_spark.malamute.protocol.extensions.Feature.LOG`).
+The broker publishes them on a reserved stream (``_MAMA_EVENTS``), which clients can read but not write. Only clients
+with :attr:`~mama_spark.malamute.protocol.extensions.Feature.DISCOVERY` may write discovery records to it if it is
+stored, on subjects that begin with ``_``. Such clients cause no events, nor do clients that connect only to query
+stored streams (:attr:`~mama_spark.malamute.protocol.extensions.Feature.LOG`).
 
-The subject is the kind, a point and the stream, or the client where no stream is concerned; the content is one frame,
-a JSON object with the names of :class:`BrokerEvent`. Octets that are no UTF-8 are shown as ``\\xHH``.
+The subject is ``<kind>.<stream>``, or ``<kind>.<client>`` for events without a stream; the content is one frame, a JSON
+object with the names of :class:`BrokerEvent`. Octets that are no UTF-8 are shown as ``\\xHH``.
 
 | kind | meaning | detail |
 |---|---|---|
 | CONNECTED | a client opened | |
 | WRITING | a client writes to a stream for the first time | |
-| STOPPED | and will not any more: CLOSE, expiry | |
+| STOPPED | a client that wrote to a stream ended: CLOSE, expiry | |
 | SUBSCRIBED | a pattern of a client took effect | the pattern |
 | UNSUBSCRIBED | all patterns of a client on the stream ended: CANCEL, CLOSE, expiry | |
 | REFUSED | a READ was refused | why |
@@ -20,8 +20,8 @@ a JSON object with the names of :class:`BrokerEvent`. Octets that are no UTF-8 a
 | STREAM_LOST | the engine of a stream failed | why |
 | EVENTS_LOST | the stream of events did not keep up | how many are missing |
 
-A broker whose readers expect other messages is given another ``encode``; readers of our own find the same in headers
-(``Mama-Event``, ``Mama-Client``, ``Mama-Stream``, ``Mama-Detail``), whatever the content is.
+A broker may use another ``encode`` for the content. The headers ``Mama-Event``, ``Mama-Client``, ``Mama-Stream`` and
+``Mama-Detail`` are always set.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mama_spark.malamute.protocol.extensions import Feature
 
 from .client_session import ClientSession
 
-#: Subjects of records of discovery begin with this; only on these may clients write to the broker's own stream.
+#: Prefix of the subjects of discovery records, the only subjects of the broker's own stream that clients may write.
 RECORD_PREFIX = b"_"
 
 
@@ -42,7 +42,7 @@ EventFields = tuple[str, bytes, bytes, bytes]
 
 
 class EventRecorder:
-    """Collects what happens to clients and streams until the shell takes it."""
+    """Collects events of clients and streams until the caller takes them."""
 
     def __init__(self) -> None:
         self._events: list[EventFields] = []
@@ -51,7 +51,7 @@ class EventRecorder:
         return len(self._events)
 
     def record(self, kind: str, client: ClientSession, stream: bytes = b"", detail: bytes = b"") -> None:
-        """Clients that only read events are left out, or reading what happened would make something happen."""
+        """Record an event, except for clients that only read events: reading events must not cause events."""
         unreported = Feature.DISCOVERY | (Feature.LOG if kind in ("CONNECTED", "GONE") else Feature(0))
         if not client.features & unreported:
             self._events.append((kind, client.address, stream, detail))

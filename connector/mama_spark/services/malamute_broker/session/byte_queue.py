@@ -1,4 +1,4 @@
-"""Queues with a limit in octets, and what happens beyond it. Pure."""
+"""Queues with a limit in octets, and policies for a full queue. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-#: A queue never holds more than this many items, however small they are.
+#: Most items of a queue, however small they are.
 MAX_ITEMS = 1_000_000
 
 
 class Overflow(StrEnum):
-    """What a full queue does with one item more."""
+    """Policy of a full queue for one more item."""
 
     DROP_NEWEST = "drop-newest"  #: the new item is lost; the reference's only way
     DROP_OLDEST = "drop-oldest"  #: the oldest items are lost until the new one fits
@@ -25,7 +25,7 @@ class ByteQueue(Generic[T]):
     """First in, first out.
 
     :param limit: octets of all items together; None = no limit. An item larger than the limit never fits.
-    :param warn: ``put`` tells once when this many octets are exceeded, again after the queue fell below half of it
+    :param warn: octets above which :meth:`should_warn` is true once; again after the queue fell below half of it
     """
 
     __slots__ = ("limit", "warn", "overflow", "size", "dropped", "_items", "_warned")
@@ -55,7 +55,7 @@ class ByteQueue(Generic[T]):
         return (self.limit is None or self.size + size <= self.limit) and len(self._items) < MAX_ITEMS
 
     def put(self, item: T, size: int) -> list[T]:
-        """Add the item; the items lost by that, which may be this one."""
+        """Add the item; returns the items dropped for it, which may include it."""
         lost: list[T] = []
         if not self.fits(size):
             if self.overflow is Overflow.DROP_OLDEST and (self.limit is None or size <= self.limit):
@@ -70,7 +70,7 @@ class ByteQueue(Generic[T]):
         return lost
 
     def put_back(self, item: T, size: int) -> None:
-        """Return to the front what was taken and could not be used; the limit does not count for it."""
+        """Put an item that could not be used back to the front, regardless of the limit."""
         self._items.appendleft((item, size))
         self.size += size
 
@@ -81,7 +81,7 @@ class ByteQueue(Generic[T]):
         return item
 
     def remove(self, items: set[int]) -> None:
-        """Take out the items with these ``id``; those at the front at once, others in one pass."""
+        """Remove items by identity: those at the front directly, others in one pass."""
         left = len(items)
         while left and self._items and id(self._items[0][0]) in items:
             self.get()

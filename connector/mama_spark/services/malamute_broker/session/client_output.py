@@ -1,4 +1,4 @@
-"""Frames for clients: replies in the order of their commands, and frames that a blocked socket did not take. Pure."""
+"""Frames for clients: replies in the order of their commands, and frames for blocked sockets. Pure."""
 
 from __future__ import annotations
 
@@ -19,50 +19,50 @@ DropClient = Callable[[ClientSession, SessionEvent], None]
 
 
 class ClientOutput:
-    """Everything that is to be sent, in order.
+    """The frames to send, in order.
 
-    :param limit: octets of replies that may wait for a client whose socket takes no more
+    :param limit: octets of replies that may wait for a client whose socket is blocked
     :param drop: called for a client that exceeds a limit
     """
 
     def __init__(self, limit: int, drop: DropClient) -> None:
         self._limit = limit
         self._drop = drop
-        self._out: list[tuple[ClientSession | bytes, Frames]] = []
+        self._outgoing: list[tuple[ClientSession | bytes, Frames]] = []
 
     def __len__(self) -> int:
-        return len(self._out)
+        return len(self._outgoing)
 
     def take(self) -> list[tuple[ClientSession | bytes, Frames]]:
-        """Client, or routing id of somebody who is none, and frames."""
-        out, self._out = self._out, []
-        return out
+        """Take the frames to send, each with its client, or the routing id of a peer without session."""
+        outgoing, self._outgoing = self._outgoing, []
+        return outgoing
 
     def send(self, receiver: ClientSession | bytes, frames: Frames) -> None:
-        self._out.append((receiver, frames))
+        self._outgoing.append((receiver, frames))
 
     def send_or_keep(self, client: ClientSession, messages: list[Frames]) -> None:
-        """Messages that must stay together, whatever else waits; the caller bounds them."""
+        """Send messages that must stay contiguous, or queue them without a limit; the caller bounds them."""
         if client.blocked:
             for frames in messages:
                 client.replies.put(frames, frames_size(frames))
         else:
-            self._out += [(client, frames) for frames in messages]
+            self._outgoing += [(client, frames) for frames in messages]
 
     def emit(self, client: ClientSession, frames: Frames) -> None:
         """Send a reply at once, ahead of those that wait for engines."""
         if client.blocked:
             client.replies.put(frames, frames_size(frames))
-            if client.replies.size > self._limit:  # it sends commands without end and does not read the replies
+            if client.replies.size > self._limit:  # it keeps sending commands and does not read the replies
                 self._drop(client, SessionEvent.QUEUE_FULL)
         else:
-            self._out.append((client, frames))
+            self._outgoing.append((client, frames))
 
     def reply(self, client: ClientSession, frames: Frames) -> None:
-        """Send a reply behind those to earlier commands."""
+        """Send a reply after those to earlier commands."""
         if client.pending_replies:
             client.pending_replies.append(PendingReply(frames))
-            if len(client.pending_replies) > MAX_PENDING_REPLIES:  # commands without end, and an engine stands still
+            if len(client.pending_replies) > MAX_PENDING_REPLIES:  # it sends commands while an engine does not answer
                 self._drop(client, SessionEvent.QUEUE_FULL)
         else:
             self.emit(client, frames)
@@ -71,29 +71,29 @@ class ClientOutput:
         self.reply(client, error_frames(StatusCode.FAILED, reason))
 
     def advance(self, client: ClientSession) -> None:
-        """Send the replies in front that are complete by now."""
+        """Send the complete replies at the front."""
         while client.pending_replies and client.pending_replies[0].frames is not None:
             self.emit(client, client.pending_replies.popleft().frames or [])
 
     def flush(self, client: ClientSession) -> None:
-        """The client is gone: send what is complete, forget what engines have not answered."""
+        """At the end of a session: send the complete replies and drop the others."""
         for reply in client.pending_replies:
             if reply.frames is not None and not reply.silent:
-                self._out.append((client.identity, reply.frames))
+                self._outgoing.append((client.identity, reply.frames))
         client.pending_replies.clear()
 
     def block(self, client: ClientSession, frames: Frames) -> None:
-        """The socket of the client did not take these; from now on what is for it waits."""
+        """Mark the client as blocked: its socket did not accept these frames, which are queued with all later ones."""
         client.blocked = True
         client.replies.put(frames, frames_size(frames))
 
     def put_back(self, client: ClientSession, frames: Frames) -> None:
-        """The socket did not take what waited longest."""
+        """Put back the frames that the socket did not accept at a retry."""
         client.replies.put_back(frames, frames_size(frames))
 
 
 def frames_size(frames: Frames) -> int:
-    """Octets that frames take in a queue; a small message takes several times its own."""
+    """Octets of memory that frames take in a queue, overhead included."""
     return sum(map(len, frames)) + OVERHEAD
 
 

@@ -17,15 +17,15 @@ Frames = list[bytes]
 
 @dataclass(slots=True, eq=False)
 class PendingReply:
-    """A reply that waits for an engine, or behind one that does."""
+    """A reply that waits for an engine, or for an earlier reply."""
 
-    frames: Frames | None = None  #: None while an engine has to answer
-    silent: bool = False  #: an engine has to answer, but nothing is sent to the client
-    for_write: bool = False  #: the answer to WRITE, which says whether the stream is stored
+    frames: Frames | None = None  #: None until the engine has answered
+    silent: bool = False  #: nothing is sent to the client when the engine answers
+    for_write: bool = False  #: the answer to WRITE, which has the extension ``stored``
     sends: dict[bytes, int] = field(default_factory=dict)  #: of a PING: messages that it acknowledges, by stream
-    send_octets: int = 0  #: of a PING: what they take of the send window
+    send_octets: int = 0  #: of a PING: their octets of the send window
     syncs: int = 0  #: of a PING: engines that have not answered SYNC
-    outcomes: dict[bytes, tuple[AckRun, ...]] = field(default_factory=dict)  #: of a PING: what the engines answered
+    outcomes: dict[bytes, tuple[AckRun, ...]] = field(default_factory=dict)  #: of a PING: answers of the engines
 
 
 @dataclass(slots=True, eq=False)
@@ -37,20 +37,20 @@ class ClientSession:
     features: Feature
     last_heard: float
     state: SessionState
-    write_stream: bytes | None = None  #: where its STREAM SENDs go
-    written_streams: dict[bytes, None] = field(default_factory=dict)  #: all that it has ever written to
+    write_stream: bytes | None = None  #: stream of its STREAM SENDs
+    written_streams: dict[bytes, None] = field(default_factory=dict)  #: all streams that it has written to
     subscriptions: dict[bytes, set[bytes]] = field(default_factory=dict)  #: patterns by stream
     offers: set[tuple[bytes, bytes]] = field(default_factory=set)  #: service and pattern
     credit: DeliveryCredit = field(default_factory=DeliveryCredit)
-    blocked: bool = False  #: its socket takes no more
+    blocked: bool = False  #: its socket accepts no more frames
     pending_replies: deque[PendingReply] = field(default_factory=deque)
-    replies: ByteQueue[Frames] = field(default_factory=ByteQueue)  #: to go first once it is not blocked
+    replies: ByteQueue[Frames] = field(default_factory=ByteQueue)  #: sent first when it is unblocked
     queue: ByteQueue[tuple[Frames, MailboxMessage | None]] = field(default_factory=ByteQueue)
-    lent_deliveries: ByteQueue[Frames] = field(default_factory=ByteQueue)  #: bounded by what was lent to the engines
+    lent_deliveries: ByteQueue[Frames] = field(default_factory=ByteQueue)  #: bounded by the credit lent to engines
     allocator: CreditAllocator = field(default_factory=CreditAllocator)
-    send_window: SendWindow | None = None  #: None: it did not announce that it keeps to one
+    send_window: SendWindow | None = None  #: None: it did not announce the feature
     unsynced_sends: dict[bytes, int] = field(default_factory=dict)  #: messages by stream since its last PING
-    unconfirmed: ByteQueue[MailboxMessage] = field(default_factory=ByteQueue)  #: delivered, to be confirmed by it
+    unconfirmed: ByteQueue[MailboxMessage] = field(default_factory=ByteQueue)  #: delivered to it and not confirmed
     repeats: int = 0  #: repeated commands in the second since ``repeats_since``
     repeats_since: float = 0.0
 

@@ -24,7 +24,7 @@ class ClientTable:
         return iter(self.by_identity.values())
 
     def add(self, client: ClientSession) -> None:
-        """Its address must be free."""
+        """Add a client; its address must be free."""
         self.by_identity[client.identity] = client
         if client.address:
             self.by_address[client.address] = client
@@ -38,6 +38,6 @@ class ClientTable:
         return next(iter(self.by_identity.values()), None)
 
     def excuse_silence(self, seconds: float) -> None:
-        """Nobody read from the sockets for so long, so no client was silent."""
+        """Exclude ``seconds`` in which the sockets were not read from the silence of all clients."""
         for client in self:
             client.last_heard += seconds

@@ -1,7 +1,7 @@
-"""Delivers messages when the client has credit and its socket takes them; queues them until then. Pure.
+"""Delivers messages when the client has credit and its socket accepts them; queues them until then. Pure.
 
 A delivery of an engine with flow control uses credit that was lent to the engine, so few of them can wait, and none is
-dropped. All others wait in the client's queue, with its limit and policy.
+dropped. Other deliveries wait in the client's queue, with its limit and policy.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class DeliveryScheduler:
         self._drop = drop
 
     def deliver(self, client: ClientSession, frames: Frames, message: MailboxMessage | None = None) -> bool:
-        """Send or keep a delivery that uses credit of its own; False: it is lost.
+        """Send or queue a delivery that is not covered by lent credit; False if it was dropped.
 
-        :param message: what is delivered, unless it is of a stream
+        :param message: the mailbox or service message; None for a delivery of a stream
         """
         if client.state is not CONNECTED:
             return False
@@ -56,7 +56,7 @@ class DeliveryScheduler:
         return not any(one is frames for one, _ in lost)
 
     def deliver_lent(self, client: ClientSession, stream: bytes, frames: Frames) -> None:
-        """Send or keep a delivery for which credit was lent to the engine; it is never dropped."""
+        """Send or queue a delivery for which credit was lent to the engine; it is never dropped."""
         size = frames_size(frames)
         if not client.allocator.use(stream, size):
             self.deliver(client, frames)
@@ -66,17 +66,17 @@ class DeliveryScheduler:
             self._output.send(client, frames)
 
     def give_credit(self, client: ClientSession, amount: int) -> None:
-        """The client takes so many deliveries more."""
+        """Add credit from the client, a number of deliveries."""
         client.credit.give(amount)
         self.resume(client)
 
     def credit_returned(self, client: ClientSession, stream: bytes, amount: int) -> None:
-        """The engine gave back so much of what it was lent."""
+        """Take back lent credit that the engine returned."""
         client.allocator.returned(stream, amount)
         self.resume(client)
 
     def stream_cancelled(self, client: ClientSession, stream: bytes) -> None:
-        """The engine has answered CANCEL."""
+        """To be called when the engine has answered CANCEL."""
         client.allocator.cancelled(stream)
         self.resume(client)
 
@@ -85,12 +85,12 @@ class DeliveryScheduler:
         self.resume(client)
 
     def unblock(self, client: ClientSession) -> None:
-        """The socket took all that :meth:`next_for` gave."""
+        """To be called when the socket accepted all frames from :meth:`next_for`."""
         client.blocked = False
         self.resume(client)
 
     def next_for(self, client: ClientSession) -> Frames | None:
-        """Take what waits longest for a client whose socket may take more; None: nothing may go now."""
+        """Take the oldest queued frames of a client whose socket may accept them; None if nothing may be sent now."""
         if len(client.replies):
             return client.replies.get()
         if len(client.lent_deliveries) and client.credit.use():
@@ -100,14 +100,14 @@ class DeliveryScheduler:
         return None
 
     def resume(self, client: ClientSession) -> None:
-        """Send what may go now, and lend what is free."""
+        """Send queued deliveries as far as credit allows, and lend free credit."""
         while not client.blocked and (frames := self.next_for(client)) is not None:
             self._output.send(client, frames)
         self._lender.balance(client)
 
     @staticmethod
     def _may_deliver(client: ClientSession) -> bool:
-        """There is credit that is not lent to an engine."""
+        """Whether the client has credit that is not lent to an engine."""
         return not len(client.lent_deliveries) and client.allocator.leaves_credit(client.credit)
 
     def _counted(self, client: ClientSession, frames: Frames, message: MailboxMessage | None) -> Frames:

@@ -1,9 +1,9 @@
 """Commands that one engine has not answered, and the policy for an engine that does not keep up. Pure.
 
-All clients come through one ROUTER socket, so the broker can only stop reading all of them. That is right for an engine
-that goes on: TCP then stops its senders, nothing is lost, and a round that is read has messages of every client. It is
-wrong for an engine that stands still, so an engine is waited for only while it keeps a minimum pace. What is sent to a
-slower one is queued up to a limit in octets; :class:`EngineBacklogPolicy` says what happens beyond it.
+All clients share one ROUTER socket, so the broker can only stop reading all of them. This is right for an engine that
+makes progress: TCP then stops its senders and nothing is lost. It is wrong for a stalled engine, so the broker stops
+reading only while the engine keeps a minimum pace. Messages for a slower engine are queued up to a limit in octets;
+:class:`EngineBacklogPolicy` decides about further ones.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from enum import StrEnum
 
 from ..engines.commands import AcceptBlock, AcceptMessage, EngineCommand
 
-#: Batches that an engine may lag behind before reading stops for it.
+#: Batches that an engine may lag behind before reading stops.
 MAX_LAG = 64
-#: Batches from which on octets are counted; what waits in fewer is bounded by what one round reads.
+#: Batches from which octets are counted; fewer are bounded by the limits of a round.
 COUNTED = 8
-#: Seconds that an engine may take for a batch, and still be waited for.
+#: Seconds per batch up to which reading stops for an engine.
 PACE = 0.05
-#: Octets of memory, about, that a command or a queued message takes beyond those of its frames.
+#: Approximate memory overhead of a command or a queued message, in octets.
 OVERHEAD = 256
 
 
 class EngineBacklogPolicy(StrEnum):
-    """What happens to messages for a stream whose engine does not keep up, once its backlog is full."""
+    """Policy for messages to a stream whose engine is slow and has a full backlog."""
 
     DROP_NEWEST = "drop-newest"  #: they are lost; a client that gets acknowledgements is disconnected
     DISCONNECT = "disconnect"  #: they are lost, and so is the client that sent them
-    HOLD = "hold"  #: nothing is lost: no client is read until the engine goes on, however long that takes
+    HOLD = "hold"  #: nothing is lost: no client is read until the engine continues, however long that takes
 
 
 class EngineBacklog:
-    """Counts the batches that one engine has not begun, and how fast it begins them.
+    """Counts the batches that one engine has not begun, and measures its pace.
 
-    :param limit: octets from which on the backlog is full, until it is half of that
+    :param limit: octets at which the backlog is full; it is no longer full at half of that
     """
 
     __slots__ = ("limit", "octets", "full", "_sizes", "_since", "_pace")
@@ -46,7 +46,7 @@ class EngineBacklog:
         self.full = False
         self._sizes: deque[int] = deque()
         self._since = 0.0  # when the engine last began a batch
-        self._pace = 0.0  # seconds a batch, moving average
+        self._pace = 0.0  # seconds per batch, moving average
 
     def __repr__(self) -> str:
         return f"<EngineBacklog {len(self._sizes)} batches, {self.octets} octets{', full' if self.full else ''}>"
@@ -55,7 +55,7 @@ class EngineBacklog:
         return len(self._sizes)
 
     def posted(self, batch: Sequence[EngineCommand], now: float) -> None:
-        """A batch was handed to the engine."""
+        """To be called when a batch was posted to the engine."""
         if not self._sizes:
             self._since = now
         size = sum(map(_octets, batch)) if len(self._sizes) >= COUNTED else 0
@@ -64,7 +64,7 @@ class EngineBacklog:
         self.full = self.full or self.octets > self.limit
 
     def update(self, waiting: int, now: float) -> None:
-        """The engine has not begun ``waiting`` batches now."""
+        """Set the number of batches that the engine has not begun."""
         begun = len(self._sizes) - waiting
         if begun <= 0:
             return
@@ -75,7 +75,7 @@ class EngineBacklog:
         self.full = self.full and self.octets > self.limit // 2
 
     def keeps_pace(self, now: float) -> bool:
-        """The engine is fast enough to be waited for."""
+        """Whether the engine is fast enough to stop reading for it."""
         return self._pace <= PACE and now - self._since <= PACE
 
 

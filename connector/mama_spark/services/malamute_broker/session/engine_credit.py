@@ -1,6 +1,6 @@
-"""Lends the credit of clients to engines with flow control, and recalls what they do not use. Pure.
+"""Lends the credit of clients to engines with flow control, and recalls unused credit. Pure.
 
-The rule is :class:`~mama_spark.malamute.protocol.credit.CreditAllocator`; here it becomes commands for engines.
+:class:`~mama_spark.malamute.protocol.credit.CreditAllocator` decides; this module sends the commands to engines.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from .streams.engine_command_queue import EngineCommandQueue
 
 
 class EngineCredit:
-    """For all clients."""
+    """Lends the credit of all clients."""
 
     def __init__(self, engines: EngineCommandQueue, clock: SessionClock) -> None:
         self._engines = engines
         self._clock = clock
-        self._rotating: dict[ClientSession, None] = {}  # a stream of theirs waits for the shares of others
+        self._rotating: dict[ClientSession, None] = {}  # a stream of theirs waits for shares of others
 
     def __len__(self) -> int:
-        """Clients whose credit has to rotate, or had to, or that are gone: :meth:`rotate` has to look."""
+        """Number of clients that :meth:`rotate` checks; some may need no rotation any more."""
         return len(self._rotating)
 
     def add_stream(self, client: ClientSession, stream: bytes) -> None:
-        """The client subscribed; the engine delivers nothing until some credit is lent."""
+        """Add a stream that the client subscribed to; the engine delivers nothing until credit is lent."""
         self._engines.put(stream, GiveCredit(client, 0))
         client.allocator.add_stream(stream)
         self.balance(client)
 
     def balance(self, client: ClientSession) -> None:
-        """Lend what is free; recall what is not used if more is needed."""
+        """Lend free credit; recall unused credit if more is needed."""
         allocator = client.allocator
         if client.blocked or not client.connected or not len(allocator):
             return
@@ -46,7 +46,7 @@ class EngineCredit:
                 self._rotating[client] = None
 
     def rotate(self, now: float) -> None:
-        """Recall unused shares where a stream has waited for one long enough."""
+        """Recall unused shares for streams that waited for one at least the rotation interval."""
         for client in list(self._rotating):
             due = client.allocator.rotation_due
             if client.connected and due is not None and due > now:

@@ -1,4 +1,4 @@
-"""Limits answers to commands that a client repeats on reconnect, as the C client does without end. Pure."""
+"""Limits the answers to repeated commands: the C client repeats commands on reconnect in an endless loop. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class RepeatLimiter:
         self._counters = counters
 
     def allows(self, client: ClientSession, now: float) -> bool:
-        """Count one repeated command of the client; False: it must not be answered."""
+        """Count one repeated command of the client; False if it must not be answered."""
         if now - client.repeats_since >= 1.0:
             client.repeats, client.repeats_since = 0, now
         client.repeats += 1

@@ -49,4 +49,4 @@ class SessionSettings:
     patterns: int = option("integer", integer(1), 100_000, "clients", "Subscriptions and offers of one client.")
     mailboxes: Limits = field(default_factory=Limits)
     services: Limits = field(default_factory=Limits)
-    features: Feature = ALL  #: what is done for clients that announce it
+    features: Feature = ALL  #: features for clients that announce them

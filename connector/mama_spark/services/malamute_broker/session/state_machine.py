@@ -1,26 +1,26 @@
 """State machine of an MLP broker for all its clients, without I/O. Pure.
 
-:class:`ServerMachine` takes frames, answers of engines and times, and gives frames to send, commands for the engines of
-streams, and events. It never raises for what a client sends. A client is known by its routing id and nothing else; one
-that is not connected has no state here, so strangers cost nothing.
+:class:`ServerMachine` takes frames, answers of engines and times, and returns frames to send, commands for the engines
+of streams, and events. No input of a client makes it raise. A client is identified by its routing id; a peer without a
+session has no state here.
 
-The machine decides by its table (:data:`~.states.TABLE`) and connects its parts, each of which owns its own state:
+The machine decides by its table (:data:`~.states.TABLE`) and connects its parts, each with its own state:
 
 | part | what it does |
 |---|---|
-| :mod:`.client_table`, :mod:`.client_session` | who is connected, and the state of each client |
+| :mod:`.client_table`, :mod:`.client_session` | the connected clients and their states |
 | :mod:`.client_output` | frames to send, replies in order, blocked sockets |
-| :mod:`.delivery_scheduler`, :mod:`.engine_credit` | when deliveries go; the credit of clients, lent to engines |
-| :mod:`.streams.stream_table`, :mod:`.streams.stream_opener` | which streams there are, and opening them |
-| :mod:`.streams.engine_command_queue` | commands for engines, and whose answers are awaited |
-| :mod:`.streams.engine_answer_handler` | answers of engines become replies |
+| :mod:`.delivery_scheduler`, :mod:`.engine_credit` | queues of deliveries; credit of clients, lent to engines |
+| :mod:`.streams.stream_table`, :mod:`.streams.stream_opener` | the existing streams, and opening them |
+| :mod:`.streams.engine_command_queue` | commands for engines, and their awaited answers |
+| :mod:`.streams.engine_answer_handler` | makes replies from answers of engines |
 | :mod:`.streams.publish_handler`, :mod:`.streams.publish_windows` | WRITE, SEND; send windows |
 | :mod:`.streams.subscription_handler` | READ, CANCEL; deliveries of streams |
 | :mod:`.streams.log_query_server`, :mod:`.streams.ping_handler` | queries about stored streams; PING |
 | :mod:`.mailboxes.mailbox_server`, :mod:`.mailboxes.mailbox_receipts` | mailboxes and services; CONFIRM |
 
-Replies to one client keep the order of its commands, also where an engine has to answer first: READ is answered when
-the engine has compiled the pattern, PING of a client that asks for acknowledgements when the engines have its messages.
+Replies to one client keep the order of its commands, even if an engine has to answer first: READ is answered when the
+engine has compiled the pattern, PING of a client with acknowledgements when the engines have its messages.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ _INVALID = commands.encode(commands.Error())
 
 
 class ServerMachine:
-    """All clients of one broker. Not thread-safe: one loop drives it.
+    """State machine for all clients of one broker. Not thread-safe: one loop drives it.
 
-    :param has_flow_control: does the engine of this stream deliver only what it has credit for?
-    :param catalog: which stored streams there are
+    :param has_flow_control: whether the engine of a stream delivers only against credit
+    :param catalog: the stored streams
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class ServerMachine:
     # --- input of clients ----------------------------------------------------------------------------------------
 
     def receive(self, identity: bytes, frames: Sequence[bytes], now: float) -> None:
-        """What the client with this routing id sent."""
+        """Process frames from the peer with this routing id."""
         self.clock.now = now
         clients = self.clients.by_identity
         client = clients.get(identity)
@@ -133,7 +133,7 @@ class ServerMachine:
             clients.move_to_end(identity)
             if client.write_stream is not None and frames:
                 subject = self._subjects[frames[0]]
-                if subject is not None:  # SEND, the most frequent command, which stays in CONNECTED
+                if subject is not None:  # fast path for SEND, the most frequent command; the state stays the same
                     if client.send_window is not None:
                         client.send_window.sent(sum(map(len, frames)))
                     extension = NO_EXTENSION if client.features else None
@@ -174,7 +174,7 @@ class ServerMachine:
     # --- time ----------------------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """Drop silent clients and expired messages; let unused credit rotate."""
+        """Drop silent clients and expired messages; rotate unused credit."""
         self.clock.now = now
         self.lender.rotate(now)
         if self.settings.timeout:
@@ -186,7 +186,7 @@ class ServerMachine:
         self.mailboxes.expire(now)
 
     def next_expiry(self) -> float | None:
-        """When :meth:`expire` has something to do at the earliest; None: nothing is in sight."""
+        """Earliest time at which :meth:`expire` has something to do; None if nothing is scheduled."""
         times = [self.mailboxes.next_expiry(), self.lender.next_rotation()]
         client = self.clients.longest_silent()
         if self.settings.timeout and client is not None:
@@ -233,7 +233,7 @@ class ServerMachine:
         self.deliveries.give_credit(client, command.amount)
 
     def _drop(self, client: ClientSession, event: SessionEvent) -> None:
-        """End the session; the client is sent nothing beyond the replies that are complete. Idempotent."""
+        """End the session; only replies that are complete are still sent. Idempotent."""
         if client.state is not CONNECTED:
             return
         client.state = TABLE.step(client.state, event).state
@@ -244,7 +244,7 @@ class ServerMachine:
         self.clients.remove(client)
         self.mailboxes.withdraw_offers(client)
         self.queries.gone(client)
-        # or the engines would keep the outcomes for a client that does not ask any more
+        # makes the engines drop the outcomes for this client
         self.engines.put_silent(client.unsynced_sends, SyncOutcomes(client), client)
         client.unsynced_sends = {}
         self.engines.put_silent(client.subscriptions, CancelSubscriptions(client), client)
@@ -261,7 +261,7 @@ class ServerMachine:
     # --- input of engines ----------------------------------------------------------------------------------------
 
     def opened(self, stream: bytes, stored: bool = False) -> None:
-        """The shell sent TRAFFIC to a new engine ahead of all other commands.
+        """To be called when TRAFFIC was sent to a new engine, ahead of all other commands.
 
         :param stored: the engine stores messages
         """
@@ -270,32 +270,32 @@ class ServerMachine:
     def command_done(
         self, stream: bytes, error: str | None = None, outcomes: tuple[AckRun, ...] = (), position: int | None = None
     ) -> None:
-        """The engine has executed its oldest TRAFFIC, COMPILE, CANCEL or SYNC that was not answered.
+        """Process the answer of an engine to its oldest unanswered TRAFFIC, COMPILE, CANCEL or SYNC.
 
-        :param error: why it refused the pattern
+        :param error: why it refused the pattern; None if it did not
         :param outcomes: its answer to SYNC
         :param position: its answer to COMPILE
         """
         self._answers.done(stream, error, outcomes, position)
 
     def delivered(self, stream: bytes, deliveries: Iterable[Delivery]) -> None:
-        """What the engine of a stream has for clients (ML-17).
+        """Process deliveries of the engine of a stream (ML-17).
 
-        :raises BadFrame: one of them fits in no command
+        :raises BadFrame: a delivery does not fit in a command
         """
         self._subscriptions.delivered(stream, deliveries)
 
     def credit_returned(self, stream: bytes, client: Hashable, amount: int) -> None:
-        """The engine's answer to RECALL."""
+        """Process the engine's answer to RECALL."""
         if isinstance(client, ClientSession) and client.connected:
             self.deliveries.credit_returned(client, stream, amount)
 
     def query_answered(self, stream: bytes, client: Hashable, answer: LogQueryAnswer, records: list[Frames]) -> None:
-        """The engine's answer to its oldest query, and the records of a fetch."""
+        """Process the engine's answer to its oldest query, with the records of a fetch."""
         self.queries.answered(stream, client, answer, records)
 
     def stream_lost(self, stream: bytes, reason: str) -> None:
-        """The engine has failed: clients that wait for it are sent ERROR 502, and nobody reads or writes there."""
+        """Process the failure of an engine: waiting clients get ERROR 502, and its subscriptions and writers end."""
         why = encoded(reason)
         self.events.record_lost_stream(stream, why)
         self.streams.remove(stream)
@@ -312,21 +312,21 @@ class ServerMachine:
     # --- output --------------------------------------------------------------------------------------------------
 
     def take_output(self) -> list[tuple[ClientSession | bytes, Frames]]:
-        """Frames to send, in order, each to a client or to the routing id of somebody who is none."""
+        """Take the frames to send, each with its client, or the routing id of a peer without session."""
         return self.output.take()
 
     def take_commands(self) -> dict[bytes, list[EngineCommand]]:
-        """Commands for the engine of each stream, in order."""
+        """Take the commands for the engine of each stream, in order."""
         return self.engines.take()
 
     def unblock(self, client: ClientSession) -> None:
-        """The socket of the client took all that waited for it."""
+        """To be called when the client's socket accepted all queued frames."""
         self.deliveries.unblock(client)
         self.queries.unblocked(client)
 
 
 def _event(client: ClientSession | None, command: Command | None) -> SessionEvent:
-    """What a command, or None for frames that are none, means in the session of the client."""
+    """The session event of a command; None = frames that are no command."""
     if command is None:
         return SessionEvent.MALFORMED
     event = EVENTS.get(type(command), SessionEvent.SERVER_ONLY)

@@ -8,12 +8,12 @@ from mama_spark.malamute.protocol.transition_table import TableEnum, TableStep, 
 
 
 class SessionState(TableEnum):
-    START = "start"  #: unknown, or gone
+    START = "start"  #: no session: not connected yet, or ended
     CONNECTED = "connected"
 
 
 class SessionEvent(TableEnum):
-    """The values are what the event GONE says of why a client is gone."""
+    """Events of a session. Values of events that end it are the reasons in the broker event GONE."""
 
     OPEN = "open"
     CLOSE = "close"
@@ -40,7 +40,7 @@ class SessionEvent(TableEnum):
 
 
 class SessionAction(TableEnum):
-    """What the machine does for an event; methods of the same names as the commands do the rest."""
+    """Actions of the machine; commands with a method of their own need none."""
 
     OPEN = "make a session and reply OK"
     REPLY_OK = "reply OK"
@@ -109,7 +109,7 @@ TABLE = TransitionTable[SessionState, SessionEvent, SessionAction](
     }
 )
 
-#: The event of each command; a command that is missing here only a server sends.
+#: The event of each command of clients; other commands are sent by servers only.
 EVENTS: dict[type[Command], SessionEvent] = {
     commands.Open: SessionEvent.OPEN,
     commands.Close: SessionEvent.CLOSE,

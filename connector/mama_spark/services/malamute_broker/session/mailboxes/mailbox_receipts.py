@@ -1,4 +1,4 @@
-"""Confirms mailbox and service messages to senders that asked for it (CONFIRM). Pure."""
+"""Sends CONFIRM for mailbox and service messages to senders that requested it. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .mailbox_store import MailboxMessage
 
 
 class MailboxReceipts:
-    """A message with a tracker is confirmed by its receiver, or by the broker where the receiver cannot."""
+    """Confirms messages with a tracker: for the receiver, or for the broker if the receiver cannot confirm."""
 
     def __init__(self, output: ClientOutput) -> None:
         self._output = output
 
     def delivered(self, receiver: ClientSession, message: MailboxMessage) -> None:
-        """The message was sent to its receiver."""
+        """To be called when a message was sent to its receiver."""
         if message.tracker and Feature.CONFIRM in receiver.features:
             for forgotten in receiver.unconfirmed.put(message, message.cost):
                 self.report(forgotten, StatusCode.FAILED, b"not confirmed")
@@ -26,14 +26,14 @@ class MailboxReceipts:
             self.report(message, StatusCode.SUCCESS, b"")
 
     def confirmed(self, receiver: ClientSession, command: commands.Confirm) -> None:
-        """The receiver sent CONFIRM; one for a tracker that it was not given is ignored."""
+        """Process CONFIRM of the receiver; unknown trackers are ignored."""
         message = next((one for one in receiver.unconfirmed if one.tracker == command.tracker), None)
         if message is not None:
             receiver.unconfirmed.remove({id(message)})
             self.report(message, command.code, command.reason)
 
     def report(self, message: MailboxMessage, code: int, reason: bytes) -> None:
-        """Tell the sender of a message what became of it, if it is connected and asked for it."""
+        """Report the outcome of a message to its sender, if that is connected and requested it."""
         sender = message.sender
         if not message.tracker or not isinstance(sender, ClientSession) or not sender.connected:
             return

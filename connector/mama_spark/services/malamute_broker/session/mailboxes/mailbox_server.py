@@ -48,7 +48,7 @@ class MailboxServer:
         self._counters = counters
         self._deadlines: list[tuple[float, int, MailboxMessage]] = []  # a heap
         self._compact_at = 1024
-        self._not_before = 0.0  # the next pass over expired messages
+        self._next_pass = 0.0  # time of the next pass over expired messages
         self._numbers = count()
 
     # --- commands ------------------------------------------------------------------------------------------------
@@ -81,10 +81,10 @@ class MailboxServer:
     def confirm(self, client: ClientSession, command: commands.Confirm, now: float) -> None:
         self._receipts.confirmed(client, command)
 
-    # --- clients that come and go --------------------------------------------------------------------------------
+    # --- connecting and leaving clients --------------------------------------------------------------------------
 
     def connected(self, client: ClientSession) -> None:
-        """Deliver what waits at the address of a new client."""
+        """Deliver the messages queued for the address of a new client."""
         if client.address:
             self._deliver(client, self.mailboxes.take(client.address))
 
@@ -92,8 +92,8 @@ class MailboxServer:
         self.services.withdraw(client)
 
     def return_messages(self, messages: Iterable[MailboxMessage]) -> None:
-        """Their receiver is gone without CONFIRM: others that offer the service get them, or whoever has the address
-        next.
+        """Requeue unconfirmed messages of a receiver that left: for other clients that offer the service, or for the
+        next client with the address.
 
         :param messages: newest first
         """
@@ -103,20 +103,20 @@ class MailboxServer:
     # --- expiry --------------------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """Discard messages whose deadline has passed. Each pass may go over all messages, so the more wait, the longer
-        is the time between two."""
-        if not self._deadlines or now < self._not_before:
+        """Discard messages whose deadline has passed. A pass may visit all messages, so the interval between passes
+        grows with their number."""
+        if not self._deadlines or now < self._next_pass:
             return
         due: tuple[list[MailboxMessage], list[MailboxMessage]] = [], []
         while self._deadlines and self._deadlines[0][0] <= now:
             message = heapq.heappop(self._deadlines)[2]
             due[message.service].append(message)
-            self._not_before = now + 1e-6 * (len(self.mailboxes) + len(self.requests))
+            self._next_pass = now + 1e-6 * (len(self.mailboxes) + len(self.requests))
         for message in (*self.mailboxes.discard(due[False]), *self.requests.discard(due[True])):
             self._receipts.report(message, StatusCode.FAILED, b"timeout")
 
     def next_expiry(self) -> float | None:
-        return max(self._deadlines[0][0], self._not_before) if self._deadlines else None
+        return max(self._deadlines[0][0], self._next_pass) if self._deadlines else None
 
     # --- messages ------------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class MailboxServer:
     def _schedule_expiry(self, message: MailboxMessage) -> None:
         if not message.deadline:
             return
-        if len(self._deadlines) >= self._compact_at:  # or messages that were delivered would stay until their deadline
+        if len(self._deadlines) >= self._compact_at:  # removes entries of delivered messages before their deadline
             self._deadlines = [entry for entry in self._deadlines if entry[2].kept]
             heapq.heapify(self._deadlines)
             self._compact_at = max(1024, 2 * len(self._deadlines))
@@ -155,7 +155,7 @@ class MailboxServer:
 
     def _deliver(self, receiver: ClientSession, messages: Iterable[MailboxMessage]) -> None:
         for message in messages:
-            if not receiver.connected:  # dropped on the way, because its queue is full
+            if not receiver.connected:  # dropped meanwhile, because its queue is full
                 self._return(message)
             elif not self._deliveries.deliver(receiver, _delivery_frames(message), message):
                 self._lost(message)

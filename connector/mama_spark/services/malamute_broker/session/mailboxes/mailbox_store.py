@@ -1,7 +1,7 @@
 """The queues of mailboxes and services, bounded in octets. Pure.
 
-A message is a MAILBOX SEND or SERVICE SEND on its way. Limits are octets of content, as users asked for; what
-is beyond them is lost, and reported to its sender if that asked for it.
+A message is an undelivered MAILBOX SEND or SERVICE SEND. Limits count octets of content. Messages beyond them are
+dropped, which is reported to senders that requested confirmations.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from mama_spark.options.values import byte_size, integer, member
 
 from ..byte_queue import ByteQueue, Overflow
 
-#: Octets that a message takes beside its content, about.
+#: Approximate memory overhead of a message, in octets.
 OVERHEAD = 512
 
 
 @dataclass(slots=True, eq=False)
 class MailboxMessage:
-    """:ivar sender: reference of the client that sent it; it may be gone
-    :ivar source: its address, empty for an anonymous one
+    """:ivar sender: the client that sent it; it may have left
+    :ivar source: its address, empty for an anonymous client
     :ivar deadline: in the caller's clock; 0 = none
     """
 
@@ -42,14 +42,14 @@ class MailboxMessage:
 
     @property
     def cost(self) -> int:
-        """Octets of memory, about."""
+        """Approximate octets of memory."""
         return self.size + OVERHEAD
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one mailbox or one service's queue (``each``), in octets of content; of all together (``total``), in octets of
-    content and :data:`OVERHEAD` a message."""
+    """Limits of one mailbox or one service's queue (``each``), in octets of content, and of all together (``total``),
+    in octets of content plus :data:`OVERHEAD` per message."""
 
     each: int | None = option("size", byte_size, 64 * 1024 * 1024, "mailboxes", "For one address.", shown="64 MiB")
     total: int | None = option(
@@ -65,7 +65,7 @@ class Limits:
 
 
 class MailboxStore:
-    """Messages that wait, by address."""
+    """Waiting messages by address."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -77,7 +77,7 @@ class MailboxStore:
         return self._count
 
     def put(self, message: MailboxMessage) -> list[MailboxMessage]:
-        """Keep the message; those that are lost by that, which may be this one."""
+        """Store the message; returns the messages dropped for it, which may include it."""
         limits = self.limits
         queue = self._queues.get(message.address)
         if limits.total is not None and self.size + OVERHEAD * self._count + message.cost > limits.total:
@@ -96,7 +96,7 @@ class MailboxStore:
         return lost
 
     def put_back(self, message: MailboxMessage) -> None:
-        """To the front again: whoever had it did not take it."""
+        """Put back to the front a message that its receiver did not confirm."""
         queue = self._queues.setdefault(
             message.address, ByteQueue(self.limits.each, self.limits.warn, self.limits.overflow)
         )
@@ -106,7 +106,7 @@ class MailboxStore:
         self._count += 1
 
     def take(self, address: bytes, pattern: Pattern | None = None) -> list[MailboxMessage]:
-        """Remove and return what waits there, in order; only what the pattern matches, if there is one."""
+        """Remove and return the messages of an address in order; with a pattern, only those it matches."""
         queue = self._queues.get(address)
         if queue is None:
             return []
@@ -115,7 +115,7 @@ class MailboxStore:
         return taken
 
     def discard(self, messages: Iterable[MailboxMessage]) -> list[MailboxMessage]:
-        """Remove these; returns those that were still waiting."""
+        """Remove messages; returns those that were still waiting."""
         chosen: dict[bytes, list[MailboxMessage]] = {}
         for message in messages:
             if message.kept:
@@ -149,13 +149,13 @@ class _Offer:
 
 
 class Services:
-    """Who offers what: requests go round among the offers that match."""
+    """Offers of services: requests are distributed round robin over the matching offers."""
 
     def __init__(self) -> None:
         self._offers: dict[bytes, list[_Offer]] = {}
 
     def offer(self, client: Hashable, service: bytes, pattern: Pattern) -> bool:
-        """Idempotent per client, service and pattern; False if it was there already."""
+        """Add an offer; False if the client had made it before."""
         offers = self._offers.setdefault(service, [])
         if any(o.client is client and o.pattern.text == pattern.text for o in offers):
             return False
@@ -172,7 +172,7 @@ class Services:
         return None
 
     def withdraw(self, client: Hashable) -> None:
-        """All that this client offers."""
+        """Remove all offers of a client."""
         for service, offers in list(self._offers.items()):
             offers[:] = [o for o in offers if o.client is not client]
             if not offers:

@@ -1,4 +1,4 @@
-"""Answers of engines to TRAFFIC, COMPILE, CANCEL and SYNC become replies to clients. Pure."""
+"""Makes replies to clients from the answers of engines to TRAFFIC, COMPILE, CANCEL and SYNC. Pure."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ class EngineAnswerHandler:
         self._events = events
 
     def opened(self, stream: bytes, stored: bool) -> None:
-        """The shell sent TRAFFIC to a new engine ahead of all that is queued; the answer is for no client."""
+        """To be called when TRAFFIC was sent to a new engine ahead of queued commands; its answer is for no client."""
         if stored:
             self._streams.stored.add(stream)
         self._engines.expect_first(stream, AwaitedAnswer(BROKER, PendingReply(silent=True)))
 
     def done(self, stream: bytes, error: str | None, outcomes: tuple[AckRun, ...], position: int | None) -> None:
-        """The engine has executed its oldest command that has an answer."""
+        """Process the answer of an engine to its oldest unanswered command."""
         awaited = self._engines.answered(stream)
         client, reply = awaited.client, awaited.reply
         self._streams.started(stream)
         if awaited.cancels and client.connected:
             self._deliveries.stream_cancelled(client, stream)
         if reply.frames is not None:
-            return  # to PING: another stream that it covers is lost, and that was the answer
+            return  # PING was answered already, because another of its streams was lost
         if reply.syncs:
             reply.outcomes[stream] = outcomes
             reply.syncs -= 1
@@ -70,7 +70,7 @@ class EngineAnswerHandler:
             self._output.advance(client)
 
     def lost(self, stream: bytes, reason: bytes) -> None:
-        """The engine has failed: ERROR 502 to all that wait for it."""
+        """Process the failure of an engine: ERROR 502 to all clients that wait for it."""
         for client, reply, *_ in self._engines.discard(stream):
             reply.frames = error_frames(StatusCode.INTERNAL_ERROR, reason)
             reply.syncs = 0
@@ -105,5 +105,5 @@ class EngineAnswerHandler:
 
 
 def encoded(reason: str) -> bytes:
-    """What an engine says, which may be any text."""
+    """The text of an engine, which may contain surrogates, as octets."""
     return reason.encode("utf-8", "backslashreplace")

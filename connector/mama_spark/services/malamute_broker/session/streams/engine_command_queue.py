@@ -24,7 +24,7 @@ class AwaitedAnswer(NamedTuple):
 
 
 class EngineCommandQueue:
-    """Commands by stream, in order, until :meth:`take`; answers are awaited in the order of the commands."""
+    """Queues commands by stream until :meth:`take`; answers arrive in the order of the commands."""
 
     def __init__(self) -> None:
         self._commands: dict[bytes, list[EngineCommand]] = {}
@@ -49,18 +49,18 @@ class EngineCommandQueue:
         reply: PendingReply,
         pattern: bytes | None = None,
     ) -> None:
-        """:param reply: is completed when the engine answers"""
+        """:param reply: completed when the engine answers"""
         cancels = isinstance(command, CancelSubscriptions)
         self._awaited.setdefault(stream, deque()).append(AwaitedAnswer(client, reply, pattern, cancels))
         self.put(stream, command)
 
     def put_silent(self, streams: Iterable[bytes], command: AnsweredCommand, client: ClientSession) -> None:
-        """The engines answer, and nobody is told."""
+        """Queue a command whose answer is not sent to the client."""
         for stream in streams:
             self.put_awaited(stream, command, client, PendingReply(silent=True))
 
     def expect_first(self, stream: bytes, awaited: AwaitedAnswer) -> None:
-        """The engine answers a command that was sent to it ahead of all that is queued."""
+        """Expect the answer of a command that was sent ahead of all queued ones."""
         self._awaited.setdefault(stream, deque()).appendleft(awaited)
 
     def take(self) -> dict[bytes, list[EngineCommand]]:
@@ -68,14 +68,14 @@ class EngineCommandQueue:
         return taken
 
     def answered(self, stream: bytes) -> AwaitedAnswer:
-        """The engine answered its oldest command."""
+        """Remove and return the oldest unanswered command of the engine."""
         return self._awaited[stream].popleft()
 
     def awaited(self, stream: bytes) -> int:
-        """Commands that the engine has not answered."""
+        """Number of commands that the engine has not answered."""
         return len(self._awaited.get(stream, ()))
 
     def discard(self, stream: bytes) -> Iterable[AwaitedAnswer]:
-        """The engine has failed; what it will never answer."""
+        """Remove and return the unanswered commands of an engine that has failed."""
         self._commands.pop(stream, None)
         return self._awaited.pop(stream, ())

@@ -1,8 +1,7 @@
 """Answers queries of clients about stored streams (:mod:`mama_spark.malamute.protocol.log_query`). Pure.
 
-Queries go to the engines a few at a time, in turns of the clients, and only while the client's socket takes what it has
-queried before, so a reader fills neither an engine nor the broker's memory. What a fetch brings is therefore bounded,
-and needs no credit.
+Queries are sent to the engines a few at a time, round robin over the clients, and only while the client's socket
+accepts the answers to earlier queries. The memory for fetched messages is therefore bounded, without credit.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ from ..client_session import ClientSession, Frames
 from .engine_command_queue import EngineCommandQueue
 from .stream_table import StreamTable
 
-#: Queries of one client that may be open, and of one stream that its engine has at a time.
+#: Most open queries of one client, and most queries at one stream's engine.
 MAX_OPEN = 16
 MAX_AT_ENGINE = 4
 
 
 class ReadableStreams(Protocol):
-    """What the shell knows of streams that are not open."""
+    """The caller's knowledge of stored streams, open or not."""
 
     def names(self, are_open: Iterable[bytes]) -> list[bytes]:
-        """Stored streams, sorted: those of ``are_open`` that can be read, and the others that there are."""
+        """Names of all readable stored streams, sorted; ``are_open`` are the open streams."""
         ...
 
     def refusal(self, stream: bytes, is_open: bool) -> LogQueryAnswer | None:
-        """Why the stream cannot be read; None = it can, and is opened for that if it is not open."""
+        """Why the stream cannot be read; None = it can, and is opened if necessary."""
         ...
 
 
@@ -54,7 +53,7 @@ _Queued = tuple[ClientSession, LogQuery]
 
 
 class LogQueryServer:
-    """:param catalog: which stored streams there are"""
+    """:param catalog: the stored streams"""
 
     def __init__(
         self, catalog: ReadableStreams, streams: StreamTable, engines: EngineCommandQueue, output: ClientOutput
@@ -64,12 +63,12 @@ class LogQueryServer:
         self._engines = engines
         self._output = output
         self._queued: dict[bytes, deque[_Queued]] = {}  # by stream, for its engine
-        self._at_engine: dict[bytes, list[_Queued]] = {}
-        self._open: dict[ClientSession, int] = {}  # queries that are not answered
-        self._parked: dict[ClientSession, list[_Queued]] = {}  # of clients whose sockets take no more
+        self._sent_queries: dict[bytes, list[_Queued]] = {}
+        self._open: dict[ClientSession, int] = {}  # number of unanswered queries
+        self._parked: dict[ClientSession, list[_Queued]] = {}  # of clients with blocked sockets
 
     def ask(self, client: ClientSession, packed: bytes) -> None:
-        """The client has announced the feature and sent this query."""
+        """Process a query of a client that announced the feature."""
         query = parse_query(packed)
         if query is None:
             number = number_of(packed)
@@ -88,17 +87,17 @@ class LogQueryServer:
             self._enqueue(client, query)
 
     def answered(self, stream: bytes, client: Hashable, answer: LogQueryAnswer, records: list[Frames]) -> None:
-        """The engine's answer to its oldest query, and the records of a fetch."""
-        at_engine = self._at_engine.get(stream)
-        if at_engine:
-            at_engine.pop(0)
+        """Process the engine's answer to its oldest query, with the records of a fetch."""
+        sent = self._sent_queries.get(stream)
+        if sent:
+            sent.pop(0)
         if isinstance(client, ClientSession) and client.connected:
             self._close(client)
             self._output.send_or_keep(client, [*records, _pong(answer)])
         self._send_to_engine(stream)
 
     def unblocked(self, client: ClientSession) -> None:
-        """The socket of the client takes more again."""
+        """To be called when the client's socket is unblocked."""
         for _, query in self._parked.pop(client, ()):
             self._enqueue(client, query)
 
@@ -110,8 +109,8 @@ class LogQueryServer:
                 self._queued[stream] = deque(entry for entry in queued if entry[0] is not client)
 
     def stream_lost(self, stream: bytes, reason: bytes) -> None:
-        """The engine has failed: all queries about the stream are answered with an error."""
-        for client, query in (*self._at_engine.pop(stream, ()), *self._queued.pop(stream, ())):
+        """Process the failure of an engine: all queries about the stream are answered with an error."""
+        for client, query in (*self._sent_queries.pop(stream, ()), *self._queued.pop(stream, ())):
             if client.connected:
                 self._fail(client, query, reason)
 
@@ -132,24 +131,24 @@ class LogQueryServer:
         self._send_to_engine(query.stream)
 
     def _send_to_engine(self, stream: bytes) -> None:
-        """Give the engine as many queries as it may have."""
-        queued, at_engine = self._queued.get(stream), self._at_engine.setdefault(stream, [])
-        while queued and len(at_engine) < MAX_AT_ENGINE:
+        """Send queued queries to the engine, up to its limit."""
+        queued, sent = self._queued.get(stream), self._sent_queries.setdefault(stream, [])
+        while queued and len(sent) < MAX_AT_ENGINE:
             client, query = queued.popleft()
             if not client.connected:
                 continue
             if client.blocked:
                 self._parked.setdefault(client, []).append((client, query))
                 continue
-            at_engine.append((client, query))
+            sent.append((client, query))
             self._engines.put(stream, AnswerQuery(client, query))
         if not queued:
             self._queued.pop(stream, None)
-        if not at_engine:
-            self._at_engine.pop(stream, None)
+        if not sent:
+            self._sent_queries.pop(stream, None)
 
     def _close(self, client: ClientSession) -> None:
-        """One query of the client less is open."""
+        """Decrease the number of the client's open queries."""
         left = self._open.get(client, 0) - 1
         if left > 0:
             self._open[client] = left
@@ -161,13 +160,13 @@ class LogQueryServer:
         self._reply(client, LogQueryAnswer(query.number, StatusCode.INTERNAL_ERROR, reason))
 
     def _reply(self, client: ClientSession, answer: LogQueryAnswer) -> None:
-        """Answer without an engine; a client that does not read such answers is dropped in the end."""
+        """Answer without an engine; a client that does not read its replies is dropped at the limit of replies."""
         self._output.emit(client, _pong(answer))
 
 
 def _pong(answer: LogQueryAnswer) -> Frames:
     try:
         return commands.encode(commands.Pong(write(Extension(answer=answer.pack()))))
-    except BadFrame:  # of an engine of another package
+    except BadFrame:  # an invalid answer of an engine from another package
         answer = LogQueryAnswer(answer.number, StatusCode.INTERNAL_ERROR, b"the answer does not fit")
         return commands.encode(commands.Pong(write(Extension(answer=answer.pack()))))

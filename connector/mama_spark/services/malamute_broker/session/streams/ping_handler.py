@@ -1,4 +1,4 @@
-"""PING: answers at once, or after the engines have reported on the client's messages. Pure."""
+"""Answers PING: at once, or when the engines have reported the outcomes of the client's messages. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PONG = commands.encode(commands.Pong())
 
 
 class PingHandler:
-    """Also forwards the queries about stored streams that PINGs carry."""
+    """Answers PING, and forwards queries about stored streams in PINGs."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class PingHandler:
                 return
         if Feature.ACKS not in client.features or not client.unsynced_sends:
             if self._streams.starts_slowly(now) and not any(reply.syncs for reply in client.pending_replies):
-                self._output.emit(client, PONG)  # ahead of its turn, or the client would give the broker up
+                self._output.emit(client, PONG)  # ahead of earlier replies, or the client would time out
             else:
                 self._output.reply(client, self.pong(client, PendingReply(send_octets=self._credit.ping(client))))
             return
@@ -52,7 +52,7 @@ class PingHandler:
         client.pending_replies.append(reply)
 
     def pong(self, client: ClientSession, reply: PendingReply) -> Frames:
-        """:param reply: to a PING; all engines have answered it"""
+        """:param reply: of a PING that all engines have answered"""
         acks: tuple[AckRun, ...] = ()
         for stream, count in reply.sends.items():
             acks += reply.outcomes.get(stream) or (AckRun(StoreOutcome.ACCEPTED, count),)

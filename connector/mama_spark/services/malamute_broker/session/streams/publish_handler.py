@@ -1,4 +1,4 @@
-"""STREAM WRITE and STREAM SEND: passes messages of clients, and of the broker itself, to engines. Pure."""
+"""Handles STREAM WRITE and STREAM SEND: passes messages of clients and of the broker itself to engines. Pure."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from .engine_command_queue import EngineCommandQueue
 from .stream_opener import StreamOpener
 from .stream_table import StreamTable
 
-#: Command frames of plain STREAM SENDs whose subject is remembered.
+#: Entries of the cache of subjects.
 MAX_CACHED_SUBJECTS = 4096
-#: The client of messages of the broker itself, and of commands that no client has sent.
+#: Stands for the client in messages and commands of the broker itself.
 BROKER = ClientSession(b"", b"", Feature(0), 0.0, SessionState.START)
 
 
 class SubjectCache(dict[bytes, bytes | None]):
-    """Subjects by command frame: of a STREAM SEND without an extension, else None. Most are the same few."""
+    """Cache: command frame -> subject of a STREAM SEND without an extension, else None."""
 
     def __missing__(self, frame: bytes) -> bytes | None:
         subject = commands.subject_of_send([frame])
@@ -40,8 +40,8 @@ class SubjectCache(dict[bytes, bytes | None]):
 
 
 class PublishHandler:
-    """:param drop: called for a client that may not send what it sent
-    :ivar unpacked: messages that came in blocks, but for one a block; the shell counts them with the others
+    """:param drop: called for a client that sent a message it may not send
+    :ivar unpacked: number of messages received in blocks, without one per block, which the caller counts
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class PublishHandler:
     def write(self, client: ClientSession, command: commands.StreamWrite, now: float) -> None:
         if client.write_stream == command.stream and not self._repeats.allows(client, now):
             return
-        client.write_stream = None  # a client that does not wait for a refusal must not write to the stream before
+        client.write_stream = None  # if WRITE is refused, SENDs must not go to the previous stream
         own = command.stream == self._settings.events and bool(command.stream)
         if own and Feature.DISCOVERY not in client.features:
             self._output.fail(client, b"the stream is the broker's own")
@@ -100,7 +100,7 @@ class PublishHandler:
         self.accept(client, client.write_stream, command.subject, command.content, extension)
 
     def fail(self, client: ClientSession, command: Command, now: float) -> None:
-        """SEND without WRITE, CONFIRM without the feature."""
+        """Refuse SEND without WRITE, and CONFIRM without the feature."""
         self._output.fail(client, b"")
 
     # --- messages ------------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class PublishHandler:
         content: Sequence[bytes],
         extension: Extension | None,
     ) -> None:
-        """Hand one message to the engine, unless the client may not send it or the backlog is full."""
+        """Pass one message to the engine, unless the client may not send it or the backlog is full."""
         if self._opening and stream in self._opening and not self._accepts_early(client, stream, content):
             return
         if stream == self._settings.events and not subject.startswith(RECORD_PREFIX):
@@ -128,11 +128,11 @@ class PublishHandler:
         self._engines.put(stream, AcceptMessage(client, client.address, subject, content, extension))
 
     def publish(self, stream: bytes, messages: Iterable[tuple[bytes, Sequence[bytes], Extension]]) -> None:
-        """Messages of the broker itself: subject, content, headers."""
+        """Publish messages of the broker itself: subject, content, headers."""
         self._streams.add(stream)
         for subject, content, extension in messages:
             self._engines.put(stream, AcceptMessage(BROKER, b"", subject, content, extension))
-        # or the engine would keep the outcomes for the broker, which does not ask for them
+        # makes the engine drop the outcomes, which the broker does not need
         self._engines.put_silent([stream], SyncOutcomes(BROKER), BROKER)
 
     def _send_block(
@@ -155,7 +155,7 @@ class PublishHandler:
         self._engines.put(stream, AcceptBlock(client, client.address, block))
 
     def _accepts_early(self, client: ClientSession, stream: bytes, content: Sequence[bytes]) -> bool:
-        """A client that does not wait for the answer to WRITE may send so much before the engine has started."""
+        """Whether a message sent before the answer to WRITE fits in the limit for streams that are opening."""
         octets = sum(map(len, content)) + OVERHEAD
         if self._streams.count_early(stream, octets) <= self._settings.queue:
             return True
@@ -164,7 +164,7 @@ class PublishHandler:
         return False
 
     def _backlog_full(self, client: ClientSession) -> None:
-        """Refuse a message. A client that counts acknowledgements must not miss one, so it is dropped."""
+        """Refuse a message. A client that announced features is disconnected, so that it does not miss an outcome."""
         self._counters.lost_sends += 1
         if self._settings.behind is EngineBacklogPolicy.DISCONNECT or client.features:
             self._output.fail(client, b"the stream does not keep up")

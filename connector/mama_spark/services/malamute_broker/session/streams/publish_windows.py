@@ -1,7 +1,7 @@
-"""Send windows of clients that publish: what each may send before engines have answered. Pure.
+"""Send windows of publishing clients: octets that each may send before engines have answered. Pure.
 
-The rule is :class:`~mama_spark.malamute.protocol.credit.SendWindow`; the windows of all clients share the limit of a
-stream's backlog.
+Uses :class:`~mama_spark.malamute.protocol.credit.SendWindow`; the windows of all clients share the limit of a stream's
+backlog.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..client_session import ClientSession
 
 class PublishWindows:
     """:param backlog: octets that may wait for the engine of one stream
-    :ivar publishers: clients that keep to a send window and have used it
+    :ivar publishers: number of clients with a send window that have used it
     """
 
     def __init__(self, backlog: int) -> None:
@@ -22,7 +22,7 @@ class PublishWindows:
         self._backlog = backlog
 
     def connected(self, client: ClientSession) -> int | None:
-        """The first credit of a new client, to be told in OK; None: it keeps to no window."""
+        """The first credit of a new client, for OK; None if it has no send window."""
         if Feature.SENDING | Feature.ACKS not in client.features:
             return None
         client.send_window = SendWindow()
@@ -34,7 +34,7 @@ class PublishWindows:
             client.send_window = None
 
     def ping(self, client: ClientSession) -> int:
-        """The client sent PING: octets that the answer covers."""
+        """To be called at a PING; returns the octets that its answer covers."""
         window = client.send_window
         if window is None:
             return 0
@@ -45,7 +45,7 @@ class PublishWindows:
         return octets
 
     def pong(self, client: ClientSession, octets: int) -> int | None:
-        """Engines have taken what a PING covers: the credit to be told in PONG; None: none."""
+        """To be called when engines have answered a PING; returns the credit for PONG, None if there is none."""
         window = client.send_window
         if window is None:
             return None
@@ -54,7 +54,7 @@ class PublishWindows:
 
     @staticmethod
     def lost(client: ClientSession, octets: int) -> None:
-        """An engine has failed that would have taken what a PING covers."""
+        """To be called when an engine failed before it answered a PING that covers ``octets``."""
         if client.send_window is not None:
             client.send_window.answered(octets)
 

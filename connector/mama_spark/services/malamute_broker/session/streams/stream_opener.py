@@ -1,4 +1,4 @@
-"""Opens streams for WRITE and READ, and has the engine answer the command. Pure."""
+"""Opens streams for WRITE and READ, which the engine answers. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ..client_session import ClientSession, PendingReply
 from .engine_command_queue import EngineCommandQueue
 from .stream_table import StreamTable
 
-#: Commands of all clients that one engine may have to answer; while it stands still, those who come and go add to them.
+#: Most unanswered commands at one engine; clients that connect and leave add to them while it is stalled.
 MAX_AWAITED = 100_000
 
 
 class StreamOpener:
-    """The part that WRITE and READ have in common."""
+    """The common part of WRITE and READ."""
 
     def __init__(self, streams: StreamTable, engines: EngineCommandQueue, output: ClientOutput) -> None:
         self._streams = streams
@@ -23,7 +23,7 @@ class StreamOpener:
         self._output = output
 
     def open(self, client: ClientSession, stream: bytes) -> bool:
-        """The stream is there, or will be; False: it cannot be used now, and the client was told so."""
+        """Open the stream if necessary; False if it cannot be used now, which was reported to the client."""
         if self._engines.awaited(stream) >= MAX_AWAITED:
             self._output.reply(client, error_frames(StatusCode.INTERNAL_ERROR, b"the stream does not keep up"))
             return False
@@ -41,6 +41,6 @@ class StreamOpener:
         reply: PendingReply,
         pattern: bytes | None = None,
     ) -> None:
-        """Send the command; the reply goes to the client when the engine has answered it."""
+        """Send a command to the engine; its answer completes the reply to the client."""
         client.pending_replies.append(reply)
         self._engines.put_awaited(stream, command, client, reply, pattern)

@@ -1,4 +1,4 @@
-"""The streams of a broker, as far as the sessions of clients need to know them. Pure."""
+"""The streams of a broker, for the sessions of its clients. Pure."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterator
 
 from ..counters import SessionClock
 
-#: Seconds from which the start of an engine counts as slow: clients ping once a second, and give up after four.
+#: Seconds after which the start of an engine counts as slow: clients ping every second and time out after four.
 SLOW_START = 1.0
 
 
 class StreamTable:
-    """:param most: streams that may be made
-    :param has_flow_control: does the engine of this stream deliver only what it has credit for?
-    :ivar opening: streams whose engine has not started, and since when
-    :ivar with_flow_control: streams whose engine delivers only what it has credit for
+    """:param most: limit of streams
+    :param has_flow_control: whether the engine of a stream delivers only against credit
+    :ivar opening: streams whose engine has not started -> time of the first command
+    :ivar with_flow_control: streams whose engine delivers only against credit
     :ivar stored: streams whose engine stores messages
-    :ivar full: streams whose backlog is full; the shell knows
+    :ivar full: streams whose backlog is full; set by the caller
     """
 
     def __init__(self, most: int, has_flow_control: Callable[[bytes], bool], clock: SessionClock) -> None:
@@ -28,7 +28,7 @@ class StreamTable:
         self._most = most
         self._has_flow_control = has_flow_control
         self._clock = clock
-        self._early_octets: dict[bytes, int] = {}  # sent to streams that are opening
+        self._early_octets: dict[bytes, int] = {}  # octets sent to streams that are opening
 
     def __repr__(self) -> str:
         return f"<StreamTable {len(self.names)} streams, {len(self.opening)} opening>"
@@ -43,11 +43,11 @@ class StreamTable:
         return stream in self.names
 
     def may_add(self, stream: bytes) -> bool:
-        """It is there already, or there is room for one more."""
+        """Whether the stream exists, or the limit allows one more."""
         return stream in self.names or len(self.names) < self._most
 
     def add(self, stream: bytes) -> None:
-        """Idempotent; the shell opens the stream when it finds the first command for it."""
+        """Add a stream; the caller opens its engine at the first command for it. Idempotent."""
         if stream not in self.names:
             self.names.add(stream)
             self.opening[stream] = self._clock.now
@@ -56,19 +56,19 @@ class StreamTable:
                 self.with_flow_control.add(stream)
 
     def started(self, stream: bytes) -> None:
-        """The engine has answered; only the first call changes something."""
+        """To be called when the engine has answered; later calls have no effect."""
         if self.opening and self.opening.pop(stream, None) is not None:
             del self._early_octets[stream]
 
     def remove(self, stream: bytes) -> None:
-        """The engine has failed."""
+        """Remove a stream whose engine has failed."""
         for names in (self.names, self.with_flow_control, self.stored, self.full):
             names.discard(stream)
         self.opening.pop(stream, None)
         self._early_octets.pop(stream, None)
 
     def count_early(self, stream: bytes, octets: int) -> int:
-        """Count octets sent to a stream that is opening; all of them together."""
+        """Count octets sent to a stream that is opening; returns their sum."""
         self._early_octets[stream] += octets
         return self._early_octets[stream]
 

@@ -1,4 +1,4 @@
-"""STREAM READ and CANCEL, and deliveries of engines to subscribed clients. Pure."""
+"""Handles STREAM READ and CANCEL, and deliveries of engines to subscribed clients. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .stream_table import StreamTable
 
 
 class SubscriptionHandler:
-    """:param most: subscriptions of one client"""
+    """:param most: limit of subscriptions of one client"""
 
     def __init__(
         self,
@@ -64,21 +64,21 @@ class SubscriptionHandler:
 
     def cancel(self, client: ClientSession, command: commands.StreamCancel, now: float) -> None:
         if client.subscriptions.pop(command.stream, None) is None:
-            self._output.reply(client, OK)  # never read: the reference makes the stream, ours does not
+            self._output.reply(client, OK)  # no subscription: the reference creates the stream here, ours does not
             return
         self._opener.reply_later(client, command.stream, CancelSubscriptions(client), PendingReply())
         client.allocator.cancel(command.stream)
         self._events.record("UNSUBSCRIBED", client, command.stream)
 
     def delivered(self, stream: bytes, deliveries: Iterable[Delivery]) -> None:
-        """What the engine of a stream has for clients (ML-17).
+        """Send deliveries of the engine of a stream to its clients (ML-17).
 
-        :raises BadFrame: one of them fits in no command
+        :raises BadFrame: a delivery does not fit in a command
         """
         flow_control = stream in self._streams.with_flow_control
         deliver, deliver_lent = self._deliveries.deliver, self._deliveries.deliver_lent
         receivers: dict[ClientSession, None] = {}
-        heads: dict[tuple[bytes, bytes], bytes] = {}  # by sender and subject: most come again and again
+        heads: dict[tuple[bytes, bytes], bytes] = {}  # cache: (sender, subject) -> begin of the frame
         for client, sender, subject, content, extension in deliveries:
             if isinstance(client, ClientSession) and client.state is CONNECTED:
                 frame = heads.get((sender, subject))
@@ -100,7 +100,7 @@ class SubscriptionHandler:
 
 
 def _for_client(extension: Extension, features: Feature) -> Extension:
-    """The part of it that the client announced."""
+    """The fields of the extension that the client's features allow."""
     numbers = Feature.SEQUENCE in features
     headers = Feature.HEADERS in features
     return Extension(
