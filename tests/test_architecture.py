@@ -13,7 +13,10 @@ from mama_spark.bridges import __all__ as registry
 ROOT = Path(__file__).resolve().parent.parent
 CONNECTOR = ROOT / "connector"
 
-CONTRACTS = {"errors", "options", "message", "bridge", "record_log", "backoff", "source_expiry", "topics"}
+CONTRACTS = {
+    "errors", "options", "message", "bridge", "record_log", "backoff", "source_expiry", "topics", "file_descriptors",
+    "zmq_context",
+}  # fmt: skip
 #: The one way from a name, a URL or a client to a bridge; the bridges themselves are imported when they are asked for.
 REGISTRY = {*(f"bridges.{name}" for name in registry), "bridges.reconnecting"}
 #: Package -> packages, modules or functions that it may import. ``errors`` imports none, the contracts only each other.

@@ -18,6 +18,8 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from mama_spark.errors import BackgroundTaskFailed, ClientClosed, ConfigError, MamaError, Unavailable
+from mama_spark.file_descriptors import require_file_descriptors
+from mama_spark.zmq_context import open_context
 
 from ..protocol.commands import SIGNATURE, Open
 from ..protocol.log_query import LogQuery, LogQueryAnswer
@@ -98,6 +100,7 @@ class ClientConnection:
         self._woken = False
         self._connected_at = 0.0
         self._last_round = math.inf  # begin of the last round
+        require_file_descriptors(2, "a Malamute client")
         self._wake_sender, self._wake_receiver = sockets.socketpair()
         self._wake_receiver.setblocking(False)
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
@@ -209,7 +212,7 @@ class ClientConnection:
 
     def _run(self) -> None:
         try:
-            self._context = zmq.Context()
+            self._context = open_context()
             self._connect()
             while self._round():
                 pass

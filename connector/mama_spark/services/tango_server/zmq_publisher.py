@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 import zmq
 
+from mama_spark.zmq_context import open_context
+
 _MORE, _LAST = zmq.SNDMORE | zmq.DONTWAIT, zmq.DONTWAIT
 _SUBSCRIBED, _UNSUBSCRIBED = b"\1", b"\0"  #: first octet of a subscription message; the topic follows
 _READ_PERIOD = 1024  #: events between two reads of subscription messages, which wait in memory until then
@@ -28,7 +30,7 @@ class ZmqPublisher:
     """
 
     def __init__(self, host: str, ports: tuple[int, int], hwm: int) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context: zmq.Context[zmq.Socket[bytes]] = open_context()
         self._open: list[zmq.Socket[bytes]] = []
         self._subscribers: Counter[bytes] = Counter()
         self._sent_since_read = 0

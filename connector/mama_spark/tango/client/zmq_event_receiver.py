@@ -12,6 +12,7 @@ from typing import Protocol
 import zmq
 
 from mama_spark.errors import Unavailable
+from mama_spark.zmq_context import open_context
 
 from ..events.frames import split
 from ..idl.negotiation import EndpointPair
@@ -54,7 +55,7 @@ class ZmqEventReceiver:
 
     def start(self) -> None:
         """Open the sockets, and start the thread."""
-        self._context = zmq.Context()
+        self._context = open_context()
         self._wakeup, wakeup_end = (self._context.socket(zmq.PAIR) for _ in range(2))
         address = f"inproc://tango-receiver-{id(self)}"
         for end in (self._wakeup, wakeup_end):

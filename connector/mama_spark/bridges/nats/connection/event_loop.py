@@ -15,8 +15,11 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, TypeVar
 
 from mama_spark.errors import BackgroundTaskFailed, Unavailable
+from mama_spark.file_descriptors import require_file_descriptors
 
 T = TypeVar("T")
+#: The loop takes 3, a connection one; looking up names and certificates takes some for a moment.
+_FILE_DESCRIPTORS = 8
 
 
 class EventLoopThread:
@@ -31,6 +34,7 @@ class EventLoopThread:
         if running is not None:
             self.loop = running
             return
+        require_file_descriptors(_FILE_DESCRIPTORS, "the event loop of NATS connections")
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="mama-nats", daemon=True)
         self._thread.start()

@@ -19,6 +19,7 @@ import zmq
 
 from mama_spark.errors import BackgroundTaskFailed, MamaError, Unavailable
 from mama_spark.malamute.protocol.extensions import Feature
+from mama_spark.zmq_context import open_context
 
 from ..session.broker_events import BrokerEvent, EventFields, encode
 from ..session.settings import SessionSettings
@@ -93,7 +94,7 @@ class Broker:
         machine = _within_limits(self.settings.machine)
         if not self.keeps_events:
             machine = replace(machine, features=machine.features & ~Feature.DISCOVERY)
-        self._context = zmq.Context()
+        self._context = open_context()
         self._context.set(zmq.MAX_SOCKETS, machine.streams * _SOCKETS + 16)
         self._control = self._context.socket(zmq.PAIR)
         control = f"inproc://mama-broker-{id(self):x}"
