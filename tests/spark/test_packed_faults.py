@@ -81,14 +81,15 @@ def total(log: pa.Table, column: str) -> dict[Any, int]:
 
 @pytest.mark.parametrize("room", ["malamute"], indirect=True)
 def test_killed_worker_is_replaced_and_every_packed_row_is_stored_once(case: Case, background: Background) -> None:
-    writing = background(lambda: case.write(case.rows(), maxRatePerPartition="150", pack="lines"))
+    writing = background(lambda: case.write(case.rows(), maxRatePerPartition="75", pack="lines"))
     case.under_way(writing, N // ROWS // 2 + 60)  # more than 50 of either partition, whoever began first
     jvm = case.spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
-    os.kill(task_workers(jvm, case.room.port)[0], signal.SIGKILL)
+    for worker in task_workers(jvm, case.room.port):  # the one that began first may have finished
+        os.kill(worker, signal.SIGKILL)
     writing.result(PATIENCE)
     case.conserved(N)
     log = flights(case.log)
-    assert total(log, "task_attempt") == {0: N // 2, 1: N // 2}
+    assert total(log, "task_attempt")[1] in (N // 2, N)
     assert total(log, "duplicate")[True] >= 50 * ROWS
     assert len(log) == N // ROWS
 
