@@ -78,3 +78,10 @@ def test_each_format_has_its_own_options_and_lists_of_topics_become_one_text(tmp
         path = write(tmp_path, f'[mamasub]\ntopics = "a"\n{key} = "batch"\n')
         with pytest.raises(ConfigError, match=r"\[mamasub\] unknown option"):
             load(path, ("mamasub",))
+
+
+def test_numbers_and_lists_of_texts_are_values_and_other_lists_are_not(tmp_path: Path) -> None:
+    path = write(tmp_path, "[mamapub]\nmaxRatePerPartition = 1.5\nflightLogColumns = ['a', 'b']\n")
+    assert as_options(load(path)["mamapub"]) == {"maxRatePerPartition": "1.5", "flightLogColumns": "a,b"}
+    with pytest.raises(ConfigError, match="flightLogColumns"):
+        load(write(tmp_path, "[mamapub]\nflightLogColumns = [1]\n"))

@@ -257,9 +257,7 @@ def ranges(starts: Int64s, ends: Int64s) -> Int64s:
 
 
 def _concatenated(rows: list[Rows]) -> Rows:
-    """All rows as one; copies, unless there is one element."""
-    if len(rows) == 1:
-        return rows[0]
+    """All rows as one; copies."""
     joined: dict[str, Any] = {"numbers": np.concatenate([r.numbers for r in rows])}
     for f in fields(Rows):
         parts = [getattr(r, f.name) for r in rows]

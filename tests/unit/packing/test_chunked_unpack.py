@@ -72,6 +72,7 @@ def test_slices_keep_typed_rows_at_their_places() -> None:
         (0, list(range(3, 10))),
         (7, list(range(5))),
     ]
+    assert found.slice(0, 2).typed == []
 
 
 def test_slices_keep_reasons_at_their_rows() -> None:

@@ -15,6 +15,7 @@ import pytest
 from mama_spark.bridges.memory import MemoryBroker
 from mama_spark.errors import (
     BadRow,
+    ConfigError,
     DuplicateInFlight,
     NoResponders,
     NotEntitled,
@@ -31,7 +32,7 @@ from mama_spark.sending.retry import is_final
 from mama_spark.spark.sink.column_plan import ColumnPlan
 from mama_spark.spark.sink.dead_letter_queue import DeadLetterQueue
 from mama_spark.spark.sink.job import OutcomeCounts, PartitionReport, SinkJob, TaskInfo
-from mama_spark.spark.sink.partition_writer import publish_partition
+from mama_spark.spark.sink.partition_writer import publish_partition, task_info
 
 PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ())
 DEAD = {"onError": "deadletter", "deadLetterTopic": "dead"}
@@ -82,6 +83,28 @@ def test_counts_of_tasks_add_up() -> None:
     assert total == OutcomeCounts(
         3, 3, 3, 3, 3, 3, 3, 3, 3, [("t", "1", "why"), ("t", "2", "why")], Counter({"why": 3})
     )
+
+
+def test_the_sentence_of_a_report_names_what_there_is() -> None:
+    counts = OutcomeCounts(rows=5, acked=1, published=2, failed=2, dead_lettered=1)
+    assert counts.sentence() == (
+        "5 rows: 1 acked, 2 published without acknowledgement, 2 failed, 0 timed out, 1 sent to the dead letters"
+    )
+    counts.add_failure("t", "id", "no", 2, is_row_error=True)
+    assert counts.sentence().endswith("; first failures: [topic 't', id 'id'] no")
+
+
+def test_only_the_most_frequent_of_many_reasons_are_kept() -> None:
+    few, many = (OutcomeCounts(reasons=Counter({f"r{i}": i + 1 for i in range(n)})) for n in (50, 51))
+    few.limit_reasons()
+    many.limit_reasons()
+    assert len(few.reasons) == 50
+    assert many.reasons == {f"r{i}": i + 1 for i in range(31, 51)}
+
+
+def test_a_task_is_known_inside_of_spark_only() -> None:
+    with pytest.raises(ConfigError, match="inside Spark tasks only"):
+        task_info(streaming=False)
 
 
 def test_a_flight_that_was_acknowledged_in_the_end_has_no_reason(broker: MemoryBroker, tmp_path: Path) -> None:
