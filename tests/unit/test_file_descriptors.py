@@ -45,7 +45,7 @@ def nats_bridge():
     publisher_bridge(SinkOptions.parse({"url": "nats://127.0.0.1:1"})).open()
 
 limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-for attempt in (context, subscriber, source, client, nats_bridge):
+for attempt in (nats_bridge, context, subscriber, source, client):
     texts = set()
     for left in range(0, 7 if attempt is nats_bridge else 21, 2):  # it waits for seconds where it may try
         used = len(os.listdir("/proc/self/fd")) - 1
@@ -67,11 +67,11 @@ def test_too_few_descriptors_are_an_error_and_not_the_end_of_the_process() -> No
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
+        "nats_bridge, Too many open files",
         "context, Too many open files, opened",
         "subscriber, Too many open files, opened",
         "source, Too many open files, opened",
         "client, Too many open files, unavailable",
-        "nats_bridge, Too many open files",
     ]
 
 
