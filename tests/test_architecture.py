@@ -108,6 +108,7 @@ PURE = {
     "options/toml_file",
     "options/transport",
     "options/urls",
+    "options/uses",
     "options/values",
     "options/window",
     "packing/chunked_unpack",

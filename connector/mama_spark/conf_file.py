@@ -12,17 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ConfigError
-from .options import SPARK_KEYS, DiscoveryOptions, Options, SinkOptions, SubscribeOptions, nearest, option_names
+from .options import ANY_READ, ANY_WRITE, FORMATS, nearest, why_not_here
 from .options.toml_file import read_toml
 
 Table = dict[str, Any]  #: str, int, bool or list of str by name; in tables of formats only the first three
-
-#: Tables whose keys are checked, and by what.
-FORMATS: dict[str, type[Options]] = {
-    "mamapub": SinkOptions,
-    "mamasub": SubscribeOptions,
-    "mamadiscovery": DiscoveryOptions,
-}
 
 
 def load(path: str | Path, tables: Iterable[str] = ("mamapub", "input", "reader", "stream")) -> dict[str, Table]:
@@ -64,10 +57,9 @@ def _value(path: str | Path, table: str, key: str, value: Any) -> Any:
 
 
 def _option(path: str | Path, table: str, key: str, value: Any) -> Any:
-    low, known = key.lower(), option_names(FORMATS[table])
-    stored = table == "mamapub" and low.startswith("storage.")
-    if not stored and low not in SPARK_KEYS and low not in (k.lower() for k in known):
-        raise ConfigError(f"{path}: [{table}] unknown option {key!r}{nearest(key, known)}")
+    low, use = key.lower(), ANY_WRITE if table == "mamapub" else ANY_READ
+    if low not in use.spark_keys and (why := why_not_here(FORMATS[table], low, key, use)):
+        raise ConfigError(f"{path}: [{table}] {why}")
     return ",".join(value) if isinstance(value, list) else value
 
 

@@ -152,7 +152,7 @@ def test_output_modes_other_than_append_are_refused_with_the_reason(case: Case, 
 @on_nats
 def test_transaction_options_are_refused_on_a_stream(case: Case) -> None:
     case.add(10)
-    assert "for batch writes" in case.fail(txnAppId="job", txnVersion="1")
+    assert "has no effect in a stream write" in case.fail(txnAppId="job", txnVersion="1")
 
 
 @on_nats

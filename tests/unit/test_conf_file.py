@@ -7,9 +7,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from mama_spark.conf_file import FORMATS, as_options, load
+from mama_spark.conf_file import as_options, load
 from mama_spark.errors import ConfigError
-from mama_spark.options import SinkOptions, SubscribeOptions
+from mama_spark.options import FORMATS, SinkOptions, SubscribeOptions
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
@@ -76,7 +76,7 @@ def test_each_format_has_its_own_options_and_lists_of_topics_become_one_text(tmp
     assert (options.topics, options.max_offsets_per_trigger) == (("orders.>", "trades.*"), 1000)
     for key in ("ackMode", "storage.region"):
         path = write(tmp_path, f'[mamasub]\ntopics = "a"\n{key} = "batch"\n')
-        with pytest.raises(ConfigError, match=r"\[mamasub\] unknown option"):
+        with pytest.raises(ConfigError, match=rf"\[mamasub\] option {key} is of mamapub, not of mamasub"):
             load(path, ("mamasub",))
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from ..errors import OptionError
 from ..mama.properties import expand
-from ..options import Options, option_names
+from ..options import Options, Use, option_names
 from ..options.tables import warn_about_bare_number
 from ..options.values import Duration
+
+O = TypeVar("O", bound=Options)  # noqa: E741 - as everywhere, options are o
 
 
 def add_transport(parser: argparse.ArgumentParser, formats: str) -> None:
@@ -41,16 +44,18 @@ def duration_argument(name: str, parse: Duration) -> Callable[[str], float]:
     return seconds
 
 
-def options(args: argparse.Namespace, known: type[Options], **more: str) -> dict[str, str]:
-    """What was given, as Spark would hand it over, completed by the transport that it names.
+def options(args: argparse.Namespace, cls: type[O], use: Use, **more: str) -> O:
+    """What was given, completed by the transport that it names, and checked.
 
-    :raises OptionError: no NAME=VALUE, or a name twice
+    :param more: what arguments of the command say
+    :raises OptionError: no NAME=VALUE, a name twice, or an option that is wrong or has no effect in this command
     """
     given = transport(args) + list(more.items())
     found = {name.lower(): value for name, value in given}
     if len(found) < len(given):
         raise OptionError("an option is given twice")
-    return expand(found, option_names(known), os.environ).options
+    full = expand(found, option_names(cls), os.environ)
+    return cls.parse(full.options, use, full.shared)
 
 
 def transport(args: argparse.Namespace) -> list[tuple[str, str]]:

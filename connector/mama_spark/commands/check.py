@@ -11,7 +11,7 @@ from ..bridges import check_transport
 from ..conf_file import as_options, load
 from ..errors import ConfigError, MamaError
 from ..flightlog.check import check_dead_letters, check_flight_log
-from ..options import SinkOptions
+from ..options import ANY_WRITE, SinkOptions
 from .arguments import add_transport, transport
 
 FAILED = 2
@@ -45,7 +45,7 @@ def _options(args: argparse.Namespace) -> SinkOptions:
     given = {} if args.conf_file is None else as_options(load(args.conf_file)["mamapub"])
     if args.conf_file is None and args.url is None:
         raise ConfigError("what is to be checked? give --conf-file or --url")
-    return SinkOptions.parse({**given, **dict(transport(args))}).with_tables_below(os.getcwd())
+    return SinkOptions.parse({**given, **dict(transport(args))}, ANY_WRITE).with_tables_below(os.getcwd())
 
 
 def _default_master() -> str | None:

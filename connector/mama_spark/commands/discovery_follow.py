@@ -19,10 +19,15 @@ from ..bridges.reconnecting import ReconnectingBridge
 from ..mama.discovery.discovery_rows import DiscoveryRow, DiscoveryRowReader
 from ..mama.messages.status import Status, StatusError
 from ..mama.properties import expand
-from ..options import DiscoveryOptions, option_names
+from ..options import DiscoveryOptions, Use, option_names
 
 T = TypeVar("T")
 
+#: Options that have an effect besides those of the connection.
+TAKES = (
+    *("discovery_topic", "sources_stream", "events_stream", "advisories_stream"),
+    *("tango", "stream", "wait_timeout"),
+)
 INTERVAL = 0.25  #: seconds between two polls of the middleware
 _AT_ONCE = 10_000  #: events that are held at most; the past may be long
 
@@ -35,9 +40,10 @@ class DiscoveryFollower:
     bridge: ReconnectingBridge[DiscoveryBridge]
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> DiscoveryFollower:
+    def of(cls, given: Mapping[str, str], use: Use) -> DiscoveryFollower:
         """
         :param given: options as of ``mamadiscovery``
+        :param use: the command's
         :raises ConfigError: one is wrong
         :raises StatusError: NOT_IMPLEMENTED: the transport does not support discovery
         :raises Unavailable: the middleware cannot be reached
@@ -45,7 +51,7 @@ class DiscoveryFollower:
         full = expand(given, option_names(DiscoveryOptions), os.environ)
         if full.discovery_supported is False:
             raise StatusError(Status.NOT_IMPLEMENTED, f"{full.supported_key} is not true in the properties file")
-        o = DiscoveryOptions.parse(full.options)
+        o = DiscoveryOptions.parse(full.options, use, full.shared)
         bridge = ReconnectingBridge(lambda: discovery_bridge(o), o.wait_timeout)
         bridge.call(lambda opened: None, timeout=0.0)  # a wrong URL fails here; outages later are waited for
         return cls(DiscoveryRowReader.of(o, full.fields), bridge)

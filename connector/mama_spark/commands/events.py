@@ -6,8 +6,11 @@ import argparse
 
 from ..mama.discovery.discovery_rows import GAP, PUBLISHER, DiscoveryRow
 from ..mama.messages.event_records import TOPIC
+from ..options import command
 from . import discovery_follow as follow
 from .arguments import add_transport, transport
+
+_USE = command("events", *follow.TAKES, "advisories")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     """
     :raises MamaError: discovery cannot be read
     """
-    follower = follow.DiscoveryFollower.of(dict(transport(args)))
+    follower = follow.DiscoveryFollower.of(dict(transport(args)), _USE)
     try:
         for rows in follower.changes(follower.initial_offset(args.begin)):
             for row in rows:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
 from ..bridges import publisher_bridge
-from ..options import SinkOptions
+from ..mama.properties import expand
+from ..options import SinkOptions, command, option_names
 from ..publisher.api import Flight, Headers
 from ..publisher.managed.managed_publisher import ManagedPublisher
-from .arguments import add_transport, options, pairs
+from .arguments import add_transport, options, pairs, transport
+
+_USE = command(
+    "pub",
+    *("stream", "create_stream", "ack_mode", "dedup", "order", "on_uncertain", "wait_timeout"),
+    *("max_in_flight", "refill_allowed_at", "poll_time", "hold_pause_time"),
+    *("retry_attempts", "retry_backoff", "retry_max_backoff", "retry_deadline"),
+)
 
 NOT_ALL = 1
 #: ``maxInFlight`` where neither it nor ``refillAllowedAt`` is given.
@@ -49,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 0 when every message was acknowledged, else 1."""
-    o = _sink_options(options(args, SinkOptions))
+    o = _sink_options(args)
     window = o.window
     headers: Headers = {}
     for name, text in pairs(args.header, "--header"):
@@ -73,13 +82,13 @@ def run(args: argparse.Namespace) -> int:
     return NOT_ALL if listener.failures else 0
 
 
-def _sink_options(given: Mapping[str, str]) -> SinkOptions:
+def _sink_options(args: argparse.Namespace) -> SinkOptions:
     """The options, with defaults for somebody who waits at a terminal: a smaller window, and no resend after the first
     ``waitTimeout``."""
-    names = {name.lower() for name in given}
-    if names.isdisjoint({"maxinflight", "refillallowedat"}):
-        given = {**given, "maxInFlight": str(_IN_FLIGHT)}
-    o = SinkOptions.parse(given)
+    full = expand(dict(transport(args)), option_names(SinkOptions), os.environ)
+    names = {name.lower() for name in full.options}
+    window = {} if names & {"maxinflight", "refillallowedat"} else {"maxInFlight": str(_IN_FLIGHT)}
+    o = options(args, SinkOptions, _USE, **window)
     return o if "retrydeadline" in names else replace(o, retry_deadline=o.wait_timeout)
 
 

@@ -16,7 +16,7 @@ from ..bridges import log_bridge, publisher_bridge
 from ..bridges.reconnecting import ReconnectingBridge
 from ..conf_file import as_options, load
 from ..errors import ConfigError
-from ..options import SinkOptions
+from ..options import SinkOptions, command
 from ..options.urls import redact_url, split_stream
 from ..publisher.resilient_publisher import ResilientPublisher
 from ..record_log import RecordLogBridge
@@ -27,6 +27,11 @@ from ..tango.log.recovery import restore
 from .arguments import add_option, pairs
 from .signals import stop_on_signals
 
+_USE = command(
+    "record",
+    *("stream", "create_stream", "ack_mode", "dedup", "order", "on_uncertain"),
+    *("max_in_flight", "wait_timeout", "retry_deadline"),
+)
 NOT_ALL = 1
 #: Containers made between two garbage collections, about 70,000 events: waiting events form no cycles, and searching
 #: them for cycles costs a fifth of the processor time.
@@ -79,9 +84,9 @@ def log_options(given: dict[str, str]) -> SinkOptions:
     """
     names = {name.lower() for name in given}
     ordered = {} if names & {"order", "ackmode", "dedup"} else {"order": "partition", "ackMode": "batch"}
-    o = SinkOptions.parse(given)
+    o = SinkOptions.parse(given, _USE)
     if o.bridge_name == "nats" and ordered:
-        o = SinkOptions.parse({**given, **ordered})
+        o = SinkOptions.parse({**given, **ordered}, _USE)
     if o.bridge_name == "tango":
         raise ConfigError("a log is needed, such as nats://host:4222/STREAM or mlp://host:9999/stream")
     servers, stream = split_stream(o.url)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 
 from ..mama.discovery.discovery_rows import GAP, SOURCE, DiscoveryRow
+from ..options import command
 from . import discovery_follow as follow
 from .arguments import add_transport, transport
+
+_USE = command("sources", *follow.TAKES, "advisories")
 
 _COLUMNS = ("SOURCE", "ID", "STATE", "DATA", "RATE", "TIMELINESS", "DICTIONARY", "SINCE (UTC)", "")
 
@@ -22,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     :raises MamaError: discovery cannot be read
     """
     as_json = args.json
-    follower = follow.DiscoveryFollower.of(dict(transport(args)))
+    follower = follow.DiscoveryFollower.of(dict(transport(args)), _USE)
     try:
         # the offset before the image, so that nothing is between the two
         at = None if args.once else follower.initial_offset("latest")

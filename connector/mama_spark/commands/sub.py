@@ -20,7 +20,7 @@ from ..backoff import Backoff
 from ..bridges import log_bridge
 from ..bridges.reconnecting import OutageTimer
 from ..errors import OptionError, Unavailable
-from ..options import SubscribeOptions
+from ..options import SubscribeOptions, command
 from ..packing import Unpacked, as_json_column, unpack_chunks, unpacked_as_is
 from ..record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity
 from .arguments import add_transport, options
@@ -28,6 +28,8 @@ from .arguments import add_transport, options
 #: Between two polls, the longer the less happens: on NATS every request makes an audit advisory, of which
 #: discovery keeps a bounded number.
 _POLL = Backoff(0.1, 1.0)
+
+_USE = command("sub", "topics", "stream", "unpack", "wait_timeout")
 
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # without line feed and tab
 
@@ -45,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Follows until Ctrl-C, or until ``--count`` messages were shown."""
-    o = SubscribeOptions.parse(options(args, SubscribeOptions, topics=args.pattern))
+    o = options(args, SubscribeOptions, _USE, topics=args.pattern)
     begin = _begin(args.begin)
     for row in islice(_follow(o, begin), args.count):
         print(_json(row) if args.json else _text(row, args.headers), flush=True)

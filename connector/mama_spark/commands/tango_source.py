@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from ..bridges import log_bridge
 from ..bridges.reconnecting import ReconnectingBridge
 from ..errors import ConfigError, OptionError, Unavailable
-from ..options import SubscribeOptions
+from ..options import SubscribeOptions, command
 from ..options.toml_file import read_toml
 from ..options.urls import log_urls, redact_url, split_stream
 from ..options.values import Duration
@@ -24,6 +24,7 @@ from .arguments import add_option, duration_argument, options
 from .replay_service import ReplayService
 from .signals import stop_on_signals
 
+_USE = command("tango-source", "stream", "wait_timeout")
 _HOLD = duration_argument("--hold", Duration(bare="s", zero=True, warn=True))
 _HEARTBEAT = duration_argument("--heartbeat", Duration(bare="s", warn=True))
 
@@ -77,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     urls = _log_urls(args.log)
     servers, stream = split_stream(urls)
     args.url = ",".join(servers)
-    o = SubscribeOptions.parse(options(args, SubscribeOptions, stream=stream or urlsplit(servers[0]).netloc))
+    o = options(args, SubscribeOptions, _USE, stream=stream or urlsplit(servers[0]).netloc)
     host, port = _address(args.bind)
     source = TangoEventSource(
         (), host, port, args.heartbeat_port, args.event_port, args.hwm,

@@ -195,6 +195,7 @@ class Expanded:
         applies
     :ivar supported_key: name of that property, empty if no transport was named
     :ivar where: file and key prefix, for error texts
+    :ivar shared: names, in lower case, of the options that the file adds for all uses of the transport
     """
 
     options: dict[str, str]
@@ -202,6 +203,7 @@ class Expanded:
     supported_key: str = ""
     fields: SourceFields = field(default=DEFAULT_FIELDS)
     where: str = "options"
+    shared: frozenset[str] = frozenset()
 
 
 def expand(
@@ -256,6 +258,7 @@ def expand(
         transport.supported_key,
         fields,
         f"{properties.path}: {transport.prefixes[0]}*",
+        frozenset(name.lower() for name in added),
     )
 
 

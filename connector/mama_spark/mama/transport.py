@@ -121,7 +121,7 @@ class Transport:
         expanded = expand(given, option_names(SinkOptions), os.environ)
         found = Properties.find(os.environ.get("WOMBAT_PATH")) if path is None else Properties.load(path)
         properties = TransportProperties(found, middleware, name)
-        options = SinkOptions.parse(expanded.options)
+        options = SinkOptions.parse(expanded.options, shared=expanded.shared)
         return cls.create(name, options, properties=properties, fields=expanded.fields, **more)
 
     # --- callbacks -------------------------------------------------------------------------------------------

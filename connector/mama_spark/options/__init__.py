@@ -1,27 +1,48 @@
 """Options, declared once: type, default, range and documentation of each stand in its declaration, and parsing,
 nearest-name errors, the redacted ``repr`` and ``docs/reference/options.md`` come from it."""
 
-from .declare import SPARK_KEYS, Options, camel, nearest, option_names
+from .declare import FORMATS, Options, camel, nearest, option_names, why_not_here
 from .document import markdown
 from .reading import DiscoveryOptions, ReadOptions, SubscribeOptions
 from .sink import SinkOptions
 from .transport import TransportOptions
 from .urls import SCHEMES, redact_url
+from .uses import (
+    ANY_READ,
+    ANY_USE,
+    ANY_WRITE,
+    BATCH_READ,
+    BATCH_WRITE,
+    STREAM_READ,
+    STREAM_WRITE,
+    Use,
+    command,
+)
 from .values import duration
 
 __all__ = [
+    "ANY_READ",
+    "ANY_USE",
+    "ANY_WRITE",
+    "BATCH_READ",
+    "BATCH_WRITE",
+    "FORMATS",
     "SCHEMES",
-    "SPARK_KEYS",
+    "STREAM_READ",
+    "STREAM_WRITE",
     "DiscoveryOptions",
     "Options",
     "ReadOptions",
     "SinkOptions",
     "SubscribeOptions",
     "TransportOptions",
+    "Use",
     "camel",
+    "command",
     "duration",
     "markdown",
     "nearest",
     "option_names",
     "redact_url",
+    "why_not_here",
 ]

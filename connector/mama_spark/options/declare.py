@@ -8,16 +8,22 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from ..errors import OptionError
 from .urls import redact_url
+from .uses import ANY_USE, EVERYWHERE, PATHS, TITLES, Scope, Use, kafka_successor
 from .values import Parse
 
 #: Options whose values are URLs, which may hold a password.
 _URLS = ("url", "log")
-#: Keys that Spark itself hands to a data source.
-SPARK_KEYS = frozenset({"path", "checkpointlocation", "queryname"})
+#: Prefix of what is passed to delta-rs as it is.
+STORAGE = "storage."
+_STREAM_WRITER_KEYS = frozenset({"checkpointlocation", "queryname", "outputmode"})
+#: Group of the options that every use of a format takes.
+CONNECTION = "Connection"
+#: Option sets by the format whose options they are.
+FORMATS: dict[str, type[Options]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,12 @@ class Declared:
     shown: str  #: how the documentation shows the default
     alias: str | None = None
     secret: bool = False
+    scope: Scope = EVERYWHERE
+
+    def is_of(self, cls: type) -> bool:
+        """Whether it has an effect in the format whose option set ``cls`` is."""
+        formats, mine = self.scope.formats, getattr(cls, "FORMAT", "")
+        return formats is None or not mine or mine in formats
 
 
 def option(
@@ -43,38 +55,53 @@ def option(
     shown: str | None = None,
     alias: str | None = None,
     secret: bool = False,
+    scope: Scope = EVERYWHERE,
 ) -> Any:
     """One option. ``default`` is the parsed value, ``shown`` how the docs print it (if not the value itself)."""
     text = shown if shown is not None else "" if default is None else str(default).lower()
-    return field(default=default, metadata={"option": Declared(parse, kind, doc, group, text, alias, secret)})
+    return field(default=default, metadata={"option": Declared(parse, kind, doc, group, text, alias, secret, scope)})
 
 
 @dataclass(frozen=True, repr=False)
 class Options:
     """Base of the option sets; make one with :meth:`parse`."""
 
+    FORMAT: ClassVar[str] = ""
+
+    def __init_subclass__(cls, *, format_name: str = "", **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if format_name:
+            cls.FORMAT = format_name
+            FORMATS[format_name] = cls
+
     @classmethod
-    def parse(cls, given: Mapping[str, str]) -> Self:
+    def parse(cls, given: Mapping[str, str], use: Use = ANY_USE, shared: Collection[str] = ()) -> Self:
         """Check and convert options as Spark hands them over.
 
+        :param use: what they are for; an option that has no effect there is an error
+        :param shared: names, in lower case, that a file of several uses has: left out where they have no effect
         :raises OptionError: names the option, what was expected, and for unknown names the nearest one
         """
         names = _by_name(cls)
         values: dict[str, Any] = {}
         storage: list[tuple[str, str]] = []
-        keeps_tables = "storage" in {f.name for f in fields(cls)}
+        stated = set()  # fields that the user set here, not in that file
         for key, value in given.items():
             low = key.lower()
-            if keeps_tables and low.startswith("storage."):
-                storage.append((low.removeprefix("storage."), value))
+            if low in use.spark_keys:
                 continue
-            if low in SPARK_KEYS:
-                continue
+            if why := why_not_here(cls, low, key, use):
+                if low in shared:
+                    continue
+                raise OptionError(why)
             if low not in names:
-                raise OptionError(f"unknown option {key!r}{nearest(low, option_names(cls))}")
+                storage.append((low.removeprefix(STORAGE), value))
+                stated |= set() if low in shared else {"storage"}
+                continue
             attribute, declared = names[low]
             if attribute in values:
                 raise OptionError(f"option {camel(attribute)} is given twice, as {key!r} and by its other name")
+            stated |= set() if low in shared else {attribute}
             try:
                 values[attribute] = declared.parse(value)
             except ValueError as e:
@@ -84,7 +111,35 @@ class Options:
             values["storage"] = tuple(sorted(storage))
         options = cls(**values)
         options._cross_check(values.keys())
+        options._check_bridges(stated)
+        if use.is_job:
+            options._check_needs(stated)
         return options
+
+    @property
+    def bridges(self) -> frozenset[str]:
+        """Names of the bridges that these options are for; empty = any."""
+        return frozenset()
+
+    def _check_bridges(self, stated: Collection[str]) -> None:
+        """:raises OptionError: an option has no effect over the bridge of these options"""
+        mine = self.bridges
+        if not mine or "memory" in mine:
+            return
+        for name, declared in declarations(type(self)):
+            theirs = declared.scope.bridges
+            if name in stated and theirs is not None and mine.isdisjoint(theirs):
+                raise OptionError(
+                    f"option {camel(name)} is for {' and '.join(TITLES[b] for b in theirs)}, and the url is of "
+                    f"{' and '.join(TITLES[b] for b in sorted(mine))}: leave it out"
+                )
+
+    def _check_needs(self, stated: Collection[str]) -> None:
+        """What has no effect without another option, in a whole read or write. ``stated``: what the user said here, not
+        in a file of several uses.
+
+        :raises OptionError: that option is missing
+        """
 
     def _cross_check(self, given: Collection[str]) -> None:
         """What no single option can know. ``given``: the fields that the user set.
@@ -116,6 +171,11 @@ def declarations(cls: type) -> Iterator[tuple[str, Declared]]:
             yield f.name, f.metadata["option"]
 
 
+def keeps_tables(cls: type) -> bool:
+    """Whether options of the family ``storage.*`` belong to ``cls``."""
+    return "storage" in {f.name for f in fields(cls)}
+
+
 def require(condition: bool, text: str) -> None:
     """:raises OptionError: the condition does not hold"""
     if not condition:
@@ -136,14 +196,63 @@ def nearest(name: str, known: Iterable[str], label: str = "did you mean") -> str
 
 
 def option_names(cls: type) -> list[str]:
-    """All option names that ``cls`` knows, aliases included."""
-    declared = dict(declarations(cls))
+    """All option names that ``cls`` takes, aliases included."""
+    declared = {name: one for name, one in declarations(cls) if one.is_of(cls)}
     return [*map(camel, declared), *(one.alias for one in declared.values() if one.alias)]
+
+
+def why_not_here(cls: type[Options], low: str, key: str, use: Use) -> str | None:
+    """Why an option cannot be given here; None: it can. The one place where this is decided.
+
+    :param low: its name in lower case; ``key``: as it was given
+    """
+    if low.startswith(STORAGE) and keeps_tables(cls) and use.takes is None:
+        return None
+    found = _by_name(cls).get(low)
+    if found is None:
+        return _unknown(cls, low, key, use)
+    name, declared = found
+    taken = use.takes is None or declared.group == CONNECTION or name in use.takes
+    if not taken:
+        return f"option {camel(name)} has no effect in {use.what}: leave it out"
+    streaming = declared.scope.streaming
+    if streaming is not None and use.streaming is not None and use.streaming is not streaming:
+        kind = "streams" if streaming else "batches"
+        return f"option {camel(name)} has no effect in {use.what}, it is for {kind}: leave it out"
+    return None
+
+
+def _unknown(cls: type[Options], low: str, key: str, use: Use) -> str:
+    """What to say of a name that is none of ``cls``."""
+    if low in PATHS:
+        return (
+            f"option path, which .save(), .load() and .start() take too, has no effect in {use.what} of {cls.FORMAT}: "
+            "leave it out (url names the server; topics or a column topic say what is read or written)"
+        )
+    known = option_names(cls)
+    if (instead := kafka_successor(low)) is not None:
+        elsewhere = instead not in known and any(instead in option_names(other) for other in FORMATS.values())
+        here = f"you mean {instead}" if instead and not elsewhere else "nothing here takes its place, leave it out"
+        return f"option {key!r} is of Spark's Kafka connector: {here}"
+    others = [
+        name
+        for name, other in FORMATS.items()
+        if low in _by_name(other) or (low.startswith(STORAGE) and keeps_tables(other))
+    ]
+    if others:
+        near = next((k for k in known if k.lower().startswith(low) or low.startswith(k.lower())), None)
+        here = f"; did you mean {near!r}?" if near else ": leave it out"
+        return f"option {key} is of {' and '.join(others)}, not of {cls.FORMAT}{here}"
+    if low in _STREAM_WRITER_KEYS:
+        return f"option {key} is of writeStream and has no effect in {use.what}: leave it out"
+    return f"unknown option {key!r}{nearest(low, known)}"
 
 
 def _by_name(cls: type) -> dict[str, tuple[str, Declared]]:
     names = {}
     for name, declared in declarations(cls):
+        if not declared.is_of(cls):
+            continue
         names[camel(name).lower()] = (name, declared)
         if declared.alias:
             names[declared.alias.lower()] = (name, declared)

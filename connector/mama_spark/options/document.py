@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from .declare import Options, camel, declarations
+from .declare import CONNECTION, Options, camel, declarations
 from .reading import DiscoveryOptions, SubscribeOptions
 from .sink import SinkOptions
 
-_FORMATS: tuple[tuple[str, type[Options]], ...] = (
-    ("mamapub", SinkOptions),
-    ("mamasub", SubscribeOptions),
-    ("mamadiscovery", DiscoveryOptions),
-)
-_SHARED = ("Connection",)
+_FORMATS: tuple[type[Options], ...] = (SinkOptions, SubscribeOptions, DiscoveryOptions)
 
 
 class FileSection(NamedTuple):
@@ -41,7 +36,10 @@ def markdown(files: Sequence[FileSection] = ()) -> str:
         "Generated from the declarations in the source by `make docs`; `make check` fails when stale.",
         "",
         "Names of options are case-insensitive; keys of files are not. An unknown name is an error that names the "
-        "nearest one.",
+        "nearest one, and so is an option where it has no effect: that of another format, one for streams in a batch "
+        "or for batches in a stream, one for another middleware (column `only for`; empty: for all), or the `path` of "
+        "`.save()`, `.load()` and `.start()`. What a `mama.properties` file says of a transport is for all its uses: "
+        "what has no effect in one of them is left out there.",
         "",
         "A duration has a unit: `500ms`, `30s`, `5m`, `2h`, `7d`. A number alone is milliseconds. In the file of the "
         "broker it is seconds in the tables `[[stream]]` and milliseconds in the others, and seconds for the arguments "
@@ -52,13 +50,14 @@ def markdown(files: Sequence[FileSection] = ()) -> str:
         "",
         "## Connection, of every format",
         "",
-        *_table(SinkOptions, "Connection"),
+        *_option_table(SinkOptions, CONNECTION),
     ]
-    for name, options in _FORMATS:
-        lines += ["", f"## `{name}`"]
-        for group in dict.fromkeys(declared.group for _, declared in declarations(options)):
-            if group not in _SHARED:
-                lines += ["", f"### {group}", "", *_table(options, group)]
+    for options in _FORMATS:
+        lines += ["", f"## `{options.FORMAT}`"]
+        taken = [declared for _, declared in declarations(options) if declared.is_of(options)]
+        for group in dict.fromkeys(declared.group for declared in taken):
+            if group != CONNECTION:
+                lines += ["", f"### {group}", "", *_option_table(options, group)]
         if options is SinkOptions:
             lines += [
                 "",
@@ -67,19 +66,22 @@ def markdown(files: Sequence[FileSection] = ()) -> str:
     for file in files:
         lines += ["", f"## {file.heading}"]
         for heading, table in file.tables:
-            lines += ["", f"### {heading}", "", *_table(table, None, file.spelling, "key")]
+            lines += ["", f"### {heading}", "", *_table(table, file.spelling)]
     return "\n".join(lines) + "\n"
 
 
-def _table(
-    declared: type, group: str | None, spelling: Callable[[str], str] = camel, what: str = "option"
-) -> list[str]:
-    """
-    :param group: only options of this one; None: all
-    """
-    rows = [f"| {what} | type | default | meaning |", "|---|---|---|---|"]
-    for name, one in declarations(declared):
-        if group in (None, one.group):
+def _option_table(options: type[Options], group: str) -> list[str]:
+    """The options of one group of a format, with where they have an effect."""
+    rows = ["| option | type | default | only for | meaning |", "|---|---|---|---|---|"]
+    for name, one in declarations(options):
+        if one.group == group and one.is_of(options):
             alias = f" (or `{one.alias}`)" if one.alias else ""
-            rows.append(f"| `{spelling(name)}`{alias} | {one.kind} | {one.shown} | {one.doc} |")
+            rows.append(f"| `{camel(name)}`{alias} | {one.kind} | {one.shown} | {one.scope.text()} | {one.doc} |")
+    return rows
+
+
+def _table(declared: type, spelling: Callable[[str], str]) -> list[str]:
+    """All keys of a table of a file."""
+    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    rows += [f"| `{spelling(name)}` | {one.kind} | {one.shown} | {one.doc} |" for name, one in declarations(declared)]
     return rows

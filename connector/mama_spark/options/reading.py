@@ -7,11 +7,16 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from .declare import option, require
+from .declare import camel, option, require
 from .transport import TransportOptions
+from .uses import BATCHES, MALAMUTE, STREAMS, Scope
 from .values import boolean, duration, instant, integer, offsets, text, topic_patterns
 
 _WHAT, _HOW = "What is read", "How it is read"
+_LOSS = (
+    "Fail when records that were not read yet are gone from the middleware: deleted, dropped by a limit, or with their "
+    "stream. With `false`, what is left is read, and what is not is told:"
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -19,16 +24,20 @@ class ReadOptions(TransportOptions):
     """What both sources take; durations are seconds."""
 
     max_offsets_per_trigger: int | None = option(
-        "integer", integer(1), None, _HOW, "Most records that a micro-batch takes.", shown="unlimited"
+        "integer",
+        integer(1),
+        None,
+        _HOW,
+        "Most records that a micro-batch takes.",
+        shown="unlimited",
+        scope=STREAMS,
     )
     fail_on_data_loss: bool = option(
         "boolean",
         boolean,
         True,
         _HOW,
-        "Fail when records that were not read yet are gone from the middleware: deleted, dropped by a limit, or with "
-        "their stream. With `false`, what is left is read, and what is not is told: `mamasub` writes it to the log, "
-        "`mamadiscovery` makes it a row.",
+        f"{_LOSS} `mamasub` writes it to the log.",
     )
     tango: bool = option(
         "boolean",
@@ -45,7 +54,7 @@ class ReadOptions(TransportOptions):
 
 
 @dataclass(frozen=True, repr=False)
-class SubscribeOptions(ReadOptions):
+class SubscribeOptions(ReadOptions, format_name="mamasub"):
     """The options of ``mamasub``."""
 
     topics: tuple[str, ...] = option(
@@ -65,6 +74,7 @@ class SubscribeOptions(ReadOptions):
         _WHAT,
         "Malamute: read subjects in which this is found, as READ of the protocol does (RE2 syntax, not anchored: "
         r"`^temp\.` is those that begin so). Instead of `topics`.",
+        scope=MALAMUTE,
     )
     stream: str | None = option(
         "text",
@@ -95,12 +105,13 @@ class SubscribeOptions(ReadOptions):
         "latest",
         _WHAT,
         "Where a batch read ends; in JSON, the first sequence not to read. Not for streams.",
+        scope=BATCHES,
     )
     max_rows_per_trigger: int | None = option(
         "integer", integer(1), None, _HOW,
         "About how many rows a micro-batch takes, where messages are packed: the first messages of the batch tell how "
         "many rows a message has. At least one message of each stream that has its turn.",
-        shown="unlimited",
+        shown="unlimited", scope=STREAMS,
     )  # fmt: skip
     min_partitions: int | None = option(
         "integer", integer(1, 10_000), None, _HOW,
@@ -131,6 +142,7 @@ class SubscribeOptions(ReadOptions):
         None,
         _HOW,
         "Durable consumer that shows at the broker how far the query has come. Telemetry only: the checkpoint decides.",
+        scope=Scope(streaming=True, bridges=("nats",)),
     )
 
     def _cross_check(self, given: Collection[str]) -> None:
@@ -148,9 +160,17 @@ class SubscribeOptions(ReadOptions):
             "options startingOffsets and startingTimestamp exclude each other",
         )
 
+    def _check_needs(self, stated: Collection[str]) -> None:
+        super()._check_needs(stated)
+        require(
+            "fail_on_corrupt" not in stated or self.unpack or self.tango,
+            "option failOnCorrupt has no effect with unpack=false: no message is looked into",
+        )
+        require("unpack" not in stated or not self.tango, "option unpack has no effect with tango=true: none is packed")
+
 
 @dataclass(frozen=True, repr=False)
-class DiscoveryOptions(ReadOptions):
+class DiscoveryOptions(ReadOptions, format_name="mamadiscovery"):
     """The options of ``mamadiscovery``."""
 
     starting_offsets: str | tuple[tuple[str, int], ...] = option(
@@ -160,7 +180,9 @@ class DiscoveryOptions(ReadOptions):
         _WHAT,
         "Where a new query begins: with the sources there are, with the oldest change that is kept, or with the next "
         'change. JSON: `{"MAMA_EVENTS": 17}`. A checkpoint wins.',
+        scope=STREAMS,
     )
+    fail_on_data_loss: bool = option("boolean", boolean, True, _HOW, f"{_LOSS} in a row of kind `gap`.", scope=STREAMS)
     stream: str | None = option(
         "text", text, None, _WHAT, "With `tango`: the stream that the recorder writes.", shown="the one of the `url`",
     )  # fmt: skip
@@ -170,6 +192,7 @@ class DiscoveryOptions(ReadOptions):
         True,
         _WHAT,
         "Rows for readers that come and go at the broker, from its advisories.",
+        scope=Scope(streaming=True, bridges=("nats",)),
     )
 
     def _cross_check(self, given: Collection[str]) -> None:
@@ -177,3 +200,11 @@ class DiscoveryOptions(ReadOptions):
         require(self.stream is None or self.tango, "option stream is for records of Tango events: tango=true")
         named = self.stream is not None or any(urlsplit(url).path.strip("/") for url in self.url)
         require(not self.tango or named, "option tango needs the option stream: what does the recorder write?")
+
+    def _check_needs(self, stated: Collection[str]) -> None:
+        super()._check_needs(stated)
+        for name in ("advisories", "advisories_stream", "discovery_topic", "events_stream", "sources_stream"):
+            require(
+                not self.tango or name not in stated,
+                f"option {camel(name)} has no effect with tango=true, which reads what the recorder wrote",
+            )

@@ -11,7 +11,8 @@ from ..errors import ConfigError, OptionError
 from .declare import camel, option, require
 from .paths import absolute_path, is_inside, table_path
 from .transport import DISCOVERY, TransportOptions
-from .urls import log_urls, split_stream
+from .urls import SCHEMES, log_urls, split_stream
+from .uses import BATCHES, NATS, Scope
 from .values import boolean, duration, integer, names, one_of, rate, text
 from .window import RetryPolicy, WindowConfig
 
@@ -22,10 +23,12 @@ _WHAT, _ACK, _WINDOW, _ERRORS, _LOG = (
     "Errors",
     "Flight log",
 )
+#: Where sources are announced.
+_PLACES = ("discovery_topic", "sources_stream", "events_stream", "advisories_stream")
 
 
 @dataclass(frozen=True, repr=False)
-class SinkOptions(TransportOptions):
+class SinkOptions(TransportOptions, format_name="mamapub"):
     """The options of ``mamapub``; durations are seconds. Make it with :meth:`parse`."""
 
     topic: str | None = option(
@@ -50,6 +53,7 @@ class SinkOptions(TransportOptions):
         "Tango: the log that takes the records of the source, and that `mama tango-source` serves: "
         "`nats://host:4222/STREAM`, `mlp://host:9999/stream`. Options of the connection are those of the log.",
         shown="",
+        scope=Scope(bridges=("tango",)),
     )
     create_stream: bool = option(
         "boolean",
@@ -57,8 +61,8 @@ class SinkOptions(TransportOptions):
         False,
         _WHAT,
         "Create a missing stream: file storage, duplicate window of twice `retryDeadline`, fast ingest allowed. "
-        "Malamute: a broker makes streams when they are first written to, whatever this says, and its configuration "
-        "says which are durable.",
+        "(A Malamute broker makes streams when they are first written to; its configuration says which are durable.)",
+        scope=NATS,
     )
     ignore_unknown_columns: bool = option(
         "boolean", boolean, False, _WHAT, "Leave out columns that no rule uses instead of refusing them."
@@ -108,10 +112,20 @@ class SinkOptions(TransportOptions):
         shown="query id or run id",
     )
     txn_app_id: str | None = option(
-        "text", text, None, _ACK, "With `txnVersion`: identity of a batch write that may be repeated (Delta's names)."
+        "text",
+        text,
+        None,
+        _ACK,
+        "With `txnVersion`: identity of a batch write that may be repeated (Delta's names).",
+        scope=BATCHES,
     )
     txn_version: int | None = option(
-        "integer", integer(0, 2**63 - 1), None, _ACK, "With `txnAppId`: rises with each batch, e.g. the batch id."
+        "integer",
+        integer(0, 2**63 - 1),
+        None,
+        _ACK,
+        "With `txnAppId`: rises with each batch, e.g. the batch id.",
+        scope=BATCHES,
     )
 
     max_in_flight: int = option(
@@ -299,6 +313,12 @@ class SinkOptions(TransportOptions):
             )
         return replace(self, flight_log=log, dead_letter_table=letters)
 
+    @property
+    def bridges(self) -> frozenset[str]:
+        """That of the log, too: options of the connection are those of the log."""
+        logs = () if self.log is None else (SCHEMES[urlsplit(self.log[0]).scheme],)
+        return frozenset((self.bridge_name, *logs))
+
     def at_log(self) -> Self:
         """The same options for the bridge of ``log``."""
         servers, stream = split_stream(self.log or ())
@@ -356,6 +376,20 @@ class SinkOptions(TransportOptions):
                 "each other",
             )
         require(self.topic is None or not any(c.isspace() for c in self.topic), "option topic must not contain blanks")
+
+    def _check_needs(self, stated: Collection[str]) -> None:
+        super()._check_needs(stated)
+        kept = self.flight_log is not None or self.dead_letter_table is not None
+        for orphans, needed, there in (
+            (("source_name", "source_ttl", *_PLACES), "announce=true", self.announce),
+            (("topic_events",), "flightLog or announce=true", self.announce or self.flight_log is not None),
+            (("error_tolerance",), "onError=deadletter or onError=log", self.on_error != "fail"),
+            (("retry_backoff", "retry_max_backoff"), "retryAttempts above 0", self.retry_attempts != 0),
+            (("storage",), "flightLog or deadLetterTable", kept),
+        ):
+            for name in orphans:
+                shown = "storage.*" if name == "storage" else camel(name)
+                require(there or name not in stated, f"option {shown} has no effect without {needed}")
 
     def _check_log(self) -> None:
         if self.bridge_name != "tango":

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .declare import Options, camel, option, require
+from .declare import CONNECTION, Options, camel, option, require
 from .urls import SCHEMES, urls
+from .uses import MALAMUTE, NATS, Scope
 from .values import one_of, text, topic_name
 
-CONNECT, DISCOVERY = "Connection", "Discovery"
+CONNECT, DISCOVERY = CONNECTION, "Discovery"
+_ANNOUNCED = Scope(formats=("mamapub", "mamadiscovery"))
 
 
 @dataclass(frozen=True, repr=False)
@@ -28,26 +30,50 @@ class TransportOptions(Options):
         alias="servers",
     )
     credentials: str | None = option(
-        "path", text, None, CONNECT, "NATS credentials file (JWT and nkey seed), readable on every executor."
+        "path",
+        text,
+        None,
+        CONNECT,
+        "NATS credentials file (JWT and nkey seed), readable on every executor.",
+        scope=NATS,
     )
     nkey_seed: str | None = option(
-        "path", text, None, CONNECT, "File with an nkey seed, readable on every executor.", secret=True
+        "path",
+        text,
+        None,
+        CONNECT,
+        "File with an nkey seed, readable on every executor.",
+        secret=True,
+        scope=NATS,
     )
     user: str | None = option("text", text, None, CONNECT, "User name.")
     password: str | None = option("text", text, None, CONNECT, "Password of `user`.", secret=True)
-    token: str | None = option("text", text, None, CONNECT, "Authentication token.", secret=True)
-    tls_ca: str | None = option("path", text, None, CONNECT, "CA certificates that the server's is checked against.")
-    tls_cert: str | None = option("path", text, None, CONNECT, "Client certificate; goes with `tlsKey`.")
-    tls_key: str | None = option("path", text, None, CONNECT, "Private key of `tlsCert`.")
+    token: str | None = option("text", text, None, CONNECT, "Authentication token.", secret=True, scope=NATS)
+    tls_ca: str | None = option(
+        "path", text, None, CONNECT, "CA certificates that the server's is checked against.", scope=NATS
+    )
+    tls_cert: str | None = option("path", text, None, CONNECT, "Client certificate; goes with `tlsKey`.", scope=NATS)
+    tls_key: str | None = option("path", text, None, CONNECT, "Private key of `tlsCert`.", scope=NATS)
     curve_server_key: str | None = option(
-        "Z85 key", text, None, CONNECT, "Malamute: public key of the broker; the connection is encrypted by CURVE."
+        "Z85 key",
+        text,
+        None,
+        CONNECT,
+        "Malamute: public key of the broker; the connection is encrypted by CURVE.",
+        scope=MALAMUTE,
     )
     curve_public_key: str | None = option(
         "Z85 key", text, None, CONNECT, "Malamute: the client's own public key; goes with `curveSecretKey`.",
-        shown="a new one",
+        shown="a new one", scope=MALAMUTE,
     )  # fmt: skip
     curve_secret_key: str | None = option(
-        "Z85 key", text, None, CONNECT, "Secret key of `curvePublicKey`.", secret=True
+        "Z85 key",
+        text,
+        None,
+        CONNECT,
+        "Secret key of `curvePublicKey`.",
+        secret=True,
+        scope=MALAMUTE,
     )
     bridge: str | None = option(
         "`malamute`, `memory`, `nats`, `tango`",
@@ -77,25 +103,29 @@ class TransportOptions(Options):
 
     discovery_topic: str = option(
         "text", topic_name, "_MAMA_SOURCE_DISCOVERY", DISCOVERY, "Topic below which sources announce themselves.",
-        shown="`_MAMA_SOURCE_DISCOVERY`",
+        shown="`_MAMA_SOURCE_DISCOVERY`", scope=_ANNOUNCED,
     )  # fmt: skip
     sources_stream: str = option(
         "text", text, "MAMA_SOURCES", DISCOVERY, "Stream that holds the image: the sources there are.",
-        shown="`MAMA_SOURCES`",
+        shown="`MAMA_SOURCES`", scope=_ANNOUNCED,
     )  # fmt: skip
     events_stream: str = option(
         "text", text, "MAMA_EVENTS", DISCOVERY, "Stream that holds the changes and the topic events.",
-        shown="`MAMA_EVENTS`; on Malamute the broker's own, `_MAMA_EVENTS`",
+        shown="`MAMA_EVENTS`; on Malamute the broker's own, `_MAMA_EVENTS`", scope=_ANNOUNCED,
     )  # fmt: skip
     advisories_stream: str = option(
         "text", text, "MAMA_ADVISORIES", DISCOVERY, "Stream that holds the server's advisories about consumers.",
-        shown="`MAMA_ADVISORIES`",
+        shown="`MAMA_ADVISORIES`", scope=replace(_ANNOUNCED, bridges=("nats",)),
     )  # fmt: skip
 
     @property
     def bridge_name(self) -> str:
         """Name of the bridge that is named, or that the scheme of the URL picks."""
         return self.bridge or SCHEMES[self.url[0].split("://", 1)[0].lower()]
+
+    @property
+    def bridges(self) -> frozenset[str]:
+        return frozenset({self.bridge_name})
 
     def _cross_check(self, given: Collection[str]) -> None:
         require((self.tls_cert is None) == (self.tls_key is None), "options tlsCert and tlsKey go together")

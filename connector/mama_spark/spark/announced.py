@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from ..errors import ConfigError
 from ..mama.messages.source_records import SourceRecord
-from ..options import SinkOptions
+from ..options import STREAM_WRITE, SinkOptions
 from .option_loading import DiscoveryProperties, read_options
 from .sink.announcer import source_record, withdraw
 
@@ -39,7 +39,7 @@ def announced(query: Any, options: Mapping[str, str] | None = None) -> Announced
     given = _options_of(query) if options is None else dict(options)
     if given is None:
         return AnnouncedQuery(query, None)
-    found = read_options(SinkOptions, given)
+    found = read_options(SinkOptions, given, STREAM_WRITE)
     if not found.options.announce:
         return AnnouncedQuery(query, None)
     name = {key.lower(): value for key, value in given.items()}.get("queryname") or query.name

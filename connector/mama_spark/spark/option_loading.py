@@ -14,7 +14,8 @@ from ..mama.messages.source_records import DEFAULT_FIELDS, SourceFields
 from ..mama.messages.status import Status, StatusError
 from ..mama.properties import expand
 from ..options import TransportOptions
-from ..options.declare import option_names
+from ..options.declare import keeps_tables, option_names
+from ..options.uses import Use
 
 OLDEST_SPARK = (4, 2)
 
@@ -61,13 +62,14 @@ def check_spark(what: str) -> None:
         raise ConfigError(f"{what} needs Spark 4.2 or newer, this is {pyspark.__version__}")
 
 
-def read_options(cls: type[O], given: Mapping[str, str]) -> LoadedOptions[O]:
+def read_options(cls: type[O], given: Mapping[str, str], use: Use) -> LoadedOptions[O]:
     """Parse options from Spark, completed by the transport that they name.
 
+    :param use: what Spark asks for
     :raises OptionError: as :meth:`mama_spark.options.declare.Options.parse`; unknown transport
     :raises ConfigError: the properties file cannot be read, or its fields are wrong
     """
-    known = [*option_names(cls), "storage.*"] if "storage" in cls.__dataclass_fields__ else option_names(cls)
+    known = [*option_names(cls), "storage.*"] if keeps_tables(cls) else option_names(cls)
     expanded = expand(given, known, os.environ)
     discovery = DiscoveryProperties(expanded.fields, expanded.discovery_supported, expanded.supported_key)
-    return LoadedOptions(cls.parse(expanded.options), discovery)
+    return LoadedOptions(cls.parse(expanded.options, use, expanded.shared), discovery)

@@ -11,7 +11,7 @@ import pytest
 from mama_spark import cli, commands
 from mama_spark.commands.arguments import duration_argument, options, pairs
 from mama_spark.errors import ConfigError, OptionError
-from mama_spark.options import SinkOptions
+from mama_spark.options import ANY_USE, SinkOptions
 from mama_spark.options.tables import _warn_once
 from mama_spark.options.values import Duration
 
@@ -61,7 +61,7 @@ def test_an_argument_that_is_no_pair_is_not_shown(wrong: str) -> None:
 def test_an_option_that_is_given_twice_is_refused() -> None:
     args = cli.parse(["pub", "t", "--url", "memory://a", "-o", "URL=memory://b"])
     with pytest.raises(OptionError, match="given twice"):
-        options(args, SinkOptions)
+        options(args, SinkOptions, ANY_USE)
 
 
 def test_check_needs_something_to_check_and_a_middleware_that_has_a_check(tmp_path: Path) -> None:

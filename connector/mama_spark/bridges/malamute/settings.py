@@ -43,9 +43,6 @@ class MalamuteSettings:
     @classmethod
     def from_options(cls, o: TransportOptions) -> Self:
         """Convert options to settings."""
-        for name in ("credentials", "nkey_seed", "token", "tls_ca", "tls_cert"):
-            if getattr(o, name) is not None:
-                raise ConfigError("the bridge malamute logs in by user and password, or by the curve keys")
         connection = ConnectionSettings(
             o.url,
             user=o.user,

@@ -22,7 +22,8 @@ from pyspark.sql.types import StructType
 
 from mama_spark.bridge import DiscoveryBridge, Position
 from mama_spark.bridges.reconnecting import ReconnectingBridge
-from mama_spark.errors import ConfigError, MamaError, OptionError, SchemaError
+from mama_spark.errors import ConfigError, MamaError, SchemaError
+from mama_spark.options import BATCH_READ, STREAM_READ, Use
 
 from .job import DiscoveryJob, plan_discovery
 from .range_reader import checked_for_gaps, read_between
@@ -38,21 +39,18 @@ def image_reader(given: dict[str, str], schema: StructType) -> ImageReader:
     :param given: the options, as Spark hands them over
     :raises ConfigError: an option or the schema is wrong
     """
-    job = _job(given, schema)
-    if job.options.starting_offsets != "image":
-        raise OptionError("option startingOffsets is for streams: a batch read is the image of the sources there are")
-    return ImageReader(job)
+    return ImageReader(_job(given, schema, BATCH_READ))
 
 
 def changes_reader(given: dict[str, str], schema: StructType) -> ChangesReader:
     """As :func:`image_reader`."""
-    return ChangesReader(_job(given, schema))
+    return ChangesReader(_job(given, schema, STREAM_READ))
 
 
-def _job(given: dict[str, str], schema: StructType) -> DiscoveryJob:
+def _job(given: dict[str, str], schema: StructType, use: Use) -> DiscoveryJob:
     if schema.fieldNames() != SCHEMA.names:
         raise SchemaError("mamadiscovery has a schema of its own: leave out .schema(...)")
-    return plan_discovery(given)
+    return plan_discovery(given, use)
 
 
 class ImageReader(DataSourceReader):

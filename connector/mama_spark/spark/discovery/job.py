@@ -11,7 +11,7 @@ from mama_spark.mama.discovery.discovery_rows import DiscoveryRowReader
 from mama_spark.mama.messages.source_records import SourceFields
 from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.mama.properties import SUPPORTED
-from mama_spark.options import DiscoveryOptions
+from mama_spark.options import DiscoveryOptions, Use
 
 from ..bridge_factory import make_discovery
 from ..option_loading import check_spark, read_options
@@ -37,14 +37,15 @@ class DiscoveryJob:
         return ReconnectingBridge(lambda: make_discovery(o), o.wait_timeout)
 
 
-def plan_discovery(options: Mapping[str, str]) -> DiscoveryJob:
+def plan_discovery(options: Mapping[str, str], use: Use) -> DiscoveryJob:
     """Check the options; no I/O but that of the properties file.
 
+    :param use: what Spark asks for
     :raises OptionError, ConfigError: something is wrong with them, or with the properties file
     :raises StatusError: NOT_IMPLEMENTED if the transport, or its bridge, has no source discovery
     """
     check_spark("mamadiscovery")
-    loaded = read_options(DiscoveryOptions, options)
+    loaded = read_options(DiscoveryOptions, options, use)
     o = loaded.options
     loaded.discovery.require_support("mamadiscovery")
     if o.bridge_name == "memory":

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from mama_spark.errors import ConfigError, OptionError, RowsFailed
-from mama_spark.options import SinkOptions
+from mama_spark.options import BATCH_WRITE, STREAM_WRITE, SinkOptions
 
 from ..option_loading import check_spark, read_options
 from .job import OutcomeCounts, PartitionReport, SinkJob
@@ -62,10 +62,8 @@ def _job(given: dict[str, str], schema: StructType, *, streaming: bool) -> SinkJ
     from .columns import plan_columns
 
     check_spark("mamapub")
-    loaded = read_options(SinkOptions, given)
+    loaded = read_options(SinkOptions, given, STREAM_WRITE if streaming else BATCH_WRITE)
     options = loaded.options.with_tables_below(os.getcwd())
-    if streaming and options.txn_app_id is not None:
-        raise OptionError("options txnAppId and txnVersion are for batch writes: a stream has its own identity")
     if options.announce:
         from .announcer import check_announce
 

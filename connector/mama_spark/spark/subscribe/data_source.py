@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from mama_spark.errors import ConfigError, MamaError, OptionError
-from mama_spark.options import SubscribeOptions
+from mama_spark.options import ANY_READ, BATCH_READ, STREAM_READ, SubscribeOptions, Use
 from mama_spark.record_log import Bounds, RecordLog, RecordLogBridge
 
 from ..option_loading import check_spark, read_options
@@ -58,26 +58,24 @@ def schema_for(given: dict[str, str]) -> StructType:
 
     :raises ConfigError: an option is wrong; so in the functions below
     """
-    return schema_of(_options(given))
+    return schema_of(_options(given, ANY_READ))
 
 
 def batch_reader(given: dict[str, str], schema: StructType) -> MamaSubReader:
-    options = _options(given)
+    options = _options(given, BATCH_READ)
     if options.starting_offsets == "latest":
         raise OptionError("option startingOffsets=latest is for streams: a batch would read nothing")
     return MamaSubReader(options, message_columns_of(schema, options))
 
 
 def stream_reader(given: dict[str, str], schema: StructType) -> MamaSubStreamReader:
-    options = _options(given)
-    if options.ending_offsets != "latest":
-        raise OptionError("option endingOffsets is for batch reads: a stream has no end")
+    options = _options(given, STREAM_READ)
     return MamaSubStreamReader(options, message_columns_of(schema, options))
 
 
-def _options(given: dict[str, str]) -> SubscribeOptions:
+def _options(given: dict[str, str], use: Use) -> SubscribeOptions:
     check_spark("mamasub")
-    return read_options(SubscribeOptions, given).options
+    return read_options(SubscribeOptions, given, use).options
 
 
 @dataclass

@@ -108,7 +108,7 @@ def test_options_become_settings_and_secrets_are_not_shown() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"url": "mlp://h/s", "token": "x"}, "logs in by user"),
+        ({"url": "mlp://h/s", "token": "x"}, "option token is for NATS, and the url is of Malamute"),
         ({"url": "mlp://h/s", "curveServerKey": "short"}, "40 characters"),
         ({"url": "mlp://h/s", "curvePublicKey": "p" * 40}, "go together"),
         ({"url": "mlp://h/s", "curvePublicKey": "p" * 40, "curveSecretKey": "q" * 40}, "needs curveServerKey"),

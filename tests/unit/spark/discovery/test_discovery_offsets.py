@@ -16,7 +16,7 @@ from mama_spark.errors import ConfigError, DataLost, MamaError, OptionError, Sch
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import DEFAULT_FIELDS, SourceRecord, encode_source
 from mama_spark.mama.messages.status import Status, StatusError
-from mama_spark.options import DiscoveryOptions
+from mama_spark.options import STREAM_READ, DiscoveryOptions
 from mama_spark.spark.discovery.data_source import ChangesReader, position_of
 from mama_spark.spark.discovery.job import DiscoveryJob, plan_discovery
 from mama_spark.spark.discovery.range_reader import read_between
@@ -266,11 +266,11 @@ def test_a_transport_without_discovery_is_not_implemented_and_names_the_property
     for more in ("", f"{key}=false\n"):
         path.write_text(path.read_text() + more)
         with pytest.raises(StatusError) as e:
-            plan_discovery(given)
+            plan_discovery(given, STREAM_READ)
         assert e.value.status is Status.NOT_IMPLEMENTED
         assert key in str(e.value)
     path.write_text(path.read_text() + f"{key}=true\nmama.sourcediscovery.source.fid=20001\n")
-    job = plan_discovery(given)
+    job = plan_discovery(given, STREAM_READ)
     assert job.options.url == ("nats://here:4222",)
     assert job.fields.source.fid == 20001
 
@@ -278,7 +278,7 @@ def test_a_transport_without_discovery_is_not_implemented_and_names_the_property
 @pytest.mark.spec("SD-18")
 def test_a_bridge_whose_discovery_no_other_process_sees_is_not_implemented() -> None:
     with pytest.raises(StatusError) as e:
-        plan_discovery({"url": "memory://here"})
+        plan_discovery({"url": "memory://here"}, STREAM_READ)
     assert e.value.status is Status.NOT_IMPLEMENTED
     assert "sourcediscovery.supported" in str(e.value)
 

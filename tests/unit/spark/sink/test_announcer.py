@@ -20,7 +20,7 @@ from mama_spark.mama.messages.event_records import EventRecord, decode_event
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.mama.messages.source_records import FieldId, SourceFields, SourceRecord, decode_source
 from mama_spark.mama.messages.status import Status, StatusError
-from mama_spark.options import DiscoveryOptions, SinkOptions, TransportOptions
+from mama_spark.options import ANY_USE, DiscoveryOptions, SinkOptions, TransportOptions
 from mama_spark.spark.option_loading import DiscoveryProperties, read_options
 from mama_spark.spark.sink import announcer
 from mama_spark.spark.sink.announcer import check_announce, source_id, source_record
@@ -267,13 +267,13 @@ def test_transport_of_a_file_gives_options_and_a_given_option_wins(
         "mama.nats.transport.desk.maxInFlight=77",
         "mama.transport.desk.waitTimeout=9s",
     )
-    o = read_options(SinkOptions, {**given, "maxinflight": "5"}).options
+    o = read_options(SinkOptions, {**given, "maxinflight": "5"}, ANY_USE).options
     assert (o.url, o.max_in_flight, o.wait_timeout) == (("nats://h1:4222",), 5, 9.0)
 
 
 @pytest.mark.spec("SD-18", "SD-49", "SD-50")
 def test_transport_without_the_property_is_not_implemented_and_names_it(tmp_path: Path) -> None:
-    found = read_options(SinkOptions, properties(tmp_path, "mama.nats.transport.desk.url=nats://h:4222"))
+    found = read_options(SinkOptions, properties(tmp_path, "mama.nats.transport.desk.url=nats://h:4222"), ANY_USE)
     with pytest.raises(StatusError, match=r"mama\.nats\.transport\.desk\.sourcediscovery\.supported") as e:
         check_announce(found.options, found.discovery)
     assert e.value.status is Status.NOT_IMPLEMENTED
@@ -293,7 +293,7 @@ def test_bridge_without_discovery_is_not_implemented_and_named(monkeypatch: pyte
 def test_a_file_without_a_transport_gives_the_fields_alone(kind: type[TransportOptions], tmp_path: Path) -> None:
     """With the url given as ever"""
     file = properties(tmp_path, "mama.sourcediscovery.source.name=Wer")["properties"]
-    found = read_options(kind, {"url": "nats://h:4222", "properties": file})
+    found = read_options(kind, {"url": "nats://h:4222", "properties": file}, ANY_USE)
     assert found.discovery.fields.source == FieldId("Wer", 10001)
     assert found.discovery.supported is None, "the bridge decides"
     assert found.options.url == ("nats://h:4222",)
@@ -308,7 +308,7 @@ def test_fields_of_the_file_are_those_of_the_source_message(name: str, tmp_path:
         "mama.sourcediscovery.source.name=Wer",
         "mama.sourcediscovery.source.fid=20001",
     )
-    found = read_options(SinkOptions, {**given, "bridge": "memory", "sourceName": "prices"})
+    found = read_options(SinkOptions, {**given, "bridge": "memory", "sourceName": "prices"}, ANY_USE)
     check_announce(found.options, found.discovery)
     publish(found.options, "a", discovery=found.discovery)
     fields = SourceFields(source=FieldId("Wer", 20001))
@@ -324,7 +324,7 @@ def test_field_named_like_a_capability_is_found_on_the_driver(tmp_path: Path) ->
         "mama.nats.transport.desk.sourcediscovery.supported=true",
         "mama.sourcediscovery.source.name=bridge",
     )
-    found = read_options(SinkOptions, given)
+    found = read_options(SinkOptions, given, ANY_USE)
     with pytest.raises(Exception, match="capability 'bridge' is named like a field"):
         check_announce(found.options, found.discovery)
 
@@ -332,14 +332,14 @@ def test_field_named_like_a_capability_is_found_on_the_driver(tmp_path: Path) ->
 def test_unknown_transport_is_an_error_with_the_nearest_name(tmp_path: Path) -> None:
     given = properties(tmp_path, "mama.nats.transport.desks.url=nats://h:4222")
     with pytest.raises(OptionError, match="desks"):
-        read_options(SinkOptions, given)
+        read_options(SinkOptions, given, ANY_USE)
 
 
 def test_annotated_properties_file_is_one_that_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     file = Path(__file__).parents[4] / "conf" / "mama.properties"
     for transport in ("desk", "lab"):
         given: dict[str, Any] = {"transport": transport, "properties": str(file)}
-        found = read_options(SinkOptions, given)
+        found = read_options(SinkOptions, given, ANY_USE)
         assert found.options.url[0].startswith("nats://")
         assert found.discovery.fields == SourceFields()
         assert found.discovery.supported is (transport == "desk")
