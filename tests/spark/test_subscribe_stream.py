@@ -110,6 +110,18 @@ def test_restart_from_a_checkpoint_goes_on_behind_the_last_row(case: Case, admin
     assert len(case.offsets()) == 2, "no data makes no batch"
 
 
+def test_now_is_the_time_of_load_until_the_checkpoint_decides(case: Case, admin: Admin) -> None:
+    """The query begins between the records of before and after ``load()``, however late it is started."""
+    store(admin, "ORDERS", plain("orders.a", 10))
+    frame = case.read(startingOffsets="now")
+    store(admin, "ORDERS", plain("orders.b", 5))
+    case.run(frame)
+    assert case.sequences() == list(range(11, 16))
+    store(admin, "ORDERS", plain("orders.c", 5))
+    case.run(startingOffsets="now")
+    assert case.sequences() == list(range(11, 21)), "what came while no query ran"
+
+
 def test_available_now_ends_at_what_was_there_in_batches_of_a_limit_that_streams_share(
     case: Case, admin: Admin
 ) -> None:

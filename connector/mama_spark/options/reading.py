@@ -4,13 +4,14 @@ taken."""
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from .declare import camel, option, require
 from .transport import TransportOptions
 from .uses import BATCHES, MALAMUTE, STREAMS, Scope
-from .values import boolean, duration, instant, integer, offsets, text, topic_patterns
+from .values import NOW, Offsets, boolean, duration, instant, integer, offsets, text, topic_patterns
 
 _WHAT, _HOW = "What is read", "How it is read"
 _LOSS = (
@@ -84,28 +85,60 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
         "Stream to read: of JetStream, or a durable one of Malamute.",
         shown="found from the topics; Malamute: the one of the `url`",
     )
-    starting_offsets: str | tuple[tuple[str, int], ...] = option(
-        "`earliest`, `latest`, JSON",
-        offsets("earliest", "latest"),
+    starting_offsets: Offsets = option(
+        "`earliest`, `latest`, `now`, time, JSON",
+        offsets("earliest", "latest", times=True),
         "earliest",
         _WHAT,
-        'Where a new query begins. JSON names the first sequence of each stream: `{"ORDERS": 17}`; -1 = latest, '
-        "-2 = earliest. A checkpoint wins.",
+        "Where a new query begins. `latest`: with what comes after the first micro-batch was planned, which on a busy "
+        "machine is tens of seconds after `start()`; `now`: with the first record stored since `load()`, by the clock "
+        "of the driver; a time such as `2026-01-31T12:00:00Z`: with the first record stored at or after it. JSON names "
+        'the first sequence of each stream: `{"ORDERS": 17}`; -1 = latest, -2 = earliest. A checkpoint wins.',
     )
-    starting_timestamp: int | None = option(
+    starting_timestamp: int | str | None = option(
         "time",
         instant,
         None,
         _WHAT,
-        "Begin with the first record stored at or after this time: milliseconds since the epoch, or ISO 8601.",
+        "Instead of `startingOffsets`: begin with the first record stored at or after this time: milliseconds since "
+        "the epoch, ISO 8601, or `now` as there. A time that is yet to come is `latest`. A checkpoint wins.",
     )
-    ending_offsets: str | tuple[tuple[str, int], ...] = option(
-        "`latest`, JSON",
-        offsets("latest"),
+    ending_offsets: Offsets = option(
+        "`latest`, `now`, time, JSON",
+        offsets("latest", times=True),
         "latest",
         _WHAT,
-        "Where a batch read ends; in JSON, the first sequence not to read. Not for streams.",
+        "Where the read ends: with what there is when it is planned (`latest`), or was at `load()` (`now`), or before "
+        "the first record stored at or after a time; in JSON, the first sequence not to read.",
         scope=BATCHES,
+    )
+    ending_timestamp: int | str | None = option(
+        "time",
+        instant,
+        None,
+        _WHAT,
+        "Instead of `endingOffsets`: end before the first record stored at or after this time, as `startingTimestamp` "
+        "takes it.",
+        scope=BATCHES,
+    )
+    min_offsets_per_trigger: int | None = option(
+        "integer",
+        integer(1),
+        None,
+        _HOW,
+        "A micro-batch waits for that many records, or for `maxTriggerDelay`. The first one, and those of "
+        "`availableNow`, do not wait.",
+        shown="no wait",
+        scope=STREAMS,
+    )
+    max_trigger_delay: float = option(
+        "duration",
+        duration,
+        900.0,
+        _HOW,
+        "With `minOffsetsPerTrigger`: longest wait since the micro-batch before.",
+        shown="15m",
+        scope=STREAMS,
     )
     max_rows_per_trigger: int | None = option(
         "integer", integer(1), None, _HOW,
@@ -145,6 +178,28 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
         scope=Scope(streaming=True, bridges=("nats",)),
     )
 
+    @property
+    def starting_time(self) -> int | str | None:
+        """The time at which a query begins, in microseconds since the epoch, or ``now``; None: no time says where."""
+        return _time(self.starting_offsets, self.starting_timestamp)
+
+    @property
+    def ending_time(self) -> int | str | None:
+        """As :attr:`starting_time`, of the end."""
+        return _time(self.ending_offsets, self.ending_timestamp)
+
+    def loaded_at(self, now: int) -> Self:
+        """The same options with ``now`` in place of that word.
+
+        :param now: microseconds since the epoch
+        """
+        found: dict[str, Any] = {}
+        if self.starting_time == NOW:
+            found |= {"starting_offsets": now, "starting_timestamp": None}
+        if self.ending_time == NOW:
+            found |= {"ending_offsets": now, "ending_timestamp": None}
+        return replace(self, **found)
+
     def _cross_check(self, given: Collection[str]) -> None:
         super()._cross_check(given)
         malamute = self.bridge_name == "malamute"
@@ -155,9 +210,15 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
             self.pattern is None or named, "option pattern needs a stream: option stream, or mlp://host:9999/stream"
         )
         require(bool(self.topics) or named, "option topics (or stream) is needed: what shall be read?")
+        for which in ("starting", "ending"):
+            require(
+                not {f"{which}_offsets", f"{which}_timestamp"} <= set(given),
+                f"options {which}Offsets and {which}Timestamp exclude each other",
+            )
+        least, most = self.min_offsets_per_trigger, self.max_offsets_per_trigger
         require(
-            not {"starting_offsets", "starting_timestamp"} <= set(given),
-            "options startingOffsets and startingTimestamp exclude each other",
+            least is None or most is None or least <= most,
+            f"option minOffsetsPerTrigger ({least}) must be at most maxOffsetsPerTrigger ({most})",
         )
 
     def _check_needs(self, stated: Collection[str]) -> None:
@@ -166,7 +227,15 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
             "fail_on_corrupt" not in stated or self.unpack or self.tango,
             "option failOnCorrupt has no effect with unpack=false: no message is looked into",
         )
+        require(
+            "max_trigger_delay" not in stated or self.min_offsets_per_trigger is not None,
+            "option maxTriggerDelay has no effect without minOffsetsPerTrigger",
+        )
         require("unpack" not in stated or not self.tango, "option unpack has no effect with tango=true: none is packed")
+
+
+def _time(offset: Offsets, timestamp: int | str | None) -> int | str | None:
+    return timestamp if timestamp is not None else offset if isinstance(offset, int) or offset == NOW else None
 
 
 @dataclass(frozen=True, repr=False)

@@ -229,14 +229,21 @@ def topic_patterns(value: str) -> tuple[str, ...]:
     return found
 
 
-Offsets = str | tuple[tuple[str, int], ...]  #: a word, or the first sequence to read of each stream
+#: A word, the first sequence to read of each stream, or a time in microseconds since the epoch.
+Offsets = str | int | tuple[tuple[str, int], ...]
+NOW = "now"  #: the time of ``load()``
 
 
-def offsets(*words: str) -> Parse:
-    """One of ``words``, or JSON: ``{"STREAM": 17}``, the first sequence to read; -2 = earliest, -1 = latest."""
-    word = one_of(*words)
+def offsets(*words: str, times: bool = False) -> Parse:
+    """One of ``words``, or JSON: ``{"STREAM": 17}``, the first sequence to read; -2 = earliest, -1 = latest.
+
+    :param times: also :data:`NOW`, or a time in ISO 8601
+    """
+    word = one_of(*words, *([NOW] if times else []))
 
     def parse(value: str) -> Offsets:
+        if times and _DATE.match(value.strip()):
+            return _iso(value)
         if not value.strip().startswith("{"):
             return str(word(value))
         try:
@@ -253,13 +260,23 @@ def offsets(*words: str) -> Parse:
     return parse
 
 
-def instant(value: str) -> int:
-    """Microseconds since the epoch from milliseconds since the epoch, or ISO 8601 (UTC where no zone is given)."""
+_DATE = re.compile(r"\d{4}-\d")
+
+
+def instant(value: str) -> int | str:
+    """Microseconds since the epoch from milliseconds since the epoch, or ISO 8601 (UTC where no zone is given);
+    :data:`NOW`."""
+    if value.strip().lower() == NOW:
+        return NOW
     if re.fullmatch(r"\d{1,16}", value.strip()):
         return int(value) * 1000
+    return _iso(value)
+
+
+def _iso(value: str) -> int:
     try:
         at = datetime.fromisoformat(value.strip())
     except ValueError:
-        raise ValueError("must be milliseconds since the epoch, or a time like 2026-01-31T12:00:00Z") from None
+        raise ValueError("must be now, milliseconds since the epoch, or a time like 2026-01-31T12:00:00Z") from None
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     return round(at.timestamp() * 1_000_000)

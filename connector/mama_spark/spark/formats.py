@@ -6,6 +6,7 @@ is asked for. So this module imports nothing but pyspark's own, and each method 
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
@@ -39,6 +40,11 @@ class MamaPubDataSource(DataSource):
 class MamaSubDataSource(DataSource):
     """``spark.read.format("mamasub")`` and ``spark.readStream.format("mamasub")``."""
 
+    def __init__(self, options: dict[str, str]) -> None:
+        """Called by ``load()``; Spark pickles the object for all that follows."""
+        super().__init__(options)
+        self.loaded_at = time.time_ns() // 1000  #: microseconds since the epoch
+
     @classmethod
     def name(cls) -> str:
         return "mamasub"
@@ -51,12 +57,12 @@ class MamaSubDataSource(DataSource):
     def reader(self, schema: StructType) -> MamaSubReader:
         from .subscribe.data_source import batch_reader
 
-        return batch_reader(dict(self.options), schema)
+        return batch_reader(dict(self.options), schema, self.loaded_at)
 
     def streamReader(self, schema: StructType) -> MamaSubStreamReader:
         from .subscribe.data_source import stream_reader
 
-        return stream_reader(dict(self.options), schema)
+        return stream_reader(dict(self.options), schema, self.loaded_at)
 
 
 class MamaDiscoveryDataSource(DataSource):

@@ -136,7 +136,10 @@ def test_what_a_file_says_of_a_transport_is_left_out_where_it_has_no_effect() ->
         (["pub", "a", "-o", "topicPrefix=x"], "topicPrefix"),
         (["sources", "--once", "-o", "maxOffsetsPerTrigger=5"], "maxOffsetsPerTrigger"),
         (["events", "-o", "startingOffsets=earliest"], "startingOffsets"),
-        (["record", "--url", "tango://db:10000", "--device", "a/b/c", "--to", "nats://h/S", "-o", "pack=lines"], "pack"),
+        (
+            ["record", "--url", "tango://db:10000", "--device", "a/b/c", "--to", "nats://h/S", "-o", "pack=lines"],
+            "pack",
+        ),
         (["tango-source", "--from", "nats://h/S", "-o", "failOnDataLoss=false"], "failOnDataLoss"),
     ],
 )
@@ -148,7 +151,7 @@ def test_a_command_refuses_what_it_does_not_use(arguments: list[str], option: st
 
 def test_the_pages_say_where_an_option_has_an_effect() -> None:
     text = markdown()
-    assert "| `endingOffsets` | `latest`, JSON | latest | batches |" in text
+    assert "| `endingOffsets` | `latest`, `now`, time, JSON | latest | batches |" in text
     assert "| `progressConsumer` | text |  | streams; NATS |" in text
     subscribe = text[text.index("## `mamasub`") : text.index("## `mamadiscovery`")]
     assert "eventsStream" not in subscribe

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -61,15 +61,19 @@ def schema_for(given: dict[str, str]) -> StructType:
     return schema_of(_options(given, ANY_READ))
 
 
-def batch_reader(given: dict[str, str], schema: StructType) -> MamaSubReader:
+def batch_reader(given: dict[str, str], schema: StructType, loaded_at: int) -> MamaSubReader:
+    """:param loaded_at: microseconds since the epoch, of ``load()``"""
     options = _options(given, BATCH_READ)
-    if options.starting_offsets == "latest":
-        raise OptionError("option startingOffsets=latest is for streams: a batch would read nothing")
+    for name, value in (("Offsets", options.starting_offsets), ("Timestamp", options.starting_timestamp)):
+        if value in ("latest", "now"):
+            raise OptionError(f"option starting{name}={value} is for streams: a batch would read nothing")
+    options = options.loaded_at(loaded_at)
     return MamaSubReader(options, message_columns_of(schema, options))
 
 
-def stream_reader(given: dict[str, str], schema: StructType) -> MamaSubStreamReader:
-    options = _options(given, STREAM_READ)
+def stream_reader(given: dict[str, str], schema: StructType, loaded_at: int) -> MamaSubStreamReader:
+    """As :func:`batch_reader`."""
+    options = _options(given, STREAM_READ).loaded_at(loaded_at)
     return MamaSubStreamReader(options, message_columns_of(schema, options))
 
 
@@ -177,10 +181,8 @@ class _LogReader:
         for one in found.values():
             for text in one.warnings():
                 logger.warning("mamasub: %s", text)
-        at = o.starting_timestamp
         bounds = {name: one.bounds() for name, one in found.items()}
-        times = None if at is None else {name: one.at(at) for name, one in found.items()}
-        return starting_offsets(bounds, o.starting_offsets, times), bounds
+        return starting_offsets(bounds, o.starting_offsets, _sequences_at(found, o.starting_time)), bounds
 
 
 class MamaSubReader(_LogReader, DataSourceReader):
@@ -189,7 +191,9 @@ class MamaSubReader(_LogReader, DataSourceReader):
     def partitions(self) -> list[LogPartition]:
         def plan(bridge: RecordLogBridge) -> list[LogPartition]:
             start, bounds = self._first(bridge)
-            end = ending_offsets(bounds, self.options.ending_offsets)
+            o = self.options
+            logs = {} if o.ending_time is None else {name: bridge.log(name) for name in bounds}
+            end = ending_offsets(bounds, o.ending_offsets, _sequences_at(logs, o.ending_time))
             start, losses = reconcile(start, bounds)
             self._handle_losses(losses)
             return self._plan(bridge, ranges(start, end))
@@ -200,8 +204,12 @@ class MamaSubReader(_LogReader, DataSourceReader):
 class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Streaming reads. On the driver, one object for the life of the query."""
 
-    def __init__(self, options: SubscribeOptions, columns: MessageColumns) -> None:
+    def __init__(
+        self, options: SubscribeOptions, columns: MessageColumns, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         super().__init__(options, columns)
+        self._clock = clock
+        self._triggered_at = float("-inf")  # when the last micro-batch was planned
         self._initial: Offsets | None = None
         self._target: dict[str, Bounds] | None = None
         self._latest: dict[str, Bounds] = {}
@@ -230,6 +238,8 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
             bounds = {name: found for name, found in bounds.items() if name in before or name in self._target}
         now, losses = reconcile(before, bounds)
         self._handle_losses(losses)
+        if self._target is None and not losses and self._waits_for_more(now, bounds):
+            return start
         if self._target is not None:
             bounds = {name: _limited_to(found, self._target.get(name)) for name, found in bounds.items()}
         most, about = limit.max_rows if isinstance(limit, ReadMaxRows) else None, self.options.max_rows_per_trigger
@@ -237,6 +247,15 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
             return to_json(advance(now, bounds, most))
         each = log_reader.call(self.options, lambda bridge: self._sample_rows(bridge, now, bounds))
         return to_json(advance(now, bounds, self.options.max_offsets_per_trigger, about, each))
+
+    def _waits_for_more(self, now: Offsets, bounds: Mapping[str, Bounds]) -> bool:
+        """Whether there are fewer records than ``minOffsetsPerTrigger``, and ``maxTriggerDelay`` is not over yet."""
+        least, at = self.options.min_offsets_per_trigger, self._clock()
+        there = sum(backlog_of(now, bounds).values())
+        if least is not None and there < least and at < self._triggered_at + self.options.max_trigger_delay:
+            return True
+        self._triggered_at = at
+        return False
 
     def _sample_rows(self, bridge: RecordLogBridge, now: Offsets, bounds: dict[str, Bounds]) -> dict[str, float]:
         """Estimate of the rows of a sequence, for each stream with new records."""
@@ -294,6 +313,11 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
             with contextlib.suppress(ConfigError):
                 names |= set(bridge.names([topic]))
         return names
+
+
+def _sequences_at(logs: Mapping[str, RecordLog], time: int | str | None) -> dict[str, int] | None:
+    """The first sequence of each log at or after a time; None where there is no time."""
+    return {name: log.at(time) for name, log in logs.items()} if isinstance(time, int) else None
 
 
 def _limited_to(now: Bounds, target: Bounds | None) -> Bounds:

@@ -20,8 +20,8 @@ from mama_spark.record_log import Bounds, Continuity, continuity
 
 LATEST, EARLIEST = -1, -2
 RequestedOffsets = (
-    str | tuple[tuple[str, int], ...]
-)  #: ``earliest``, ``latest``, or a sequence, -1 or -2 for each stream
+    str | int | tuple[tuple[str, int], ...]
+)  #: ``earliest``, ``latest``, or a sequence, -1 or -2 for each stream; of times see ``at``
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,27 +121,37 @@ def starting_offsets(
 ) -> Offsets:
     """Where a new query begins.
 
-    :param at: the first sequence to read of each stream, from ``startingTimestamp``; it wins over ``wanted``
+    :param at: the first sequence to read of each stream, where a time says it; it wins over ``wanted``
     :raises ConfigError: the JSON names other streams than the topics, or a sequence that is yet to come
     """
     if at is not None:
-        return {stream: StreamPosition(max(1, at[stream]), b.identity) for stream, b in bounds.items()}
+        return _by_time(bounds, at)
     found = _resolve("startingOffsets", bounds, wanted, EARLIEST)
     return {stream: StreamPosition(found[stream], b.identity) for stream, b in bounds.items()}
 
 
-def ending_offsets(bounds: Mapping[str, Bounds], wanted: RequestedOffsets) -> Offsets:
+def ending_offsets(
+    bounds: Mapping[str, Bounds], wanted: RequestedOffsets, at: Mapping[str, int] | None = None
+) -> Offsets:
     """Where a batch read ends: the first sequences that are not read.
 
+    :param at: as in :func:`starting_offsets`
     :raises ConfigError: as :func:`starting_offsets`
     """
+    if at is not None:
+        return _by_time(bounds, at)
     found = _resolve("endingOffsets", bounds, wanted, LATEST)
     return {stream: StreamPosition(found[stream], b.identity) for stream, b in bounds.items()}
 
 
+def _by_time(bounds: Mapping[str, Bounds], at: Mapping[str, int]) -> Offsets:
+    """``at``, but not beyond the end: records may have come since ``bounds``."""
+    return {stream: StreamPosition(max(1, min(at[stream], b.last + 1)), b.identity) for stream, b in bounds.items()}
+
+
 def _resolve(option: str, bounds: Mapping[str, Bounds], wanted: RequestedOffsets, default: int) -> dict[str, int]:
-    words = {"earliest": EARLIEST, "latest": LATEST}
-    asked = dict.fromkeys(bounds, words.get(wanted, default)) if isinstance(wanted, str) else dict(wanted)
+    words: dict[str | int, int] = {"earliest": EARLIEST, "latest": LATEST}
+    asked = dict(wanted) if isinstance(wanted, tuple) else dict.fromkeys(bounds, words.get(wanted, default))
     if asked.keys() != bounds.keys():
         raise ConfigError(
             f"option {option} must name the streams that are read ({', '.join(sorted(bounds))}), "

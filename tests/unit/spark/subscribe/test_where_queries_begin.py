@@ -1,0 +1,198 @@
+"""Times as the first and the last offset of a query, and micro-batches that wait for a number of records."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from mama_spark.bridges.memory import MemoryBroker
+from mama_spark.bridges.memory.logs import MemoryLogs
+from mama_spark.errors import OptionError
+from mama_spark.message import MessageBatch
+from mama_spark.options import BATCH_READ, STREAM_READ, SubscribeOptions
+from mama_spark.record_log import Bounds
+from mama_spark.spark.formats import MamaSubDataSource
+from mama_spark.spark.subscribe.data_source import MamaSubReader, MamaSubStreamReader
+from mama_spark.spark.subscribe.offsets import ending_offsets, starting_offsets
+from mama_spark.spark.subscribe.schema import SCHEMA
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+Options = dict[str, str]
+
+
+class Log:
+    """One log in memory, and queries on it."""
+
+    def __init__(self) -> None:
+        self.name = uuid4().hex
+
+    def put(self, n: int) -> None:
+        MemoryLogs(self.name).log(self.name).append(MessageBatch.of(["orders.a"] * n, [b""] * n))
+
+    def micros(self, sequence: int) -> int:
+        (records,) = MemoryLogs(self.name).log(self.name).read(sequence - 1, sequence)
+        return int(records.times[0])
+
+    def iso(self, sequence: int) -> str:
+        """The time of a record, as a person writes it."""
+        return datetime.fromtimestamp(self.micros(sequence) / 1e6, UTC).isoformat()
+
+    def load(self, **options: str) -> MamaSubDataSource:
+        """As Spark does: made by ``load()``, pickled from then on."""
+        made = MamaSubDataSource({"url": f"memory://{self.name}", "topics": "orders.>", **options})
+        return pickle.loads(pickle.dumps(made))  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    one = Log()
+    yield one
+    MemoryBroker.forget(one.name)
+
+
+def sequences(reader: MamaSubReader | MamaSubStreamReader, tasks: list[Any]) -> list[int]:
+    return [s for task in tasks for batch in reader.read(task) for s in batch["sequence"].to_pylist()]
+
+
+def batch(source: MamaSubDataSource) -> list[int]:
+    reader = source.reader(SCHEMA)
+    return sequences(reader, reader.partitions())
+
+
+def stream(source: MamaSubDataSource) -> list[int]:
+    reader = source.streamReader(SCHEMA)
+    start = reader.initialOffset()
+    return sequences(reader, reader.partitions(start, reader.latestOffset(start, ReadAllAvailable())))
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "startingTimestamp"])
+def test_now_is_the_time_of_load_and_not_of_the_first_micro_batch(log: Log, option: str) -> None:
+    log.put(3)
+    source = log.load(**{option: "now"})
+    log.put(2)
+    assert stream(source) == [4, 5]
+
+
+def test_a_time_is_where_a_query_begins_and_a_batch_ends(log: Log) -> None:
+    log.put(5)
+    assert stream(log.load(startingOffsets=log.iso(3))) == [3, 4, 5]
+    assert stream(log.load(startingTimestamp=log.iso(3))) == [3, 4, 5]
+    assert batch(log.load(startingOffsets=log.iso(2), endingOffsets=log.iso(4))) == [2, 3]
+    assert batch(log.load(endingTimestamp=log.iso(4))) == [1, 2, 3]
+    assert batch(log.load(startingTimestamp="2100-01-01", endingTimestamp="2100-01-01")) == []
+    assert batch(log.load(startingOffsets=log.iso(4), endingOffsets=log.iso(2))) == []
+
+
+@pytest.mark.parametrize("option", ["endingOffsets", "endingTimestamp"])
+def test_a_batch_that_ends_now_reads_the_same_each_time(log: Log, option: str) -> None:
+    log.put(3)
+    source = log.load(**{option: "now"})
+    log.put(2)
+    assert batch(source) == batch(source) == [1, 2, 3]
+    assert batch(log.load()) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("there", [0, 2])
+def test_a_checkpoint_wins_over_the_time_of_a_restart(log: Log, there: int) -> None:
+    """Also where its first micro-batch was planned and not committed: Spark asks for the initial offset again."""
+    log.put(3)
+    first = log.load(startingOffsets="now")
+    log.put(there)
+    reader = first.streamReader(SCHEMA)
+    start = reader.initialOffset()
+    planned = reader.latestOffset(start, ReadAllAvailable())
+    log.put(2)
+    again = log.load(startingOffsets="now").streamReader(SCHEMA)
+    assert sequences(again, again.partitions(again.initialOffset(), planned)) == list(range(4, 4 + there))
+    after = again.latestOffset(planned, ReadAllAvailable())
+    assert sequences(again, again.partitions(planned, after)) == [4 + there, 5 + there]
+
+
+def test_a_time_to_come_is_no_position_behind_the_end() -> None:
+    """Records that come between two questions must not look as if they had been lost."""
+    bounds = {"S": Bounds(1, 10, "i")}
+    assert starting_offsets(bounds, "earliest", {"S": 14})["S"].next == 11
+    assert ending_offsets(bounds, "latest", {"S": 14})["S"].next == 11
+
+
+@pytest.mark.parametrize(
+    ("use", "given", "reason"),
+    [
+        (STREAM_READ, {"startingOffsets": "tomorrow"}, "must be one of earliest, latest, now"),
+        (STREAM_READ, {"startingOffsets": "2026-13-01"}, "a time like 2026-01-31T12:00:00Z, got '2026-13-01'"),
+        (STREAM_READ, {"startingOffsets": "17"}, "must be one of earliest, latest, now"),
+        (STREAM_READ, {"startingOffsets": "now", "startingTimestamp": "now"}, "exclude each other"),
+        (BATCH_READ, {"endingOffsets": "now", "endingTimestamp": "now"}, "exclude each other"),
+        (STREAM_READ, {"endingTimestamp": "now"}, "endingTimestamp has no effect in a stream read"),
+        (BATCH_READ, {"minOffsetsPerTrigger": "5"}, "minOffsetsPerTrigger has no effect in a batch read"),
+        (STREAM_READ, {"maxTriggerDelay": "5s"}, "maxTriggerDelay has no effect without minOffsetsPerTrigger"),
+        (STREAM_READ, {"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "must be at most"),
+    ],
+)
+def test_what_cannot_be_is_refused(use: Any, given: Options, reason: str) -> None:
+    with pytest.raises(OptionError) as e:
+        SubscribeOptions.parse({"topics": "a", **given}, use)
+    assert reason in str(e.value)
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "startingTimestamp"])
+def test_a_batch_does_not_begin_now(log: Log, option: str) -> None:
+    with pytest.raises(OptionError, match=f"{option}=now is for streams: a batch would read nothing"):
+        log.load(**{option: "now"}).reader(SCHEMA)
+
+
+# --- micro-batches that wait -------------------------------------------------------------------------------------
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def waiting(log: Log, clock: Clock, **options: str) -> MamaSubStreamReader:
+    made = log.load(minOffsetsPerTrigger="10", maxTriggerDelay="1m", **options).streamReader(SCHEMA)
+    return MamaSubStreamReader(made.options, made.columns, clock)
+
+
+def test_a_micro_batch_waits_for_enough_records_or_for_the_delay(log: Log) -> None:
+    clock = Clock()
+    reader = waiting(log, clock)
+
+    def planned(start: dict[str, Any]) -> dict[str, Any]:
+        return reader.latestOffset(start, reader.getDefaultReadLimit())
+
+    log.put(3)
+    first = planned(reader.initialOffset())
+    assert first[log.name]["next"] == 4, "the first one does not wait"
+    log.put(9)
+    clock.time = 59.0
+    assert planned(first) == first
+    log.put(1)
+    second = planned(first)
+    assert second[log.name]["next"] == 14, "there are enough"
+    log.put(1)
+    clock.time = 118.0
+    assert planned(second) == second
+    clock.time = 119.0
+    third = planned(second)
+    assert third[log.name]["next"] == 15, "the delay is over"
+    assert planned(third) == third, "nothing is there, however long it waits"
+
+
+def test_a_query_that_takes_what_there_is_does_not_wait(log: Log) -> None:
+    reader = waiting(log, Clock(), maxOffsetsPerTrigger="10")
+    log.put(13)
+    reader.prepareForTriggerAvailableNow()
+    at = reader.initialOffset()
+    ends = []
+    for _ in range(2):
+        at = reader.latestOffset(at, reader.getDefaultReadLimit())
+        ends.append(at[log.name]["next"])
+    assert ends == [11, 14]
