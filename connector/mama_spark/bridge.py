@@ -347,7 +347,12 @@ class DiscoveryBridge(Protocol):
     """
 
     def open(self) -> None:
-        """Connect, and create the streams of discovery where they are missing."""
+        """Connect. Creates nothing: that :meth:`announce`, :meth:`publish_events` and :meth:`create_streams` do."""
+        ...
+
+    def create_streams(self) -> None:
+        """Create what discovery is kept in where it is missing, for others that announce; nothing where the middleware
+        has it."""
         ...
 
     # --- announcing ---

@@ -41,6 +41,10 @@ class TestNatsDiscovery(DiscoverySuite):
                     at = found["message"]["seq"] + 1
                 admin.api("STREAM.PURGE.MAMA_EVENTS", {"seq": at})
 
-        yield DiscoverySetup(make=make, ttl=2.0, long_ttl=8.0, die=die, lose=lose)
+        def streams() -> list[str]:
+            with Admin(nats_server.url) as admin:
+                return list(admin.api("STREAM.NAMES").get("streams") or [])
+
+        yield DiscoverySetup(make=make, ttl=2.0, long_ttl=8.0, die=die, lose=lose, streams=streams)
         lease.clear()
         POOL.clear()

@@ -49,7 +49,7 @@ from tests.support.nats_servers import Admin, FetchedMessage
     ("deny", "call", "word"),
     [
         ("$JS.API.STREAM.INFO.MAMA_SOURCES", "open", "MAMA_SOURCES"),
-        ("$JS.API.STREAM.CREATE.MAMA_EVENTS", "open", "MAMA_EVENTS"),
+        ("$JS.API.STREAM.CREATE.MAMA_EVENTS", "create", "MAMA_EVENTS"),
         ("$JS.API.DIRECT.GET.MAMA_SOURCES", "image", "MAMA_SOURCES"),
         ("_MAMA_SOURCE_DISCOVERY.source.>", "announce", "_MAMA_SOURCE_DISCOVERY.source.desk.7.warn"),
         ("_MAMA_SOURCE_DISCOVERY.mark", "latest", "_MAMA_SOURCE_DISCOVERY.mark"),
@@ -62,6 +62,7 @@ def test_a_missing_permission_is_told_by_subject_or_stream(tmp_path: Path, deny:
         bridge = NatsDiscovery(NatsSettings((server.url,), user="u", password="p"))
         calls: dict[str, Callable[[], object]] = {
             "open": bridge.open,
+            "create": bridge.create_streams,
             "image": bridge.image,
             "announce": lambda: bridge.announce(DESK, b"r", TTL),
             "withdraw": lambda: bridge.withdraw(DESK, b"r"),
@@ -69,6 +70,8 @@ def test_a_missing_permission_is_told_by_subject_or_stream(tmp_path: Path, deny:
         }
         if call != "open":
             bridge.open()
+        if call not in ("open", "create"):
+            bridge.create_streams()
         with pytest.raises(ConfigError, match=word.replace(".", r"\.")):
             calls[call]()
         bridge.close()
@@ -100,8 +103,11 @@ def test_streams_with_other_limits_are_left_as_they_are(
 def test_advisories_that_another_stream_keeps_are_told(nats_server: NatsServer) -> None:
     with Admin(nats_server.url) as admin:
         admin.create_stream("AUDIT", ["$JS.EVENT.ADVISORY.>"], no_ack=True)
+    bridge = NatsDiscovery(NatsSettings((nats_server.url,)))
+    bridge.open()
     with pytest.raises(ConfigError, match=r"MAMA_ADVISORIES.*ADVISORY"):
-        NatsDiscovery(NatsSettings((nats_server.url,))).open()
+        bridge.create_streams()
+    bridge.close()
     bridge = NatsDiscovery(NatsSettings((nats_server.url,)), DiscoveryLayout(advisories=None))
     bridge.open()
     assert [c.kind for c in bridge.image()] == [IMAGE_END]

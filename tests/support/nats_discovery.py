@@ -42,6 +42,7 @@ def opened(nats_server: NatsServer) -> Iterator[Callable[..., NatsDiscovery]]:
     def make(name: str = "one", layout: DiscoveryLayout | None = None, **settings: Any) -> NatsDiscovery:
         bridge = NatsDiscovery(NatsSettings(**{"servers": (nats_server.url,), "name": name, **settings}), layout)
         bridge.open()
+        bridge.create_streams()
         bridges.append(bridge)
         return bridge
 

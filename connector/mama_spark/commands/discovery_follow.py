@@ -56,6 +56,10 @@ class DiscoveryFollower:
         bridge.call(lambda opened: None, timeout=0.0)  # a wrong URL fails here; outages later are waited for
         return cls(DiscoveryRowReader.of(o, full.fields), bridge)
 
+    def create_streams(self) -> None:
+        """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
+        self.bridge.call(lambda bridge: bridge.create_streams())
+
     def image(self) -> list[DiscoveryRow]:
         """The sources there are, by name and id."""
         rows = self.reader.image(self.bridge.call(lambda bridge: bridge.image()))

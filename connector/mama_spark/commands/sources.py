@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_transport(parser, "mamadiscovery")
     parser.add_argument("--once", action="store_true", help="only the sources there are now")
     parser.add_argument("--json", action="store_true", help="one line of JSON a source or change")
+    parser.add_argument("--create-streams", action="store_true", help="first make the streams that are missing (NATS)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -27,6 +28,8 @@ def run(args: argparse.Namespace) -> int:
     as_json = args.json
     follower = follow.DiscoveryFollower.of(dict(transport(args)), _USE)
     try:
+        if args.create_streams:
+            follower.create_streams()
         # the offset before the image, so that nothing is between the two
         at = None if args.once else follower.initial_offset("latest")
         image = follower.image()

@@ -37,6 +37,7 @@ class DiscoverySetup:
     :ivar long_ttl: the same for sources that shall stay: their renewals may be late by a sixth of it
     :ivar die: end the process of this (open) bridge without a word: nothing is renewed for it any more
     :ivar lose: make the middleware forget the ``n`` oldest changes
+    :ivar streams: names of what the middleware stores messages in; None where it has nothing of the kind
     :ivar clock: moves the clock of the middleware by so many seconds; None where time really passes
     """
 
@@ -46,6 +47,7 @@ class DiscoverySetup:
     die: Callable[[DiscoveryBridge], None]
     lose: Callable[[int], None]
     clock: Callable[[float], None] | None = None
+    streams: Callable[[], list[str]] | None = None
 
     def let_pass(self, seconds: float) -> None:
         """For the middleware."""
@@ -121,6 +123,30 @@ class DiscoverySuite:
         )
         assert end.kind is DiscoveryEventKind.IMAGE_END
         assert abs(sources[0].at / 1e6 - time.time()) < 86400, "microseconds since the epoch"
+
+    @pytest.mark.parametrize("begin", ["image", "latest", "earliest"])
+    def test_reading_creates_nothing_and_misses_nothing_that_comes_later(
+        self, site: DiscoverySetup, reader: DiscoveryBridge, begin: str
+    ) -> None:
+        before = site.streams() if site.streams else []
+        first = reader.initial_offset(begin)
+        at = reader.latest_offset(first)
+        events = read_events(reader, first, at)
+        assert [c.kind for c in events] == [DiscoveryEventKind.IMAGE_END][: begin == "image"]
+        assert read_events(reader, first, at) == events
+        assert reader.latest_offset(at) == at
+        assert [c.kind for c in reader.image()] == [DiscoveryEventKind.IMAGE_END]
+        assert (site.streams() if site.streams else []) == before
+        source = site.make()
+        source.open()
+        try:
+            source.announce(SOURCE, b"r", EVER)
+            source.publish_events(SOURCE, [b"e"], ["e"])
+            at = json.loads(json.dumps(at))
+            found = follow(reader, at, of(DiscoveryEventKind.EVENT, SOURCE))
+        finally:
+            source.close()
+        assert seen(found) == [(DiscoveryEventKind.RECORD, SOURCE, b"r"), (DiscoveryEventKind.EVENT, SOURCE, b"e")]
 
     def test_a_record_is_written_when_it_changes_and_only_then(
         self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge

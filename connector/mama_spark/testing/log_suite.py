@@ -323,6 +323,7 @@ class LogSuite:
     def test_a_log_that_is_not_there_is_an_error_of_the_user(self, bridge: RecordLogBridge) -> None:
         with pytest.raises(ConfigError, match="NOBODY"):
             bridge.log("NOBODY")
+        assert "NOBODY" not in bridge.names(()), "asking creates nothing"
 
     def test_an_iterator_may_be_given_up(self, site: LogSetup, log: RecordLog) -> None:
         site.fill(self._batch(site, 12_000))

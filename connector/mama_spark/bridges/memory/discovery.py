@@ -180,6 +180,9 @@ class MemoryDiscovery:
             raise Unavailable(f"memory://{self.registry.name} is down")
         self._open = True
 
+    def create_streams(self) -> None:
+        """Nothing is missing here."""
+
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
         check_ttl(ttl)
         self._require_open()._announce(id(self), source, record, ttl)

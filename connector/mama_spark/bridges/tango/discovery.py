@@ -57,6 +57,9 @@ class RecordedDiscovery:
 
     # --- announcing: not supported ---
 
+    def create_streams(self) -> None:
+        """Nothing is missing here."""
+
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
         """:raises ConfigError: always: recorders announce the devices that they find"""
         raise ConfigError("devices are announced by the recorder of the log (mama record)")

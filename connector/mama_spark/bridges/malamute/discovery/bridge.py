@@ -65,6 +65,9 @@ class MalamuteDiscovery:
 
     # --- announcing ------------------------------------------------------------------------------------------------
 
+    def create_streams(self) -> None:
+        """Nothing is missing here."""
+
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
         check_ttl(ttl)

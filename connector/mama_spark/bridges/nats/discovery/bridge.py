@@ -1,6 +1,6 @@
 """Discovery on NATS: :class:`~mama_spark.bridge.DiscoveryBridge` over three streams (see :mod:`.layout`).
 
-Readers use direct gets only; all that they write are marks and images in the stream of events.
+Readers use direct gets only; all that they write are marks and images in the stream of events. They create no stream.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ..settings import NatsSettings
 from .event_publisher import EventPublisher
 from .layout import DiscoveryLayout
 from .lease import LeaseKeeper, lease_keeper
-from .offsets import IMAGE
+from .offsets import ABSENT, IMAGE
 from .reader import DiscoveryReader
-from .streams import check_version, ensure_streams
+from .streams import check_version, ensure_streams, find_streams
 
 T = TypeVar("T")
 
@@ -68,14 +68,28 @@ class NatsDiscovery:
         self._connection, self._reader = connection, DiscoveryReader(stream_client, self.layout)
 
     async def _find_streams(self, connection: Connection, stream_client: StreamClient) -> None:
-        """Find or make the streams, once a minute and connection: each request makes an advisory that is kept."""
+        """Look for the streams, once a minute and connection: each request makes an advisory that is kept."""
         question = f"discovery at {self.layout}"
         found = connection.cached(question)
         if found is None:
             await check_jetstream(stream_client.api, StreamCache())
-            found = (await ensure_streams(stream_client, self.layout)).clock_offset
-            connection.cache(question, found)
+            streams = await find_streams(stream_client, self.layout, check=True)
+            found = streams.clock_offset
+            if streams.complete and streams.generations.advisories != ABSENT:
+                connection.cache(question, found)
         self._clock_offset = found
+
+    def create_streams(self) -> None:
+        """Create those that are missing. Announcing does it by itself; reading never does.
+
+        :raises ConfigError: a permission is missing, or another stream takes the subjects
+        """
+        connection, reader = self._require_open()
+        question = f"discovery at {self.layout}"
+        if connection.cached(question) is None:
+            made = self._run(connection, ensure_streams(reader.stream_client, self.layout), "creating the streams")
+            connection.cache(question, made.clock_offset)
+            self._clock_offset = made.clock_offset
 
     def _run(self, connection: Connection, work: Coroutine[Any, Any, T], what: str) -> T:
         """Run on the event loop. Calls have time limits of their own; this one is for defects."""
@@ -95,6 +109,7 @@ class NatsDiscovery:
         below 2 s both verdicts come later."""
         check_ttl(ttl)
         connection, _ = self._require_open()
+        self.create_streams()
         keeper = self._get_lease_keeper()
         self._run(connection, keeper.announce(self._holder, source, record, ttl), f"announcing {source.name!r}")
 
@@ -102,6 +117,7 @@ class NatsDiscovery:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`. The record is written first, then the renewals are removed:
         a reader that finds no renewal reads the record."""
         connection, _ = self._require_open()
+        self.create_streams()
         self._run(connection, self._get_lease_keeper().withdraw(source, record), f"withdrawing {source.name!r}")
 
     def _get_lease_keeper(self) -> LeaseKeeper:
@@ -113,7 +129,7 @@ class NatsDiscovery:
     def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`. Order holds but for what the server refuses in
         the middle and takes later."""
-        self._require_open()
+        self.create_streams()
         if self._event_publisher is None:
             self._event_publisher = EventPublisher(self.settings)
         try:

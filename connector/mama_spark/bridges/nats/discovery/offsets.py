@@ -26,7 +26,7 @@ from mama_spark.errors import ConfigError
 class SavedSnapshot:
     """An image that was stored for one reader.
 
-    :ivar token: part of its subject
+    :ivar token: part of its subject; empty: there were no streams, so that it is empty and stored nowhere
     :ivar changes: number of its events, IMAGE_END included
     :ivar sources: sequence of the stream of sources up to which it is complete
     :ivar mark: sequence and time of a mark in the stream of events: reading goes on behind it
@@ -45,9 +45,13 @@ class SavedSnapshot:
     at: int
 
 
+ABSENT = "absent"  #: of a stream of advisories that is wanted and not there yet
+
+
 @dataclass(frozen=True, slots=True)
 class StreamGenerations:
-    """When each stream was created, as the server says it; empty = there is none."""
+    """When each stream was created, as the server says it; empty = there is none. Of advisories: empty = they are not
+    wanted, :data:`ABSENT` = there is none."""
 
     sources: str
     events: str
@@ -68,6 +72,11 @@ class DiscoveryOffset:
     generations: StreamGenerations
     image: SavedSnapshot | None = None
     image_read: int = 0
+
+    @property
+    def before_streams(self) -> bool:
+        """There were no streams yet: whatever they will hold comes after this offset."""
+        return not self.generations.events
 
     @classmethod
     def in_image(cls, image: SavedSnapshot, generations: StreamGenerations, image_read: int) -> DiscoveryOffset:
@@ -168,7 +177,7 @@ def steps_between(start: DiscoveryOffset | None, end: DiscoveryOffset) -> list[S
     fresh = end.image is not None and (start is None or start.image is None or end.image.token != start.image.token)
     if start is not None:
         steps += _events(start, end, fresh)
-        if end.generations.sources != start.generations.sources:
+        if end.generations.sources != start.generations.sources != "":
             steps.append(StreamRecreated("sources", 0 if start.image is None else start.image.sources))
     if end.image is not None:
         steps.append(SnapshotRange(end.image, 0 if fresh or start is None else start.image_read, end.image_read))
@@ -186,6 +195,8 @@ def _events(start: DiscoveryOffset, end: DiscoveryOffset, fresh: bool) -> list[S
     """Steps in the stream of events, up to where a new image was taken."""
     image = end.image
     up_to = image.mark[0] if fresh and image is not None else end.events
+    if not start.generations.events:  # there was nothing yet
+        return [RecordRange("events", start.events, up_to, None)]
     if end.generations.events != start.generations.events:
         skip = 0 if image is None else image.sources
         return [StreamRecreated("events", start.events), RecordRange("events", 0, up_to, None, skip)]
@@ -196,8 +207,10 @@ def _advisories(start: DiscoveryOffset | None, end: DiscoveryOffset) -> list[Ste
     if start is None:
         begin = end.image.advisories if end.image is not None else end.advisories
         return [RecordRange("advisories", begin, end.advisories, (begin, ""))]
-    if not (end.generations.advisories and start.generations.advisories):
+    if not (end.generations.advisories and start.generations.advisories) or end.generations.advisories == ABSENT:
         return []
+    if start.generations.advisories == ABSENT:
+        return [RecordRange("advisories", 0, end.advisories)]
     if end.generations.advisories != start.generations.advisories:
         return [StreamRecreated("advisories", start.advisories), RecordRange("advisories", 0, end.advisories)]
     return [RecordRange("advisories", start.advisories, end.advisories, (start.advisories, ""))]

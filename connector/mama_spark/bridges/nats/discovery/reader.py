@@ -21,6 +21,7 @@ from .consumers import ConsumerTracker
 from .events import event_of, image_of
 from .layout import LIVE, TTL, DiscoveryLayout
 from .offsets import (
+    ABSENT,
     DiscoveryOffset,
     RecordRange,
     SavedSnapshot,
@@ -30,7 +31,7 @@ from .offsets import (
     parse_offset,
     steps_between,
 )
-from .streams import DiscoveryStreams, ensure_streams, find_streams
+from .streams import LOG, DiscoveryStreams, find_streams
 
 _REFRESH = 30.0  #: seconds after which the streams are checked again for being the same
 _ADVANCE = 600.0  #: seconds after which an offset advances although no event came
@@ -46,6 +47,7 @@ class DiscoveryReader:
         self.stream_client, self.layout = stream_client, layout
         self._refreshed, self._streams = float("-inf"), DiscoveryStreams(StreamGenerations("", "", ""), 0, 0)
         self._scanned: dict[tuple[str, str, int], int] = {}
+        self._warnings: set[str] = set()  #: that were logged
         self._advanced_at = time.monotonic()
         self._consumers = ConsumerTracker(stream_client)
 
@@ -54,6 +56,8 @@ class DiscoveryReader:
     async def image(self) -> tuple[list[DiscoveryEvent], int]:
         """The sources and IMAGE_END, and the sequence of their stream up to which the image is complete."""
         streams = await self._refresh_streams()
+        if not streams.generations.sources:
+            return [self._image_end(streams.now)], 0
         found: dict[str, StoredMessage] = {}
         last = 0
         pages = self.stream_client.pages(
@@ -67,8 +71,10 @@ class DiscoveryReader:
         if image.unconfirmed:
             renewed_sources = [s for s in image.unconfirmed if await self._is_renewed(s)]
             image = image_of(self.layout, found.values(), streams.now, renewed_sources)
-        end = DiscoveryEvent(DiscoveryEventKind.IMAGE_END, streams.now, self.layout.sources, last or None)
-        return [*image.changes, end], last
+        return [*image.changes, self._image_end(streams.now, last)], last
+
+    def _image_end(self, now: int, last: int = 0) -> DiscoveryEvent:
+        return DiscoveryEvent(DiscoveryEventKind.IMAGE_END, now, self.layout.sources, last or None)
 
     async def _is_renewed(self, source: SourceKey) -> bool:
         """Was the renewal replaced by a newer one while the stream was read (True), or has it expired?"""
@@ -79,6 +85,11 @@ class DiscoveryReader:
 
     async def _write_image(self, before: DiscoveryOffset | None, limit: int | None) -> Position:
         """Take an image and store it, so that the offset returned leads to it again."""
+        streams = await self._refresh_streams()
+        if not streams.complete:
+            empty = SavedSnapshot("", 1, 0, (0, ""), 0, 0, 0, streams.now)
+            return DiscoveryOffset.in_image(empty, _none_yet(streams), 1).as_json()
+        self._warn_without_advisories()
         mark = await self._write_mark()
         changes, last = await self.image()
         generations, subject = self._streams.generations, self.layout.image_subject(token := uuid.uuid4().hex)
@@ -103,23 +114,40 @@ class DiscoveryReader:
             raise Unavailable(f"the stream {self.layout.events!r} lost a record at once: its limits are too small")
         return mark.sequence, mark.time
 
+    @property
+    def _advisories(self) -> str | None:
+        """The stream of advisories, if it is wanted and there."""
+        return None if self._streams.generations.advisories in ("", ABSENT) else self.layout.advisories
+
     async def _last_advisory(self) -> int:
-        return (
-            0
-            if self.layout.advisories is None
-            else (await self.stream_client.first_and_last(self.layout.advisories))[1]
-        )
+        return 0 if self._advisories is None else (await self.stream_client.first_and_last(self._advisories))[1]
 
     async def _refresh_streams(self) -> DiscoveryStreams:
-        """The streams as they are now; what is missing is made."""
+        """The streams that are there now."""
         streams = await find_streams(self.stream_client, self.layout)
-        if streams is None:
-            streams = await ensure_streams(self.stream_client, self.layout)
+        if not streams.complete:
+            self._warn_once(
+                f"there are no streams {self.layout.sources} and {self.layout.events} yet: nothing is announced here. "
+                "They are made for the first source that is announced, or by mama sources --create-streams"
+            )
         if streams.generations.advisories != self._streams.generations.advisories:
             self._consumers.forget()
         self._streams = streams
         self._refreshed = time.monotonic()
         return self._streams
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warnings:
+            self._warnings.add(text)
+            LOG.warning("%s", text)
+
+    def _warn_without_advisories(self) -> None:
+        if self._streams.complete and self._streams.generations.advisories == ABSENT:
+            self._warn_once(
+                f"there is no stream {self.layout.advisories}: readers that come and go are not reported (make it by "
+                "mama sources --create-streams, name the one that keeps the advisories by advisoriesStream, or set "
+                "advisories=false)"
+            )
 
     # --- initial offsets ----------------------------------------------------------------------------------------
 
@@ -132,9 +160,14 @@ class DiscoveryReader:
             raise ConfigError(f"discovery has no log {sorted(unknown)[0]!r}; there are {logs}")
         default = _EARLIEST if where == "earliest" else _LATEST
         streams = await self._refresh_streams()
+        if not streams.complete:
+            if named.get(self.layout.events, 0) > 0:
+                raise ConfigError(f"the stream {self.layout.events!r} is not there yet: it has no number")
+            return DiscoveryOffset(0, (0, ""), 0, _none_yet(streams)).as_json()
+        self._warn_without_advisories()
         events, mark = await self._initial_events_offset(named.get(self.layout.events, default))
         advisories = 0
-        if self.layout.advisories is not None:
+        if self._advisories is not None and self.layout.advisories is not None:
             wanted = named.get(self.layout.advisories, default)
             first, last = await self.stream_client.first_and_last(self.layout.advisories)
             advisories = last if wanted == _LATEST else max(0, first - 1) if wanted == _EARLIEST else max(0, wanted - 1)
@@ -166,6 +199,10 @@ class DiscoveryReader:
         if here is None or here.remaining > 0 or (stop is not None and _image_token(stop) != _image_token(here)):
             return await self._latest_in_image(here, limit, stop)
         generations = await self._current_generations(here)
+        if not self._streams.complete or (stop is not None and stop.before_streams):
+            return start
+        if here.before_streams:
+            return await self._advance(here, generations, limit, stop) or start
         if (generations.sources, generations.events) != (here.generations.sources, here.generations.events):
             return start if stop is not None else await self._write_image(here, limit)
         return await self._advance(here, generations, limit, stop) or start
@@ -192,7 +229,10 @@ class DiscoveryReader:
                     return here.generations
             except Unavailable:
                 pass  # perhaps the stream is gone
-        return (await self._refresh_streams()).generations
+        now = (await self._refresh_streams()).generations
+        if now.advisories == ABSENT and here.generations.advisories:  # until it is back
+            now = replace(now, advisories=here.generations.advisories)
+        return now
 
     async def _mark_exists(self, mark: tuple[int, str], timeout: float | None = None) -> bool:
         found = await self.stream_client.get(self.layout.events, {"seq": mark[0]}, timeout) if mark[0] else None
@@ -202,7 +242,9 @@ class DiscoveryReader:
         self, here: DiscoveryOffset, generations: StreamGenerations, limit: int | None, stop: DiscoveryOffset | None
     ) -> Position | None:
         share = None if limit is None else max(1, limit // 4)
-        if generations.advisories != here.generations.advisories:
+        if here.generations.advisories == ABSENT and self._advisories is not None:
+            advisories, found = await self._scan_advisories(here, share)
+        elif generations.advisories != here.generations.advisories:
             advisories, found = await self._last_advisory(), 1
         else:
             advisories, found = await self._scan_advisories(here, share)
@@ -242,11 +284,12 @@ class DiscoveryReader:
         return after, found
 
     async def _scan_advisories(self, here: DiscoveryOffset, limit: int | None) -> tuple[int, int]:
-        if self.layout.advisories is None:
+        stream = self._advisories
+        if stream is None:
             return here.advisories, 0
-        key = (self.layout.advisories, here.generations.advisories, here.advisories)
+        key = (stream, here.generations.advisories, here.advisories)
         after, found = self._scanned.get(key, here.advisories), 0
-        async for page in self.stream_client.pages(self.layout.advisories, after, adv.CONSUMERS):
+        async for page in self.stream_client.pages(stream, after, adv.CONSUMERS):
             for record in page:
                 found += adv.consumer_event(record) is not None
                 if limit is not None and found >= limit:
@@ -291,6 +334,9 @@ class DiscoveryReader:
 
     async def _read_image(self, part: SnapshotRange) -> AsyncIterator[list[DiscoveryEvent]]:
         image, chunks = part.image, dict[str, bytes]()
+        if not image.token:
+            yield [self._image_end(image.at)]
+            return
         subject = self.layout.image_subject(image.token)
         async for page in self.stream_client.pages(self.layout.events, image.first - 1, subject, image.last):
             chunks |= {r.headers.get(_PART, ""): r.payload for r in page if r.sequence <= image.last}
@@ -352,6 +398,11 @@ class DiscoveryReader:
             if changes:
                 yield changes
             after = page[-1].sequence
+
+
+def _none_yet(streams: DiscoveryStreams) -> StreamGenerations:
+    """That discovery has not begun, whatever of its streams is there."""
+    return StreamGenerations("", "", ABSENT if streams.generations.advisories else "")
 
 
 def _image_token(position: DiscoveryOffset | None) -> str | None:

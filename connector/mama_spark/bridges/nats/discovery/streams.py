@@ -1,4 +1,4 @@
-"""Finds the streams of discovery, creates missing ones, and checks their configuration."""
+"""Finds the streams of discovery, checks their configuration, and creates missing ones for those who announce."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..jetstream.api import NO_STREAM, ApiError
 from ..jetstream.stream_client import StreamClient
 from ..protocol.direct_get import micros
 from .layout import NEEDED, DiscoveryLayout
-from .offsets import StreamGenerations
+from .offsets import ABSENT, StreamGenerations
 
 LOG = logging.getLogger("mama_spark.nats.discovery")
 
@@ -25,6 +25,7 @@ _NAME_TAKEN, _OVERLAP = 10058, 10065
 class DiscoveryStreams:
     """The state of the streams of discovery.
 
+    :ivar generations: of those that are there
     :ivar last: number of the newest record in the stream of sources
     :ivar now: microseconds since the epoch, by the server's clock
     """
@@ -38,6 +39,11 @@ class DiscoveryStreams:
         """Seconds to add to this machine's clock to have the server's; valid right after the request."""
         return self.now / 1e6 - time.time()
 
+    @property
+    def complete(self) -> bool:
+        """Whether there is discovery at all: sources and events."""
+        return bool(self.generations.sources and self.generations.events)
+
 
 def check_version(version: object) -> None:
     """:raises ConfigError: a server of this version cannot keep discovery"""
@@ -47,17 +53,28 @@ def check_version(version: object) -> None:
         raise ConfigError(f"discovery needs nats-server {needed} (messages with a TTL), this is {version}")
 
 
-async def find_streams(stream_client: StreamClient, layout: DiscoveryLayout) -> DiscoveryStreams | None:
-    """The streams as they are; None if one is missing."""
-    infos = [await _info(stream_client, c["name"]) for c in layout.streams()]
-    there = [i for i in infos if i is not None]
-    return _streams(there) if len(there) == len(infos) else None
+async def find_streams(
+    stream_client: StreamClient, layout: DiscoveryLayout, *, check: bool = False
+) -> DiscoveryStreams:
+    """The streams that are there; makes none.
+
+    :param check: their settings, too
+    :raises ConfigError: one cannot serve; the text names the stream and its setting
+    """
+    found = {c["name"]: await _info(stream_client, c["name"]) for c in layout.streams()}
+    if check:
+        _check_all(layout, found)
+    return _streams(layout, found)
 
 
-def _streams(infos: list[dict[str, Any]]) -> DiscoveryStreams:
-    times = [str(i["created"]) for i in infos]
-    found = StreamGenerations(times[0], times[1], times[2] if len(times) > 2 else "")
-    return DiscoveryStreams(found, int(infos[0]["state"]["last_seq"]), micros(infos[-1].get("ts", "")))
+def _streams(layout: DiscoveryLayout, found: dict[str, dict[str, Any] | None]) -> DiscoveryStreams:
+    there = {name: info for name, info in found.items() if info is not None}
+    created = {name: str(info["created"]) for name, info in there.items()}
+    advisories = "" if layout.advisories is None else created.get(layout.advisories, ABSENT)
+    generations = StreamGenerations(created.get(layout.sources, ""), created.get(layout.events, ""), advisories)
+    last = int(there[layout.sources]["state"]["last_seq"]) if layout.sources in there else 0
+    now = [micros(info.get("ts", "")) for info in there.values()]
+    return DiscoveryStreams(generations, last, now[-1] if now else time.time_ns() // 1000)
 
 
 async def ensure_streams(stream_client: StreamClient, layout: DiscoveryLayout, replicas: int = 1) -> DiscoveryStreams:
@@ -66,7 +83,7 @@ async def ensure_streams(stream_client: StreamClient, layout: DiscoveryLayout, r
     :raises ConfigError: they cannot; the text names the stream and its setting, or the permission
     :raises Unavailable: nobody answers
     """
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, Any] | None] = {}
     for config in layout.streams(replicas):
         name = config["name"]
         info = await _info(stream_client, name)
@@ -77,10 +94,9 @@ async def ensure_streams(stream_client: StreamClient, layout: DiscoveryLayout, r
             info = await _info(stream_client, name)
         if info is None:
             raise ConfigError(f"the stream {name!r} was deleted while it was made")
-        _check(layout, info)
         found[name] = info
-    _check_sourcing(layout, found[layout.sources], found[layout.events])
-    return _streams(list(found.values()))
+    _check_all(layout, found)
+    return _streams(layout, found)
 
 
 async def _info(stream_client: StreamClient, name: str) -> dict[str, Any] | None:
@@ -102,6 +118,16 @@ async def _create(stream_client: StreamClient, config: dict[str, Any]) -> None:
             "sourcesStream, eventsStream or advisoriesStream)"
         ) from e
     LOG.info("made the stream %s for discovery", name)
+
+
+def _check_all(layout: DiscoveryLayout, found: dict[str, dict[str, Any] | None]) -> None:
+    """:raises ConfigError: one that is there cannot serve"""
+    for info in found.values():
+        if info is not None:
+            _check(layout, info)
+    sources, events = found[layout.sources], found[layout.events]
+    if sources is not None and events is not None:
+        _check_sourcing(layout, sources, events)
 
 
 def _check(layout: DiscoveryLayout, info: dict[str, Any]) -> None:
