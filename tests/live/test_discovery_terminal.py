@@ -13,9 +13,7 @@ from typing import Any, Self
 
 import pytest
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.cli import main
 from mama_spark.commands import discovery_follow as follow
 from mama_spark.commands.events import line_of as event_line
@@ -24,18 +22,17 @@ from mama_spark.mama.discovery.discovery_rows import DiscoveryRow
 from mama_spark.mama.messages.event_records import EventRecord
 from mama_spark.testing.waiting import eventually
 
-from tests.support.discovery_harness import ForeignAnnouncer, desk
+from tests.support.discovery_harness import ForeignAnnouncer, create_streams, desk
+from tests.support.nats_servers import Admin
 
 DESK = SourceKey("desk", 7)
 
 
 @pytest.fixture
 def stranger(nats_server: NatsServer) -> Iterator[ForeignAnnouncer]:
-    """The streams of discovery are there, as somebody who looks makes them."""
+    """The streams of discovery are there."""
     with ForeignAnnouncer(nats_server.url) as client:
-        bridge = NatsDiscovery(NatsSettings((nats_server.url,)))
-        bridge.open()
-        bridge.close()
+        create_streams(nats_server.url)
         yield client
 
 
@@ -85,6 +82,26 @@ class Command:
             self.process.kill()
         if self._reading.is_alive():
             self.end()
+
+
+def test_looking_creates_nothing_and_the_streams_are_made_when_they_are_asked_for(nats_server: NatsServer) -> None:
+    def streams() -> list[str]:
+        with Admin(nats_server.url) as admin:
+            return sorted(admin.api("STREAM.NAMES").get("streams") or [])
+
+    def mama(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "mama_spark.cli", *words, "--url", nats_server.url]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+    ran = mama("sources", "--once")
+    assert (ran.returncode, ran.stdout.splitlines()[-1]) == (0, "0 sources")
+    assert "no streams MAMA_SOURCES and MAMA_EVENTS yet" in ran.stderr
+    assert mama("sub", "orders.>").returncode != 0
+    assert mama("check", "-o", "topic=orders.a", "-o", "createStream=true").returncode == 0
+    assert streams() == []
+    ran = mama("sources", "--once", "--create-streams")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert streams() == ["MAMA_ADVISORIES", "MAMA_EVENTS", "MAMA_SOURCES"]
 
 
 def test_sources_shows_the_image_and_then_what_changes_until_ctrl_c(

@@ -19,7 +19,7 @@ from mama_spark.testing.waiting import eventually
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tests.support.discovery_harness import ForeignAnnouncer, desk, key
+from tests.support.discovery_harness import ForeignAnnouncer, create_streams, desk, key
 
 
 @pytest.fixture
@@ -41,6 +41,7 @@ def test_a_batch_read_is_the_image_with_one_row_a_source(
     frame = image(spark, nats_server.url)
     assert to_arrow_schema(frame.schema, timezone="UTC").equals(SCHEMA)
     assert frame.count() == 0
+    assert stranger.api("STREAM.NAMES").get("streams") is None, "reading creates none"
     full = SourceRecord("desk", 2**64 - 1, "ONLINE", "OK", "BEST", "DELAYED", "MARKETDATA", {"Region": "eu"})
     ours = NatsDiscovery(NatsSettings((nats_server.url,)))
     ours.open()
@@ -90,6 +91,7 @@ def test_names_and_numbers_of_fields_come_from_the_properties_of_a_transport(
     assert f"{prefix}sourcediscovery.supported" in str(e.value)
     path.write_text(path.read_text() + f"{prefix}sourcediscovery.supported=true\n")
     assert spark.read.format("mamadiscovery").options(**options).load().count() == 0
+    create_streams(nats_server.url)
     msg = MamaMsg()
     msg.add_string("Feed", 20001, "other")
     stranger.say(encode(msg), SourceKey("other", None))
@@ -114,7 +116,7 @@ def test_what_cannot_be_read_is_refused_before_a_task_runs(
 
 
 def test_sql_reads_it_too(spark: SparkSession, nats_server: NatsServer, stranger: ForeignAnnouncer) -> None:
-    image(spark, nats_server.url).count()
+    create_streams(nats_server.url)
     stranger.say(desk(1))
     spark.sql(f"CREATE TEMPORARY VIEW sources USING mamadiscovery OPTIONS (url '{nats_server.url}')")
     try:

@@ -23,7 +23,7 @@ from mama_spark.testing.waiting import eventually
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.support.discovery_harness import ForeignAnnouncer, desk, line
+from tests.support.discovery_harness import ForeignAnnouncer, create_streams, desk, line
 from tests.support.processes import descendants
 from tests.support.spark_jobs import DELTA, ROOT, conf_file, in_session, start
 
@@ -33,6 +33,7 @@ DESK = SourceKey("desk", 7)
 @pytest.fixture
 def stranger(nats_server: NatsServer) -> Iterator[ForeignAnnouncer]:
     with ForeignAnnouncer(nats_server.url) as client:
+        create_streams(nats_server.url)
         yield client
         client.delete(*client.api("STREAM.NAMES").get("streams") or [])
 

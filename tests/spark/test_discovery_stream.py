@@ -21,7 +21,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.support.discovery_harness import BOARD, BatchRecorder, ForeignAnnouncer, desk, key
+from tests.support.discovery_harness import BOARD, BatchRecorder, ForeignAnnouncer, create_streams, desk, key
 
 STREAMS = ("MAMA_EVENTS", "MAMA_SOURCES", "MAMA_ADVISORIES")
 DESK = SourceKey("desk", 7)
@@ -67,7 +67,7 @@ def case(spark: SparkSession, nats_server: NatsServer, tmp_path: Path) -> Iterat
 @pytest.fixture
 def place(case: Case, stranger: ForeignAnnouncer) -> ForeignAnnouncer:
     """The streams are there, and empty."""
-    assert case.spark.read.format("mamadiscovery").option("url", case.server.url).load().count() == 0
+    create_streams(case.server.url)
     return stranger
 
 

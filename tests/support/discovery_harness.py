@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from mama_spark.bridge import SourceKey
+from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
 from mama_spark.bridges.nats.discovery.layout import LIVE, REC, WARN, DiscoveryLayout
+from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.mama.messages.event_records import EventRecord, encode_event
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import SourceRecord, encode_source
@@ -19,6 +21,16 @@ from tests.support.nats_servers import Admin
 
 BOARD = DiscoveryLayout()
 _TOLD = 200.0
+
+
+def create_streams(url: str) -> None:
+    """What `mama sources --create-streams` does."""
+    bridge = NatsDiscovery(NatsSettings((url,)))
+    bridge.open()
+    try:
+        bridge.create_streams()
+    finally:
+        bridge.close()
 
 
 def desk(number: int, name: str = "desk", **said: Any) -> SourceRecord:
