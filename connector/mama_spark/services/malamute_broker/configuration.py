@@ -50,9 +50,9 @@ class EventsTable:
 
 
 def load(path: str | Path | None, bind: str | None = None) -> BrokerSettings:
-    """What the file says; without one, the defaults.
+    """Load the settings from the file; without a file, the defaults.
 
-    :param bind: instead of what the file says
+    :param bind: replaces the endpoint in the file
     :raises ConfigError: names the file, the table and the key
     """
     content = read_toml(path) if path is not None else {}
@@ -77,7 +77,7 @@ def load(path: str | Path | None, bind: str | None = None) -> BrokerSettings:
 
 
 def _events(where: str, values: dict[str, Any]) -> tuple[bytes, tuple[EngineChoice, ...]]:
-    """Name of the broker's own stream, and how it is kept: durable if the table says where."""
+    """Name of the broker's own stream, and its engine: durable if the table has a folder."""
     table = EventsTable(**values)
     name = table.stream.encode()
     if table.folder is None:

@@ -24,10 +24,9 @@ def run(
     say: Callable[[str], None] = lambda text: print(text, flush=True),
     encode_kept: Callable[[BrokerEvent], bytes] = encode,
 ) -> int:
-    """Serve until ``stop`` is set; the exit code of the command: 0, or 1 when the broker cannot start or ended by
-    itself.
+    """Serve until ``stop`` is set; returns the exit code of the command: 0, or 1 if the broker cannot start or failed.
 
-    :param encode_kept: makes the messages of the stream of events where that is kept, for discovery to read
+    :param encode_kept: makes the messages of the stream of events if it is stored, for discovery
     :raises ConfigError: the configuration is wrong
     """
     settings = load(conf_file, bind)

@@ -1,4 +1,4 @@
-"""Outcomes of each client's messages, until a PING makes the broker ask the engine for them (SYNC). Pure.
+"""Outcomes of each client's messages, kept until the broker requests them (SYNC, caused by a PING). Pure.
 
 An outcome is added when a message is accepted, before its transaction is committed; :meth:`AckTracker.refuse` corrects
 the outcomes of a failed transaction, also those that :meth:`AckTracker.take` has returned since the last
@@ -12,15 +12,15 @@ from typing import Generic, TypeVar
 
 from mama_spark.malamute.protocol.extensions import AckRun, StoreOutcome
 
-#: Most runs of one client's answer. An answer has to fit into a field of 65,535 octets, 13 a run.
+#: Most runs in one client's answer, which must fit in a field of 65,535 octets, 13 per run.
 MOST_RUNS = 4096
-#: Most clients with outcomes that they did not ask for.
+#: Most clients with outcomes that were not requested.
 MOST_CLIENTS = 100_000
 _KEPT = (StoreOutcome.STORED, StoreOutcome.DUPLICATE)
 
 
 class OutcomeRuns:
-    """Outcomes of one client's messages in the order of its sends, equal ones with consecutive sequences together."""
+    """Outcomes of one client's messages in the order of its sends, as runs of equal ones with consecutive sequences."""
 
     __slots__ = ("_runs",)
 
@@ -39,9 +39,9 @@ class OutcomeRuns:
         self._runs.append([outcome, count, first])
 
     def _squeeze(self) -> None:
-        """Join stored runs of the older half into one, without sequences (0 = not numbered), rather than grow.
+        """Merge the stored runs of the older half into one without sequences (0), to bound the memory.
 
-        The newer half stays as it is, since outcomes that may still change are there.
+        The newer half is kept, because its outcomes may still change.
         """
         squeezed: list[list[int]] = []
         old, new = self._runs[: MOST_RUNS // 2], self._runs[MOST_RUNS // 2 :]
@@ -73,9 +73,9 @@ T = TypeVar("T")
 
 
 class PerClient(Generic[T]):
-    """What an engine keeps for each client until it asks; clients that never ask are forgotten, the oldest first.
+    """Values per client until they are requested; beyond the limit the values of the oldest clients are dropped.
 
-    :param make: of what a new client has
+    :param make: creates the value of a new client
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
@@ -108,7 +108,7 @@ class AckTracker(PerClient[OutcomeRuns]):
         (self._of.get(client) or self.of(client)).add(outcome, first, count)
 
     def take(self, client: Hashable) -> OutcomeRuns:
-        """What was added since the last call; it may still change until :meth:`settle`."""
+        """The outcomes added since the last call; they may still change until :meth:`settle`."""
         runs = self.pop(client)
         if runs is None:
             return OutcomeRuns()
@@ -116,10 +116,10 @@ class AckTracker(PerClient[OutcomeRuns]):
         return runs
 
     def refuse(self, above: int) -> None:
-        """The messages with higher sequences were not stored."""
+        """Change the outcomes of messages with higher sequences: they were not stored."""
         for runs in (*self._of.values(), *self._taken):
             runs.refuse(above)
 
     def settle(self) -> None:
-        """All that was added is decided."""
+        """To be called when all added outcomes are final."""
         self._taken.clear()

@@ -1,8 +1,8 @@
-"""The broker's handle of an engine, which runs in a thread of its own behind inproc sockets (ML-08, ML-16).
+"""The broker's handle of an engine, which runs in its own thread behind inproc sockets (ML-08, ML-16).
 
-Two sockets a stream: a PAIR pipe with commands to the engine, and a PUSH of the engine to the one PULL of the server.
-Frames cost more than the rest of a message's way, so commands and deliveries travel as **batches of references**: a
-list is passed through a queue in memory, and one frame on the socket announces it. Commands made of strings only
+A stream has two sockets: a PAIR pipe for commands to the engine, and a PUSH from the engine to the one PULL of the
+server. Frames are expensive, so commands and deliveries are passed as **batches of references**: a list in a queue in
+memory, announced by one frame on the socket. Commands made of strings only
 (VERBOSE, TRAFFIC, $TERM) are frames as the specification names them.
 """
 
@@ -52,12 +52,12 @@ log = logging.getLogger(__name__)
 
 
 class EngineStream:
-    """The server's end of one stream. One thread uses it.
+    """The server's end of one stream. Not thread-safe.
 
     :param name: of the stream
     :param engine: name of an engine, or its class
-    :param start_timeout: seconds until the engine must have started; None = return at once: the answer to the first
-        TRAFFIC then says that it has started, and :class:`EngineFailed` that it cannot
+    :param start_timeout: seconds until the engine must have started; None = return at once: then the answer to the
+        first TRAFFIC reports that it has started, :class:`EngineFailed` that it cannot
     :raises ConfigError: no such engine, or wrong settings
     :raises BackgroundTaskFailed: the engine did not start
     :raises zmq.ZMQError: no more sockets or files
@@ -118,7 +118,7 @@ class EngineStream:
         self._frames(b"VERBOSE")
 
     def traffic(self, endpoint: str) -> None:
-        """Where to deliver. Idempotent; answered by :class:`CommandDone` each time."""
+        """Set the endpoint for deliveries. Idempotent; answered by :class:`CommandDone` each time."""
         self._frames(b"TRAFFIC", endpoint.encode())
 
     def compile(self, client: Hashable, pattern: bytes, after: int | None = None) -> None:
@@ -138,22 +138,21 @@ class EngineStream:
         self.batch.append(AcceptMessage(client, address, subject, content, extension))
 
     def accept_block(self, client: Hashable, address: bytes, block: MessageBlock) -> None:
-        """As many ACCEPTs."""
+        """One ACCEPT per message of the block."""
         self.batch.append(AcceptBlock(client, address, block))
 
     def credit(self, client: Hashable, amount: int | None) -> None:
         self.batch.append(GiveCredit(client, amount))
 
     def recall(self, client: Hashable) -> None:
-        """Take back what is left of the client's credit; answered by :class:`CreditReturned` at the end of the
-        batch."""
+        """Take back the client's unused credit; answered by :class:`CreditReturned` at the end of the batch."""
         self.batch.append(RecallCredit(client))
 
     def sync(self, client: Hashable) -> None:
         self.batch.append(SyncOutcomes(client))
 
     def ask(self, client: Hashable, query: LogQuery) -> None:
-        """Answered by :class:`QueryAnswered`, behind the deliveries of the batch."""
+        """Send a query; answered by :class:`QueryAnswered`, after the deliveries of the batch."""
         self.batch.append(AnswerQuery(client, query))
 
     def flush(self) -> None:
@@ -163,7 +162,7 @@ class EngineStream:
             self.post(batch)
 
     def post(self, batch: list[EngineCommand]) -> None:
-        """Send a batch of commands; the caller gives the list away."""
+        """Send a batch of commands; the caller must not use the list afterwards."""
         self.inbox.append(batch)
         self._send(BATCH)
 
@@ -174,13 +173,13 @@ class EngineStream:
 
     @property
     def closed(self) -> bool:
-        """The thread has ended, and everything is freed."""
+        """Whether the thread has ended and everything is freed."""
         return self._pipe.closed
 
     def destroy(self, timeout: float = 30.0) -> None:
-        """$TERM behind all that was sent; returns when the thread has ended and everything is freed. Idempotent.
+        """Send $TERM after all commands; returns when the thread has ended and everything is freed. Idempotent.
 
-        An engine that does not end in that time is reported by an error in the log, and may be waited for again.
+        An engine that does not end in that time is logged as an error; the call may then be repeated.
         """
         if self._pipe.closed:
             return
@@ -199,7 +198,7 @@ class EngineStream:
         self._send(*frames)
 
     def _send(self, *frames: bytes) -> None:
-        with suppress(zmq.Again):  # the engine has ended, as its last report says
+        with suppress(zmq.Again):  # the engine has ended; its last report has the reason
             if len(frames) == 1:
                 self._pipe.send(frames[0], zmq.NOBLOCK)
             else:
@@ -216,7 +215,7 @@ class DeliverySocket:
         self.streams: dict[bytes, EngineStream] = {}
 
     def add(self, stream: EngineStream) -> None:
-        """Take the stream's reports from now on; the first of them answers this TRAFFIC."""
+        """Receive the stream's reports; the first one answers this TRAFFIC."""
         self.streams[stream.name] = stream
         stream.traffic(self.endpoint)
 

@@ -6,24 +6,24 @@ An engine is a class with a name. The broker makes one instance per stream and r
 | command | method | meaning |
 |---|---|---|
 | VERBOSE | :meth:`~StreamEngine.verbose` | log the name of each command (ML-11) |
-| TRAFFIC endpoint | :meth:`~StreamEngine.traffic` | where deliveries go; the thread connects. Idempotent (ML-18) |
+| TRAFFIC endpoint | :meth:`~StreamEngine.traffic` | endpoint of deliveries; the thread connects. Idempotent (ML-18) |
 | COMPILE client, pattern | :meth:`~StreamEngine.compile` | subscribe. Idempotent (ML-12) |
 | CANCEL client | :meth:`~StreamEngine.cancel` | end all subscriptions of the client. Idempotent (ML-14) |
 | ACCEPT client, address, subject, content | :meth:`~StreamEngine.accept` | publish (ML-15) |
 | BLOCK client, address, block | :meth:`~StreamEngine.accept_block` | its messages
 (:mod:`mama_spark.malamute.protocol.message_blocks`) |
-| CREDIT client, amount | :meth:`~StreamEngine.credit` | the client takes this many messages more (ML-07) |
+| CREDIT client, amount | :meth:`~StreamEngine.credit` | the client accepts this many more messages (ML-07) |
 | SYNC client | :meth:`~StreamEngine.sync` | outcomes of the client's messages since the last SYNC |
-| ASK client, query | :meth:`~StreamEngine.ask` | what is stored (:mod:`mama_spark.malamute.protocol.log_query`) |
-| (no command waits) | :meth:`~StreamEngine.idle` | work of its own, in small pieces |
+| ASK client, query | :meth:`~StreamEngine.ask` | query the store (:mod:`mama_spark.malamute.protocol.log_query`) |
+| (no command waits) | :meth:`~StreamEngine.idle` | background work, in small pieces |
 | $TERM | :meth:`~StreamEngine.close` | free everything (ML-10) |
 
 and delivers by :meth:`~StreamEngine.deliver`. ``client`` is an opaque reference: an engine compares and hashes it, and
 forgets it on CANCEL. The sender of a message never gets it itself, and a client gets one copy however many of its
 patterns match (ML-15, ML-25).
 
-The first four columns of ACCEPT and the delivery are those of the specification; positions, ids and headers, which it
-does not know, travel beside them.
+The first four columns of ACCEPT and the delivery are those of the specification; positions, ids and headers are
+additional parameters.
 
 :mod:`.registry` finds engines by name. :class:`mama_spark.testing.engine_suite.EngineSuite` tests whether an engine
 keeps these rules.
@@ -41,7 +41,7 @@ from mama_spark.malamute.protocol.extensions import AckRun, Extension
 from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer
 from mama_spark.malamute.protocol.message_blocks import MessageBlock
 
-#: Methods of the earlier release, and what they are called now.
+#: Methods of the earlier release, and their new names.
 _OLD_METHODS = {"shelf": "stored_streams", "keeps": "is_stored"}
 
 
@@ -98,7 +98,7 @@ class StreamEngine(ABC):
         self.logging = True
 
     def traffic(self, deliver: Callable[[Delivery], object]) -> None:
-        """Set where deliveries go; those before are lost. Later calls change nothing."""
+        """Set the receiver of deliveries; earlier ones are lost. Later calls have no effect."""
         if self._deliver is _discard:
             self._deliver = deliver
 
@@ -109,8 +109,8 @@ class StreamEngine(ABC):
     def compile(self, client: Hashable, pattern: bytes, after: int | None = None) -> None:
         """Subscribe the client; nothing happens if it has this pattern already.
 
-        :param after: replay what has a higher sequence first, where the engine stores; None = what comes from now on
-        :raises BadPattern: the engine does not take it, and nothing has changed
+        :param after: replay messages with a higher sequence first, if the engine stores; None = only new messages
+        :raises BadPattern: the engine refuses the pattern; nothing has changed
         """
 
     @abstractmethod
@@ -128,41 +128,41 @@ class StreamEngine(ABC):
     ) -> None:
         """Publish a message of the client with this address to all subscribed clients but itself.
 
-        :param extension: id and headers; None from a client that will not ask by SYNC
+        :param extension: id and headers; None from a client that will not send SYNC
         """
 
     def accept_block(self, client: Hashable, address: bytes, block: MessageBlock) -> None:
-        """Publish messages that came together, as so many calls of :meth:`accept`; an engine may do that faster."""
+        """Publish the messages of a block, like calls of :meth:`accept`; an engine may do that faster."""
         for message in block.messages():
             self.accept(client, address, *message)
 
     def credit(self, client: Hashable, amount: int | None) -> None:  # noqa: B027
-        """The client takes ``amount`` messages more; None = any number, as before the first credit.
+        """Allow ``amount`` more deliveries to the client; None = no limit, as before the first credit.
 
-        An engine that stores overrides this: it holds the messages beyond the credit and replays them (see
-        :func:`holds`). The broker lends it parts of the client's credit and takes back what is not used: ``amount`` is
-        then negative, and never more than what is left. Without storage, the broker's queue for the client holds them.
+        An engine that stores overrides this: messages beyond the credit stay in the store and are replayed later (see
+        :func:`holds`). The broker lends it parts of the client's credit and takes unused credit back: then ``amount``
+        is negative, and at most the unused credit. Without storage the broker queues the messages for the client.
         """
 
     def position(self) -> int | None:
-        """Where a subscription without ``after`` begins: it gets messages with higher sequences. Called right after
-        :meth:`compile`; None = the engine does not number.
+        """The sequence after which a subscription without ``after`` begins. Called immediately after :meth:`compile`;
+        None = the engine has no sequences.
 
-        A client that loses its connection reads on from there, also if no message has come yet.
+        A client that reconnects reads from there if it has received no message yet.
         """
         return None
 
     def sync(self, client: Hashable) -> tuple[AckRun, ...] | Callable[[], tuple[AckRun, ...] | None]:
-        """Outcomes of the client's messages since the last SYNC; nothing = all were accepted, none is numbered.
+        """Outcomes of the client's messages since the last SYNC; empty = all were accepted, without sequences.
 
         An engine that knows them only when the batch is stored returns a function, which is called after :meth:`flush`.
-        If that returns None, they are not known yet: it is called again after each :meth:`flush` and :meth:`idle`, and
-        later reports of the engine wait for the answer.
+        While it returns None (not known yet), it is called again after each :meth:`flush` and :meth:`idle`, and later
+        reports of the engine wait for the answer.
         """
         return ()
 
     def ask(self, query: LogQuery) -> tuple[LogQueryAnswer, list[list[bytes]]]:
-        """Answer a query about what is stored. Called after :meth:`flush`; must not take long.
+        """Answer a query about the stored stream. Called after :meth:`flush`; must not take long.
 
         :return: the answer, and the frames of the STREAM DELIVERs that go before it
         """
@@ -171,7 +171,7 @@ class StreamEngine(ABC):
 
     @classmethod
     def unreadable(cls, name: bytes, settings: Mapping[str, Any]) -> str | None:
-        """Why this engine answers no queries about this stream, and where to read it instead; None = it answers."""
+        """Why this engine answers no queries about the stream, and how to read it instead; None = it answers them."""
         return "this engine keeps nothing to read again" if cls.ask is StreamEngine.ask else None
 
     @classmethod
@@ -185,25 +185,25 @@ class StreamEngine(ABC):
         return False
 
     def flush(self) -> None:  # noqa: B027
-        """End a batch of commands: store what was accepted.
+        """End a batch of commands: store the accepted messages.
 
-        No delivery or answer of the batch is sent before this returns; if it raises, none is. An engine may deliver the
-        messages of the batch here, behind the answers to SYNC.
+        Deliveries and answers of the batch are sent when this has returned, and dropped if it raises. An engine may
+        deliver the messages of the batch here, after the answers to SYNC.
         """
 
     def idle(self) -> float | None:
-        """Do a small piece of work without a command (replay, for example); called while none waits.
+        """Do a small piece of background work, e.g. replay; called while no command waits.
 
-        :return: seconds after which to call again; None = not before the next batch of commands. It is called later
-            while the server has not taken earlier reports, so that replay waits for the server
+        :return: seconds after which to call again; None = not before the next batch of commands. The call is delayed
+            while too many reports wait for the server, so that replay is not faster than the server
         """
         return None
 
 
 def _discard(delivery: Delivery) -> None:
-    """Deliveries before TRAFFIC."""
+    """Drops deliveries before TRAFFIC."""
 
 
 def holds(engine: type[StreamEngine]) -> bool:
-    """The engine counts credit, and delivers nothing beyond it."""
+    """Whether the engine counts credit and delivers only against it."""
     return engine.credit is not StreamEngine.credit

@@ -1,7 +1,7 @@
 """Commands of the broker to the engine of a stream, one class each; :data:`EngineCommand` is any of them. Pure.
 
-``NAME`` is the command's name in the Malamute stream specification, or ours where that has none; VERBOSE and $TERM
-travel as frames and have no class. ``client`` is an opaque reference that engines compare and hash.
+``NAME`` is the command's name in the Malamute stream specification, or ours if it has none; VERBOSE and $TERM are sent
+as frames and have no class. ``client`` is an opaque reference that engines compare and hash.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from mama_spark.malamute.protocol.log_query import LogQuery
 from mama_spark.malamute.protocol.message_blocks import MessageBlock
 
 
-@dataclass(slots=True)  # there is one a message, and freezing it would triple what it costs to make
+@dataclass(slots=True)  # not frozen: one is made per message, and freezing triples the cost
 class AcceptMessage:
     """Publish one message of the client with this address.
 
-    :ivar extension: message id and headers; None from a client that will not ask for the outcome
+    :ivar extension: message id and headers; None from a client that will not request the outcome
     """
 
     NAME: ClassVar[str] = "ACCEPT"
@@ -32,7 +32,7 @@ class AcceptMessage:
 
 @dataclass(frozen=True, slots=True)
 class AcceptBlock:
-    """Publish the messages of a block, as so many :class:`AcceptMessage`."""
+    """Publish the messages of a block, like one :class:`AcceptMessage` each."""
 
     NAME: ClassVar[str] = "BLOCK"
     client: Hashable
@@ -42,7 +42,7 @@ class AcceptBlock:
 
 @dataclass(frozen=True, slots=True)
 class ConnectTraffic:
-    """Answered when the engine is connected to the socket for deliveries, which the actor is told by a frame."""
+    """Request an answer when the engine is connected to the socket for deliveries; a frame has the endpoint."""
 
     NAME: ClassVar[str] = "TRAFFIC"
 
@@ -70,7 +70,7 @@ class CancelSubscriptions:
 
 @dataclass(frozen=True, slots=True)
 class GiveCredit:
-    """The client takes so many deliveries more; None = any number."""
+    """Allow more deliveries to the client; None = no limit."""
 
     NAME: ClassVar[str] = "CREDIT"
     client: Hashable
@@ -79,7 +79,7 @@ class GiveCredit:
 
 @dataclass(frozen=True, slots=True)
 class RecallCredit:
-    """Give back what is left of the client's credit, at the end of the batch."""
+    """Return the client's unused credit at the end of the batch."""
 
     NAME: ClassVar[str] = "RECALL"
     client: Hashable
@@ -95,7 +95,7 @@ class SyncOutcomes:
 
 @dataclass(frozen=True, slots=True)
 class AnswerQuery:
-    """Answer a query of the client about what is stored, at the end of the batch."""
+    """Answer a query of the client about the store, at the end of the batch."""
 
     NAME: ClassVar[str] = "ASK"
     client: Hashable

@@ -1,4 +1,4 @@
-"""Remembers the ids of recently stored messages, so that a message is stored once. Pure."""
+"""Deduplication: keeps the ids of recently stored messages. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import repeat
 
 
 class DedupWindow:
-    """Ids of the last ``span`` microseconds, at most ``count`` of them; about 270 octets of memory each.
+    """Ids of the last ``span`` microseconds, at most ``count``; about 270 octets of memory each.
 
     Ids are added before their transaction is committed, and withdrawn when it fails.
     """
@@ -27,13 +27,13 @@ class DedupWindow:
         return self._sequences.get(message_id)
 
     def add(self, message_id: bytes, sequence: int, time: int) -> None:
-        """An id that :meth:`find` does not know."""
+        """Add an id that :meth:`find` does not know."""
         if self.span and self.count:
             self._sequences[message_id] = sequence
             self._order.append((message_id, time))
 
     def add_new(self, message_ids: list[bytes], sequence: int, time: int) -> bool:
-        """Ids of messages from this sequence on; False: some are known, missing or there twice, and none was added."""
+        """Add ids of consecutive messages; False if one is known, missing or repeated: then none was added."""
         known = self._sequences
         if not all(message_ids) or not known.keys().isdisjoint(message_ids):
             return False
@@ -46,13 +46,13 @@ class DedupWindow:
         return True
 
     def load(self, found: Iterable[tuple[bytes, int, int]]) -> None:
-        """Ids, sequences and times, ascending."""
+        """Load stored ids with sequences and times, ascending."""
         for message_id, sequence, time in found:
             if message_id not in self._sequences:
                 self.add(message_id, sequence, time)
 
     def withdraw(self, above: int) -> None:
-        """Forget ids of messages with a higher sequence, the last ones added."""
+        """Remove the ids of messages with a higher sequence, which were added last."""
         while self._order and self._sequences[self._order[-1][0]] > above:
             del self._sequences[self._order.pop()[0]]
 

@@ -1,8 +1,8 @@
 """The thread of one engine: takes batches of commands, calls the engine, and sends its reports (ML-04, ML-05, ML-08).
 
 Each TRAFFIC, COMPILE, CANCEL and SYNC of a batch is answered by one :class:`~.reports.CommandDone`, in order; TRAFFIC,
-COMPILE and CANCEL after the deliveries of the commands before them. While no command waits, the engine may work by
-itself (:meth:`~.base.StreamEngine.idle`), as long as the server takes its reports.
+COMPILE and CANCEL after the deliveries of the commands before them. While no command waits, the engine may do
+background work (:meth:`~.base.StreamEngine.idle`), unless too many reports wait for the server.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from .reports import CommandDone, CreditReturned, EngineFailed, QueryAnswered, R
 log = logging.getLogger(__name__)
 BATCH = b""  #: the frame that announces a batch
 READY = b"\0"  #: the engine has started
-#: Reports that may wait for the server while the engine works by itself, and seconds until they are counted again.
+#: Most waiting reports at which the engine does background work, and seconds until they are counted again.
 MAX_WAITING_REPORTS = 4
 RECHECK = 0.005
 
 
 class StreamEnd(Protocol):
-    """What the server's end of a stream shares with the thread.
+    """State shared by the server's end of a stream and the engine's thread.
 
     :ivar inbox: batches of commands that the engine has not begun
     :ivar reports: reports that the server has not taken
-    :ivar error: that ended the engine
+    :ivar error: the error that ended the engine
     """
 
     name: bytes
@@ -61,7 +61,7 @@ class StreamEnd(Protocol):
 
 
 def inproc_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
-    """A socket without high-water marks: its users limit what is on it, in octets."""
+    """A socket without high-water marks: its users limit the queued octets."""
     made = context.socket(kind)
     made.set_hwm(0)
     made.linger = 0
@@ -89,7 +89,7 @@ class EngineThread:
         self.credits: dict[Hashable, DeliveryCredit] = {}  #: of clients, if the engine counts credit
         self.recalled: list[Hashable] = []
         self.queries: list[tuple[Hashable, LogQuery]] = []
-        #: answers to SYNC that are not known yet: their places in the report, and what returns them
+        #: answers to SYNC that are not known yet: index in the report -> function that returns the answer
         self.unknown: list[tuple[int, Callable[[], tuple[AckRun, ...] | None]]] = []
 
     def run(self) -> None:
@@ -105,7 +105,7 @@ class EngineThread:
         except Exception as e:  # noqa: BLE001 whatever an engine raises ends its stream, and nothing else
             self._fail(e)
         finally:
-            with suppress(zmq.ZMQError):  # the other end may have given this one up
+            with suppress(zmq.ZMQError):  # the broker may have abandoned this engine
                 pipe.send(b"ended", zmq.NOBLOCK)
                 self._send_last_report(pipe)
             pipe.close(0)
@@ -128,11 +128,11 @@ class EngineThread:
         if not isinstance(error, ConfigError):
             log.error("engine of stream %r: %s", self.stream.name, error, exc_info=error)
         self.unknown.clear()
-        self.report = [EngineFailed(error)]  # reports of the unfinished batch are void
+        self.report = [EngineFailed(error)]  # reports of the unfinished batch are dropped
 
     def _loop(self, pipe: zmq.Socket[bytes], engine: StreamEngine) -> None:
         inbox = self.stream.inbox
-        works = self.cls.idle is not StreamEngine.idle  # else it only waits for commands
+        works = self.cls.idle is not StreamEngine.idle  # False: it only waits for commands
         due: float | None = None
         fresh = False  # a report was just sent: do not delay its receiver by polling the socket
         while True:
@@ -152,7 +152,7 @@ class EngineThread:
             self._send_report()
 
     def _run_frames(self, engine: StreamEngine, frames: list[bytes]) -> None:
-        """A command made of strings, as frames."""
+        """Execute a command made of strings, received as frames."""
         if frames[0] == b"VERBOSE":
             engine.verbose()
         elif frames[0] == b"TRAFFIC" and len(frames) == 2:
@@ -194,7 +194,7 @@ class EngineThread:
                 self._control(engine, command)
         engine.flush()
         self._fill_in()
-        if self.recalled:  # behind flush, which may deliver
+        if self.recalled:  # after flush, which may deliver
             for client in self.recalled:
                 self._recall(engine, client)
             self.recalled.clear()
@@ -204,7 +204,7 @@ class EngineThread:
             self.queries.clear()
 
     def _fill_in(self) -> None:
-        """Put the answers to SYNC that are known by now into the report, in order."""
+        """Put the known answers to SYNC into the report, in order."""
         while self.unknown:
             at, outcome = self.unknown[0]
             runs = outcome()
@@ -218,7 +218,7 @@ class EngineThread:
         amount = 0 if credit is None else credit.take_back()
         if amount:
             engine.credit(client, -amount)
-        # other streams wait for the credit, so it does not wait for answers to SYNC
+        # sent before pending answers to SYNC, because other streams wait for the credit
         at = self.unknown[0][0] if self.unknown else len(self.report)
         self.report.insert(at, CreditReturned(client, amount))
         self.unknown = [(index + 1, outcome) for index, outcome in self.unknown]
@@ -247,7 +247,7 @@ class EngineThread:
                 self.queries.append((client, query))
             case RecallCredit(client):
                 self.recalled.append(client)
-            case ConnectTraffic():  # connected already: the endpoint came as frames
+            case ConnectTraffic():  # already connected by the frames with the endpoint
                 self.report.append(CommandDone())
             case _:
                 assert_never(command)

@@ -9,7 +9,7 @@ from mama_spark.malamute.protocol.extensions import Extension, read, write
 
 
 def pack(content: Sequence[bytes]) -> tuple[bytes, bytes | None]:
-    """Octets of all frames together, and their lengths (4 octets each); None = one frame, which is most messages."""
+    """The joined frames, and their lengths (4 octets each); None = one frame, the usual case."""
     if len(content) == 1:
         return content[0], None
     return b"".join(content), struct.pack(f">{len(content)}I", *map(len, content))
@@ -27,7 +27,7 @@ def unpack(octets: bytes, lengths: bytes | None) -> list[bytes]:
 
 
 def pack_headers(headers: tuple[tuple[bytes, bytes], ...]) -> bytes | None:
-    """In the encoding of the wire; None = there are none."""
+    """The headers in their wire encoding; None = no headers."""
     return write(Extension(headers=headers)) if headers else None
 
 

@@ -17,8 +17,8 @@ MAX_TOPIC = 255  #: octets: a length is one octet on the wire
 
 
 class LogMessage(NamedTuple):
-    """:ivar payload: all content frames together; what Spark publishes has one
-    :ivar headers: name and value, in order
+    """:ivar payload: the joined content frames; messages of Spark have one
+    :ivar headers: (name, value), in order
     """
 
     sequence: int

@@ -1,6 +1,6 @@
-"""Stream engines by name: built in, registered by :func:`register`, or offered by an installed package.
+"""Stream engines by name: built in, registered by :func:`register`, or provided by an installed package.
 
-A package offers an engine by an entry point in the group ``mama_spark.stream_engines``.
+A package provides an engine by an entry point in the group ``mama_spark.stream_engines``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _registered: dict[str, type[StreamEngine]] = {}
 
 
 def register(name: str, engine: type[StreamEngine]) -> None:
-    """Make an engine known under a name; it then goes before others of this name."""
+    """Register an engine under a name; it takes precedence over others of this name."""
     if not (isinstance(engine, type) and issubclass(engine, StreamEngine)):
         raise ConfigError(f"engine {name!r} is no StreamEngine: {engine!r}")
     _registered[name] = engine
 
 
 def names() -> list[str]:
-    """Of all engines that could be loaded."""
+    """Names of all engines that can be loaded."""
     return sorted({*_BUILT_IN, *_registered, *(e.name for e in entry_points(group=GROUP))})
 
 

@@ -1,4 +1,4 @@
-"""Reports of an engine to the broker beside its deliveries, one class each. Pure."""
+"""Reports of an engine to the broker other than deliveries, one class each. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class CommandDone:
     """The engine has done one TRAFFIC, COMPILE, CANCEL or SYNC.
 
     :ivar error: why it refused the pattern
-    :ivar runs: the outcomes that SYNC asks for
-    :ivar position: where a subscription without ``after`` begins; ignored when reports are compared
+    :ivar runs: the outcomes requested by SYNC
+    :ivar position: sequence after which a subscription without ``after`` begins; ignored when reports are compared
     """
 
     error: str | None = None
@@ -34,7 +34,7 @@ class EngineFailed:
 
 @dataclass(frozen=True, slots=True)
 class CreditReturned:
-    """The answer to RECALL: this much of the client's credit was not used and is taken back."""
+    """The answer to RECALL: unused credit of the client, which is taken back."""
 
     client: Hashable
     amount: int
@@ -52,5 +52,5 @@ class QueryAnswered:
     records: list[list[bytes]]
 
 
-#: What an engine reports, in order.
+#: Any report of an engine.
 Report = list[Delivery | CommandDone | CreditReturned | QueryAnswered | EngineFailed]

@@ -1,6 +1,6 @@
 """The engine of the specification's example (ML-06): it delivers messages to the current subscribers and stores none.
 
-Copy it to begin an engine of your own.
+Use it as a template for your own engine.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Base of the engines that store their streams: subscriptions, credit, live delivery and replay.
 
-A subclass says how messages are stored and how they are read again; this class decides which clients get them. A
-message is delivered to a live cursor when it is stored. A cursor that has no credit, or that subscribed behind an
-earlier sequence, is *behind*: it reads the store until it is live again.
+A subclass implements storing and reading of messages; this class decides which clients get them. A message is delivered
+to a live cursor when it is stored. A cursor without credit, or with a subscription from an earlier sequence, is
+*behind*: it reads from the store until it is live again.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .base import Delivery, StreamEngine
 from .subscription_cursor import SubscriptionCursor
 from .subscription_index import SubscriptionIndex
 
-#: A stored message that live cursors get: sequence, the cursor of the client that sent it (None: that client does not
-#: subscribe here), address of the sender, subject, content, id, headers. A plain tuple, since one is made per message.
+#: A stored message for live cursors: sequence, the cursor of the client that sent it (None: that client does not
+#: subscribe here), address of the sender, subject, content, id, headers. A plain tuple: one is made per message.
 LiveMessage = tuple[
     int, SubscriptionCursor | None, bytes, bytes, Sequence[bytes], bytes, tuple[tuple[bytes, bytes], ...]
 ]
@@ -31,8 +31,8 @@ M = TypeVar("M", bound=tuple[Any, ...])
 class StoredStreamEngine(StreamEngine, Generic[M]):
     """A stream whose messages are numbered and stored before they are delivered (ML-01, ML-22).
 
-    A client that subscribes with ``after`` gets what is stored behind that sequence and then what comes, in order, each
-    message once. A message that a client sent while it was subscribed never comes back to it, replayed or not (ML-15).
+    A client that subscribes with ``after`` gets the stored messages after that sequence and then new ones, in order,
+    each once. A client never receives messages that it sent while subscribed, live or by replay (ML-15).
     """
 
     stored: ClassVar[bool] = True
@@ -41,7 +41,7 @@ class StoredStreamEngine(StreamEngine, Generic[M]):
         super().__init__(name, settings)
         self._subscriptions: SubscriptionIndex[SubscriptionCursor] = SubscriptionIndex()
         self._cursors: dict[Hashable, SubscriptionCursor] = {}
-        self._behind: dict[SubscriptionCursor, None] = {}  # cursors that are not live, the next to be served first
+        self._behind: dict[SubscriptionCursor, None] = {}  # cursors that are not live, the next one first
 
     def __repr__(self) -> str:
         counts = f"{len(self._cursors)} subscribers, {len(self._behind)} behind"
@@ -51,21 +51,21 @@ class StoredStreamEngine(StreamEngine, Generic[M]):
 
     @abstractmethod
     def _state(self) -> str:
-        """Of the store, for ``repr``."""
+        """State of the store, for ``repr``."""
 
     @abstractmethod
     def position(self) -> int:
-        """Highest sequence that live cursors got."""
+        """Highest sequence delivered to live cursors."""
 
     @abstractmethod
     def _complete_accepted(self) -> None:
-        """Store what was accepted and deliver it to live cursors."""
+        """Store accepted messages and deliver them to live cursors."""
 
     def _prepare_subscription(self, after: int | None) -> None:
-        """Called before a client subscribes; :meth:`position` counts from here on."""
+        """Called before a client subscribes; :meth:`position` must be valid after it."""
 
     def _last_subscriber_left(self) -> None:
-        """No client subscribes (any more)."""
+        """Called when the last subscription has ended."""
 
     @abstractmethod
     def _replayed(self, cursor: SubscriptionCursor, message: M) -> Delivery | None:
@@ -106,7 +106,7 @@ class StoredStreamEngine(StreamEngine, Generic[M]):
             self._last_subscriber_left()
 
     def _stop_replay(self, cursor: SubscriptionCursor) -> None:
-        """The cursor is live, cancelled, or has to be read for from another position."""
+        """Called when the replay to a cursor ends or must restart at another position."""
         self._behind.pop(cursor, None)
 
     def credit(self, client: Hashable, amount: int | None) -> None:
@@ -139,7 +139,7 @@ class StoredStreamEngine(StreamEngine, Generic[M]):
                 deliver(Delivery(cursor.client, address, subject, content, extension))
 
     def _replay_to(self, cursor: SubscriptionCursor, messages: Iterable[M]) -> None:
-        """Deliver stored messages, the next ones of a cursor that is behind, as far as its credit goes."""
+        """Deliver the next stored messages to a cursor that is behind, as far as its credit allows."""
         for message in messages:
             delivery = self._replayed(cursor, message)
             if delivery is not None:

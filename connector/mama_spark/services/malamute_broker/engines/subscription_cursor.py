@@ -1,8 +1,8 @@
 """The position of each subscribed client in a stored stream. Pure.
 
-A cursor whose client takes every message at once is *live*: it is at the end of the stream. A cursor that asked for
-older messages, or whose client has no credit, is behind: it has a position, and the store is read from there until it
-is live again. As one thread does both, replay and live delivery meet without a hole or a double.
+A cursor at the end of the stream, whose client accepts every new message, is *live*. A cursor that requested older
+messages, or whose client has no credit, is *behind*: it has a position, from which the store is read until it is live
+again. One thread does both, so there is no gap or duplicate between replay and live delivery.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mama_spark.malamute.protocol.credit import DeliveryCredit
 
 @dataclass(slots=True)
 class _DeliveredRange:
-    """What one pattern of a client covers.
+    """The range of sequences for one pattern of a client.
 
     :ivar after: the pattern is for messages with a higher sequence
     :ivar up_to: messages up to this sequence were delivered already
@@ -27,9 +27,9 @@ class _DeliveredRange:
 
 @dataclass(slots=True, eq=False)
 class SubscriptionCursor:
-    """:ivar origin: number that is stored with the messages that the client itself sent
-    :ivar credit: how many deliveries the client still takes
-    :ivar position: all up to this sequence is delivered; of no meaning while live
+    """:ivar origin: number stored with the messages that the client sends
+    :ivar credit: deliveries that the client still accepts
+    :ivar position: last sequence delivered; not used while live
     """
 
     client: Hashable
@@ -44,7 +44,7 @@ class SubscriptionCursor:
         return f"<SubscriptionCursor {self.client!r} {state}, {len(self.patterns)} patterns, credit {self.credit}>"
 
     def subscribe(self, pattern: bytes, after: int | None, last: int) -> None:
-        """Add a pattern for messages behind ``after`` (None = behind ``last``), in a stream that ends at ``last``."""
+        """Add a pattern for messages after ``after`` (None = after ``last``), in a stream that ends at ``last``."""
         delivered = last if self.live else self.position
         for covered in self.patterns.values():
             covered.up_to = max(covered.up_to, delivered)
@@ -59,7 +59,7 @@ class SubscriptionCursor:
 
     @property
     def can_read(self) -> bool:
-        """The cursor is behind, and its client has credit."""
+        """Whether the cursor is behind and its client has credit."""
         return not self.live and not self.credit.exhausted
 
     def wants(self, sequence: int, matching: Iterable[bytes]) -> bool:

@@ -1,4 +1,4 @@
-"""Finds the subscribers of a subject, by the patterns that they subscribed with. Pure."""
+"""Finds the subscribers of a subject by their patterns. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from mama_spark.malamute.protocol.patterns import Matcher
 
 R = TypeVar("R", bound=Hashable)
 
-#: Subjects whose receivers are cached: most streams have few subjects, and matching is most of the work.
+#: Most subjects whose receivers are cached: most streams have few subjects, and matching is expensive.
 CACHED_SUBJECTS = 4096
 
 
 class SubscriptionIndex(Generic[R]):
-    """Patterns with their subscribers: clients, or what an engine has for each of them."""
+    """Patterns with their subscribers: clients, or objects of an engine for them."""
 
     def __init__(self) -> None:
         self._matcher = Matcher()

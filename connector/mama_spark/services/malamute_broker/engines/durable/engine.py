@@ -1,12 +1,12 @@
 """The engine that stores a stream in an SQLite file.
 
 A batch of commands is one transaction: a message is acknowledged and delivered when its batch is stored. Sequences
-begin at 1 and have no holes; retention removes from the front. What a client has no credit for stays in the file and
-is read from there later, so slow clients cost no memory.
+begin at 1 and have no gaps; retention removes the oldest messages. Messages beyond a client's credit are read from the
+file later, so slow clients cost no memory.
 
-A client that publishes before it subscribes, or over an earlier connection, gets those messages by replay as anybody.
+A client receives by replay also its own messages from before its subscription, or from an earlier connection.
 
-A message may have a time to live: when no newer message comes to its subject in time, the engine stores a marker there
+A message may have a time to live: if its subject receives no newer message in time, the engine stores a marker
 (:mod:`mama_spark.malamute.protocol.ttl`).
 """
 
@@ -37,12 +37,12 @@ from .store_reader import Row, StoreFull, now_us, store_path
 
 log = logging.getLogger(__name__)
 
-#: Most octets and rows that one call replays to all cursors together, and rows to one of them in a turn: enough to be
-#: worth a query, few enough that commands do not wait and memory stays small.
+#: Most octets and rows that one call replays to all cursors, and rows per cursor and turn: large enough for efficient
+#: queries, small enough that commands are not delayed and memory is bounded.
 REPLAY_OCTETS = 4 * 1024 * 1024
 REPLAY_ROWS = 4096
 TURN_ROWS = 512
-#: Seconds between two checks of the age of messages while nothing else happens.
+#: Seconds between checks of the age of messages while the engine is idle.
 RETENTION_INTERVAL = 1.0
 
 _STORED = StoreOutcome.STORED  # two lookups take as long as the rest of accept
@@ -60,9 +60,9 @@ class DurableEngine(StoredStreamEngine[Row]):
         self._acks = AckTracker()
         self._ids = DedupWindow(int(self._options.dedup_window * 1e6), self._options.dedup_ids)
         self._ttl = TtlTracker(self._options.max_running, time.monotonic)
-        self._accepted: list[LiveMessage] = []  # of the batch, not stored yet
+        self._accepted: list[LiveMessage] = []  # messages of the batch, not stored yet
         self._next = 0
-        self._now = 0  # when ids expired in this batch; once is enough
+        self._now = 0  # time of the batch, at which ids were expired; 0 = not yet in this batch
         self._refusing = False
 
     @property
@@ -140,7 +140,7 @@ class DurableEngine(StoredStreamEngine[Row]):
         self._accepted += zip(range(first, self._next), *columns, ids or repeat(b""), repeat(()), strict=False)
 
     def _judge(self, subject: bytes, extension: Extension, octets: int) -> tuple[StoreOutcome, int]:
-        """Outcome of the next message by its id and headers, and its sequence or that of the first of its id."""
+        """Outcome of the next message by its id and headers, and its sequence, or that of the first with its id."""
         directive = ttl_directive_of(extension.headers) if extension.headers else None
         if directive is TtlDirective.BAD:
             return StoreOutcome.REFUSED, 0
@@ -161,7 +161,7 @@ class DurableEngine(StoredStreamEngine[Row]):
         return StoreOutcome.STORED, sequence
 
     def _first_of(self, message_id: bytes) -> tuple[StoreOutcome, int]:
-        """Whether the next message is the first of its id, and the sequence of the first."""
+        """Whether the next message is the first with its id, and the sequence of the first."""
         self._expire_ids()
         found = self._ids.find(message_id)
         if found is not None:
@@ -170,7 +170,7 @@ class DurableEngine(StoredStreamEngine[Row]):
         return StoreOutcome.STORED, self._next
 
     def _expire_ids(self) -> None:
-        """Forget ids that are older than the window, once a batch."""
+        """Remove ids older than the window, once per batch."""
         if not self._now:
             self._now = self._clock()
             self._ids.expire(self._now)
@@ -251,7 +251,7 @@ class DurableEngine(StoredStreamEngine[Row]):
         self._deliver_live(accepted, now)
 
     def _refuse(self, messages: int, error: StoreFull) -> None:
-        """The transaction failed: the messages of the batch are not stored after all."""
+        """Refuse the messages of the batch, because the transaction failed."""
         last = self.store.last
         self._next = last + 1
         self._ids.withdraw(last)
@@ -262,9 +262,9 @@ class DurableEngine(StoredStreamEngine[Row]):
 
     @staticmethod
     def _values(accepted: list[LiveMessage]) -> tuple[list[Any], int, bytes | None]:
-        """What :meth:`MessageStore.append` takes: the columns of all rows, one row after another and no more columns
-        than are used; their octets; the address of the sender, if all have one, which then is not among the values."""
-        if len(accepted) == 1:  # a single message does not wait for work that pays for many
+        """Arguments of :meth:`MessageStore.append`: the values row by row, without unused columns; their octets; the
+        sender's address if all rows have the same, which is then not among the values."""
+        if len(accepted) == 1:  # fast path for a single message
             _, cursor, address, subject, content, message_id, fields = accepted[0]
             if len(content) == 1 and not message_id and not fields and cursor is None:
                 return [subject, content[0]], len(address) + len(subject) + len(content[0]), address
@@ -293,14 +293,14 @@ class DurableEngine(StoredStreamEngine[Row]):
     # --- replay --------------------------------------------------------------------------------------------------
 
     def _replay(self) -> None:
-        """Serve cursors that are behind by turns, within the limits of one call."""
+        """Replay to cursors that are behind, round robin, within the limits of one call."""
         if not self._behind:
             return
         rows, octets = REPLAY_ROWS, REPLAY_OCTETS
         waiting = deque(cursor for cursor in self._behind if cursor.can_read)
         while waiting and rows > 0 and octets > 0:
             cursor = waiting.popleft()
-            del self._behind[cursor]  # and to the end, below
+            del self._behind[cursor]  # appended again below
             used_rows, used_octets = self._take_turn(cursor, octets)
             rows, octets = rows - used_rows - 1, octets - used_octets
             if cursor.live:
@@ -310,7 +310,7 @@ class DurableEngine(StoredStreamEngine[Row]):
                 waiting.append(cursor)
 
     def _take_turn(self, cursor: SubscriptionCursor, octets: int) -> tuple[int, int]:
-        """Replay to one cursor; rows and octets that were read."""
+        """Replay to one cursor; returns the numbers of rows and octets read."""
         store = self.store
         limit = min(TURN_ROWS, cursor.credit.limit(TURN_ROWS) + 15)  # some rows may not match
         found = store.read(cursor.position, store.last, limit, octets)

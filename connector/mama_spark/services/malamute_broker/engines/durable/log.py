@@ -1,8 +1,8 @@
-"""Reads durable streams as record logs, from the folder where a broker keeps them.
+"""Reads durable streams as record logs, from the folder of a broker.
 
-For programs on the broker's machine, and for stores without a broker. Reading needs no broker and disturbs none;
-:meth:`DurableLog.append` and :meth:`DurableLog.trim` need the store for themselves, so they are refused while a broker
-has it.
+For programs on the broker's machine, and for stores without a broker. Reading works with and without a running broker;
+:meth:`DurableLog.append` and :meth:`DurableLog.trim` need exclusive access, so they fail while a broker has the store
+open.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from .store import MessageStore
 from .store_reader import SUFFIX, Row, StoreReader, store_path
 
 ROWS = 4096
-OCTETS = 16 * 1024 * 1024  #: of one batch, more or less
+OCTETS = 16 * 1024 * 1024  #: approximate size of a batch
 _LARGEST = 2**63 - 1
 
 
 class DurableLogs:
     """See :class:`~mama_spark.record_log.RecordLogBridge`.
 
-    :param settings: as those of the engine (:class:`~.settings.DurableSettings`); retention and deduplication
-        count for what is appended here
+    :param settings: as those of the engine (:class:`~.settings.DurableSettings`); retention and deduplication apply to
+        records appended here
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -47,7 +47,7 @@ class DurableLogs:
             raise ConfigError(f"there is no folder {self._options.folder!r} with streams")
 
     def names(self, topics: Sequence[str]) -> list[str]:
-        """All streams whose names are UTF-8: a stream takes every topic."""
+        """All streams whose names are UTF-8: a stream may have any topic."""
         found = []
         for path in Path(self._options.folder).glob(f"*{SUFFIX}"):
             with closing(StoreReader(path)) as store:
@@ -94,7 +94,7 @@ class DurableLog:
         self._store.close()
 
     def _reader(self) -> StoreReader:
-        """The reader, if its file is still the one of this name: a deleted file gets no new messages."""
+        """The reader; opened again if its file was deleted or replaced."""
         try:
             file = self._path.stat()
         except OSError as e:
@@ -151,7 +151,7 @@ class DurableLog:
             engine.close()
 
     def _accept(self, engine: DurableEngine, batch: MessageBatch) -> PublishError | None:
-        """Accept row by row, since there are few; the error of the first bad row."""
+        """Accept row by row; returns the error of the first bad row."""
         headers = [None] * len(batch) if batch.headers is None else batch.headers.to_pylist()
         ids = [""] * len(batch) if batch.ids is None else batch.ids.to_pylist()
         columns = zip(batch.topics.to_pylist(), batch.payloads.to_pylist(), headers, ids, strict=True)
@@ -172,11 +172,11 @@ class DurableLog:
                 store.trim(before)
 
     def warnings(self) -> list[str]:
-        """By the settings of this reader; a broker may have others."""
+        """Warnings by the settings of this reader; those of a broker may differ."""
         return [f"stream {self._name!r} removes records {text}" for text in limits(self._options)]
 
     def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
-        """A folder does not show how far readers are."""
+        """Does nothing: a folder cannot show the progress of readers."""
 
 
 def _message(row: Row) -> LogMessage:

@@ -26,13 +26,13 @@ from .store import MAX_REMOVED, MessageStore
 from .store_reader import SUFFIX, Row, StoreFull, StoreReader, store_path
 
 Records = list[list[bytes]]
-#: Rows that a search reads at a time, and octets of rows that one query examines.
+#: Rows per read of a search, and most octets of rows that one query examines.
 _SEARCH_ROWS = 1024
 _SEARCH_OCTETS = 8 * 1024 * 1024
-#: Most messages that are counted for one query, and octets of them.
+#: Most messages counted for one query, and their octets.
 _COUNTED = 250_000
 _COUNTED_OCTETS = 64 * 1024 * 1024
-#: Most patterns of one query, and octets of them together: each is matched against each subject.
+#: Most patterns of one query, and their octets in total: each is matched against each subject.
 MAX_PATTERNS = 256
 PATTERN_OCTETS = 16 * 1024
 _STAMP = struct.Struct(">3sBHqBHq")  #: extensions, version 1: sequence and time
@@ -43,7 +43,7 @@ _SHORTENED = re.compile(r".{100}-[0-9a-f]{32}")  #: the file of a stream with a 
 
 
 class _BadQuery(MamaError):
-    """The client must change the query."""
+    """The query is wrong; a retry cannot succeed."""
 
 
 Wanted = Callable[[bytes], bool]
@@ -51,7 +51,7 @@ ReadRows = Callable[[int, int, int, int], list[Row]]
 
 
 def answer(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[LogQueryAnswer, Records]:
-    """The answer to a query, and the frames of the messages before it; errors of the query are answers, too.
+    """The answer to a query, and the frames of the messages before it. A wrong query has an answer with an error.
 
     :raises ConfigError: the store is damaged
     """
@@ -75,7 +75,7 @@ def _at(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tupl
 
 
 def _missing(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
-    """All before the first message is one range, however much it is."""
+    """All sequences before the first message are one range."""
     after, asked = query.numbers
     first, last = store.bounds()
     up_to = min(asked, last)
@@ -94,7 +94,7 @@ def _missing(store: MessageStore, query: LogQuery, settings: DurableSettings) ->
 
 
 def _count_limit(store: MessageStore, messages: int) -> int:
-    """How many messages to count: counting reads their pages."""
+    """Number of messages to count, limited because counting reads their pages."""
     octets: int = store.octets
     return max(qu.LOOK, min(_COUNTED, _COUNTED_OCTETS * max(1, messages) // max(1, octets)))
 
@@ -133,7 +133,7 @@ def _block(store: MessageStore, query: LogQuery, settings: DurableSettings) -> t
 
 
 def _search(read: ReadRows, after: int, up_to: int, rows: int, octets: int, wanted: Wanted) -> tuple[list[Row], int]:
-    """The wanted rows, and the sequence up to which rows were examined."""
+    """The selected rows, and the last sequence examined."""
     found: list[Row] = []
     examined = examined_octets = 0
     while after < up_to and examined < qu.LOOK and examined_octets < _SEARCH_OCTETS:
@@ -153,7 +153,7 @@ def _search(read: ReadRows, after: int, up_to: int, rows: int, octets: int, want
 
 
 def _wanted(query: LogQuery) -> Wanted | None:
-    """None = all.
+    """The test of a selection; None = all messages.
 
     :raises BadPattern: a pattern is refused, or there are too many
     """
@@ -175,7 +175,7 @@ def _matcher(patterns: tuple[bytes, ...]) -> Wanted:
 
 
 def _frames(stream: bytes, rows: Iterable[Row]) -> Iterable[list[bytes]]:
-    """STREAM DELIVERs; what is the same for all messages of a sender and subject is made once."""
+    """Encode rows as STREAM DELIVERs; the common part of a sender and subject is encoded once."""
     heads: dict[tuple[bytes, bytes], bytes] = {}
     pack = _STAMP.pack
     for sequence, time, sender, subject, content, lengths, message_id, headers, _ in rows:
@@ -186,7 +186,7 @@ def _frames(stream: bytes, rows: Iterable[Row]) -> Iterable[list[bytes]]:
         if message_id:
             frame += _ID.pack(7, len(message_id)) + message_id
         if headers:
-            frame += headers[len(_BLOCK) :]  # they are stored as they travel
+            frame += headers[len(_BLOCK) :]  # headers are stored in their wire encoding
         yield [frame, content] if lengths is None else [frame, *unpack(content, lengths)]
 
 
@@ -202,7 +202,7 @@ _HANDLERS: dict[Op, Callable[[MessageStore, LogQuery, DurableSettings], tuple[by
 
 
 def limits(settings: DurableSettings) -> list[str]:
-    """What retention may remove, as ends of sentences."""
+    """Descriptions of messages that retention may remove, as ends of sentences."""
     found = {
         "after {:g} seconds (max_age)": settings.max_age,
         "beyond {} octets (max_octets)": settings.max_octets,

@@ -16,8 +16,8 @@ _MOST = 10**18
 
 @dataclass(frozen=True, slots=True)
 class DurableSettings:
-    """Times in seconds, sizes in octets; None = no limit. Beyond a limit the oldest messages go, and the newest always
-    stays."""
+    """Times in seconds, sizes in octets; None = no limit. At a limit the oldest messages are removed, but never the
+    newest one."""
 
     folder: str = option("path", nonempty_text, "", _GROUP, "On a local disk; one file a stream.", shown="needed")
     max_age: float | None = option(

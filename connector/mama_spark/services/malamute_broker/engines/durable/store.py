@@ -1,20 +1,19 @@
 """Writes the messages of one stream to its SQLite file.
 
-Why SQLite: it is part of Python, and a store that outlives its program should be readable with what everybody has. LMDB
-and RocksDB append three to six times as fast (batches of 500, one thread), but SQLite is well above what one Python
-thread forwards, gives the lock of the interpreter away while it writes, needs no size in advance, and notices a file
-that is foreign or cut off where a memory map would crash the broker.
+Why SQLite: it is part of Python, and common tools can read its files. LMDB and RocksDB append three to six times as
+fast (batches of 500, one thread), but SQLite is faster than one Python thread forwards messages, releases the GIL while
+it writes, needs no size in advance, and reports foreign or truncated files, where a memory map would crash the broker.
 
-A batch is one transaction in a write-ahead log, with statements that insert many rows: each statement gives the
-interpreter away once, and getting it back from a busy thread costs more than an insert. With ``synchronous = normal``
-the batch is with the operating system when :meth:`MessageStore.append` returns: it survives the death of the process,
-and a loss of power may take the last batches but never tears the store. With ``full`` it is on the disk.
+A batch is one transaction in a write-ahead log, with statements that insert many rows: each statement releases the GIL
+once, and acquiring it from a busy thread costs more than an insert. With ``synchronous = normal`` the operating system
+has the batch when :meth:`MessageStore.append` returns: it survives a crash of the process; a power failure may lose the
+last batches, but does not damage the store. With ``full`` it is on the disk.
 
-Each page that a transaction touches is written, so the state (last sequence and time, octets) is that of an earlier
-moment: what came since is counted when a store is opened.
+A transaction writes every page it changes, so the stored state (last sequence and time, octets) is updated only now and
+then; later messages are counted when a store is opened.
 
-One process at a time writes (a lock beside the file, which ends with the process); any number reads, each in short
-transactions, so that the write-ahead log can be folded back.
+One process at a time writes (it locks a second file, and the lock ends with the process); any number reads, in short
+transactions, so that the write-ahead log can be checkpointed.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from mama_spark.errors import ConfigError, MamaError
 
 from .store_reader import APPLICATION_ID, StoreReader
 
-#: What :meth:`MessageStore.append` is given of a row, in order; most have only the first three or four. Sequence and
+#: Columns of a row in :meth:`MessageStore.append`, in order; most rows have only the first three or four. Sequence and
 #: time follow from the batch. ``lengths`` are those of the frames; ``origin`` is
 #: :class:`~mama_spark.services.malamute_broker.engines.subscription_cursor.SubscriptionCursor`'s.
 COLUMNS = ("sender", "subject", "content", "id", "lengths", "headers", "origin")
@@ -43,7 +42,7 @@ CREATE TABLE ids (sequence INTEGER PRIMARY KEY, time INTEGER NOT NULL, id BLOB N
 CREATE TABLE state (name BLOB NOT NULL, identity TEXT NOT NULL, last INTEGER NOT NULL, last_time INTEGER NOT NULL,
     octets INTEGER NOT NULL);
 """
-#: Created when it is first needed: the current message of each subject with a time to live
+#: Created on first use: the current message of each subject with a time to live
 #: (:mod:`mama_spark.malamute.protocol.ttl`), kept also when retention removes the message.
 _TTL_SCHEMA = """
 CREATE TABLE standing (subject BLOB PRIMARY KEY, ttl INTEGER NOT NULL, sequence INTEGER NOT NULL, time INTEGER NOT NULL,
@@ -51,12 +50,12 @@ CREATE TABLE standing (subject BLOB PRIMARY KEY, ttl INTEGER NOT NULL, sequence 
 CREATE UNIQUE INDEX standing_sequence ON standing (sequence);
 """
 _SIZE = "length(sender) + length(subject) + length(content) + ifnull(length(id), 0) + ifnull(length(headers), 0)"
-_SIZES = (256, 64, 16, 4, 1)  #: rows of one statement
+_SIZES = (256, 64, 16, 4, 1)  #: possible numbers of rows in one statement
 
 
 def _insert(rows: int, width: int, one_sender: bool) -> str:
-    """Each value that is bound costs as much as a column of its row, so what is the same for all rows is bound once:
-    time and sequence (?1, ?2), and often the sender (?3)."""
+    """The INSERT statement. Binding a value costs as much as storing a column, so values common to all rows are bound
+    once: time and sequence (?1, ?2), and often the sender (?3)."""
     first, own, sender = (4, width - 1, "?3, ") if one_sender else (3, width, "")
     lines = []
     for row in range(rows):
@@ -68,15 +67,15 @@ def _insert(rows: int, width: int, one_sender: bool) -> str:
 _INSERTS = {
     (width, one): [(rows, _insert(rows, width, one)) for rows in _SIZES] for width in WIDTHS for one in (False, True)
 }
-#: Retention removes at most this many messages a batch, so that a new limit does not stall the stream.
+#: Most messages that retention removes per batch, so that a new limit does not stall the stream.
 MAX_REMOVED = 20_000
-#: Octets of a page. A transaction writes whole ones: small ones make single messages quick, large ones many at a time.
+#: Octets of a page. Transactions write whole pages: small pages are faster for single messages, large ones for batches.
 PAGE = 8192
-#: Pages in the write-ahead log from which on they are folded back.
+#: Pages in the write-ahead log at which it is checkpointed.
 WAL_PAGES = 2000
-#: Messages after which the state is written again: as many are counted at most when a store is opened.
+#: Messages after which the state is written: at most as many are counted when a store is opened.
 STATE_INTERVAL = 8192
-#: Microseconds between two checks of the age of messages.
+#: Microseconds between checks of the age of messages.
 AGE_INTERVAL = 1_000_000
 #: A message of more octets than this is refused; SQLite's own limit for a row is 10^9.
 MAX_OCTETS = 900_000_000
@@ -84,9 +83,9 @@ MAX_OCTETS = 900_000_000
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What is kept at most; None = no limit. The newest message is always kept.
+    """Limits of the stored messages; None = no limit. The newest message is always kept.
 
-    :ivar age: microseconds since it was stored
+    :ivar age: microseconds since storage
     :ivar octets: of sender, subject, content, id and headers; the file is larger, and does not shrink
     :ivar ids_span: microseconds for which ids are kept, also those of removed messages
     """
@@ -98,11 +97,11 @@ class Retention:
 
 
 class MessageStore(StoreReader):
-    """The one writer of a store; makes it if it is missing.
+    """The only writer of a store; creates it if missing.
 
-    :param stream: its name, which the store remembers
+    :param stream: its name, which the store contains
     :param synchronous: ``normal`` or ``full``
-    :raises ConfigError: as a reader; or another process has it; or it belongs to another stream
+    :raises ConfigError: as :class:`StoreReader`; or another process writes it; or it is of another stream
     """
 
     def __init__(
@@ -120,7 +119,7 @@ class MessageStore(StoreReader):
             raise
 
     def _acquire(self, path: Path) -> sqlite3.Connection:
-        """Lock the store by a lock of SQLite in a file of its own: readers need none, and it works on every system."""
+        """Lock the store by a SQLite lock on a second file: readers need no lock, and it works on every system."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = sqlite3.connect(f"{path}.lock", 0.0, isolation_level=None)
@@ -167,7 +166,7 @@ class MessageStore(StoreReader):
         ).fetchone()
         self.octets = octets + added
         self.first = self.bounds()[0]
-        self.has_ttl_table = self._has_ttl_table()  #: there was a message with a time to live
+        self.has_ttl_table = self._has_ttl_table()  #: whether a message ever had a time to live
         self._age_checked = self._ids_pruned = 0
         self.overdue = False  #: retention has more to remove
 
@@ -184,7 +183,7 @@ class MessageStore(StoreReader):
         return (self.last + 1 if first is None else first), self.last
 
     def ids(self, since: int) -> Iterable[tuple[bytes, int, int]]:
-        """Id, sequence and time of messages since ``since``, also of removed ones, ascending."""
+        """Id, sequence and time of messages since ``since``, including removed ones, ascending."""
         with self._translated():
             found = self._db.execute("SELECT id, sequence, time FROM ids WHERE time >= ? ORDER BY sequence", (since,))
             return found.fetchall()
@@ -202,20 +201,20 @@ class MessageStore(StoreReader):
     ) -> None:
         """Store rows in one transaction: all or none.
 
-        :param values: :data:`COLUMNS` of all rows, or as many of them as one of :data:`WIDTHS`, one row after
-            another; sequences go on from :attr:`last`
+        :param values: :data:`COLUMNS`, or the first :data:`WIDTHS` of them, row by row; sequences continue from
+            :attr:`last`
         :param time: microseconds since the epoch, not below :attr:`last_time`
-        :param octets: of all of them, as :class:`Retention` counts
-        :param ttls: by sequence, milliseconds to live of the messages that are the current ones of their subjects from
-            now on; 0 = the message ended a time to live there
-        :param sender: of all rows, which then have none among their values; None = each has
+        :param octets: total of the rows, as :class:`Retention` counts
+        :param ttls: sequence -> milliseconds to live of messages that become current for their subjects; 0 = the
+            message ends the subject's time to live
+        :param sender: of all rows, then omitted in ``values``; None = the rows have their own
         :raises StoreFull: nothing has changed
         """
         last = self.last + rows
         own = len(values) // rows
         width, common = (own, ()) if sender is None else (own + 1, (sender,))
         if rows == 1 and not self._needs_transaction(width, last, time, ttls):
-            try:  # one statement is a transaction by itself, in less time
+            try:  # a single statement is a transaction by itself and faster
                 self._insert(values, rows, time, width, common)
             except sqlite3.DatabaseError as e:
                 raise self._translation(e) from e
@@ -247,14 +246,14 @@ class MessageStore(StoreReader):
                 at += size
 
     def _needs_transaction(self, width: int, last: int, time: int, ttls: Mapping[int, int] | None) -> bool:
-        """Whether a batch has more to do than to store its rows."""
+        """Whether a batch changes more than its own rows."""
         limits = self.retention
         limited = (limits.age, limits.octets, limits.messages) != (None, None, None)
         ids = limits.ids_span and (width > PLAIN or time - self._ids_pruned >= AGE_INTERVAL)
         return bool(ttls or limited or ids or last - self._saved_last >= STATE_INTERVAL)
 
     def _save_state(self, last: int, time: int, octets: int) -> None:
-        """In the transaction that removes messages, so that all that is counted from here on is there."""
+        """Write the state; in the same transaction as removals, so that later counts are consistent."""
         self._db.execute("UPDATE state SET last = ?, last_time = ?, octets = ?", (last, time, octets))
 
     def ttls(self) -> list[tuple[bytes, int, int]]:
@@ -276,13 +275,13 @@ class MessageStore(StoreReader):
             )
 
     def retain(self, time: int) -> None:
-        """Remove what is too old (or too much) although no message was appended."""
+        """Apply the limits without appending a message."""
         removed = self._removable(self.last, time, self.octets)
         if removed >= self.first:
             self.trim(removed + 1)
 
     def trim(self, before: int) -> None:
-        """Remove what has a lower sequence."""
+        """Remove messages with a lower sequence."""
         before = min(before, self.last + 1)
         if before <= self.first:
             return
@@ -308,7 +307,7 @@ class MessageStore(StoreReader):
         return min(removed, self.first + MAX_REMOVED - 1)
 
     def _removable_for(self, excess: int) -> int:
-        """Sequence of the last of the oldest messages that have so many octets together."""
+        """Sequence of the last of the oldest messages that together have ``excess`` octets."""
         gone = 0
         cursor = self._db.execute(f"SELECT sequence, {_SIZE} FROM messages ORDER BY sequence LIMIT {MAX_REMOVED + 1}")
         for sequence, size in cursor:
@@ -320,7 +319,7 @@ class MessageStore(StoreReader):
         return gone
 
     def _remove(self, up_to: int) -> tuple[int, int]:
-        """Remove messages; the first that stays (``up_to + 1``, or behind a hole), and the octets that were freed."""
+        """Remove messages; returns the sequence of the first remaining one and the octets freed."""
         execute = self._db.execute
         (freed,) = execute(f"SELECT ifnull(sum({_SIZE}), 0) FROM messages WHERE sequence <= ?", (up_to,)).fetchone()
         execute("DELETE FROM messages WHERE sequence <= ?", (up_to,))
@@ -330,7 +329,7 @@ class MessageStore(StoreReader):
         return (up_to + 1 if first is None else first), freed
 
     def _keep_ids(self, width: int, time: int) -> None:
-        """Store ids in a table of their own: quick to load at the next start, and kept after their messages."""
+        """Store ids in a separate table: fast to load at the next start, and kept when their messages are removed."""
         if width > PLAIN:
             self._db.execute(
                 "INSERT INTO ids SELECT sequence, time, id FROM messages WHERE sequence > ? AND id IS NOT NULL",

@@ -21,7 +21,7 @@ Row = tuple[Any, ...]
 
 
 class StoreFull(Unavailable):
-    """The disk is full or does not work now: the batch is not stored, and the store is as it was before."""
+    """The disk is full or failed temporarily: the batch is not stored, and the store is unchanged."""
 
 
 def now_us() -> int:
@@ -29,7 +29,7 @@ def now_us() -> int:
 
 
 def store_path(folder: str | Path, stream: bytes) -> Path:
-    """The file of a stream: its name quoted as in a URL, with a hash in place of what is too long for a file name."""
+    """The file of a stream: its name quoted as in a URL, shortened with a hash if it is too long for a file name."""
     name = quote(stream, safe="") or "%"
     if len(name) > 150:
         name = f"{name[:100]}-{blake2b(stream, digest_size=16).hexdigest()}"
@@ -37,7 +37,7 @@ def store_path(folder: str | Path, stream: bytes) -> Path:
 
 
 def _rows_up_to(cursor: sqlite3.Cursor, octets: int) -> list[Row]:
-    """Rows until they have so many octets of content; the cursor is closed."""
+    """Fetch rows until they have ``octets`` octets of content, and close the cursor."""
     found: list[Row] = []
     try:
         for row in cursor:
@@ -51,7 +51,7 @@ def _rows_up_to(cursor: sqlite3.Cursor, octets: int) -> list[Row]:
 
 
 class StoreReader:
-    """A store that another process may be writing. Used by one thread.
+    """A store that another process may be writing. Not thread-safe.
 
     :raises ConfigError: the file is missing, foreign or damaged; the text names it
     """
@@ -112,7 +112,7 @@ class StoreReader:
     # --- reading -------------------------------------------------------------------------------------------------
 
     def bounds(self) -> tuple[int, int]:
-        """Sequences of the first and the last; first = last + 1 when there is nothing."""
+        """Sequences of the first and the last message; first = last + 1 if there is none."""
         with self._translated():
             first, last = self._db.execute(
                 "SELECT (SELECT min(sequence) FROM messages),"
@@ -121,7 +121,7 @@ class StoreReader:
         return (last + 1 if first is None else first), last
 
     def read(self, after: int, up_to: int, rows: int, octets: int) -> list[Row]:
-        """From the first with ``after < sequence <= up_to``: so many rows, or fewer when they have so many octets."""
+        """The first rows with ``after < sequence <= up_to``: at most ``rows``, or until they have ``octets`` octets."""
         with self._translated():
             cursor = self._db.execute(
                 "SELECT * FROM messages WHERE sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?",
@@ -131,7 +131,7 @@ class StoreReader:
 
     def read_ttl(self, after: int, up_to: int, rows: int, octets: int) -> list[Row]:
         """As :meth:`read`, of the last message of each subject that ever had a time to live (see
-        :mod:`mama_spark.malamute.protocol.ttl`): what runs, and what ended it as long as retention leaves that."""
+        :mod:`mama_spark.malamute.protocol.ttl`), including messages that ended it, unless retention removed them."""
         with self._translated():
             if not self._has_ttl_table():
                 return []
@@ -146,7 +146,7 @@ class StoreReader:
         return self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'standing'").fetchone() is not None
 
     def complete(self, after: int, up_to: int) -> bool:
-        """Whether no message is missing; counting is ten times as fast as searching for holes."""
+        """Whether no message is missing; counting is ten times as fast as searching for gaps."""
         with self._translated():
             (there,) = self._db.execute(
                 "SELECT count(*) FROM messages WHERE sequence > ? AND sequence <= ?", (after, up_to)
@@ -154,7 +154,7 @@ class StoreReader:
         return bool(there == up_to - after)
 
     def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:
-        """Ranges, both ends inclusive, of what is not there any more."""
+        """Ranges, both ends inclusive, of removed messages."""
         low = max(0, after)
         high = min(up_to, self.bounds()[1])
         if high <= low or self.complete(low, high):
@@ -173,7 +173,7 @@ class StoreReader:
         low, last = self.bounds()
         high = last + 1
         with self._translated():
-            while low < high:  # times never fall
+            while low < high:  # times never decrease
                 middle = (low + high) // 2
                 row = self._db.execute(
                     "SELECT sequence, time FROM messages WHERE sequence >= ? ORDER BY sequence LIMIT 1", (middle,)

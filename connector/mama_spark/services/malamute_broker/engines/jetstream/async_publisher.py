@@ -1,10 +1,9 @@
 """Publishes messages to a JetStream stream without waiting for each acknowledgement.
 
-Messages go out in columns, many at a time. Every message has an id by which the server recognises it, so that a message
-whose outcome is unknown after a lost connection or a change of the leader is sent again without harm. Nothing is sent
-again before everything that was sent is answered or timed out, so a lost connection leaves the order as it was; a
-change of the leader may disturb it, for a server without a leader rejects one message and takes the next. The owner
-calls :meth:`AsyncPublisher.pump`.
+Messages are sent in columns, many at a time. Every message has an id for deduplication, so that it can be resent if its
+outcome is unknown after a lost connection or a change of the leader. Resends begin when every earlier send is answered
+or timed out, so a lost connection does not change the order; a change of the leader may, because a server without a
+leader rejects one message and accepts the next. The owner calls :meth:`AsyncPublisher.pump`.
 """
 
 from __future__ import annotations
@@ -32,24 +31,24 @@ from .message_codec import Header, Origin, encode_id, encode_subject, lines
 
 log = logging.getLogger(__name__)
 
-#: Most messages without an answer: what a server stores in some ten milliseconds.
+#: Most messages without an answer: a server stores as many in about ten milliseconds.
 MAX_IN_FLIGHT = 4096
-#: Most messages, and octets of them, of one send.
+#: Most messages and octets of one send.
 CHUNK, CHUNK_OCTETS = 1024, 1024 * 1024
 ACK_TIMEOUT = 4.0  #: seconds after which the outcome of a message without an answer is unknown
-#: Between two attempts.
+#: Delays between attempts.
 RESEND = Backoff(0.05, 1.0)
-_OVERHEAD = 200  #: octets that a waiting message takes beside its content, about
+_OVERHEAD = 200  #: approximate memory overhead of a waiting message, in octets
 
 
 @dataclass(slots=True, eq=False)
 class PendingPublish:
-    """One message, from ACCEPT until it came back from the stream or its outcome was returned.
+    """A message between ACCEPT and its delivery from the stream, or the report of its outcome.
 
-    :ivar cursor_origin: of the client's cursor, if it subscribes here; else 0
+    :ivar cursor_origin: origin of the client's cursor if it subscribes here, else 0
     :ivar outcome: None = not known yet
-    :ivar first_sent: monotonic time since when the message may be stored; None = it certainly is not
-    :ivar last_sent: monotonic
+    :ivar first_sent: monotonic time of the first send that may have been stored; None = certainly not stored
+    :ivar last_sent: monotonic time of the last send
     """
 
     number: int
@@ -73,8 +72,8 @@ class PendingPublish:
 class AsyncPublisher:
     """:param engine: id of the engine, for the origin of messages
     :param prefix: of the subjects
-    :param window: seconds in which the server recognises an id
-    :param buffer: octets that may wait; beyond, messages are refused
+    :param window: the server's deduplication window, seconds
+    :param buffer: octets that may wait; more messages are refused
     """
 
     def __init__(self, settings: NatsSettings, engine: str, prefix: str, window: float, buffer: int) -> None:
@@ -82,7 +81,7 @@ class AsyncPublisher:
         self._engine, self._prefix, self._window, self._buffer = engine, prefix, window, buffer
         self._queue: deque[PendingPublish] = deque()
         self._in_flight: dict[int, PendingPublish] = {}  # by token, in the order of sending
-        self._timed_out: dict[int, PendingPublish] = {}  # the same of messages that may be answered still
+        self._timed_out: dict[int, PendingPublish] = {}  # timed out, by token; an answer may still arrive
         self._retry_queue: list[PendingPublish] = []
         self._delays = RESEND.delays()
         self._next_try = 0.0
@@ -91,7 +90,7 @@ class AsyncPublisher:
         self.waiting = 0  #: octets of messages without an outcome
         self.last = 0  #: highest sequence that the server has acknowledged
         self.down = False  #: the connection is lost
-        self.stalled_since: float | None = None  #: monotonic time since when no message gets through
+        self.stalled_since: float | None = None  #: monotonic time since which no message was acknowledged
 
     def __repr__(self) -> str:
         state = "down" if self.down else "stalled" if self.stalled_since else "up"
@@ -99,7 +98,7 @@ class AsyncPublisher:
 
     @property
     def busy(self) -> bool:
-        """Messages have no outcome yet."""
+        """Whether messages have no outcome yet."""
         return bool(self._queue or self._in_flight or self._retry_queue)
 
     def open(self) -> None:
@@ -124,9 +123,9 @@ class AsyncPublisher:
         self._queue.append(message)
 
     def pump(self, timeout: float) -> None:
-        """Send what may be sent and process answers; waits for them up to ``timeout`` seconds, if some are awaited.
+        """Send queued messages and process answers; waits up to ``timeout`` seconds if answers are outstanding.
 
-        :raises Unavailable: the connection is closed for good, or was lost for longer than ids are recognised
+        :raises Unavailable: the connection is closed for good, or was lost for longer than the deduplication window
         """
         now = time.monotonic()
         self._send(now)
@@ -146,12 +145,12 @@ class AsyncPublisher:
                 return
 
     def _send_chunk(self, now: float) -> bool:
-        """One send; False if the connection takes no more now."""
+        """Send one chunk; False if the connection accepts no more now."""
         chunk: list[PendingPublish] = []
         octets = 0
         while self._queue and len(chunk) < CHUNK and octets < CHUNK_OCTETS:
             message = self._queue.popleft()
-            if message.outcome is None:  # else the answer to an earlier try came meanwhile
+            if message.outcome is None:  # else an earlier send was answered meanwhile
                 self._check_age(message, now)
                 chunk.append(message)
                 octets += message.octets
@@ -213,7 +212,7 @@ class AsyncPublisher:
             message = self._in_flight.pop(token, None) or self._timed_out.pop(token, None)
             if message is not None and message.outcome is None:
                 message.sequence = sequence
-                known = repeat and message.message_id  # an id of the engine's own is repeated only by a resend
+                known = repeat and message.message_id  # the engine's own ids are repeated only by resends
                 self._settle(message, StoreOutcome.DUPLICATE if known else StoreOutcome.STORED)
                 self.last = max(self.last, sequence)
         self.stalled_since = None
@@ -226,8 +225,8 @@ class AsyncPublisher:
             self._back_off()
 
     def _fail_send(self, messages: Iterable[PendingPublish], error: PublishError) -> None:
-        """Queue messages whose last send ended with ``error`` for a resend, or settle them if there may be none. Every
-        message has an id, so a resend does no harm."""
+        """Queue messages whose last send failed with ``error`` for a resend, or settle them if it is not retryable.
+        Every message has an id, so resends are stored once."""
         for message in messages:
             if message.outcome is not None:
                 continue
@@ -240,7 +239,7 @@ class AsyncPublisher:
             self._retry_queue.append(message)
 
     def _time_out(self, now: float) -> None:
-        """Send messages again that are without an answer for long."""
+        """Queue messages for a resend whose answer is overdue."""
         oldest = next(iter(self._in_flight.values()), None)
         if oldest is None or now - oldest.last_sent < ACK_TIMEOUT:
             return
@@ -262,7 +261,7 @@ class AsyncPublisher:
 
 
 def batch_of(messages: Sequence[PendingPublish], engine: str, prefix: str) -> MessageBatch:
-    """Messages in columns, one row a message."""
+    """Messages as a batch of columns, one row per message."""
     names: list[str] = []
     values: list[str] = []
     starts = [0]

@@ -1,17 +1,16 @@
 """The engine whose stream is stored in NATS JetStream: Malamute clients on a replicated stream.
 
-What is published goes to JetStream, and what is delivered comes from there, so brokers that use one JetStream stream
-deliver each other's messages. :mod:`.names` says how a Malamute message is stored there.
+Messages are published to JetStream and delivered from there, so brokers that use one JetStream stream deliver each
+other's messages. :mod:`.message_codec` defines how a Malamute message is stored.
 
-*Publishing.* A batch is sent without waiting for the one before. SYNC is answered when the server has acknowledged all
-that the client sent, with the server's sequences; during an outage that is later. Messages then wait in memory, up to a
-limit; beyond it they are refused, that is: not sent.
+*Publishing.* Batches are pipelined. SYNC is answered, with the server's sequences, when the server has acknowledged all
+messages of the client. During an outage messages wait in memory, up to a limit; further ones are refused without being
+sent.
 
-*Reading.* Cursors that are live share one consumer. A cursor that is behind has a consumer of its own until it has
-caught up.
+*Reading.* Live cursors share one consumer. A cursor that is behind has its own consumer until it has caught up.
 
-*Its own messages* are not delivered to a client: this engine knows its clients; of messages that other brokers sent, it
-compares the address of the sender with the one under which a client of its own has published here.
+*A client's own messages* are not delivered to it. They are recognised by the client's reference, or, if another broker
+published them, by the address under which a client of this engine has published.
 """
 
 from __future__ import annotations
@@ -40,20 +39,20 @@ from .stream_reader import JetStreamReader
 
 log = logging.getLogger(__name__)
 
-#: Octets without an answer beyond which a batch waits for some, so that the broker slows the senders down.
+#: Unacknowledged octets at which a batch waits for acknowledgements, so that the broker slows the senders down.
 MAX_UNACKNOWLEDGED = 8 * 1024 * 1024
-#: Seconds that a command waits at most for what was accepted before it, and SYNC for the deliveries before its answer.
+#: Most seconds that a command waits for messages accepted before it, and SYNC for the deliveries before its answer.
 BARRIER = 2.0
-#: Cursors that may catch up at a time, each with a consumer and a few megabytes.
+#: Most cursors that catch up at a time, each with a consumer and a few megabytes.
 MAX_CATCH_UPS = 16
 #: Seconds after which the consumer of a cursor without credit is closed.
 IDLE_CATCH_UP = 5.0
-#: Seconds between polls: while answers are awaited, while messages come, while none come.
+#: Seconds between polls: while answers are awaited, while messages arrive, while idle.
 POLL_ACKS, POLL_ACTIVE, POLL_IDLE = 0.002, 0.002, 0.01
 ACTIVE = 1.0  #: seconds after a message in which more are expected
 #: Seconds without progress after which the stream is checked.
 CHECK_STREAM = 5.0
-#: Seconds that :meth:`JetStreamEngine.close` waits for what was accepted.
+#: Seconds that :meth:`JetStreamEngine.close` waits for accepted messages.
 CLOSE_TIMEOUT = 10.0
 
 
@@ -75,7 +74,7 @@ class _ClientOutcomes:
         self.pending.append(message)
 
     def settle(self) -> bool:
-        """Move the outcomes that are known; True if all are."""
+        """Move known outcomes to :attr:`runs`; True if all are known."""
         pending = self.pending
         while pending and (outcome := pending[0].outcome) is not None:
             self.runs.add(outcome, pending.popleft().sequence)
@@ -106,13 +105,13 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         self._id = secrets.token_hex(8)
         self._stream: JetStreamReader | None = None
         self._publisher: AsyncPublisher | None = None
-        self._addresses: dict[SubscriptionCursor, bytes] = {}  # under which their clients have published here
+        self._addresses: dict[SubscriptionCursor, bytes] = {}  # addresses under which the clients have published here
         self._live: OrderedConsumer | None = None  # of the cursors that are live
-        self._position = 0  # live cursors got all up to here
-        self._last_message = 0  # sequence of the last message that came for live cursors
+        self._position = 0  # last sequence that live cursors received
+        self._last_message = 0  # sequence of the last message received for live cursors
         self._catch_ups: dict[SubscriptionCursor, _CatchUp] = {}
         self._outcomes: PerClient[_ClientOutcomes] = PerClient(_ClientOutcomes)
-        self._awaited: dict[int, PendingPublish] = {}  # published here, and not yet come back from the stream
+        self._awaited: dict[int, PendingPublish] = {}  # published here and not yet received from the stream
         self._number = 0
         self._last_delivery = 0.0
         self._last_check = 0.0
@@ -147,7 +146,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         self._publisher.last = last
 
     def close(self) -> None:
-        """Waits for what was accepted, but not for the end of an outage."""
+        """Close; waits for accepted messages, but not for the end of an outage."""
         publisher = self._publisher
         if publisher is not None:
             end = time.monotonic() + CLOSE_TIMEOUT
@@ -166,7 +165,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
 
     @classmethod
     def unreadable(cls, name: bytes, settings: Mapping[str, Any]) -> str | None:
-        """Readers by sequence use the JetStream stream itself."""
+        """Not readable by queries: readers use the JetStream stream itself."""
         try:
             stored, _ = JetStreamSettings.parse(name, settings).names(name)
         except ConfigError as e:
@@ -213,7 +212,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
             self._awaited.clear()
 
     def _complete_accepted(self) -> None:
-        """Wait until what was accepted is acknowledged and delivered. Not for an outage, and not for long."""
+        """Wait for a limited time until accepted messages are acknowledged and delivered; not during an outage."""
         self._wait(lambda: not self.publisher.busy and (self._live is None or not self._awaited))
 
     def _wait(self, done: Callable[[], bool]) -> None:
@@ -258,12 +257,12 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         return acks
 
     def _awaits(self, number: int) -> bool:
-        """Some messages up to this number have not come back from the stream, or are not acknowledged."""
+        """Whether a message up to this number is not acknowledged, or not yet received from the stream."""
         first = next(iter(self._awaited), None)
         return first is not None and first <= number
 
     def flush(self) -> None:
-        """Send; wait only when much is unacknowledged although there is no outage."""
+        """Send; wait only if too many octets are unacknowledged without an outage."""
         publisher = self.publisher
         publisher.pump(0.0)
         while publisher.waiting > MAX_UNACKNOWLEDGED and not publisher.stalled_since:
@@ -276,7 +275,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         stalled = publisher.stalled_since
         if stalled and not publisher.down and now - max(stalled, self._last_check) > CHECK_STREAM:
             self._last_check = now
-            self.stream.last_sequence()  # raises if the stream is gone
+            self.stream.last_sequence()  # raises if the stream was deleted
         if delivered:
             return 0.0
         if publisher.busy:
@@ -288,7 +287,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
     # --- delivery ------------------------------------------------------------------------------------------------
 
     def _work(self, timeout: float) -> bool:
-        """Publish, deliver and replay once; True if messages came."""
+        """Publish, deliver and replay once; True if messages were received."""
         self.publisher.pump(timeout)
         delivered = self._poll_live()
         self._drop_awaited()
@@ -298,7 +297,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         return delivered
 
     def _poll_live(self) -> bool:
-        """Deliver what came to the cursors that are live."""
+        """Deliver received messages to live cursors."""
         if self._live is None:
             return False
         consumed = self._live.poll()
@@ -313,7 +312,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         if origin is not None and origin.engine == self._id:
             published = self._awaited.pop(origin.number, None)
             if published is not None:
-                content = published.content  # the very frames that were accepted
+                content = published.content  # the frames as accepted
         receivers = self._subscriptions.receivers(message.subject)
         if receivers:
             sender = next((cursor for cursor in receivers if self._is_own(cursor, message)), None)
@@ -321,13 +320,13 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
             self._deliver_live(((sequence, sender, *fields),), time_us)
 
     def _is_own(self, cursor: SubscriptionCursor, message: JetStreamMessage) -> bool:
-        """Whether the cursor's client has sent the message, as far as the message names its sender."""
+        """Whether the cursor's client sent the message, as far as the message has its sender."""
         if message.origin is not None and message.origin.engine == self._id:
             return message.origin.client == cursor.origin
         return bool(message.sender) and self._addresses.get(cursor) == message.sender
 
     def _drop_awaited(self) -> None:
-        """Await no message that does not come back: refused, stored before, or removed before it was read."""
+        """Stop waiting for messages that the stream will not return: refused, duplicate, or removed before reading."""
         while self._awaited:
             number, message = next(iter(self._awaited.items()))
             stored = message.outcome is StoreOutcome.STORED
@@ -336,7 +335,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
             del self._awaited[number]
 
     def _replay(self) -> bool:
-        """Serve cursors that are behind, by turns; True if messages came."""
+        """Replay to cursors that are behind, round robin; True if messages were received."""
         delivered = False
         now = time.monotonic()
         for cursor in list(self._behind):
@@ -355,7 +354,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         return delivered
 
     def _take_turn(self, cursor: SubscriptionCursor, catch_up: _CatchUp, now: float) -> bool:
-        """Replay to one cursor; True if messages came."""
+        """Replay to one cursor; True if messages were received."""
         if not cursor.can_read:
             return False
         catch_up.last_used = now
@@ -364,7 +363,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
             messages.extend(catch_up.consumer.poll())
         before = cursor.position
         last = self._position
-        live_from = len(messages) and messages[-1].sequence > last  # behind that, they come by live delivery
+        live_from = len(messages) and messages[-1].sequence > last  # later messages are delivered live
         self._replay_to(cursor, [one for one in messages if one.sequence <= last] if live_from else messages)
         while messages and messages[0].sequence <= cursor.position:
             messages.popleft()

@@ -2,14 +2,14 @@
 
 | of the message | in JetStream |
 |---|---|
-| subject | ``<prefix>.<subject>``, see :func:`encode_subject`: what NATS cannot carry becomes ``%HH`` |
-| content | the payload: all frames together; ``Mlp-Frames`` = their lengths, where it is not one frame |
+| subject | ``<prefix>.<subject>``, see :func:`encode_subject`: octets that NATS does not allow become ``%HH`` |
+| content | the payload: the joined frames; ``Mlp-Frames`` = their lengths, unless it is one frame |
 | sender's address | ``Mlp-Sender`` |
-| id | ``Nats-Msg-Id``; a message without id gets one of the engine's own, ``%!<origin>`` |
-| headers | as they are, or all together in ``Mlp-Headers`` (:func:`header_lines`) |
-| its publisher | ``Mlp-Origin`` = ``<engine>.<client>.<number>``, where the id does not say it |
+| id | ``Nats-Msg-Id``; a message without id gets ``%!<origin>`` |
+| headers | unchanged, or joined in ``Mlp-Headers`` (:func:`header_lines`) |
+| its publisher | ``Mlp-Origin`` = ``<engine>.<client>.<number>``, unless the id contains it |
 
-Values of ``Mlp-`` headers and ids are printable ASCII with ``%HH`` for everything else. Messages of
+Values of ``Mlp-`` headers and ids are printable ASCII, with ``%HH`` for other octets. Messages of
 other publishers (NATS clients) are decoded by the same rules: payload as one frame, its headers, an empty sender.
 """
 
@@ -25,10 +25,10 @@ Header = tuple[bytes, bytes]
 
 MSG_ID, SENDER, FRAMES = "Nats-Msg-Id", "Mlp-Sender", "Mlp-Frames"
 ORIGIN, HEADERS = "Mlp-Origin", "Mlp-Headers"
-MAX_FIELD = 65_535  #: octets of an id, or of a header and its name and the length of that
+MAX_FIELD = 65_535  #: octets of an id, or of a header with its name and the name's length
 MAX_STRING = 255  #: octets of a subject or address: a length is one octet on the wire of Malamute
 _EMPTY = "%"  #: an empty part; every other % of ours is followed by two digits
-_OURS = "%!"  #: begins the id of a message that had none; no id of a client is written like this
+_OURS = "%!"  #: prefix of generated ids; encoded ids of clients never have it
 
 _VISIBLE = bytes(c for c in range(0x21, 0x7F) if c != ord("%"))
 _UNSAFE = re.compile(rb"[\x00-\x20\x7f%*>]")
@@ -41,9 +41,9 @@ _VALUE = re.compile(rb"[!-~](?:[ -~]*[!-~])?")
 class Origin(NamedTuple):
     """The publisher of a message.
 
-    :ivar engine: one stream of one broker, as long as it runs
-    :ivar client: number of the client's cursor in this engine; 0 = the client did not subscribe there
-    :ivar number: of the message, in this engine
+    :ivar engine: id of one run of one stream's engine
+    :ivar client: number of the client's cursor in this engine; 0 = the client was not subscribed
+    :ivar number: number of the message in this engine
     """
 
     engine: str
@@ -55,7 +55,7 @@ class Origin(NamedTuple):
 
 
 class JetStreamMessage(NamedTuple):
-    """A message as it was read.
+    """A message read from the stream.
 
     :ivar origin: None = not published by an engine
     """
@@ -69,7 +69,7 @@ class JetStreamMessage(NamedTuple):
 
 
 class Unreadable(Exception):
-    """The message cannot be carried by Malamute."""
+    """A message that Malamute cannot represent."""
 
 
 def _percent(match: re.Match[bytes]) -> bytes:
@@ -78,10 +78,10 @@ def _percent(match: re.Match[bytes]) -> bytes:
 
 @lru_cache(4096)
 def encode_subject(subject: bytes) -> str:
-    """The tokens of a NATS subject for any octets; :func:`decode_subject` undoes it.
+    """Encode any octets as tokens of a NATS subject; :func:`decode_subject` is the inverse.
 
-    Printable parts stay as they are, UTF-8 too. Blanks, control characters, ``%``, ``*``, ``>`` and octets that are no
-    UTF-8 become ``%HH``, and an empty part (so also the empty subject) becomes ``%``: NATS allows none.
+    Printable UTF-8 is kept. Blanks, control characters, ``%``, ``*``, ``>`` and octets that are no UTF-8 become
+    ``%HH``; an empty part (and the empty subject) becomes ``%``, because NATS allows no empty tokens.
     """
     try:
         text = _UNSAFE.sub(_percent, subject).decode()
@@ -91,14 +91,14 @@ def encode_subject(subject: bytes) -> str:
 
 
 def decode_subject(tokens: bytes) -> bytes:
-    """The subject of :func:`encode_subject`; a ``%`` that it would not write stays one."""
+    """The inverse of :func:`encode_subject`; a ``%`` that it would not write is kept."""
     if b"%" not in tokens:
         return tokens
     return b".".join(b"" if token == b"%" else unquote_to_bytes(token) for token in tokens.split(b"."))
 
 
 def encode_name(stream: bytes) -> str:
-    """A Malamute stream's name as one token, which may stand in the name of a JetStream stream and in a subject."""
+    """A Malamute stream's name as one token, valid in the name of a JetStream stream and in a subject."""
     return _UNSAFE_IN_NAME.sub(_percent, stream).decode("ascii") or _EMPTY
 
 
@@ -108,10 +108,10 @@ def encode_value(value: bytes) -> str:
 
 
 def header_lines(headers: Sequence[Header]) -> list[tuple[str, str]]:
-    """Headers of a message as lines that NATS clients see as such.
+    """Headers of a message as NATS header lines.
 
-    Only if every name is there once and is a name (no ``Nats-``, which the server obeys), and every value is printable:
-    otherwise all of them stand in ``Mlp-Headers``, as ``name=value&name=value`` in order.
+    If a name is repeated, is no valid NATS name or begins with ``Nats-`` (which the server interprets), or a value is
+    not printable, all headers go into ``Mlp-Headers`` instead, as ``name=value&name=value`` in order.
     """
     names = {name.lower() for name, _ in headers}
     plain = len(names) == len(headers) and all(_NAME.fullmatch(n) and _VALUE.fullmatch(v) for n, v in headers)
@@ -140,10 +140,10 @@ def encode_id(message_id: bytes, origin: Origin) -> str:
 
 
 def decode(subject: bytes, payload: bytes, block: bytes | None) -> JetStreamMessage:
-    """A message of the stream.
+    """Decode a message of the stream.
 
     :param subject: without the prefix
-    :param block: of headers, as it is stored
+    :param block: the stored header block
     :raises Unreadable: subject or sender have more than 255 octets or a NUL, or a header does not fit in a field
     """
     sender, message_id, lengths = b"", b"", b""
@@ -192,7 +192,7 @@ def _unpacked(value: bytes) -> list[Header]:
 
 
 def _frames(payload: bytes, lengths: bytes) -> list[bytes]:
-    """The content; one frame where the lengths are not those of this payload."""
+    """The content frames; one frame if the lengths do not match the payload."""
     if not lengths:
         return [payload]
     if lengths == b"-":

@@ -1,9 +1,8 @@
-"""Reads a JetStream stream from a position on, by a consumer that is replaced whenever it fails.
+"""Reads a JetStream stream from a position on, with a consumer that is replaced whenever it fails (ADR-17).
 
 :class:`OrderedConsumer` is polled and never waits: consumers are created and checked on the event loop of the
-connections. Whatever goes wrong with one (a lost connection, a server that is gone, a gap in its sequence, silence)
-ends it, and another consumer begins behind the last message that was returned (as the ordered consumers of NATS
-clients, ADR-17).
+connections. Any failure (a lost connection or server, a gap in its sequence, silence) ends a consumer, and another one
+begins after the last message returned, as in the ordered consumers of NATS clients.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from .stream_reader import JetStreamReader, request
 log = logging.getLogger(__name__)
 
 SILENCE = 2.0  #: seconds without a message after which the consumer is checked
-#: Between two attempts to create a consumer.
+#: Delays between attempts to create a consumer.
 RECREATE = Backoff(0.05, 1.0)
 _UNLIMITED = 1_000_000  #: messages of one pull request: more than fit into its octets
 
@@ -43,7 +42,7 @@ class ConsumedMessage(NamedTuple):
     """One message of the stream.
 
     :ivar time: microseconds since the epoch
-    :ivar message: None = Malamute cannot carry it
+    :ivar message: None = Malamute cannot represent it
     """
 
     sequence: int
@@ -52,12 +51,12 @@ class ConsumedMessage(NamedTuple):
 
 
 class _PolledSubscription(PullSubscription):
-    """A subscription without an end, for a reader that does not wait."""
+    """An endless subscription for a reader that does not wait."""
 
-    _requested = False  #: the loop was asked to hand over what it has
+    _requested = False  #: the event loop was asked to flush its buffer
 
     def poll(self) -> DeliveryBuffer | None:
-        """What came; see :meth:`next`. A few messages may come a moment later, together with others."""
+        """The received messages; see :meth:`next`. Some may be returned by a later call, because they are buffered."""
         with self._ready:
             if not self._buffers and self._error is None:
                 hand_over = not self._requested and bool(self._parser.buffer)
@@ -78,7 +77,7 @@ class _PolledSubscription(PullSubscription):
             self._flush_buffer()
 
     async def _on_message(self, msg: Msg) -> None:
-        """By public calls. The client keeps one value a header, which is what messages of engines have."""
+        """Receive by public calls of nats-py, which keep one value per header; engines write only one."""
         reply = read_reply(msg.reply.encode()) if msg.reply else None
         if reply is None:
             await super()._on_message(msg)
@@ -105,12 +104,12 @@ class _Consumer(NamedTuple):
 
 
 class OrderedConsumer:
-    """Messages behind a position, as they come. One thread uses it.
+    """Reads messages after a position. Not thread-safe.
 
     :param after: the sequence before the first message
-    :param label: names it in log texts
-    :ivar position: sequence of the last message that was returned
-    :ivar caught_up: at one moment since the current consumer began, no message was behind the position
+    :param label: name for log texts
+    :ivar position: sequence of the last message returned
+    :ivar caught_up: the current consumer has reached the end of the stream at least once
     """
 
     def __init__(self, stream: JetStreamReader, after: int, label: str) -> None:
@@ -131,9 +130,9 @@ class OrderedConsumer:
         return f"<OrderedConsumer {self._label} at {self.position}, {state}>"
 
     def poll(self) -> list[ConsumedMessage]:
-        """What came, or nothing.
+        """The received messages.
 
-        :raises ConfigError: the stream is gone, or cannot be read
+        :raises ConfigError: the stream was deleted, or cannot be read
         """
         now = time.monotonic()
         if self._consumer is None:
@@ -224,7 +223,7 @@ class OrderedConsumer:
         return _Consumer(name, subscription, int(created["num_pending"]), int(state["first_seq"]))
 
     def _check_consumer(self, consumer: _Consumer, now: float) -> None:
-        """After a while without messages, find out whether the consumer is still there."""
+        """After some time without messages, check whether the consumer still exists."""
         if self._check is None:
             if now - max(self._last_delivery, self._last_check) > SILENCE:
                 api = f"CONSUMER.INFO.{self._stream.name}.{consumer.name}"
@@ -236,7 +235,7 @@ class OrderedConsumer:
         self._last_check = now
         try:
             info = check.result()
-        except (MamaError, ProtocolError) as e:  # deleted, or the server that had it is gone
+        except (MamaError, ProtocolError) as e:  # deleted, or its server ended
             self._fail(e)
             return
         lost = int(info["delivered"]["consumer_seq"]) >= self._expected and now - self._last_delivery > 2 * SILENCE
@@ -272,7 +271,7 @@ def _delete_created(stream: JetStreamReader, creation: Future[_Consumer]) -> Non
 
 
 def _delete(stream: JetStreamReader, consumer: _Consumer) -> None:
-    """Without waiting; should it fail, the server deletes the consumer after ``inactive_threshold``."""
+    """Delete the consumer without waiting; if that fails, the server deletes it after ``inactive_threshold``."""
 
     async def end() -> None:
         await consumer.subscription.stop()

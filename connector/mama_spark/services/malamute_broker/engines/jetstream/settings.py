@@ -23,7 +23,7 @@ _MOST = 10**15
 class JetStreamSettings:
     """Times in seconds, sizes in octets; None = no limit.
 
-    :ivar credentials: and those below to ``tls_key``: as of the bridge ``nats``
+    :ivar credentials: this and the following to ``tls_key``: as in the bridge ``nats``
     """
 
     servers: str = option(
@@ -104,12 +104,12 @@ class JetStreamSettings:
 
     @property
     def connection(self) -> dict[str, Any]:
-        """For :class:`~mama_spark.bridges.nats.settings.NatsSettings`."""
+        """Arguments for :class:`~mama_spark.bridges.nats.settings.NatsSettings`."""
         servers = tuple(one.strip() for one in self.servers.split(",") if one.strip())
         return {"servers": servers, **{name: getattr(self, name) for name in _CONNECTION}}
 
     def configuration(self, name: str, prefix: str) -> dict[str, Any]:
-        """Of the stream that is made."""
+        """Configuration of the stream to create."""
         return {
             "name": name,
             "subjects": [f"{prefix}.>"],

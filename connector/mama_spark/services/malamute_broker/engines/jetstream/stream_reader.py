@@ -1,4 +1,4 @@
-"""One JetStream stream: find or create it, ask for its last sequence, and run requests on its connection."""
+"""One JetStream stream: finds or creates it, reads its last sequence, and runs requests on its connection."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class JetStreamReader:
     def __init__(self, connection: NatsSettings, name: str, prefix: str, timeout: float = 10.0) -> None:
         self.logs = NatsLogs(connection, timeout)
         self.name, self.prefix = name, prefix
-        self.created = ""  #: when the stream was created, which distinguishes it from another one of its name
+        self.created = ""  #: creation time of the stream, which distinguishes it from another one of its name
         self.duplicate_window = 0.0  #: seconds in which the server stores a message id once
 
     def open(self, settings: JetStreamSettings) -> int:
-        """Find the stream or create it; its last sequence.
+        """Find the stream or create it; returns its last sequence.
 
-        :raises ConfigError: there is none, or it cannot be used
+        :raises ConfigError: it does not exist and is not created, or it cannot be used
         :raises Unavailable: no server answers
         """
         self.logs.open()
@@ -67,7 +67,7 @@ class JetStreamReader:
     def last_sequence(self) -> int | None:
         """The stream's last sequence; None if no server answers now.
 
-        :raises ConfigError: the stream is gone, or was created again
+        :raises ConfigError: the stream was deleted, or created again
         """
         try:
             info = self.logs.api.request(f"STREAM.INFO.{self.name}", timeout=REQUEST_TIMEOUT)
