@@ -1,4 +1,4 @@
-"""Waiting for ZeroMQ sockets by their descriptors: who keeps the rule misses nothing."""
+"""Waiting for ZeroMQ sockets by their descriptors: no message is missed if sockets are drained before polling."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class AttributeState:
 
     :ivar attribute: its declaration
     :ivar reading: its last value
-    :ivar channels: of the event types that somebody has subscribed to
+    :ivar channels: of the event types that clients have subscribed to
     """
 
     __slots__ = ("alarm_filter", "attribute", "channels", "config", "device", "filters", "reading", "readings")
@@ -47,7 +47,7 @@ class AttributeState:
         return self.attribute.change if event is EventType.CHANGE else self.attribute.archive
 
     def refusal_reason(self, event: EventType) -> str | None:
-        """Tango's reason why nobody may subscribe to these events; None: everybody may."""
+        """Tango's reason to refuse subscriptions to these events; None: they are allowed."""
         attribute = self.attribute
         if event in self.filters:
             criteria = self.criteria(event)
@@ -76,7 +76,7 @@ class DeviceState:
 
     :ivar declaration: its declaration
     :ivar attributes: by their names in topics; State and Status included
-    :ivar channel: of interface changes, if somebody has subscribed to them
+    :ivar channel: of interface changes, if clients have subscribed to them
     :ivar pipes: by name: channel, and last value
     """
 

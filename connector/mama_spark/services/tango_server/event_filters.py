@@ -88,10 +88,10 @@ class ChangeFilter:
             return not same_content(old, new)
         if not self._thresholds:
             return not bool(np.array_equal(old, new, equal_nan=old.dtype.kind == "f"))
-        return _beyond(old, new, self._criteria)
+        return _exceeds_thresholds(old, new, self._criteria)
 
 
-def _beyond(old: npt.NDArray[Any], new: npt.NDArray[Any], criteria: Criteria) -> bool:
+def _exceeds_thresholds(old: npt.NDArray[Any], new: npt.NDArray[Any], criteria: Criteria) -> bool:
     """Whether any element differs by a threshold or more."""
     if old.dtype.kind == "f":
         old_nan, new_nan = np.isnan(old), np.isnan(new)
@@ -101,13 +101,13 @@ def _beyond(old: npt.NDArray[Any], new: npt.NDArray[Any], criteria: Criteria) ->
     before = old.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         delta = _difference(old, new)
-        if criteria.absolute is not None and _outside(delta, criteria.absolute):
+        if criteria.absolute is not None and _outside_limits(delta, criteria.absolute):
             return True
         if criteria.relative is None:
             return False
         undefined = (before == 0) | np.isinf(before)
         percent = np.where(undefined, np.sign(delta) * np.inf, delta / np.abs(before) * 100)
-    return _outside(percent[delta != 0], criteria.relative)
+    return _outside_limits(percent[delta != 0], criteria.relative)
 
 
 def _difference(old: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -118,7 +118,7 @@ def _difference(old: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[np.
     return np.where(new == old, 0.0, found)  # 0 also for two equal infinities
 
 
-def _outside(numbers: npt.NDArray[np.float64], limits: tuple[float, float]) -> bool:
+def _outside_limits(numbers: npt.NDArray[np.float64], limits: tuple[float, float]) -> bool:
     return bool(((numbers <= limits[0]) | (numbers >= limits[1])).any())
 
 

@@ -2,7 +2,7 @@
 
 It joins the :class:`~mama_spark.services.tango_server.giop_server.GiopServer` (calls), the
 :class:`~mama_spark.services.tango_server.zmq_publisher.ZmqPublisher` (heartbeats and events) and the
-:class:`~mama_spark.services.tango_server.event_supplier.EventSupplier` (what is sent when).
+:class:`~mama_spark.services.tango_server.event_supplier.EventSupplier` (decides what is sent).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Event supplier: devices with their last values, subscriptions, and which events are to be sent when. Pure.
+"""Event supplier: keeps devices with their last values and subscriptions, and decides which events are sent. Pure.
 
 Subscriptions end when they are not confirmed in time (TG-43); their counters then stop. After a new client subscribed,
 the next event is sent twice, in case the first is published before the subscription has reached the ZeroMQ socket.
@@ -195,14 +195,14 @@ class EventSupplier:
             filter_.was_sent(reading, now)
         if event is EventType.ALARM:
             state.alarm_filter.was_seen(reading)
-        return self._maybe_twice(channel.encode_reading(reading))
+        return self._twice_for_new_clients(channel.encode_reading(reading))
 
     def push_frame(
         self, state: AttributeState, event: EventType, frame: bytes, is_except: bool, little: bool
     ) -> list[Frames]:
         """Send an event whose data is already encoded; the caller sets the value."""
         channel = state.active_channel(event)
-        return [] if channel is None else self._maybe_twice(channel.encode_frame(frame, is_except, little))
+        return [] if channel is None else self._twice_for_new_clients(channel.encode_frame(frame, is_except, little))
 
     def detect_and_push(self, state: AttributeState, reading: AttributeReading, now: float) -> list[Frames]:
         """Set the value, and send the change, archive and alarm events that the criteria ask for."""
@@ -212,7 +212,7 @@ class EventSupplier:
             channel = state.active_channel(event)
             if channel is not None and filter_.accepts(reading, now):
                 filter_.was_sent(reading, now)
-                found += self._maybe_twice(channel.encode_reading(reading))
+                found += self._twice_for_new_clients(channel.encode_reading(reading))
         return found + self._push_alarm(state, reading)
 
     def _push_alarm(self, state: AttributeState, reading: AttributeReading) -> list[Frames]:
@@ -221,17 +221,21 @@ class EventSupplier:
             return []
         accepted = state.alarm_filter.accepts(reading)
         state.alarm_filter.was_seen(reading)
-        return self._maybe_twice(channel.encode_reading(reading)) if accepted else []
+        return self._twice_for_new_clients(channel.encode_reading(reading)) if accepted else []
 
     def push_data(self, channel: EventChannel | None, data: Data) -> list[Frames]:
         """Send an event without a value: a configuration, an interface, a pipe, data ready."""
-        return self._maybe_twice(channel.encode_data(data)) if channel is not None and channel.is_subscribed else []
+        return (
+            self._twice_for_new_clients(channel.encode_data(data))
+            if channel is not None and channel.is_subscribed
+            else []
+        )
 
     def push_errors(self, channel: EventChannel, errors: Sequence[DevError]) -> list[Frames]:
         """As :meth:`push_data`, with errors instead."""
-        return self._maybe_twice(channel.encode_errors(errors)) if channel.is_subscribed else []
+        return self._twice_for_new_clients(channel.encode_errors(errors)) if channel.is_subscribed else []
 
-    def _maybe_twice(self, messages: list[Frames]) -> list[Frames]:
+    def _twice_for_new_clients(self, messages: list[Frames]) -> list[Frames]:
         if self.duplicate_event and messages:
             self.duplicate_event = False
             return messages + messages
@@ -257,7 +261,7 @@ class EventSupplier:
         for at, state, channel in self._archive_deadlines():
             if at <= now:
                 state.filters[EventType.ARCHIVE].was_sent(state.reading, now)
-                found += self._maybe_twice(channel.encode_reading(state.reading))
+                found += self._twice_for_new_clients(channel.encode_reading(state.reading))
         return found
 
     def _periodic_event(self, device: str, attribute: str, at: float, now: float) -> list[Frames]:
@@ -268,7 +272,7 @@ class EventSupplier:
             del self._next_periodic[device, attribute]
             return []
         self._next_periodic[device, attribute] = _next(at, state.attribute.period / 1000, now)
-        return self._maybe_twice(channel.encode_reading(state.reading))
+        return self._twice_for_new_clients(channel.encode_reading(state.reading))
 
     def _archive_deadlines(self) -> Iterator[tuple[float, AttributeState, EventChannel]]:
         """When the next archive event of each attribute with a period is due, as far as it has subscriptions."""

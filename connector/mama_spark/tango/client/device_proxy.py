@@ -1,7 +1,7 @@
 """DeviceProxy: calls of one Tango device over a GIOP connection, and how to open one by the device's name.
 
-Where a device is, the Tango database tells (``DbImportDevice``); a device of a server without a database is called at
-the address in its name.
+The Tango database has the addresses of devices (``DbImportDevice``); a device of a server without a database is called
+at the address in its name.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class DeviceProxy:
         return self.call(Operation.IS_A, lambda writer: writer.string(type_id), CdrReader.boolean, timeout=timeout)
 
     def non_existent(self, *, timeout: float | None = None) -> bool:
-        """Whether its server says that it is gone."""
+        """Whether its server reports that it does not exist any more."""
         return self.call(Operation.NON_EXISTENT, None, CdrReader.boolean, timeout=timeout)
 
     # --- commands and attributes ---

@@ -90,11 +90,11 @@ class EventDelivery:
         """Queue received events, in order. Only for the receiving thread."""
         if self._held:
             with self._lock:
-                self._put(self._not_held(events))
+                self._put(self._without_held(events))
         else:
             self._put(events)
 
-    def _not_held(self, events: list[SubscriptionEvent]) -> list[SubscriptionEvent]:
+    def _without_held(self, events: list[SubscriptionEvent]) -> list[SubscriptionEvent]:
         """Hold back what must wait for a first value, and return the rest."""
         free = []
         for event in events:

@@ -24,7 +24,7 @@ _make_event: Callable[[tuple[Any, ...]], SubscriptionEvent] = partial(
 
 
 class EventTarget(Protocol):
-    """A subscription, as far as routing needs it."""
+    """The interface of a subscription that routing needs."""
 
     queue: Any
 
@@ -92,7 +92,7 @@ class EventDispatcher:
         return True
 
     def mark_restarted(self, topics: Iterable[bytes]) -> None:
-        """The server is another process now: the next counters of these topics do not continue the last ones."""
+        """After a restart of the server: the next counters of these topics do not continue the last ones."""
         for topic in topics:
             self.sequences.mark_restarted(topic)
 

@@ -1,4 +1,4 @@
-"""Bounded queue of the events that a subscription, or a subscriber, has received and nobody took yet (TG-44, TG-45).
+"""Bounded queue of received events that the application has not taken yet (TG-44, TG-45).
 
 When it is full, the oldest events are dropped and counted; the receiving thread never waits.
 """

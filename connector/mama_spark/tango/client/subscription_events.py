@@ -1,4 +1,4 @@
-"""What a subscriber delivers: events, values that were read, errors, gaps, and changes of availability. Pure."""
+"""Subscription events: events, values that were read, errors, gaps, and changes of availability. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Frames = Sequence[bytes]
 
 
 class SubscriptionEventKind(Enum):
-    """What happened to a subscription."""
+    """Kind of a subscription event."""
 
     EVENT = "event"  #: as the server sent it, including errors that it sent
     INITIAL = "initial"  #: the value that was read when the subscription began
@@ -33,7 +33,7 @@ class SubscriptionEventKind(Enum):
 
 
 class QueueOverflow(NamedTuple):
-    """What a full queue dropped.
+    """The subscription events that a full queue dropped.
 
     :ivar size: number of subscription events
     :ivar first: counter of the first event among them; -1: none of them was an event
@@ -46,7 +46,7 @@ class QueueOverflow(NamedTuple):
 
 
 class SubscriptionEvent(NamedTuple):
-    """One thing that happened to one subscription.
+    """One event delivered to a user of a subscription.
 
     :ivar received: when it arrived, nanoseconds since the epoch
     :ivar frames: topic, byte order, call info, data: of EVENT as received; of INITIAL and RESUBSCRIPTION as the server

@@ -120,18 +120,18 @@ class BatchDecoder:
             for row, number in enumerate(numbers):
                 if number == _NEW:
                     number = self._known.get(topics[row], _NEW)  # learned from an earlier row
-                    numbers[row] = self._learn(columns, row, frames) if number == _NEW else number
+                    numbers[row] = self._decode_and_store_layout(columns, row, frames) if number == _NEW else number
         whole = frames
         if set(map(len, calls)) != {CALL_SIZE}:
             whole = (topics, orders, [call if len(call) == CALL_SIZE else _NO_CALL for call in calls], datas)
         for number, rows in _groups(numbers):
             for row in _decode_rows(columns, self._layouts[number], rows, whole).tolist():
-                own = self._learn(columns, row, frames)  # another layout, or no single number
+                own = self._decode_and_store_layout(columns, row, frames)  # another layout, or no single number
                 if own != _DONE:
                     _decode_rows(columns, self._layouts[own], np.array([row]), whole)
         return columns
 
-    def _learn(self, columns: EventColumns, row: int, frames: _Frames) -> int:
+    def _decode_and_store_layout(self, columns: EventColumns, row: int, frames: _Frames) -> int:
         """Decode a row by the general decoder; returns its layout number, or _DONE: the row is stored."""
         parts = [column[row] for column in frames]
         try:

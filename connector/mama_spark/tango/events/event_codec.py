@@ -93,7 +93,7 @@ def read_except(frame: bytes, little: bool) -> tuple[DevError, ...]:
     :raises CdrError: it contains no errors
     """
     at = 2 * len(MAGIC) if frame.startswith(MAGIC, len(MAGIC)) else len(MAGIC)  # in events of pipes, twice
-    return _whole(frame, little, at, read_errors)
+    return _read_all(frame, little, at, read_errors)
 
 
 def read_data(topic: Topic, frame: bytes, little: bool) -> Data:
@@ -104,16 +104,16 @@ def read_data(topic: Topic, frame: bytes, little: bool) -> Data:
     forms = _forms(topic)
     for form in forms[:-1]:
         try:
-            return _whole(frame, little, form.at, form.read)
+            return _read_all(frame, little, form.at, form.read)
         except CdrError:
             continue
-    return _whole(frame, little, forms[-1].at, forms[-1].read)
+    return _read_all(frame, little, forms[-1].at, forms[-1].read)
 
 
 _T = TypeVar("_T")
 
 
-def _whole(frame: bytes, little: bool, at: int, read: Callable[[CdrReader], _T]) -> _T:
+def _read_all(frame: bytes, little: bool, at: int, read: Callable[[CdrReader], _T]) -> _T:
     if bytes(frame[:at]) != MAGIC * (at // len(MAGIC)):
         raise CdrError(f"data without {at} octets of {MAGIC.hex()}")
     reader = CdrReader(frame, little, at, at)

@@ -1,7 +1,7 @@
 """The one place that compares event counters: consecutive events, gaps, duplicates, server restarts (TG-46). Pure.
 
 A Tango server counts the events of each attribute and event type in one u32, from 1, shared by all subscribers. The
-counter wraps at 2^32, and starts again when the server does. A loss behind the newest event cannot be seen.
+counter wraps at 2^32, and starts again when the server does. A loss after the newest event cannot be detected.
 
 ========================= ============================================== ====================================
 counter                   condition                                      result
@@ -16,8 +16,8 @@ greater                                                                  gap, th
 smaller                                                                  restart, then deliver
 ========================= ============================================== ====================================
 
-Servers send the first event after a new subscription twice, to all subscribers. Which counters can be compared at all,
-:func:`is_counted_type` and :func:`is_counted` say.
+Servers send the first event after a new subscription twice, to all subscribers. :func:`is_counted_type` and
+:func:`is_counted` decide which counters can be compared.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def next_counter(ctr: int) -> int:
 
 
 def discontinuity(last: int, ctr: int) -> SequenceGap | SequenceRestart | None:
-    """What happened between two events of one topic; None: they are consecutive."""
+    """The gap or restart between two events of one topic; None: they are consecutive."""
     if ctr == next_counter(last):
         return None
     return SequenceGap(last + 1, ctr - 1) if ctr > last else SequenceRestart(last, ctr)

@@ -73,7 +73,7 @@ class DeviceStates:
         self._states = {RecordedDevice(h, d, bool(b)): RecordKind[k] for h, d, b, k in state}
 
     def replay(self, device: RecordedDevice, kind: RecordKind) -> None:
-        """A record of the log says so."""
+        """Apply a record of the log."""
         self._states[device] = kind
 
     # --- events ---

@@ -59,8 +59,8 @@ class PendingGaps:
         self._gaps = {str(t).encode("latin-1"): (int(f), int(last), int(n)) for t, f, last, n in state}
 
     def replay(self, topic: bytes, ctr: int, last: int) -> int:
-        """The log has this event. What is missing before it was refused, and the recorder ended before it reported
-        that; unless the event follows later, in a log that keeps no order.
+        """Replay an event of the log. Missing events before it were refused, and the recorder ended before it reported
+        them; unless they follow later, in a log that keeps no order.
 
         :param last: newest counter before, or the end of a reported gap; 0: unknown
         :returns: the newest counter
@@ -77,5 +77,5 @@ class PendingGaps:
         return ctr
 
     def forget(self, topic: bytes) -> None:
-        """The log has the report of this gap."""
+        """To be called when the log has the report of this gap."""
         self._gaps.pop(topic, None)

@@ -1,7 +1,7 @@
-"""Turns what a subscriber delivers into records of a log, and keeps the state that this needs. Pure.
+"""Makes records of a log from subscription events, and keeps the state for it. Pure.
 
 Events become records as received. At the first event of each topic after a restart of the recorder, its counter is
-compared with that of the last event in the log: what is missing was lost while no recorder ran.
+compared with that of the last event in the log: missing events were lost while no recorder ran.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ class RecorderState:
         return bool(len(self._pending_gaps) or self._devices.has_refused)
 
     def report_pending(self, now: int) -> RecordBuilder:
-        """What the log refused, as gap records, and the states of devices again."""
+        """Gap records for the records that the log refused, and the states of devices again."""
         records = RecordBuilder()
         for topic, numbers in self._pending_gaps.take():
             with contextlib.suppress(BadEventTopic):  # the record of another writer

@@ -266,7 +266,7 @@ def test_sending_before_writing_is_refused_here_and_not_by_the_broker() -> None:
 
 
 @pytest.mark.spec("C5")
-def test_a_refused_call_says_why_and_the_client_goes_on() -> None:
+def test_a_refused_call_has_the_reason_and_the_client_continues() -> None:
     """An invalid pattern"""
     machine = connected()
     call = machine.read(b"s", b"[", FAR)
@@ -302,7 +302,7 @@ def test_connecting_to_nobody_fails_at_its_deadline() -> None:
     assert machine.state is ClientState.CLOSED
 
 
-def test_calls_end_at_their_deadline_though_pongs_go_on() -> None:
+def test_calls_end_at_their_deadline_although_pongs_arrive() -> None:
     """The C client blocks for ever here."""
     machine = connected()
     call = machine.read(b"s", b"p", 3.0)

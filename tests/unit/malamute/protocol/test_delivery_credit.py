@@ -1,4 +1,4 @@
-"""Credit of one receiver: it adds up, is used once a delivery, and never becomes negative by use."""
+"""Credit of one receiver: it adds up, each delivery uses one, and use never makes it negative."""
 
 from __future__ import annotations
 

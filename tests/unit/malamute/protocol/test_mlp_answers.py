@@ -1,4 +1,4 @@
-"""Who is answered, and when: after all engines, only who asked, and nothing of what was given up."""
+"""Replies to clients: after all engines have answered, only to requests, and not to expired calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Credit of one client over several streams (ML-07, ML-21): never too much, and nothing lost for lack of it."""
+"""Credit of one client over several streams (ML-07, ML-21): never exceeded, and no message is lost without credit."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ STEPS = st.lists(
 @given(steps=STEPS, limited=st.booleans())
 @examples(200)
 def test_shares_never_exceed_credit_and_all_is_delivered_once_there_is_credit(steps: list[Any], limited: bool) -> None:
-    """Whatever comes between: nothing beyond credit, nothing of an engine that holds is lost or late."""
+    """For any sequence of steps: no delivery beyond the credit, none of an engine with flow control lost or delayed."""
     site = Site()
     reader = site.open(b"r", Feature.CREDIT if limited else None)
     site.say(b"r", *(wire.StreamRead(name, b"") for name in STREAMS))
@@ -237,7 +237,7 @@ def test_shares_never_exceed_credit_and_all_is_delivered_once_there_is_credit(st
 
 
 @pytest.mark.spec("ML-21")
-def test_with_less_credit_than_streams_it_goes_round() -> None:
+def test_with_less_credit_than_streams_the_credit_rotates() -> None:
     """Credit of one, three streams, messages only on the last."""
     site = Site()
     site.open(b"r", Feature.CREDIT)
@@ -252,8 +252,8 @@ def test_with_less_credit_than_streams_it_goes_round() -> None:
 
 
 @pytest.mark.spec("ML-21")
-def test_nobody_is_looked_at_who_needs_no_turn_any_more() -> None:
-    """A client has enough credit again, and another one is gone."""
+def test_clients_that_need_no_rotation_are_not_checked() -> None:
+    """A client has enough credit again, and another one has left."""
     site = Site()
     for name in (b"r", b"gone"):
         site.open(name, Feature.CREDIT)
@@ -268,8 +268,8 @@ def test_nobody_is_looked_at_who_needs_no_turn_any_more() -> None:
 
 
 @pytest.mark.spec("ML-21")
-def test_credit_lent_to_idle_engines_is_called_back_for_what_waits() -> None:
-    """All credit is lent to a stream that has nothing, and a message of another kind comes."""
+def test_credit_lent_to_idle_engines_is_recalled_for_waiting_messages() -> None:
+    """All credit is lent to a stream without messages, and a message of another kind arrives."""
     site = Site()
     reader = site.open(b"r", Feature.CREDIT)
     site.say(b"r", wire.StreamRead(b"h1", b""), wire.StreamRead(b"live", b""), wire.Credit(5))
@@ -298,7 +298,7 @@ def test_a_busy_stream_gets_what_an_idle_one_does_not_use_without_waiting_for_it
 
 @pytest.mark.spec("ML-21")
 def test_an_unlimited_client_that_does_not_read_is_lent_a_window_and_loses_nothing() -> None:
-    """For a stored stream the policy for slow readers never comes to pass; the engine holds."""
+    """The policy for slow readers never applies to a stored stream, because the engine keeps its messages."""
     site = Site(queue=10_000)
     reader = site.open(b"r")
     site.say(b"r", wire.StreamRead(b"h1", b""))
@@ -332,7 +332,7 @@ def test_credit_of_a_stream_that_is_lost_or_left_goes_to_the_others() -> None:
 
 
 def test_an_engine_that_delivers_beyond_its_share_is_held_to_the_limits_of_the_others() -> None:
-    """An engine of somebody else may not keep the rules; the client is safe from it."""
+    """An engine of another package may break the rules; the client's limits still hold."""
     site = Site(queue=500)
     reader = site.open(b"r", Feature.CREDIT)
     site.say(b"r", wire.StreamRead(b"h1", b""), wire.Credit(2))

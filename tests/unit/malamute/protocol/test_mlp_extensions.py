@@ -1,4 +1,4 @@
-"""Extensions in trailing bytes: ours to read, nobody's to stumble over."""
+"""Extensions in trailing bytes: decoded by our peers, harmless to others."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_unreadable_bytes_say_nothing_and_raise_nothing(octets: bytes, ours: boo
 
 
 def test_a_block_cut_anywhere_is_ignored_or_a_whole_shorter_one() -> None:
-    """A prefix may end between two fields; what it then says, the whole block says too."""
+    """A prefix may end between two fields; the fields in it are equal to those of the whole block."""
     block = write(FULL)
     for size in range(len(block)):
         short = read(block[:size])

@@ -1,4 +1,4 @@
-"""Questions about stored streams: what is said, who is asked when, and what a hostile asker gets."""
+"""Log queries about stored streams: encoding, the order of queries at engines, and hostile clients."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ QUESTIONS = st.one_of(
 )
 
 
-# --- the words -------------------------------------------------------------------------------------------------------
+# --- encoding --------------------------------------------------------------------------------------------------------
 
 
 @given(QUESTIONS)
@@ -115,7 +115,7 @@ def test_names_come_in_pages() -> None:
     assert found == names
 
 
-# --- whose turn it is ------------------------------------------------------------------------------------------------
+# --- order of queries ------------------------------------------------------------------------------------------------
 
 
 class Everything:
@@ -311,7 +311,7 @@ def test_whatever_is_asked_the_machine_goes_on(packed: list[bytes]) -> None:
     assert len(room.machine.output) > 0
 
 
-# --- what an engine says ---------------------------------------------------------------------------------------------
+# --- answers of an engine --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -427,7 +427,7 @@ def test_a_configuration_that_names_a_stream_twice_means_the_first(tmp_path: Pat
     assert refusal.code == StatusCode.FAILED
 
 
-# --- who asks --------------------------------------------------------------------------------------------------------
+# --- the client ------------------------------------------------------------------------------------------------------
 
 
 def asking() -> ClientMachine:

@@ -1,4 +1,4 @@
-"""A block stands for the messages in it: the broker does with it what it does with them one by one."""
+"""Message blocks: the broker handles a block like its messages one by one."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_block_leads_to_what_its_messages_lead_to_one_by_one(
 
 
 def test_both_sides_count_the_same_octets_for_a_block() -> None:
-    """Or the client would wait for ever, or send more than it may."""
+    """Otherwise the client would wait forever, or send more than its window allows."""
     batch = MessageBatch.of(["a"] * 50, [b"x" * 100] * 50, ids=[str(n) for n in range(50)])
     broker, client = ServerMachine(), ClientMachine(ClientSettings(b"w", OURS))
 

@@ -19,7 +19,7 @@ MATCHES = [case for v in VECTORS if v["kind"] == "match" for case in v["input"]]
 
 
 def matches(pattern: str, subject: str) -> bool:
-    """Both ways of asking give one answer."""
+    """The result of Pattern and Matcher, which must be equal."""
     one = Pattern(pattern.encode()).search(subject.encode())
     many = Matcher()
     many.add(pattern.encode())

@@ -1,4 +1,4 @@
-"""What a client may have under way, and what it takes: neither grows beyond what was given."""
+"""Send windows and delivery credit of a client: neither exceeds what was granted."""
 
 from __future__ import annotations
 

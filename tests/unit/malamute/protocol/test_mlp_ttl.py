@@ -1,4 +1,4 @@
-"""Messages with a time to live: what runs at a subject, and the markers in place of what nobody renewed."""
+"""Messages with a time to live: running timers of subjects, and markers for expired messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TTL, RENEWAL, MARKER = b"Mama-Ttl", b"Mama-Renewal", b"Mama-Marker"
 
 
 class EngineHarness:
-    """One engine on a clock of the test's, and what it delivered to a client that reads everything."""
+    """One engine with a test clock, and its deliveries to a client that reads everything."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.clock = 100.0
@@ -42,14 +42,14 @@ class EngineHarness:
         return run
 
     def pass_(self, seconds: float) -> list[bytes]:
-        """Let time pass; subjects of the markers that came."""
+        """Let time pass; returns the subjects of the markers delivered."""
         self.clock += seconds
         self.got.clear()
         self.engine.idle()
         return [d.subject for d in self.got if d.extension is not None and (MARKER, b"MaxAge") in d.extension.headers]
 
     def standing(self) -> list[tuple[int, bytes, bytes]]:
-        """Sequence, subject and content of what stands, read as another process would."""
+        """Sequence, subject and content of the messages that STANDING returns, read as by another process."""
         reader = StoreReader(store_path(self.folder, b"st"))
         found = [(row[0], row[3], row[4]) for row in reader.read_ttl(0, 1 << 40, 1000, 1 << 30)]
         reader.close()
@@ -127,8 +127,8 @@ def test_a_renewal_is_not_stored_and_begins_the_time_anew(engines: Make) -> None
     assert one.engine.store.last == 2
 
 
-def test_markers_come_in_the_order_in_which_time_ended_however_late_the_broker_looks(engines: Make) -> None:
-    """SUSPECT before OFFLINE, also of a broker that stood still for a while."""
+def test_markers_are_stored_in_order_of_expiry_however_late(engines: Make) -> None:
+    """SUSPECT before OFFLINE, even if the broker was suspended for some time."""
     one = engines()
     for subject, milliseconds in ((b"rec", "2000"), (b"warn", "1000")):
         one.send(subject, ttl=milliseconds)
@@ -232,8 +232,8 @@ def test_a_stream_that_uses_none_of_it_has_no_table_and_looks_at_nothing(engines
 
 
 @given(st.lists(st.tuples(st.sampled_from(["start", "renew", "end", "look"]), st.integers(0, 3), st.integers(1, 9))))
-def test_what_runs_agrees_with_a_plain_model(steps: list[tuple[str, int, int]]) -> None:
-    """The heap against looking at everything each time."""
+def test_running_timers_agree_with_a_model(steps: list[tuple[str, int, int]]) -> None:
+    """The heap is compared with a scan of all subjects."""
     kept, model, now = ExpiryQueue(), dict[bytes, tuple[float, int]](), 0.0
     for number, (step, which, amount) in enumerate(steps):
         subject = b"%d" % which

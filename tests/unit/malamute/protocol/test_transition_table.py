@@ -1,4 +1,4 @@
-"""Tables of state machines: each entry is found, and what has none raises."""
+"""Transition tables of state machines: each entry is found, and a missing one raises."""
 
 from __future__ import annotations
 

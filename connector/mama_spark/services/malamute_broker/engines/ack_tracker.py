@@ -35,10 +35,10 @@ class OutcomeRuns:
                 last[1] += count
                 return
             if len(runs) >= MOST_RUNS:
-                self._squeeze()
+                self._merge_older_half()
         self._runs.append([outcome, count, first])
 
-    def _squeeze(self) -> None:
+    def _merge_older_half(self) -> None:
         """Merge the stored runs of the older half into one without sequences (0), to bound the memory.
 
         The newer half is kept, because its outcomes may still change.

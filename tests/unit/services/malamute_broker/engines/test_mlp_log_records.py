@@ -1,4 +1,4 @@
-"""What a fetch brings becomes columns; topics become what a broker selects by; a range becomes fetches."""
+"""Log records of a Malamute broker: fetched messages as columns, topics as selections, ranges as fetches."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def expected(message: StreamDeliver, extension: Extension) -> tuple[Any, ...]:
 
 @examples(400)
 @given(st.lists(MESSAGES, min_size=1, max_size=8))
-def test_columns_say_what_the_frames_say(messages: list[StreamDeliver]) -> None:
-    """Against the decoder that takes one message at a time."""
+def test_columns_equal_the_decoded_frames(messages: list[StreamDeliver]) -> None:
+    """Compared with the decoder of single messages."""
     found = records([encode(message) for message in messages])
     assert list(rows(found)) == [expected(message, read(message.trailing)) for message in messages]
     assert found.times.tolist() == [read(message.trailing).time for message in messages]
@@ -149,7 +149,7 @@ class Broker:
 @examples(400)
 @given(st.data())
 def test_a_range_is_fetched_once_and_in_order_whatever_the_answers_hold(data: st.DataObject) -> None:
-    """Also when all that was asked for is lost now and then."""
+    """Even if the messages of a fetch were removed meanwhile."""
     sizes = data.draw(st.lists(st.integers(0, 30), max_size=60))
     broker = Broker(sizes, data.draw(st.integers(1, 20)), data.draw(st.integers(1, 60)))
     after, up_to = data.draw(st.integers(0, 70)), data.draw(st.integers(0, 70))
@@ -172,7 +172,7 @@ def test_a_range_is_fetched_once_and_in_order_whatever_the_answers_hold(data: st
 
 
 def test_full_answers_are_asked_for_when_messages_are_large() -> None:
-    """No more than one in ten fetches is for what another one left."""
+    """At most one in ten fetches is for the remainder of another one."""
     broker = Broker([10_000] * 5_000, qu.FETCH_ROWS, qu.FETCH_OCTETS)
     session = ReadSession(0, 5_000, Selection.ALL, ())
     asked: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""What clients leave behind in engines when they go: nothing."""
+"""Clients that leave have no state left in engines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLIENTS = 2000 if FULL else 100
 
 
 class MachineHarness:
-    """A machine and one durable engine, obeyed batch by batch."""
+    """A machine and one durable engine, which executes its commands batch by batch."""
 
     def __init__(self, folder: Path) -> None:
         self.machine = ServerMachine(SessionSettings(timeout=10.0))

@@ -1,4 +1,4 @@
-"""The broker's side of MLP: recorded conversations byte for byte, and what the reference does not survive."""
+"""The broker's side of MLP: recorded conversations byte for byte, and inputs that crash the reference."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_second_write_switches_the_stream() -> None:
     ]  # fmt: skip
 
 
-def test_cancel_of_one_of_several_reads_leaves_the_others_and_disconnecting_then_hurts_nobody() -> None:
+def test_cancel_of_one_of_several_reads_keeps_the_others_and_disconnecting_is_safe() -> None:
     """READ A, READ B, CANCEL B, disconnect, message on A: use after free in the reference."""
     desk = MachineHarness()
     written(desk, b"A")
@@ -226,7 +226,7 @@ def test_repeated_reads_change_nothing_and_are_answered() -> None:
 
 
 def test_a_replay_storm_ends() -> None:
-    """The C client after remove_consumer and a restart of the broker: all its commands again on every OK, for ever."""
+    """The C client after remove_consumer and a restart of the broker repeats all its commands on every OK, forever."""
     desk = MachineHarness(repeats=100)
     desk.open("c")
     storm = (wire.StreamWrite(b"out"), wire.StreamRead(b"in", b"^a"), wire.ServiceOffer(b"svc", b"x"))
@@ -254,7 +254,7 @@ def test_limits_of_streams_and_subscriptions_refuse_and_keep_the_client() -> Non
     assert desk.send("a", wire.Ping()) == [PONG]
 
 
-# --- who a client is -------------------------------------------------------------------------------------------------
+# --- identity of clients ---------------------------------------------------------------------------------------------
 
 
 def test_an_address_goes_to_whoever_opens_it_last_and_closing_the_older_kills_nobody() -> None:
@@ -312,7 +312,7 @@ def test_strangers_leave_nothing_behind() -> None:
     assert len(machine.clients) == len(machine.clients.by_address) == len(machine.streams) == len(machine.engines) == 0
 
 
-def test_comings_and_goings_are_told() -> None:
+def test_connects_subscriptions_and_disconnects_are_reported() -> None:
     """Discovery of topics reads CONNECTED, SUBSCRIBED, UNSUBSCRIBED, GONE (from READ, CANCEL, CLOSE, expiry)."""
     desk = MachineHarness(timeout=10)
     desk.open("a")

@@ -113,7 +113,7 @@ class DurableEngine(StoredStreamEngine[Row]):
         if octets > MAX_OCTETS:
             outcome, first = StoreOutcome.REFUSED, 0
         elif extension is not None and (extension.message_id or extension.headers):
-            outcome, first = self._judge(subject, extension, octets)
+            outcome, first = self._next_outcome(subject, extension, octets)
         if extension is not None:
             self._acks.add(client, outcome, first)
         if outcome is not _STORED:
@@ -139,7 +139,7 @@ class DurableEngine(StoredStreamEngine[Row]):
         columns = (repeat(self._cursors.get(client)), repeat(address), block.subjects, zip(block.contents, strict=True))
         self._accepted += zip(range(first, self._next), *columns, ids or repeat(b""), repeat(()), strict=False)
 
-    def _judge(self, subject: bytes, extension: Extension, octets: int) -> tuple[StoreOutcome, int]:
+    def _next_outcome(self, subject: bytes, extension: Extension, octets: int) -> tuple[StoreOutcome, int]:
         """Outcome of the next message by its id and headers, and its sequence, or that of the first with its id."""
         directive = ttl_directive_of(extension.headers) if extension.headers else None
         if directive is TtlDirective.BAD:

@@ -111,7 +111,7 @@ def _fetch(store: MessageStore, query: LogQuery, settings: DurableSettings) -> t
     rows, octets = min(max(rows, 1), qu.FETCH_ROWS), min(max(octets, 1), qu.FETCH_OCTETS)
     last = store.bounds()[1]
     up_to = min(up_to, last)
-    wanted = _wanted(query)
+    wanted = _selection_test(query)
     read = store.read_ttl if query.op is Op.STANDING else store.read
     if wanted is None:
         found = read(after, up_to, rows, octets)
@@ -152,7 +152,7 @@ def _search(read: ReadRows, after: int, up_to: int, rows: int, octets: int, want
     return found, after
 
 
-def _wanted(query: LogQuery) -> Wanted | None:
+def _selection_test(query: LogQuery) -> Wanted | None:
     """The test of a selection; None = all messages.
 
     :raises BadPattern: a pattern is refused, or there are too many

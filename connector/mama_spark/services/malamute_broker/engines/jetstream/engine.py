@@ -251,12 +251,12 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         def acks() -> tuple[AckRun, ...] | None:
             if not outcomes.settle():
                 return None
-            waits = self._awaits(number) and not self.publisher.stalled_since and time.monotonic() < until
+            waits = self._is_awaited(number) and not self.publisher.stalled_since and time.monotonic() < until
             return None if waits else outcomes.runs.acks()
 
         return acks
 
-    def _awaits(self, number: int) -> bool:
+    def _is_awaited(self, number: int) -> bool:
         """Whether a message up to this number is not acknowledged, or not yet received from the stream."""
         first = next(iter(self._awaited), None)
         return first is not None and first <= number

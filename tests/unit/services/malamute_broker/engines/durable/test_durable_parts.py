@@ -34,7 +34,7 @@ def test_no_headers_take_no_room() -> None:
     assert pack_headers(()) is None
 
 
-# --- what became of messages ---------------------------------------------------------------------------------------
+# --- outcomes of messages ------------------------------------------------------------------------------------------
 
 
 def test_consecutive_sequences_are_one_run() -> None:
@@ -81,7 +81,7 @@ def test_refusing_keeps_the_count_and_the_order(sends: list[tuple[StoreOutcome, 
 
 
 def test_an_answer_never_grows_beyond_its_field() -> None:
-    """65,535 octets; two publishers by turns make a run of every message."""
+    """65,535 octets; two publishers that alternate make a run of every message."""
     runs = OutcomeRuns()
     for sequence in range(1, 40_000, 2):
         runs.add(STORED, sequence)

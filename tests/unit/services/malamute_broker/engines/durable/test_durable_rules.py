@@ -1,4 +1,4 @@
-"""The durable engine, called as its thread calls it: what is its own beside the suite for stored streams."""
+"""The durable engine, called as by its thread: rules that the suite for stored streams does not cover."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECOND = 1_000_000
 
 
 class EngineHarness:
-    """One engine, and what it delivered."""
+    """One engine, and its deliveries."""
 
     def __init__(self, folder: Path, name: bytes = b"st", now: int = 1_700_000_000 * SECOND, **settings: Any) -> None:
         self.now = now
@@ -41,7 +41,7 @@ class EngineHarness:
     def publish(
         self, *subjects: bytes, client: Hashable = "w", ids: bool = False, content: bytes = b"x"
     ) -> tuple[AckRun, ...]:
-        """One batch; what became of it."""
+        """Publish one batch; returns the outcomes."""
         for subject in subjects:
             self.engine.accept(
                 client, b"writer", subject, [content], Extension(message_id=subject) if ids else NO_EXTENSION
@@ -54,12 +54,12 @@ class EngineHarness:
         return runs if isinstance(runs, tuple) else runs()
 
     def drain(self) -> None:
-        """All that it does without a command, at this time."""
+        """Call ``idle`` until the engine has nothing to do at this time."""
         while self.engine.idle() == 0.0:
             pass
 
     def taken(self, client: Hashable = "r") -> list[int]:
-        """Sequences that this client got since the last time."""
+        """Sequences delivered to this client since the last call."""
         found = [d.extension.sequence or 0 for d in self.got if d.client == client and d.extension is not None]
         self.got[:] = [d for d in self.got if d.client != client]
         return found
@@ -111,7 +111,7 @@ def test_times_never_fall_although_the_clock_does(engines: Make) -> None:
 def test_a_large_store_is_replayed_in_small_pieces_while_commands_go_on(
     engines: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory stays bounded, and what is published meanwhile follows in order."""
+    """Memory stays bounded, and messages published meanwhile follow in order."""
     monkeypatch.setattr(durable, "REPLAY_OCTETS", 20_000)
     one = engines()
     for _ in range(10):
@@ -146,7 +146,7 @@ def test_readers_behind_take_turns(engines: Make, monkeypatch: pytest.MonkeyPatc
 
 @examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
-def test_live_and_replay_meet_without_a_hole_or_a_double(tmp_path: Path, seed: int) -> None:
+def test_replay_and_live_delivery_have_no_gaps_or_duplicates(tmp_path: Path, seed: int) -> None:
     """Any mix of publishing, subscribing with and without position, credit and idleness."""
     one = StoredEngineHarness(DurableEngine(b"st", {"folder": str(tmp_path / str(seed))}))
     try:
@@ -272,7 +272,7 @@ def test_numbers_go_on_after_everything_was_removed(engines: Make) -> None:
     assert two.publish(b"x") == (AckRun(StoreOutcome.STORED, 1, 4),)
 
 
-# --- trouble -----------------------------------------------------------------------------------------------------
+# --- failures ----------------------------------------------------------------------------------------------------
 
 
 def test_on_a_full_disk_messages_are_refused_and_the_stream_lives(
@@ -370,10 +370,10 @@ def test_a_damaged_or_foreign_store_is_an_error_that_names_it(
 
 @pytest.mark.spec("ML-22")
 @pytest.mark.parametrize("every", [1, 4, 1000])
-def test_a_store_that_was_never_closed_knows_all_it_has(
+def test_a_store_that_was_never_closed_counts_all_its_messages(
     tmp_path: Path, engines: Make, monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
-    """Its state is written now and then, and what came since is counted."""
+    """Its state is written now and then, and later messages are counted."""
     monkeypatch.setattr(durable_store, "STATE_INTERVAL", every)
     one = engines(max_messages=12)
     for count in (3, 5, 1):
@@ -386,7 +386,7 @@ def test_a_store_that_was_never_closed_knows_all_it_has(
 
 
 def _as_it_is(one: EngineHarness, folder: Path) -> None:
-    """What somebody finds who opens the files as they are now, as after ``kill -9``."""
+    """A copy of the files in their current state, as after ``kill -9``."""
     store = one.engine.store
     shutil.copytree(store.path.parent, folder, ignore=shutil.ignore_patterns("*.lock*", "early"))
     reader = StoreReader(folder / store.path.name)

@@ -1,4 +1,4 @@
-"""How messages go into a JetStream stream: again when they must, never out of order, and never more than may wait."""
+"""Publishing into a JetStream stream: resends, order, and the limit of waiting messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mama_spark.services.malamute_broker.engines.jetstream.async_publisher impor
 
 
 class Server:
-    """A bridge that keeps what is sent, and answers what it is told to."""
+    """A bridge that stores sent messages, and answers as scripted."""
 
     capabilities = SimpleNamespace(max_payload=1 << 20)
 

@@ -1,4 +1,4 @@
-"""The content of a message is cut into frames only where the lengths are those of its payload."""
+"""The payload of a message is split into frames only if the stored lengths match it."""
 
 from __future__ import annotations
 

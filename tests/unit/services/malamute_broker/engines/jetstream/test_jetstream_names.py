@@ -1,4 +1,4 @@
-"""How Malamute messages stand in JetStream, and the settings of the engine that puts them there."""
+"""Malamute messages as messages of JetStream, and the settings of the JetStream engine."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_different_streams_have_different_names(one: bytes, other: bytes) -> Non
     message_id=st.binary(max_size=40),
     headers=st.lists(st.tuples(st.binary(max_size=10), st.binary(max_size=10)), max_size=4),
 )
-def test_a_message_comes_back_as_it_was(
+def test_any_message_round_trips(
     subject: bytes, sender: bytes, content: list[bytes], message_id: bytes, headers: list[tuple[bytes, bytes]]
 ) -> None:
     """Through the columns and frames that go to the server, and the rules that it has for headers."""
@@ -111,8 +111,8 @@ def test_what_nats_clients_publish_is_read_by_the_same_rules() -> None:
 
 
 @pytest.mark.parametrize("size", [65_532, 65_533])
-def test_a_header_that_fits_in_no_field_is_no_message_of_malamute(size: int) -> None:
-    """NATS takes headers up to the size of a payload."""
+def test_a_message_with_a_header_too_large_for_a_field_is_unreadable(size: int) -> None:
+    """NATS allows headers up to the size of a payload."""
     blocks = [b"NATS/1.0\r\n%s: %s\r\n\r\n" % (name, b"x" * size) for name in (b"k", b"Nats-Msg-Id")]
     if size + 3 > 65_535:
         with pytest.raises(Unreadable):
