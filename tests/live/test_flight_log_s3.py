@@ -6,6 +6,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from urllib.request import Request, urlopen
 
@@ -19,7 +20,9 @@ from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.dead_letter_table import abort_dead_letters, commit_dead_letters
 from mama_spark.flightlog.replay import unpublished
 from mama_spark.flightlog.staging import Staging
+from mama_spark.flightlog.storage import TableStore
 from mama_spark.flightlog.write_id import WriteId
+from pyarrow.fs import FileSelector, FileType
 
 from tests.support.flight_logs import BATCH, STREAM, flights, rows, stage, stage_letters
 
@@ -95,6 +98,29 @@ def test_part_larger_than_one_upload_is_whole(table: str, storage: dict[str, str
     assert part.size > 20_000_000
     commit(table, storage, BATCH, [part])
     assert pa.array([r["payload"] for r in rows(table, storage)], pa.binary()).equals(noise)
+
+
+def test_part_that_is_not_there_is_not_committed_and_the_next_is(table: str, storage: dict[str, str]) -> None:
+    (part,) = stage(table, STREAM, flights(1), storage=storage)
+    for wrong in (replace(part, size=part.size + 1), replace(part, path=f"{part.path}.parquet")):
+        with pytest.raises(FlightLogError, match=f"flightLog {table}: 1 of the 2 files .* something has removed"):
+            commit(table, storage, STREAM, [part, wrong], app=("query-1", 0))
+    assert commit(table, storage, STREAM, [part], app=("query-1", 0)).committed == 1
+
+
+def test_prefix_with_objects_of_others_is_refused_and_left_as_it_is(table: str, storage: dict[str, str]) -> None:
+    store = TableStore(table, storage)
+    for name in ("", "2026/sales.csv"):  # the first is how consoles show a folder
+        url = f"{storage['AWS_ENDPOINT_URL']}/{table.removeprefix('s3://')}/{name}"
+        with urlopen(Request(url, b"", method="PUT")) as answer:
+            assert answer.status == 200
+    refused = r"is no Delta table, and its folder holds other files \(2026\)"
+    with pytest.raises(FlightLogError, match=refused):
+        Staging(table, storage, BATCH, 0, 0).check()
+    with pytest.raises(FlightLogError, match=refused):
+        commit(table, storage, BATCH, [])
+    found = store.filesystem().get_file_info(FileSelector("", recursive=True))
+    assert [i.path for i in found if i.type == FileType.File and i.path] == ["2026/sales.csv"]
 
 
 def test_bucket_that_does_not_exist_is_found_before_the_first_publish(storage: dict[str, str]) -> None:

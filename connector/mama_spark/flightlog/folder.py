@@ -89,7 +89,7 @@ def require_free(names: Iterable[str], uri: str, what: str) -> None:
     :param names: of what is in the folder
     :raises FlightLogError: it holds other files
     """
-    others = sorted(n for n in names if n not in _OWN and not n.startswith((".", _MARKER)))
+    others = sorted(n for n in names if n and n not in _OWN and not n.startswith((".", _MARKER)))
     if others:
         shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
         raise FlightLogError(
