@@ -57,16 +57,16 @@ def test_the_next_publisher_on_the_connection_makes_it_again(
 def test_it_is_made_again_although_the_server_still_removes_the_old_one(
     nats_server: NatsServer, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    busy, read_answer = [True, True], api._json
+    busy, read_answer = [True, True], api.answer_of
 
-    def removing(reply: Any) -> Any:
-        answer = read_answer(reply)
+    def removing(data: bytes) -> Any:
+        answer = read_answer(data)
         if answer.get("type", "").endswith("stream_create_response") and busy:
             busy.pop()
             return {"error": {"code": 500, "err_code": 10049, "description": "it is being removed"}}
         return answer
 
-    monkeypatch.setattr(api, "_json", removing)
+    monkeypatch.setattr(api, "answer_of", removing)
     publish_one(nats_server, 1, stream="S")
     assert not busy
     assert stored(admin) == [1]

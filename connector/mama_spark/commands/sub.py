@@ -61,7 +61,7 @@ def _begin(word: str) -> int | None:
     """
     if word in ("now", "earliest"):
         return None if word == "now" else 1
-    if not word.isdigit():
+    if not word.isdecimal():
         raise OptionError(f"--from wants now, earliest or a sequence, got {word!r}")
     return int(word)
 

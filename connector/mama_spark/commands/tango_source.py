@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _begin(text: str) -> str:
-    if text not in ("saved", "latest", "earliest") and not text.isdigit():
+    if text not in ("saved", "latest", "earliest") and not text.isdecimal():
         raise argparse.ArgumentTypeError(f"must be saved, latest, earliest or a sequence, got {text!r}")
     return text
 
@@ -132,7 +132,7 @@ def _log_urls(text: str) -> tuple[str, ...]:
 
 def _address(bind: str) -> tuple[str, int]:
     host, colon, port = bind.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
+    if not colon or not port.isdecimal() or int(port) > 65535:
         raise OptionError(f"--bind wants HOST:PORT, got {bind!r}")
     return host.strip("[]"), int(port)
 

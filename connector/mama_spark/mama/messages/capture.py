@@ -34,7 +34,7 @@ def decode_capture(data: bytes) -> Iterator[CaptureRecord]:
         except ValueError:
             raise BadMessage(f"the header at byte {at} is not source:transport:symbol:length") from None
         symbol, colon, length = rest.rpartition(":")  # symbols may hold colons
-        if not (colon and length.isascii() and length.isdigit()):
+        if not (colon and length.isascii() and length.isdigit() and len(length) < 20):
             raise BadMessage(f"the header at byte {at} is not source:transport:symbol:length")
         at = end + 1 + int(length)
         if at > len(data):

@@ -100,7 +100,7 @@ class SourceFields:
             default: FieldId = getattr(DEFAULT_FIELDS, word)
             key = f"{PREFIX}{word}.fid"
             fid = properties.get(key)
-            if fid is not None and not (fid.isascii() and fid.isdigit()):
+            if fid is not None and not (fid.isascii() and fid.isdigit() and len(fid) < 20):
                 raise ConfigError(f"{properties.where(key)}: {key} must be from 1 to 65535, got {fid!r}")
             name = properties.get(f"{PREFIX}{word}.name") or default.name
             given[word] = FieldId(name, default.fid if fid is None else int(fid))

@@ -134,7 +134,9 @@ def format_ior(reference: Reference, little: bool = True) -> str:
 
 # --- corbaloc ------------------------------------------------------------------------------------------------
 
-_CORBALOC_ADDRESS = re.compile(rf"(?:iiop)?:(?:1\.(?P<minor>[0-9]+)@)?(?P<host>{_HOST})(?::(?P<port>[0-9]{{1,5}}))?")
+_CORBALOC_ADDRESS = re.compile(
+    rf"(?:iiop)?:(?:1\.(?P<minor>[0-9]{{1,3}})@)?(?P<host>{_HOST})(?::(?P<port>[0-9]{{1,5}}))?"
+)
 
 
 def parse_corbaloc(text: str) -> Reference:
@@ -206,7 +208,7 @@ def parse_tango_host(text: str) -> Address:
     """
     first = text.split(",")[0].strip()
     host, _, port = first.rpartition(":")
-    if not port.isdecimal() or not re.fullmatch(_HOST, host):
+    if not re.fullmatch("[0-9]{1,5}", port) or not re.fullmatch(_HOST, host):
         raise BadAddress(f"no host:port: {text[:200]!r}")
     return _address(host, port, text)
 

@@ -57,7 +57,7 @@ class StoredRecord(NamedTuple):
     def ttl(self) -> float:
         """Seconds; 0 = no time to live."""
         value = self.headers.get(TTL, b"0")
-        return int(value) / 1000 if value.isdigit() else 0.0
+        return int(value) / 1000 if value.isdigit() and len(value) < 20 else 0.0
 
     @property
     def expired(self) -> bool:

@@ -352,7 +352,7 @@ class Connection:
         headers = msg.headers or {}
         status = headers.get("Status", "0")
         reply = classify_parts(
-            int(status) if status.isdigit() else 0,
+            int(status) if status.isascii() and status.isdigit() and len(status) <= 3 else 0,
             headers.get("Description", ""),
             msg.data,
             headers.get("Nats-Subject", ""),

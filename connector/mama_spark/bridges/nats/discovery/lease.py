@@ -29,7 +29,7 @@ from ..connection import event_loop
 from ..connection.connection import Connection
 from ..connection.pool import IDLE
 from ..jetstream.stream_client import StreamClient
-from ..protocol.direct_get import StoredMessage
+from ..protocol.direct_get import StoredMessage, is_sequence
 from ..settings import NatsSettings
 from .layout import (
     LIVE,
@@ -364,7 +364,7 @@ def _replaced_marker(found: StoredMessage | None) -> int:
     if MARKER in found.headers:
         return found.sequence
     number = found.headers.get(REPLACED_MARKER, "")
-    return int(number) if number.isascii() and number.isdigit() else 0
+    return int(number) if is_sequence(number) else 0
 
 
 def _matches(current: StoredMessage, lease: Lease) -> bool:

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import nats.errors
 import orjson
-from nats.aio.msg import Msg
 
 from mama_spark.errors import ConfigError, Unavailable
 
@@ -91,7 +90,7 @@ class JetStreamClient:
                 raise ApiError("nobody listens to the JetStream API", NO_RESPONDERS) from e
             if reply is None:
                 raise ApiForbidden(f"no permission to publish to {PREFIX}{call}")
-            answer = _json(reply)
+            answer = answer_of(reply.data)
             _raise_error(call, answer.get("error"), final)
             return answer
 
@@ -109,12 +108,14 @@ class JetStreamClient:
             reply = await self.connection.request(subject, payload, self.attempt_timeout, headers or None)
             if reply is None:
                 raise ApiForbidden(f"no permission to publish to {subject!r}")
-            answer = _json(reply)
+            answer = answer_of(reply.data)
             if (error := answer.get("error")) is not None:
                 raise errors.from_reply(
                     int(error.get("code", 0)), int(error.get("err_code", 0)), str(error.get("description"))
                 )
-            return int(answer["seq"])
+            if not isinstance(sequence := answer.get("seq"), int):
+                raise Unavailable(f"not an acknowledgement of JetStream: {reply.data[:100]!r}")
+            return sequence
 
         return await self.retry(f"the publish to {subject!r}", attempt, timeout)
 
@@ -128,12 +129,24 @@ def _raise_error(call: str, error: dict[str, Any] | None, final: Collection[int]
     raise ServerNotReady(text, code)
 
 
-def _json(reply: Msg) -> dict[str, Any]:
+def answer_of(data: bytes) -> dict[str, Any]:
+    """The JSON of an answer; ``error``, where it has one, is an object with numbers as its codes.
+
+    :raises Unavailable: it is none
+    """
     try:
-        answer: dict[str, Any] = orjson.loads(reply.data)
-    except orjson.JSONDecodeError as e:
-        raise Unavailable(f"not an answer of JetStream: {reply.data[:100]!r}") from e
+        answer = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        answer = None
+    if not isinstance(answer, dict) or not _is_error(answer.get("error")):
+        raise Unavailable(f"not an answer of JetStream: {data[:100]!r}")
     return answer
+
+
+def _is_error(error: object) -> bool:
+    return error is None or (
+        isinstance(error, dict) and all(isinstance(error.get(code, 0), int) for code in ("code", "err_code"))
+    )
 
 
 class BlockingJetStreamClient:

@@ -212,7 +212,10 @@ class DirectGetReply:
         headers = dict(msg.headers or {})
         if "Status" in headers and "Nats-Sequence" not in headers:
             text = " ".join(f"{name}={value}" for name, value in headers.items())
-            self.on_status(msg.subject, int(headers["Status"]), text)
+            status = headers["Status"]
+            self.on_status(
+                msg.subject, int(status) if status.isascii() and status.isdigit() and len(status) <= 3 else 0, text
+            )
         else:
             self._messages.append((headers, msg.data))
 

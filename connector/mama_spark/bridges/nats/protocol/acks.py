@@ -26,6 +26,11 @@ from .frames import TOKEN_WIDTH
 _SHORT = 6
 #: More layouts or widths than this in one read are left to the regular expression.
 _LAYOUTS = 16
+#: Text of JSON that needs no decoding: valid UTF-8 without quotes, backslashes and control characters.
+_TEXT = (
+    rb"(?:[ !#-\[\]-\x7f]++|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|[\xe1-\xec\xee\xef][\x80-\xbf]{2}"
+    rb"|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*+"
+)
 _POWERS: Int64s = 10 ** np.arange(18, -1, -1, dtype=np.int64)
 
 
@@ -60,8 +65,9 @@ class BulkReader:
         self._alternating = False  #: the last read held more than one layout
         self._clean = re.compile(
             re.escape(self._start)
-            + b"(\\d{%d}) (\\d+) (\\d+)\r\n" % TOKEN_WIDTH
-            + rb'(\{"stream":"([^"\\]*)"(?:,"domain":"([^"\\]*)")?,"seq":(\d{1,18})(,"duplicate": ?true)?\})'
+            + b"(\\d{%d}) (\\d{1,18}) (\\d{1,9})\r\n" % TOKEN_WIDTH
+            + rb'(\{"stream":"(%b)"(?:,"domain":"(%b)")?,"seq":(0|[1-9]\d{0,17})(,"duplicate": ?true)?\})'
+            % (_TEXT, _TEXT)
             + b"\r\n"
         )
 
@@ -258,7 +264,7 @@ def read_reply(payload: bytes) -> Reply:
 
 def _number(body: dict[str, object], key: str) -> int:
     value = body.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
         raise AckError(f"no {key}")
     return value
 

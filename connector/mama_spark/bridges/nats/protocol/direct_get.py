@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from .parser import MAX_MESSAGE
 
 SOURCED = "Nats-Stream-Source"  #: of the server: stream and sequence that a message was sourced from
+_MOST_DIGITS = 19
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PLACE = ("Nats-Sequence", "Nats-Time-Stamp", "Nats-Subject")
 _ABOUT = ("Nats-Stream", "Nats-Num-Pending", "Nats-Last-Sequence")
@@ -40,7 +41,12 @@ class StoredMessage:
     def sourced(self) -> int:
         """Its sequence in the stream that it was sourced from; 0 if it was not."""
         words = self.headers.get(SOURCED, "").split()
-        return int(words[1]) if len(words) > 1 and words[1].isascii() and words[1].isdigit() else 0
+        return int(words[1]) if len(words) > 1 and is_sequence(words[1]) else 0
+
+
+def is_sequence(text: str) -> bool:
+    """Whether a header says a sequence: a number that 64 bits hold."""
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 
 def micros(time: str) -> int:
@@ -103,6 +109,6 @@ def stored(headers: dict[str, str], payload: bytes) -> StoredMessage | None:
     sequence, time, subject = (headers.pop(name, "") for name in _PLACE)
     for name in _ABOUT:
         headers.pop(name, None)
-    if not (sequence.isascii() and sequence.isdigit()):
+    if not is_sequence(sequence):
         return None
     return StoredMessage(int(sequence), time, subject, payload, headers)

@@ -331,7 +331,7 @@ class NatsBridge:
         if connection is None:
             return
         last = subject[len(connection.inbox) :]
-        if not last.isdigit():
+        if not (last.isdigit() and len(last) == TOKEN_WIDTH):
             if self._fast_ingest is not None:
                 self._fast_ingest.on_reply(subject, reply)
             return

@@ -120,7 +120,8 @@ class NatsRequests:
 
     async def _on_answer(self, msg: Msg) -> None:
         number = msg.subject[len(self._prefix) :]
-        topics = self._inbox_topics.get(int(number)) if number.isdigit() else None
+        ours = number.isascii() and number.isdigit() and len(number) < 40
+        topics = self._inbox_topics.get(int(number)) if ours else None
         if topics is None:
             return
         topic = next(reversed(topics))

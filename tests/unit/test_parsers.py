@@ -1,0 +1,204 @@
+"""What comes from outside is a value or the parser's own error, whatever its octets.
+
+One row for each parser that has no such test beside its others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from mama_spark.bridges import snapshot_codec
+from mama_spark.bridges.nats.discovery.layout import BadSubject, DiscoveryLayout
+from mama_spark.bridges.nats.discovery.offsets import parse_offset
+from mama_spark.bridges.nats.jetstream.api import answer_of
+from mama_spark.bridges.nats.protocol import acks, direct_get, fast_batch, parser, records
+from mama_spark.errors import ConfigError, MamaError, PublishError, Unavailable
+from mama_spark.malamute.protocol import log_query
+from mama_spark.malamute.protocol.commands import BadFrame
+from mama_spark.mama.messages import event_records, omnm, source_records
+from mama_spark.mama.messages.omnm import BadMessage
+from mama_spark.mama.messages.source_records import BadSourceRecord
+from mama_spark.packing.format import BadPack
+from mama_spark.packing.ipc import read_pack
+from mama_spark.services.malamute_broker.engines.jetstream import message_codec
+from mama_spark.spark.subscribe.offsets import from_json
+from mama_spark.tango.errors import BadReply
+from mama_spark.tango.events import event_codec, frames
+from mama_spark.tango.events.frames import BadEvent, NotAnEvent
+from mama_spark.tango.giop import ior, typecode
+from mama_spark.tango.giop.cdr import CdrError, CdrReader
+from mama_spark.tango.giop.ior import BadAddress
+from mama_spark.tango.idl import any_value, calls, negotiation, structs, union, values
+from mama_spark.tango.log import records as tango_records
+from mama_spark.tango.log.records import BadEventRecord
+
+from tests.support.examples import examples
+
+Parse = Callable[[bytes], object]
+MAMA_ERRORS = (BadMessage, BadSourceRecord)
+INBOX = b"_INBOX.abc."
+
+
+def text_of(octets: bytes) -> str:
+    return octets.decode("utf-8", errors="surrogateescape")
+
+
+def bulk(octets: bytes) -> list[acks.AckColumns]:
+    """Every number that is taken fits into its column."""
+    found: list[acks.AckColumns] = []
+    acks.BulkReader(INBOX).read(octets, 0, found)
+    return found
+
+
+def frame_replies(octets: bytes) -> list[object]:
+    return [acks.classify(frame) for frame in parser.FrameParser().receive(octets)]
+
+
+def batch_reply(octets: bytes) -> object:
+    """An answer to a batch of three messages, or none."""
+    batch = fast_batch.FastBatch("abc", 10)
+    batch.add(np.arange(3))
+    named = fast_batch.parse_reply(octets, INBOX)
+    reply = acks.read_reply(octets) if named is None else acks.FlowAck(named[1], 1)
+    return batch.reply(reply, 1 if named is None else named[1])
+
+
+def stored_message(octets: bytes) -> object:
+    found = direct_get.stored(direct_get.headers_of(octets), b"")
+    return None if found is None else (found.at, found.sourced)
+
+
+def jetstream_message(octets: bytes) -> object:
+    subject, _, block = octets.partition(b" ")
+    return message_codec.decode(subject, b"payload", block)
+
+
+def cdr(read: Callable[[CdrReader], object]) -> Parse:
+    """Both byte orders, by the first octet."""
+    return lambda octets: read(CdrReader(octets[1:], bool(octets[:1] > b"\x7f")))
+
+
+def event(octets: bytes) -> object:
+    return event_codec.decode([b"tango://h:1/a/b/c/d.change", b"\x01", octets[:16], octets[16:]])
+
+
+def tango_errors(octets: bytes) -> object:
+    found = tango_records.decode(pa.array([octets], pa.binary()))
+    return tango_records.errors_of(found, 0)
+
+
+def json_or_none(octets: bytes) -> Any:
+    try:
+        return orjson.loads(octets)
+    except orjson.JSONDecodeError:
+        return {"ORDERS": text_of(octets)}
+
+
+NATS: dict[str, tuple[Parse, tuple[type[Exception], ...], bytes]] = {
+    "acknowledgements in bulk": (bulk, (), b"MSG _INBOX.abc.000000000001 1 "),
+    "frames and their replies": (frame_replies, (parser.ProtocolError,), b"HMSG _INBOX.abc.1 1 12 16\r\nNATS/1.0 "),
+    "a reply": (acks.read_reply, (acks.AckError,), b'{"stream":"S","seq":'),
+    "replies to a batch": (batch_reply, (acks.AckError,), b"_INBOX.abc.abc.10.fail."),
+    "a stored message": (stored_message, (), b"NATS/1.0\r\nNats-Sequence: 1\r\nNats-Stream-Source: S "),
+    "a time": (lambda o: direct_get.micros(text_of(o)), (), b"2026-01-31T12:00:00"),
+    "a header block": (lambda o: records.header_column([o, None, o * 300], 3), (), b"NATS/1.0\r\nA: b\r\n"),
+    "an answer of the API": (answer_of, (Unavailable,), b'{"error":'),
+    "a subject of discovery": (
+        lambda o: DiscoveryLayout("_MAMA").source_of(text_of(o)), (BadSubject,), b"_MAMA.source.",
+    ),
+    "a position of discovery": (lambda o: parse_offset(json_or_none(o)), (ConfigError,), b'{"mark": '),
+    "offsets of mamasub": (lambda o: from_json(json_or_none(o)), (ConfigError,), b'{"S": {"next": '),
+    "an image of discovery": (lambda o: snapshot_codec.unpack([o]), (ValueError,), b"\xff\xff\xff\xff"),
+    "a message of the JetStream engine": (jetstream_message, (message_codec.Unreadable,), b"a.b NATS/1.0\r\nMlp-"),
+}  # fmt: skip
+OTHERS: dict[str, tuple[Parse, tuple[type[Exception], ...], bytes]] = {
+    "numbers of a log query": (lambda o: log_query.parse_numbers(o, 3), (BadFrame,), b"\0"),
+    "texts of a log query": (log_query.parse_texts, (BadFrame,), b"\0\0\0\1"),
+    "an event of MAMA": (lambda o: event_records.decode_event(omnm.decode(o)), MAMA_ERRORS, b"O\1\0"),
+    "a source of MAMA": (lambda o: source_records.decode_source(omnm.decode(o)), MAMA_ERRORS, b"O\1\0"),
+    "an arrow pack": (lambda o: read_pack(pa.py_buffer(o), 1), (BadPack,), b"\xff\xff\xff\xff"),
+    "a typecode": (cdr(typecode.read_typecode), (CdrError,), b"\0"),
+    "an any": (cdr(typecode.read_any), (CdrError,), b"\0"),
+    "an any of an attribute": (cdr(any_value.read_any), (CdrError,), b"\0"),
+    "a union": (cdr(union.read_union), (CdrError,), b"\0"),
+    "an attribute value": (cdr(values.read_value), (CdrError,), b"\0"),
+    "an attribute value of IDL 3": (cdr(partial(values.read_value, idl=3)), (CdrError,), b"\0"),
+    "errors": (cdr(values.read_errors), (CdrError,), b"\0\0\0\0\1"),
+    "values": (cdr(calls.read_values), (CdrError,), b"\0\0\0\0\1"),
+    "a device's info": (cdr(partial(calls.read_info, operation=calls.Operation.INFO_6)), (CdrError,), b"\0"),
+    "a client": (cdr(calls.read_client), (CdrError,), b"\0"),
+    "a command": (cdr(lambda r: calls.read_command(r, calls.Operation.COMMAND_4)), (CdrError,), b"\0\0\0\0\1\0"),
+    "a reading": (cdr(lambda r: calls.read_reading(r, calls.Operation.READ_5)), (CdrError,), b"\0"),
+    "commands of a device": (cdr(structs.read_commands), (CdrError,), b"\0"),
+    "an interface": (cdr(structs.read_interface), (CdrError,), b"\0"),
+    "a pipe": (cdr(structs.read_pipe), (CdrError,), b"\0"),
+    "a reference": (cdr(ior.read_reference), (CdrError,), b"\0"),
+    "an event of Tango": (event, (BadEvent, NotAnEvent), b"\0" * 16),
+    "a call of an event": (lambda o: frames.read_call(o, True), (CdrError,), b"\0"),
+    "an IOR": (lambda o: ior.parse_ior(text_of(o)), (BadAddress,), b"IOR:01"),
+    "a corbaloc": (lambda o: ior.parse_corbaloc(text_of(o)), (BadAddress,), b"corbaloc:iiop:"),
+    "a Tango host": (lambda o: ior.parse_tango_host(text_of(o)), (BadAddress,), b"host:"),
+    "a device": (lambda o: ior.parse_device(text_of(o), "h:1"), (BadAddress,), b"tango://h:1/"),
+    "a topic of records": (lambda o: tango_records.parse_record_topic(text_of(o)), (BadEventRecord,), b"tango.x."),
+    "errors of a record": (tango_errors, (BadEventRecord,), b""),
+    "a subscription": (
+        lambda o: negotiation.SubscriptionInfo.parse([1033, 5, 100], text_of(o).split(",")), (BadReply,), b"tcp://h:1,",
+    ),
+}  # fmt: skip
+PARSERS = {**NATS, **OTHERS}
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@examples(150)
+@given(octets=st.binary(max_size=150), kept=st.integers(0, 60))
+@example(octets=b"9" * 5000, kept=60)
+@example(octets=b"\xc2\xb2\xe0\xa5\xa7", kept=60)
+@example(octets=b"[" * 3000, kept=0)
+@example(octets=b"9" * 5000 + b"\r\n{}\r\n", kept=60)
+@example(octets=b"1." + b"9" * 5000 + b"@h/x", kept=14)
+@example(octets=b"h:" + b"9" * 5000 + b"/a/b/c", kept=60)
+def test_any_octets_are_a_value_or_the_parsers_own_error(name: str, octets: bytes, kept: int) -> None:
+    parse, errors, start = PARSERS[name]
+    assert all(issubclass(error, (MamaError, ValueError, BadPack, message_codec.Unreadable)) for error in errors)
+    with contextlib.suppress(*errors):
+        parse(start[:kept] + octets)
+
+
+@examples(300)
+@given(
+    st.one_of(st.binary(max_size=8), st.text(max_size=4).map(str.encode)),
+    st.integers(0, 2**64 - 1),
+    st.sampled_from([b"", b',"duplicate": true', b',"duplicate":true', b',"x":1']),
+)
+@example(b"\xff", 1, b"")
+@example(b"\r\n", 1, b"")
+def test_an_acknowledgement_in_bulk_is_what_it_is_alone(stream: bytes, seq: int, more: bytes) -> None:
+    """The stream may have any name: an acknowledgement that cannot be read alone is not taken in bulk either."""
+    body = b'{"stream":"%b","seq":%d%b}' % (stream, seq, more)
+    data = b"MSG %b%012d 1 %d\r\n%b\r\n" % (INBOX, 7, len(body), body)
+    found = bulk(data * 3)
+    alone = acks.classify_parts(0, "", body)
+    if not found:
+        return
+    assert isinstance(alone, acks.PubAck)
+    (columns,) = found
+    assert (columns.stream, columns.domain) == (alone.stream, alone.domain)
+    assert [t for part in columns.tokens for t in part.tolist()] == [7] * 3
+    assert [s for part in columns.sequences for s in part.tolist()] == [alone.sequence] * 3
+    assert [d for part in columns.duplicates for d in part.tolist()] == [alone.duplicate] * 3
+
+
+@pytest.mark.parametrize("body", [b'{"stream":"S","seq":18446744073709551615}', b'{"type":"ack","seq":-1,"msgs":1}'])
+def test_a_number_that_no_column_holds_is_no_acknowledgement(body: bytes) -> None:
+    found = acks.classify_parts(0, "", body)
+    assert isinstance(found, PublishError)
+    assert "unreadable acknowledgement" in found.info
