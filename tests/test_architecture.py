@@ -124,6 +124,7 @@ PURE = {
     "sending/flight",
     "sending/flight_batch",
     "publisher/ids",
+    "publisher/key_filter",
     "publisher/rate_limiter",
     "sending/outage",
     "sending/resend_queue",

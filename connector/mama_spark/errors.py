@@ -117,6 +117,16 @@ class BadRow(Rejected):
     default_status = "INVALID_ARG"
 
 
+class DoubledId(BadRow):
+    """A row before it in the same task has its message id, and ``onDuplicateId=fail``. Never sent."""
+
+    #: Begins ``info`` of each flight whose id is doubled, also where it is sent.
+    label: ClassVar[str] = "doubled id in the same write"
+
+    def __init__(self) -> None:
+        super().__init__(f"{self.label}: a row before it has this id, and a broker keeps one message of an id")
+
+
 class BadTopic(BadRow):
     """The topic cannot be published to: wildcard, empty token, blanks, too long."""
 

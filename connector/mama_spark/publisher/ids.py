@@ -36,7 +36,7 @@ from xxhash import xxh3_128, xxh3_128_digest
 from mama_spark.errors import ConfigError
 from mama_spark.message import Int64s, MessageBatch
 
-UInt64s = npt.NDArray[np.uint64]
+from .key_filter import KeyFilter, UInt64s
 
 IDS_MEMORY = 32 << 20  #: bytes, for some ten million rows
 _HEX = np.frombuffer(b"".join(b"%02x" % i for i in range(256)), np.uint16)
@@ -61,7 +61,7 @@ class IdMaker:
         if memory < 4096:
             raise ConfigError(f"ids need at least 4096 bytes of memory, got {memory}")
         self._head = f"{prefix}-{batch}-{partition}-".encode()
-        self._seen = _Filter(memory * 11 // 16)
+        self._seen = KeyFilter(memory * 11 // 16)
         self._repeats = _Repeats(memory // 4)
         self._overflow = np.zeros(max(1, memory // 32 // 8), np.int64)
 
@@ -133,26 +133,6 @@ class IdMaker:
 
 
 # --- what was seen ---------------------------------------------------------------------------------------------
-
-
-class _Filter:
-    """Bloom filter of one 64-bit word a key, four bits in it. Pages are touched as keys come."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.words: UInt64s = np.zeros(nbytes // 8, np.uint64)
-
-    def add(self, keys: UInt64s) -> npt.NDArray[np.bool_]:
-        """Remember distinct keys; which of them were, perhaps, here before."""
-        at = ((keys >> np.uint64(32)) * np.uint64(len(self.words))) >> np.uint64(32)
-        bits = np.zeros(len(keys), np.uint64)
-        for shift in (0, 6, 12, 18):
-            bits |= np.uint64(1) << ((keys >> np.uint64(shift)) & np.uint64(63))
-        old: npt.NDArray[np.bool_] = (self.words[at] & bits) == bits
-        todo = np.flatnonzero(~old)
-        while len(todo):  # of the keys that share a word, each pass writes the last one
-            self.words[at[todo]] |= bits[todo]
-            todo = todo[(self.words[at[todo]] & bits[todo]) != bits[todo]]
-        return old
 
 
 class _Repeats:
