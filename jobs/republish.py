@@ -25,7 +25,7 @@ def main() -> None:
     spark = SparkSession.builder.appName("mama-republish").getOrCreate()
     try:
         rows = spark.createDataFrame(failed)
-        rows.write.format("mamapub").options(**conf["mamapub"]).mode("append").save()
+        rows.write.format("mamapub").options(**{"idColumn": "id", **conf["mamapub"]}).mode("append").save()
     finally:
         spark.stop()
     print(f"{failed.num_rows:,} rows published", flush=True)

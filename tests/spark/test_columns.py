@@ -58,7 +58,7 @@ def test_headers_have_three_forms(headers: str, form: str) -> None:
         ("topic INT, value STRING", {}, "column 'topic' must be string, it is int; cast it"),
         ("topic STRING, value INT", {}, "column 'value' must be binary or string, it is int"),
         ("topic STRING, value STRING, headers STRING", {}, "column 'headers' must be map"),
-        ("topic STRING, value STRING, id LONG", {}, "column 'id' must be string"),
+        ("topic STRING, value STRING, id LONG", {}, "column 'id' is used by no rule; is it the message id?"),
         ("topic STRING, value STRING, valu STRING", {}, "did you mean 'value'"),
         ("topic STRING, value STRING, x INT, y INT", {}, "also: 'y'"),
         ("topic STRING", {}, "nothing to publish"),

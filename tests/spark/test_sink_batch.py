@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -216,6 +217,36 @@ def test_bad_rows_fail_alone_with_a_reason_and_without_a_retry(
     assert flights[2]["payload"] == b"v"
 
 
+@on_nats
+def test_a_write_that_failed_is_repeated_with_the_prefix_that_its_error_names_and_stores_no_row_twice(
+    spark: SparkSession, room: RestartableBroker, log: str
+) -> None:
+    room.create("ORDERS", "orders.>")
+    df = orders(spark, 10)
+    said = failure(df.selectExpr("if(k = 3, 'orders.*', topic) AS topic", "value"), room, flightLog=log)
+    assert "9 rows are stored already, and a repetition of the write stores them again" in said
+    prefix = re.search(r"option idPrefix='(\w+)'", said)
+    assert prefix is not None
+    write(df.drop("k"), room, flightLog=log, idPrefix=prefix[1])
+    assert Counter(m.payload for m in room.messages("ORDERS")) == {b"row %d" % k: 1 for k in range(10)}
+
+
+@on_nats
+def test_rows_that_share_an_id_are_never_dropped_in_silence(
+    spark: SparkSession, room: RestartableBroker, log: str
+) -> None:
+    room.create("ORDERS", "orders.>")
+    df = orders(spark, 4, 1).selectExpr("topic", "value", "k div 2 AS customer")
+    said = failure(df, room, flightLog=log, idColumn="customer")
+    assert "2 rows were not published: 4 rows: 2 acked, 2 failed" in said
+    assert "2 with a doubled id in the same write (the first: id '0', topic 'orders.r1')" in said
+    assert sorted(m.headers["Nats-Msg-Id"][0] for m in room.messages("ORDERS")) == ["0", "1"]
+    refused = [f for f in table(log) if f["event"] != "acked"]
+    assert {f["flight_id"]: f["info"].split(":")[0] for f in refused} == dict.fromkeys(
+        "01", "doubled id in the same write"
+    )
+
+
 @on_malamute
 def test_on_error_log_keeps_the_failures_and_the_write(
     spark: SparkSession, room: RestartableBroker, good: set[int], log: str
@@ -241,7 +272,7 @@ def test_dead_letters_go_to_topic_and_table_in_full(
     bad = set(range(13)) - good
     assert len(letters) == len(bad)
     assert all(set(m.headers) >= {f"Mama-Error-{x}" for x in ("Status", "Code", "Info", "Topic")} for m in letters)
-    assert "i2-dlq" in {m.headers[room.id_header][0] for m in letters}
+    assert "i2-dlq" in {m.headers[room.id_header][0].partition("-dlq")[0] + "-dlq" for m in letters}
     rows = table(dead)
     assert len(rows) == len(bad)
     assert {r["flight_id"] for r in rows} >= {f"i{k}" for k in bad - {9}}

@@ -27,7 +27,7 @@ def _event_dictionary() -> pa.Array:
 
 
 #: (MAMA status name, the middleware's code, its text)
-Reason = tuple[str, int | None, str | None]
+Reason = tuple[str | None, int | None, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,8 @@ class FlightColumns:
     :ivar sequence: int64[n], negative = null; None = all null
     :ivar duplicate: bool[n], or a boolean array with nulls; None = the mode does not say
     :ivar ack_level: ``none``, ``accepted`` or ``stored`` for all, or a dictionary array of them; None = null
-    :ivar reasons: row -> (status, code, info) of the rows that have one; ascending order is not needed
+    :ivar reasons: row -> (status, code, info) of the rows that have one: failed ones, and those with a doubled id;
+        ascending order is not needed
     :ivar may_have_landed, dead_lettered: bool[n]; a bool for all; None = null
     :ivar sends: int32[n]; an int for all
     :ivar rows: source rows in the message: int32[n]; an int for all

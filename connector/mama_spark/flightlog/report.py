@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from ..errors import FlightLogError
+from ..errors import DoubledId, FlightLogError
 from .schema import IS_FAILED
 from .storage import TableStore, storage_errors
 
@@ -20,10 +20,16 @@ Row = dict[str, Any]
 #: latencies between two humps; the maximum is exact. Below 100 flights the estimate interpolates between neighbours.
 PERCENTILE_RANK_ERROR = 0.01
 
-_EVENTS = """
+_IS_DOUBLED = f"info LIKE '{DoubledId.label}%'"
+
+_EVENTS = f"""
 SELECT event, status, committed, count(*) AS flights, sum(rows) AS rows, sum(CAST(duplicate AS int)) AS duplicates,
-       sum(CASE WHEN may_have_landed AND event <> 'acked' THEN 1 ELSE 0 END) AS in_doubt
+       sum(CASE WHEN may_have_landed AND event <> 'acked' THEN 1 ELSE 0 END) AS in_doubt,
+       sum(CASE WHEN {_IS_DOUBLED} THEN 1 ELSE 0 END) AS doubled_ids
 FROM log WHERE kind = 'flight' GROUP BY event, status, committed ORDER BY flights DESC, event, status"""
+
+_DOUBLED_ID = f"""
+SELECT flight_id, topic FROM log WHERE kind = 'flight' AND {_IS_DOUBLED} ORDER BY event_time, flight_id LIMIT 1"""
 
 _LATENCY = """
 SELECT count(*) AS flights, max(latency_us) AS max, approx_percentile_cont(latency_us, 0.5) AS p50,
@@ -56,13 +62,14 @@ ORDER BY event_time DESC, flight_id LIMIT {{limit}}"""
 class Summary:
     """Counts, latencies and failures of a flight log.
 
-    :ivar events: one row for each event, status and ``committed``: flights, rows, duplicates, in_doubt
+    :ivar events: one row for each event, status and ``committed``: flights, rows, duplicates, in_doubt, doubled_ids
     :ivar latency: of acknowledged flights, µs: flights, p50, p90, p99 (rank exact within
         :data:`PERCENTILE_RANK_ERROR`), max (exact)
     :ivar slowest_topics: topic, flights, p99, max
     :ivar failures: event, status, code, info, flights, example_topic, example_id; most frequent first
     :ivar first, last: ISO times of the first publish and the last event; None if there are no flights
     :ivar rate: acknowledged flights a second between them
+    :ivar doubled_id: flight_id and topic of the first flight with the id of a row before it in its task; None = none
     """
 
     path: str
@@ -74,6 +81,7 @@ class Summary:
     first: str | None
     last: str | None
     rate: float | None
+    doubled_id: Row | None = None
 
     def count(self, *events: str, committed: bool | None = None) -> int:
         """Flights with one of these events (all if none is named)."""
@@ -93,11 +101,15 @@ class Summary:
         """Not acknowledged, yet perhaps stored."""
         return sum(r["in_doubt"] or 0 for r in self.events)
 
+    @property
+    def doubled_ids(self) -> int:
+        """Flights with the id of a row before them in their task, whatever became of them."""
+        return sum(r["doubled_ids"] or 0 for r in self.events)
+
     def json(self) -> str:
         """One line of JSON with all fields."""
-        return json.dumps(
-            {**asdict(self), "duplicates": self.duplicates, "in_doubt": self.in_doubt}, ensure_ascii=False, default=str
-        )
+        sums = {"duplicates": self.duplicates, "in_doubt": self.in_doubt, "doubled_ids": self.doubled_ids}
+        return json.dumps({**asdict(self), **sums}, ensure_ascii=False, default=str)
 
     def text(self) -> str:
         """Several lines, for people."""
@@ -108,6 +120,9 @@ class Summary:
             f"duplicates   {self.duplicates:,}   in doubt {self.in_doubt:,}   "
             f"in attempts that were not committed {self.count(committed=False):,}",
         ]
+        if self.doubled_id is not None:
+            example = f"the first: id {self.doubled_id['flight_id']!r}, topic {self.doubled_id['topic']!r}"
+            lines.append(f"doubled ids  {self.doubled_ids:,} with a {DoubledId.label} ({example})")
         rows, flights = self.count_rows("acked"), self.count("acked")
         if rows != flights:
             lines.append(f"packed       {rows:,} rows in {flights:,} acked flights")
@@ -136,17 +151,21 @@ def summarise(path: str, storage: dict[str, str], limit: int = 10) -> Summary:
     table = _open(path, storage)
     span = _query(table, _SPAN)[0]
     first, last, acked = span["first"], span["last"], span["acked"]
+    events, doubled = _query(table, _EVENTS), None
+    if any(row["doubled_ids"] for row in events):
+        doubled = _query(table, _DOUBLED_ID)[0]
     seconds = 0.0 if first is None else (last - first).total_seconds()
     return Summary(
         path=path,
         version=table.version(),
-        events=_query(table, _EVENTS),
+        events=events,
         latency=_query(table, _LATENCY)[0],
         slowest_topics=_query(table, _TOPICS.format(limit=int(limit))),
         failures=_query(table, _REASONS.format(limit=int(limit))),
         first=None if first is None else first.isoformat(),
         last=None if last is None else last.isoformat(),
         rate=acked / seconds if acked and seconds > 0 else None,
+        doubled_id=doubled,
     )
 
 

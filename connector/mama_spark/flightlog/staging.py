@@ -95,6 +95,7 @@ class Staging:
             codes = columns.codes()
             if self._level is Level.ERRORS:
                 keep = (codes != PUBLISHED) & (codes != ACKED)
+                keep[list(columns.reasons)] = True  # a doubled id is an error, however its flight ended
             else:  # where nothing is acknowledged, `published` is the terminal event
                 keep = (codes != PUBLISHED) | (columns.ack_level == "none")
             if not keep.all():

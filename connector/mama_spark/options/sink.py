@@ -13,7 +13,7 @@ from .paths import absolute_path, is_inside, table_path
 from .transport import DISCOVERY, TransportOptions
 from .urls import SCHEMES, log_urls, split_stream
 from .uses import BATCHES, NATS, Scope
-from .values import boolean, duration, integer, names, one_of, rate, text
+from .values import boolean, duration, integer, names, one_of, rate, string, text
 from .window import RetryPolicy, WindowConfig
 
 _WHAT, _ACK, _WINDOW, _ERRORS, _LOG = (
@@ -102,6 +102,26 @@ class SinkOptions(TransportOptions, format_name="mamapub"):
         True,
         _ACK,
         "Send ids that the broker deduplicates on, so that a resend stores nothing twice.",
+    )
+    id_column: str | None = option(
+        "column",
+        string,
+        None,
+        _ACK,
+        "Column with the id of each message, string or integer, in place of default ids. Rows of a write that share an "
+        "id are one message to the broker, which keeps the first. Empty: no column. Until the next release a string "
+        "column `id` is taken without this option, with a warning.",
+        shown="",
+    )
+    on_duplicate_id: str | None = option(
+        "`fail`, `warn`",
+        one_of("fail", "warn"),
+        None,
+        _ACK,
+        "A row with an id that its task has sent before (a doubled id): `fail`: the row fails and is not sent, and "
+        "`onError` says what follows. `warn`: it is sent, and the broker may drop it. Both count it, and the flight "
+        "log says so in `info`.",
+        shown="`fail` with `idColumn`, else `warn`",
     )
     id_prefix: str | None = option(
         "text",
@@ -348,6 +368,10 @@ class SinkOptions(TransportOptions, format_name="mamapub"):
                 self.error_tolerance == "data",
                 "options onUnavailable=wait and errorTolerance=all exclude each other: no row fails in an outage",
             )
+        require(
+            self.id_column != "" or self.on_duplicate_id is None,
+            "option onDuplicateId needs a column of ids, and idColumn is empty: there is none",
+        )
         require((self.txn_app_id is None) == (self.txn_version is None), "options txnAppId and txnVersion go together")
         dead = [camel(n) for n in ("dead_letter_topic", "dead_letter_table") if getattr(self, n) is not None]
         if self.on_error == "deadletter":

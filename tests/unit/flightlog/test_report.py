@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from mama_spark.errors import FlightLogError
+from mama_spark.errors import DoubledId, FlightLogError
 from mama_spark.flightlog.columns import LoggedEvent
 from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.report import PERCENTILE_RANK_ERROR, failed, failed_text, summarise
@@ -43,6 +43,19 @@ def test_counts_by_event_and_status(tmp_path: Path) -> None:
     assert found.count("acked", "timeout") == 8
     assert (found.duplicates, found.in_doubt) == (2, 3)
     assert sum(r["rows"] for r in found.events) == 10
+
+
+def test_doubled_ids_are_counted_whatever_became_of_their_rows(tmp_path: Path) -> None:
+    keep(tmp_path, BATCH, flights(2))
+    assert "doubled ids" not in summarise(str(tmp_path), {}).text()
+    sent = dict.fromkeys((1, 2), (None, None, DoubledId.label))
+    refused = {1: ("INVALID_ARG", None, str(DoubledId().info)), 2: ("INVALID_ARG", None, "the value is null")}
+    keep(
+        tmp_path, STREAM, flights(3, "sent", reasons=sent), flights(3, "late", failed=2, at=T0 + 10**6, reasons=refused)
+    )
+    found = summarise(str(tmp_path), {})
+    assert (found.doubled_ids, found.doubled_id) == (3, {"flight_id": "sent-1", "topic": "orders.new"})
+    assert "doubled ids  3 with a doubled id in the same write (the first: id 'sent-1', topic" in found.text()
 
 
 def test_acknowledged_after_doubt_is_not_in_doubt(tmp_path: Path) -> None:
@@ -145,7 +158,7 @@ def test_json_is_one_line_with_all_fields(tmp_path: Path) -> None:
     assert read["path"] == str(tmp_path)
     assert {*read} == {
         *("path", "version", "events", "latency", "slowest_topics", "failures", "first", "last", "rate"),
-        *("duplicates", "in_doubt"),
+        *("duplicates", "in_doubt", "doubled_id", "doubled_ids"),
     }
 
 

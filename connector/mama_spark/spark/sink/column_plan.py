@@ -12,6 +12,8 @@ class ColumnPlan:
     :ivar topic: column with the topic; or ``parts`` join to it; or the option ``topic`` gives it
     :ivar value: payload; without it the columns ``json`` become one JSON object
     :ivar headers_form: ``map``, ``multimap`` or ``kafka``
+    :ivar id: message id
+    :ivar id_by_name: it was taken because it is called ``id``, and no option says so
     :ivar log: columns that go to the flight log
     :ivar stream: column with the stream of each row; None = all go to the stream of the options
     :ivar typed: columns that are packed with their types (``pack=arrow`` without a value); empty = none
@@ -30,3 +32,4 @@ class ColumnPlan:
     stream: str | None = None
     typed: tuple[str, ...] = ()
     native: tuple[tuple[str, str], ...] = ()
+    id_by_name: bool = False

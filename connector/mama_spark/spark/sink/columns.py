@@ -21,7 +21,7 @@ KNOWN = {
     "topic": "string",
     "value": "binary or string",
     "headers": "map<string,string>, map<string,array<string>> or array<struct<key:string,value:binary>>",
-    "id": "string",
+    "id": "string",  # until the next release; option idColumn
     "stream": "string",
     "root": "string",
     "source": "string",
@@ -50,7 +50,10 @@ def plan_columns(schema: T.StructType, options: SinkOptions) -> ColumnPlan:
             " use option stream"
         )
     fixed = options.topic is not None
+    id_field, id_by_name = _id_field(by_name, options)
     used = {low for low in KNOWN if low in by_name}
+    if id_field is None or id_field.name.lower() != "id":
+        used.discard("id")
     parts = tuple((part, by_name[part].name) for part in TOPIC_PARTS if part in by_name)
     if fixed or "topic" in by_name or not {"source", "symbol"} & by_name.keys():
         parts = ()
@@ -63,17 +66,22 @@ def plan_columns(schema: T.StructType, options: SinkOptions) -> ColumnPlan:
             + nearest("topic", [f.name for f in schema], "is it")
             + "; name it so, add columns source and symbol, or give the option topic"
         )
-    for low in used:
+    for low in used - {"id"}:
         _check_type(low, by_name[low])
     log = tuple(_find(name, by_name).name for name in options.flight_log_columns)
     rest = [f for low, f in by_name.items() if low not in used]
     value = by_name["value"].name if "value" in by_name else None
     typed: tuple[str, ...] = ()
     if options.pack == "lines":
-        _check_lines(by_name)
+        _check_lines(by_name, id_field)
     if value is not None:
-        _refuse_unused([f for f in rest if f.name not in log], options)
+        _refuse_unused([f for f in rest if f.name not in log and f is not id_field], options)
     elif options.pack == "arrow":
+        if options.id_column:
+            raise SchemaError(
+                "option idColumn: without a column 'value', pack=arrow sends all columns as they are, a string column "
+                "'id' as the id of the row; leave the option out, or publish a column 'value'"
+            )
         typed = _typed([f for low, f in by_name.items() if low in ("id", "headers") or low not in used])
     elif not rest:
         raise SchemaError("nothing to publish: no column 'value', and no other column that could become JSON")
@@ -81,6 +89,8 @@ def plan_columns(schema: T.StructType, options: SinkOptions) -> ColumnPlan:
         for f in rest:
             _check_json(f.name, f.dataType)
     headers = by_name.get("headers")
+    own_id = id_field.name if id_field is not None and not typed else None
+    _check_use_of_ids(own_id, options)
     return ColumnPlan(
         topic=by_name["topic"].name if "topic" in by_name else None,
         parts=parts,
@@ -88,11 +98,37 @@ def plan_columns(schema: T.StructType, options: SinkOptions) -> ColumnPlan:
         json=() if value is not None or typed else tuple(f.name for f in rest),
         headers=headers.name if headers else None,
         headers_form=_headers_form(headers.dataType) if headers else "",
-        id=by_name["id"].name if "id" in by_name and not typed else None,
+        id=own_id,
         log=log,
         stream=by_name["stream"].name if "stream" in by_name else None,
         typed=typed,
+        id_by_name=own_id is not None and id_by_name,
     )
+
+
+def _id_field(by_name: dict[str, T.StructField], options: SinkOptions) -> tuple[T.StructField | None, bool]:
+    """The column of message ids, and whether it is taken by its name alone.
+
+    Integers are ids, too: their decimal text is one to one and the same in every session. Other types have several
+    texts for a value, or texts that depend on settings.
+    """
+    if options.id_column is None:
+        found = by_name.get("id")
+        return (found, True) if found is not None and isinstance(found.dataType, T.StringType) else (None, False)
+    if not options.id_column:
+        return None, False
+    field = _find(options.id_column, by_name, "idColumn")
+    if not isinstance(field.dataType, T.StringType | T.IntegralType):
+        raise SchemaError(
+            f"option idColumn: column {field.name!r} must be string or an integer, it is "
+            f'{field.dataType.simpleString()}; cast it: col("{field.name}").cast("string")'
+        )
+    return field, False
+
+
+def _check_use_of_ids(own_id: str | None, options: SinkOptions) -> None:
+    if own_id is None and options.on_duplicate_id is not None:
+        raise SchemaError("option onDuplicateId: no column is the message id; name it with option idColumn")
 
 
 def _plan_native(by_name: dict[str, T.StructField], options: SinkOptions, codec: RowCodec) -> ColumnPlan:
@@ -104,24 +140,27 @@ def _plan_native(by_name: dict[str, T.StructField], options: SinkOptions, codec:
             )
     native = tuple((low, by_name[low].name) for low in codec.columns if low in by_name)
     log = tuple(_find(name, by_name).name for name in options.flight_log_columns)
-    known = {*codec.columns, "id"}
-    _refuse_unused((f for low, f in by_name.items() if low not in known and f.name not in log), options, known)
-    if "id" in by_name:
-        _check_type("id", by_name["id"])
+    id_field, id_by_name = _id_field(by_name, options)
+    _refuse_unused(
+        (f for low, f in by_name.items() if low not in codec.columns and f.name not in log and f is not id_field),
+        options,
+        {*codec.columns, "id"},
+    )
+    own_id = None if id_field is None else id_field.name
+    _check_use_of_ids(own_id, options)
     fields = [T.StructField(low, by_name[low].dataType) for low, _ in native]
     try:
         codec.check(to_arrow_schema(T.StructType(fields), timezone="UTC"))
     except PySparkException as e:
         raise SchemaError(f"the {options.bridge_name} bridge: {e}") from e
-    own_id = by_name["id"].name if "id" in by_name else None
-    return ColumnPlan(None, (), None, (), None, "", own_id, log, native=native)
+    return ColumnPlan(None, (), None, (), None, "", own_id, log, native=native, id_by_name=id_by_name)
 
 
-def _check_lines(by_name: dict[str, T.StructField]) -> None:
-    for low in ("headers", "id"):
-        if low in by_name:
+def _check_lines(by_name: dict[str, T.StructField], id_field: T.StructField | None) -> None:
+    for field in (by_name.get("headers"), id_field):
+        if field is not None:
             raise SchemaError(
-                f"column {by_name[low].name!r}: pack=lines carries values only; drop the column, or use pack=arrow"
+                f"column {field.name!r}: pack=lines carries values only; drop the column, or use pack=arrow"
             )
 
 
@@ -173,11 +212,10 @@ def _unique(schema: T.StructType) -> dict[str, T.StructField]:
     return by_name
 
 
-def _find(name: str, by_name: dict[str, T.StructField]) -> T.StructField:
+def _find(name: str, by_name: dict[str, T.StructField], option: str = "flightLogColumns") -> T.StructField:
     if name.lower() not in by_name:
         raise SchemaError(
-            f"option flightLogColumns names {name!r}, which is no column"
-            + nearest(name, [f.name for f in by_name.values()])
+            f"option {option} names {name!r}, which is no column" + nearest(name, [f.name for f in by_name.values()])
         )
     return by_name[name.lower()]
 
@@ -215,9 +253,12 @@ def _headers_form(kind: T.DataType) -> str:
 def _refuse_unused(unused: Iterable[T.StructField], options: SinkOptions, known: Iterable[str] = tuple(KNOWN)) -> None:
     names = [f.name for f in unused]
     if names and not options.ignore_unknown_columns:
+        hint = nearest(names[0], known)
+        if names[0].lower() == "id":
+            hint = "" if options.id_column is not None else f"; is it the message id? Set option idColumn={names[0]!r}"
         raise SchemaError(
             f"column {names[0]!r} is used by no rule"
-            + nearest(names[0], known)
+            + hint
             + "; drop it, name it in flightLogColumns, or set ignoreUnknownColumns=true"
             + (f" (also: {', '.join(map(repr, names[1:]))})" if names[1:] else "")
         )

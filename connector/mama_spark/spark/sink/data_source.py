@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import uuid
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from mama_spark.flightlog.write_id import WriteId
+
+    from .column_plan import ColumnPlan
 
 logger = logging.getLogger("mama_spark")
 
@@ -69,6 +72,8 @@ def _job(given: dict[str, str], schema: StructType, *, streaming: bool) -> SinkJ
 
         check_announce(options, loaded.discovery)
     plan = plan_columns(schema, options)
+    if plan.id_by_name:
+        _warn_of_id_by_name(plan)
     arrow: pa.Schema = to_arrow_schema(StructType([f for f in schema.fields if f.name in plan.log]), timezone="UTC")
     fields = tuple(arrow.field(name) for name in plan.log)
     if options.pack != "off" and fields:
@@ -82,6 +87,16 @@ def _job(given: dict[str, str], schema: StructType, *, streaming: bool) -> SinkJ
             None if options.dead_letter_table is None else mark_folder(options.dead_letter_table, "deadLetterTable")
         ),
     )  # fmt: skip
+
+
+def _warn_of_id_by_name(plan: ColumnPlan) -> None:
+    text = (
+        f"mamapub takes the column {plan.id!r} as message id because of its name alone, and a broker keeps one row of "
+        f"those that share an id. The next release will not take it. Set option idColumn={plan.id!r} to keep it; "
+        f"idColumn='' (no column), or another name of the column, to stop it"
+    )
+    logger.warning("%s", text)
+    warnings.warn(text, FutureWarning, stacklevel=2)
 
 
 class _Committer:
@@ -100,21 +115,24 @@ class _Committer:
     # --- on the driver ---------------------------------------------------------------------------------------
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], app: tuple[str, int] | None) -> None:
-        from .failure_policy import failures_of_write
+        from .failure_policy import advice_for_repetition, failures_of_write
 
         reports = _reports(messages)
-        fatal = next((r.fatal for r in reports if r.fatal is not None), None)
-        if fatal is not None:
-            self._abort(reports, app)
-            raise ConfigError(fatal)
         total = OutcomeCounts()
         for report in reports:
             total.add(report.counts)
+        fatal = next((r.fatal for r in reports if r.fatal is not None), None)
+        if fatal is not None:
+            self._abort(reports, app)
+            raise ConfigError(f"{fatal}{advice_for_repetition(self.job, total, reports)}")
         failures = failures_of_write(self.job.options, total)
         if failures:
             self._abort(reports, app)
-            raise RowsFailed(f"{failures:,} rows were not published: {total.sentence()}{self._where(reports)}")
+            advice = advice_for_repetition(self.job, total, reports)
+            raise RowsFailed(f"{failures:,} rows were not published: {total.sentence()}{self._where(reports)}{advice}")
         self._add_to_tables(reports, app, committed=True)
+        if total.doubled_ids:
+            logger.warning("mamapub: of %s rows, %s", f"{total.rows:,}", total.doubled_ids_text())
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None], app: tuple[str, int] | None) -> None:
         """Everything that was staged goes to the tables as not committed; may be called again after a commit."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -11,6 +11,7 @@ from mama_spark.errors import BadRow, PublishError, TooLarge
 from mama_spark.flightlog.dead_letter_table import DeadLetterStaging
 from mama_spark.message import Int64s, MessageBatch
 from mama_spark.packing import PACK, PACK_ROWS
+from mama_spark.publisher.ids import IdMaker
 
 #: Waiting dead letters are published when they are so many rows or bytes, and at the end of the partition.
 MIN_BATCH_ROWS, MIN_BATCH_BYTES = 1_000, 4 << 20
@@ -28,12 +29,21 @@ class DeadLetterQueue:
     :param topic: option deadLetterTopic
     :param table: staging of the option deadLetterTable
     :param with_ids: the broker deduplicates
+    :param content_ids: tells rows apart whose flights may share an id, because it is from a column: it is null in some,
+        or doubled. None = all flights have ids of their own
     """
 
-    def __init__(self, topic: str | None, table: DeadLetterStaging | None, with_ids: bool) -> None:
+    def __init__(
+        self,
+        topic: str | None,
+        table: DeadLetterStaging | None,
+        with_ids: bool,
+        content_ids: IdMaker | None = None,
+    ) -> None:
         self._topic = topic
         self._table = table
         self._with_ids = with_ids
+        self._content_ids = content_ids
         self._lock = threading.Lock()
         self._waiting: list[tuple[bytes, dict[str, list[str]], str]] = []
         self._bytes = 0
@@ -55,16 +65,25 @@ class DeadLetterQueue:
             (
                 b"" if isinstance(error, TooLarge) else payload,
                 _headers(error, topic, own),
-                f"{flight or ''}-dlq",
+                letter_id,
             )
-            for error, topic, payload, own, flight in zip(
-                errors, topics, payloads, headers, ids.to_pylist(), strict=True
+            for error, topic, payload, own, letter_id in zip(
+                errors, topics, payloads, headers, self._letter_ids(some, ids), strict=True
             )
         ]
         with self._lock:
             self._waiting += letters
             self._bytes += sum(len(payload) for payload, _, _ in letters)
         return len(some)
+
+    def _letter_ids(self, some: MessageBatch, ids: pa.Array) -> list[str]:
+        """A letter is stored once, also when its task is repeated, and two rows are two letters."""
+        letters = [f"{flight or ''}-dlq" for flight in ids.to_pylist()]
+        if self._content_ids is None or not self._with_ids:
+            return letters
+        # rows are equal if their ids are, too: these stand for the stream, by which the maker tells rows apart as well
+        rows = replace(some, ids=None, streams=ids.fill_null("").dictionary_encode())
+        return [f"{letter}-{row}" for letter, row in zip(letters, self._content_ids.ids(rows).to_pylist(), strict=True)]
 
     def take(self, *, all_of_them: bool) -> MessageBatch | None:
         """Dead letters to be published now, if any."""

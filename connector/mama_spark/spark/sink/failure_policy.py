@@ -1,12 +1,17 @@
-"""Which failed rows fail a task or the write, and which become dead letters, by ``onError`` and ``errorTolerance``."""
+"""Which failed rows fail a task or the write, and which become dead letters, by ``onError`` and ``errorTolerance``; and
+what an error advises when rows are stored already."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from mama_spark.bridge import Ack, Capabilities
 from mama_spark.errors import PublishError
 from mama_spark.options import SinkOptions
 from mama_spark.sending.retry import is_final
 
-from .job import OutcomeCounts
+from .column_plan import ColumnPlan
+from .job import OutcomeCounts, PartitionReport, SinkJob
 
 
 def tolerates_outages(o: SinkOptions) -> bool:
@@ -34,3 +39,56 @@ def failures_of_write(o: SinkOptions, counts: OutcomeCounts) -> int:
 def becomes_dead_letter(o: SinkOptions, error: PublishError) -> bool:
     """Whether, with ``onError=deadletter``, a row that failed with ``error`` goes to the dead letters."""
     return o.error_tolerance == "all" or is_final(error)
+
+
+def rejects_doubled_ids(o: SinkOptions, plan: ColumnPlan) -> bool:
+    """Whether a row fails that has the id of a row before it; else it is only counted. A column that was taken by its
+    name alone may never have been meant as an id."""
+    return (o.on_duplicate_id or ("warn" if plan.id_by_name else "fail")) == "fail"
+
+
+def knows_ids(o: SinkOptions, capabilities: Capabilities) -> bool:
+    """Whether the broker stores two messages of one id once, if ``dedup`` is on."""
+    return capabilities.dedup or (not o.dedup and capabilities.ack is Ack.STORED)
+
+
+def advice_for_repetition(job: SinkJob, counts: OutcomeCounts, reports: Sequence[PartitionReport]) -> str:
+    """What the error of a failed write says of rows that have arrived: how many, whether a repetition of the write
+    stores them again, and what prevents that. Empty if there are none."""
+    o, done = job.options, counts.acked + counts.published
+    if not done:
+        return ""
+    stored = all(report.stores for report in reports if report.counts.rows)
+    text = f"; {done:,} rows are {'stored' if stored else 'published'} already"
+    return text + _repetition(job, any(report.knows_ids for report in reports)) + _ways_around_bad_rows(o, counts)
+
+
+def _repetition(job: SinkJob, broker_knows_ids: bool) -> str:
+    o = job.options
+    if not broker_knows_ids:
+        return ", and a repetition of the write publishes them again: this broker does not recognise ids"
+    if not o.dedup:
+        cure = "dedup=true" if job.streaming else "dedup=true with idPrefix, or with txnAppId and txnVersion,"
+        return f", and a repetition of the write stores them again: options {cure} prevent that"
+    same_ids = job.streaming or o.id_prefix is not None or o.txn_app_id is not None
+    if job.plan.id is not None and o.pack == "off":
+        rows = "with the same ids"
+    else:
+        rows = f"with the same rows in the same partitions{' and order' if o.pack != 'off' else ''}"
+        if not same_ids:
+            return (
+                f", and a repetition of the write stores them again, because its ids have another prefix: repeat it "
+                f"with option idPrefix={job.run_id!r} (this run), {rows}, within the stream's duplicate window; "
+                f"options txnAppId and txnVersion, or an idPrefix of your own, do so for every run"
+            )
+    return f"; a repetition {rows}, within the stream's duplicate window, does not store them again"
+
+
+def _ways_around_bad_rows(o: SinkOptions, counts: OutcomeCounts) -> str:
+    """Options with which the rows that failed would not have failed the write."""
+    if o.on_error == "fail" and counts.row_errors:
+        log = "" if o.flight_log is None else ", or onError=log,"
+        return f"; options onError=deadletter with deadLetterTable{log} let a write succeed in spite of bad rows"
+    if o.on_error != "fail" and counts.outage_errors:
+        return "; option errorTolerance=all lets a write succeed in spite of outages"
+    return ""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from mama_spark.errors import DoubledId
+
 from ..option_loading import DiscoveryProperties
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ class OutcomeCounts:
     :ivar row_errors: failed rows of which the row itself is the cause; ``outage_errors``: all other failed rows
     :ivar first_failures: (topic, id, reason)
     :ivar reasons: failed rows by reason
+    :ivar doubled_ids: rows with the id of a row before them in their task; ``first_doubled_id``: (id, topic) of one
     """
 
     rows: int = 0
@@ -83,13 +86,16 @@ class OutcomeCounts:
     dead_lettered: int = 0
     first_failures: list[tuple[str, str, str]] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
+    doubled_ids: int = 0
+    first_doubled_id: tuple[str, str] | None = None
 
     def add(self, other: OutcomeCounts) -> None:
         for name in (
             "rows", "acked", "published", "duplicates", "failed", "timed_out", "row_errors", "outage_errors",
-            "dead_lettered",
+            "dead_lettered", "doubled_ids",
         ):  # fmt: skip
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.first_doubled_id = self.first_doubled_id or other.first_doubled_id
         self.first_failures = [*self.first_failures, *other.first_failures][:MAX_FIRST_FAILURES]
         self.reasons.update(other.reasons)
 
@@ -119,12 +125,22 @@ class OutcomeCounts:
         parts += [f"{self.failed:,} failed", f"{self.timed_out:,} timed out"]
         if self.dead_lettered:
             parts.append(f"{self.dead_lettered:,} sent to the dead letters")
+        if self.doubled_ids:
+            parts.append(self.doubled_ids_text())
         text = f"{self.rows:,} rows: {', '.join(parts)}"
         if self.first_failures:
             text += "; first failures: " + "; ".join(
                 f"[topic {topic!r}, id {flight!r}] {reason}" for topic, flight, reason in self.first_failures
             )
         return text
+
+    def doubled_ids_text(self) -> str:
+        """``2 with a doubled id in the same write (the first: id 'a', topic 't')``"""
+        text = f"{self.doubled_ids:,} with a {DoubledId.label}"
+        if self.first_doubled_id is None:
+            return text
+        flight, topic = self.first_doubled_id
+        return f"{text} (the first: id {flight!r}, topic {topic!r})"
 
 
 @dataclass
@@ -134,6 +150,7 @@ class PartitionReport(WriterCommitMessage):
     :ivar parts: of the flight log; ``dead_letter_parts``: of the dead-letter table
     :ivar fatal: an error that only the user can correct; the task published nothing after it. None = there was none
     :ivar source: the source that the task announced
+    :ivar stores: an acknowledged message is stored; ``knows_ids``: the broker stores two messages of one id once
     """
 
     write_id: WriteId
@@ -144,3 +161,5 @@ class PartitionReport(WriterCommitMessage):
     dead_letter_parts: list[Part] = field(default_factory=list)
     fatal: str | None = None
     source: SourceRecord | None = None
+    stores: bool = False
+    knows_ids: bool = False

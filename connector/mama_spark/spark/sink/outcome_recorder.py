@@ -22,6 +22,7 @@ from mama_spark.mama.publisher.partition_events import PartitionEvents
 from mama_spark.message import Bools, Int64s, MessageBatch
 from mama_spark.publisher.batch_publisher import BatchPublisher
 from mama_spark.publisher.clock import WallClock
+from mama_spark.publisher.ids import IdMaker
 from mama_spark.sending.flight_batch import FlightBatch
 from mama_spark.sending.retry import is_final
 from mama_spark.sending.send_loop import messages_of
@@ -82,16 +83,26 @@ class OutcomeRecorder:
         if self._dead_letter_staging is not None:
             self._dead_letter_staging.check(self._job.dead_letter_marker)
 
-    def begin(self, publisher: BatchPublisher, messages: RowMessages | PackedMessages, *, with_ids: bool) -> None:
+    def begin(
+        self,
+        publisher: BatchPublisher,
+        messages: RowMessages | PackedMessages,
+        *,
+        with_ids: bool,
+        content_ids: IdMaker | None = None,
+    ) -> None:
         """Before the first flights.
 
         :param messages: makes the flights; takes back packs that are too large
         :param with_ids: messages carry ids, and the broker recognises them
+        :param content_ids: for dead letters of rows with ids from a column; None = there is no such column
         """
         self._messages = messages
         self._capabilities, self._streams = publisher.bridge.capabilities, publisher.window.streams
         if self._options.on_error == "deadletter":
-            self._dead_letters = DeadLetterQueue(self._options.dead_letter_topic, self._dead_letter_staging, with_ids)
+            self._dead_letters = DeadLetterQueue(
+                self._options.dead_letter_topic, self._dead_letter_staging, with_ids, content_ids
+            )
 
     def expect(self) -> None:
         """A flights goes to the publisher."""
@@ -163,6 +174,7 @@ class OutcomeRecorder:
         columns = flight_columns(
             flights, batch, flight_id, self._streams, self._clock, self._capabilities,
             extra=context.columns, dead_lettered=dead_lettered, payload=self._options.flight_log_payload,
+            doubled=context.doubled,
         )  # fmt: skip
         if rows is not None:
             sends = flights.sends if context.sends is None else flights.sends + context.sends

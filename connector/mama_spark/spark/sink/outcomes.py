@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mama_spark.bridge import Ack, Capabilities
-from mama_spark.flightlog.columns import FlightColumns
+from mama_spark.errors import DoubledId
+from mama_spark.flightlog.columns import FlightColumns, Reason
 from mama_spark.flightlog.schema import EVENTS, FAILED, PUBLISHED
 from mama_spark.message import Bools, Int64s, MessageBatch
 from mama_spark.publisher.clock import WallClock
@@ -37,10 +38,12 @@ def flight_columns(
     extra: pa.RecordBatch | None,
     dead_lettered: npt.NDArray[np.bool_] | None,
     payload: str,
+    doubled: Int64s | None = None,
 ) -> FlightColumns:
     """Terminal events of flights that all have their outcome.
 
     :param payload: of which messages to keep payload and headers: ``none``, ``failed`` or ``all``
+    :param doubled: flights that were sent with the id of a row before them; None = none
     """
     sent = ~np.isnan(flights.published)
     published = clock.micros(flights.published)
@@ -61,7 +64,7 @@ def flight_columns(
         sequence=flights.sequence if capabilities.sequence else None,
         duplicate=_duplicate(flights, capabilities),
         ack_level=_level(flights, capabilities),
-        reasons=_reasons(flights),
+        reasons=_reasons(flights, doubled),
         may_have_landed=flights.doubt if flights.errors else False,
         sends=flights.sends,
         dead_lettered=dead_lettered,
@@ -136,12 +139,15 @@ def _kept(batch: MessageBatch, event: npt.NDArray[np.uint8], which: str) -> tupl
     return batch.payloads.take(index), None if batch.headers is None else batch.headers.take(index)
 
 
-def _reasons(flights: FlightBatch) -> dict[int, tuple[str, int | None, str | None]]:
-    """Reasons of the flights that failed; a flight that was acknowledged in the end has none."""
-    if not flights.errors:
-        return {}
-    bad = flights.state > FlightState.ACKED
-    return {row: (e.status, e.code or None, e.info) for row, e in flights.errors.items() if bad[row]}
+def _reasons(flights: FlightBatch, doubled: Int64s | None) -> dict[int, Reason]:
+    """Reasons of flights that failed. One that was acknowledged in the end has a reason only if its id is doubled."""
+    reasons: dict[int, Reason] = {}
+    if doubled is not None:
+        reasons = dict.fromkeys(doubled.tolist(), (None, None, DoubledId.label))
+    if flights.errors:
+        bad = flights.state > FlightState.ACKED
+        reasons |= {row: (e.status, e.code or None, e.info) for row, e in flights.errors.items() if bad[row]}
+    return reasons
 
 
 def count_outcomes(

@@ -31,6 +31,7 @@ from mama_spark.packing import (
     packed,
     singles,
 )
+from mama_spark.publisher.doubled_ids import DoubledIdCheck
 from mama_spark.sending.flight import FlightState
 from mama_spark.sending.flight_batch import FlightBatch
 
@@ -54,6 +55,7 @@ class FlightContext:
     :ivar ids: given by the user; None = none
     :ivar packed: the packs, where the flights are packed messages
     :ivar sends: how often the rows of each pack were sent before, in larger ones; None = never
+    :ivar doubled: flights that are sent although a row before them has their id; None = none
     """
 
     numbers: Int64s
@@ -61,6 +63,7 @@ class FlightContext:
     ids: pa.Array | None = None
     packed: Packed | None = None
     sends: npt.NDArray[np.int32] | None = None
+    doubled: Int64s | None = None
 
     @property
     def rows(self) -> Int64s | None:
@@ -82,15 +85,22 @@ class PublishBatch:
 
 
 class RowMessages:
-    """Messages of one row each, where nothing is packed. The methods are those of :class:`PackedMessages`."""
+    """Messages of one row each, where nothing is packed. The methods are those of :class:`PackedMessages`.
 
-    def __init__(self, encoder: RowEncoder | CodecRows) -> None:
-        self._encoder = encoder
+    :param doubled_ids: of the rows; None = they bring no ids
+    """
+
+    def __init__(self, encoder: RowEncoder | CodecRows, doubled_ids: DoubledIdCheck | None = None) -> None:
+        self._encoder, self._doubled_ids = encoder, doubled_ids
 
     def encode(self, rows: pa.RecordBatch, first: int) -> Iterator[PublishBatch]:
         encoded = self._encoder.encode(rows)
+        rejected, doubled = encoded.rejected, None
+        if self._doubled_ids is not None:
+            rejected, doubled = self._doubled_ids.check(encoded.batch, rejected)
         numbers = np.arange(first, first + rows.num_rows)
-        yield PublishBatch(encoded.batch, encoded.rejected, FlightContext(numbers, encoded.extra, encoded.batch.ids))
+        context = FlightContext(numbers, encoded.extra, encoded.batch.ids, doubled=doubled)
+        yield PublishBatch(encoded.batch, rejected, context)
 
     def finish(self) -> Iterator[PublishBatch]:
         return iter(())
@@ -107,11 +117,21 @@ class PackedMessages:
 
     :param schema: of the rows that Spark gives
     :param capabilities: of the bridge, which is open and knows where the topics lead
+    :param doubled_ids: of the rows; None = they bring no ids. Doubled ids that do not fail their row are counted only:
+        a flight is a pack here, and no broker looks at the ids in it
     :raises ConfigError: the middleware carries no packs
     """
 
-    def __init__(self, o: SinkOptions, plan: ColumnPlan, schema: pa.Schema, capabilities: Capabilities) -> None:
+    def __init__(
+        self,
+        o: SinkOptions,
+        plan: ColumnPlan,
+        schema: pa.Schema,
+        capabilities: Capabilities,
+        doubled_ids: DoubledIdCheck | None = None,
+    ) -> None:
         check_bridge(o, capabilities)
+        self._doubled_ids = doubled_ids
         self._encoder = RowEncoder(plan, o.topic, o.topic_prefix, for_packing=True)
         self._row_encoder = RowEncoder(plan, o.topic, o.topic_prefix)
         self._lines = o.pack == "lines"
@@ -136,6 +156,8 @@ class PackedMessages:
         encoded = self._encoder.encode(rows)
         rejected = dict(encoded.rejected)
         self._check(encoded, rejected)
+        if self._doubled_ids is not None:
+            rejected = dict(self._doubled_ids.check(encoded.batch, sorted(rejected.items()))[0])
         columns = self._columns(encoded)
         numbers = np.arange(first, first + rows.num_rows)
         batch = encoded.batch

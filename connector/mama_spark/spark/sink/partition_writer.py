@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,20 +17,27 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from mama_spark.backoff import RECONNECT
-from mama_spark.bridge import PublisherBridge
+from mama_spark.bridge import Ack, PublisherBridge
 from mama_spark.bridges import publisher_bridge, row_codec
 from mama_spark.errors import ConfigError, PublishError, Unavailable
 from mama_spark.flightlog.write_id import WriteId
 from mama_spark.message import MessageBatch
 from mama_spark.options.window import WindowConfig
 from mama_spark.publisher.batch_publisher import BatchPublisher
+from mama_spark.publisher.doubled_ids import DoubledIdCheck
 from mama_spark.publisher.ids import IDS_MEMORY, IdMaker
 from mama_spark.publisher.outage_reporter import WARNING_INTERVAL
 
 from .announcer import SourceAnnouncer, source_record
 from .codec_rows import CodecRows
 from .dead_letter_queue import DeadLetterContext
-from .failure_policy import task_must_be_retried, tolerates_outages
+from .failure_policy import (
+    advice_for_repetition,
+    knows_ids,
+    rejects_doubled_ids,
+    task_must_be_retried,
+    tolerates_outages,
+)
 from .job import PartitionReport, SinkJob, TaskInfo
 from .outcome_recorder import OutcomeRecorder
 from .packed_messages import FlightContext, PackedMessages, PublishBatch, RowMessages
@@ -42,6 +50,8 @@ logger = logging.getLogger("mama_spark")
 MAX_BYTES_IN_FLIGHT = 16 << 20
 #: Of ids where rows are packed: packs are fewer, and memory that is touched for the first time costs more than hashes.
 PACKED_IDS_MEMORY = IDS_MEMORY // 16
+#: Of ids of dead letters, where rows bring ids of their own.
+DEAD_LETTER_IDS_MEMORY = IDS_MEMORY // 16
 
 
 def task_info(streaming: bool) -> TaskInfo:
@@ -134,7 +144,12 @@ class PartitionWriter:
         self._bridge: PublisherBridge | None = None
         self._publisher: BatchPublisher | None = None
         self._progress: ProgressLogger | None = None
-        self._ids = self._id_maker()
+        self._ids = self._id_maker(IDS_MEMORY if self._options.pack == "off" else PACKED_IDS_MEMORY)
+        self._doubled_ids: DoubledIdCheck | None = None
+        if job.plan.id is not None:
+            self._doubled_ids = DoubledIdCheck(
+                rejects_doubled_ids(job.options, job.plan), _local_folder(task.partition)
+            )
         self._with_ids = False
         self._messages: RowMessages | PackedMessages
 
@@ -152,6 +167,7 @@ class PartitionWriter:
             if publisher is None:  # an empty partition opens nothing
                 publisher = self._open(rows)
             self._publish_all(publisher, self._messages.encode(rows, first_row))
+            self._count_doubled_ids()
             first_row += rows.num_rows
             self._publish_all(publisher, self._messages.take_resends())
             self._publish_dead_letters(publisher, all_of_them=False)
@@ -178,6 +194,8 @@ class PartitionWriter:
             self._bridge.close()
         if self._announcer is not None:
             self._announcer.finish()
+        if self._doubled_ids is not None:
+            self._doubled_ids.close()
 
     # --- begin -----------------------------------------------------------------------------------------------
 
@@ -205,7 +223,8 @@ class PartitionWriter:
             on_event=self.recorder.events.on_transport_event,
         )
         publisher.start()
-        self.recorder.begin(publisher, self._messages, with_ids=self._with_ids)
+        letters = None if self._job.plan.id is None else self._id_maker(DEAD_LETTER_IDS_MEMORY)
+        self.recorder.begin(publisher, self._messages, with_ids=self._with_ids, content_ids=letters)
         self._progress = ProgressLogger(self._task.partition, publisher)
         return publisher
 
@@ -218,8 +237,10 @@ class PartitionWriter:
         open_bridge(bridge, encoder.destinations(first), wait=o.on_unavailable == "wait")
         capabilities = bridge.capabilities
         self._with_ids = o.dedup and capabilities.dedup
-        packed = None if o.pack == "off" else PackedMessages(o, plan, first.schema, capabilities)
-        self._messages = RowMessages(encoder) if packed is None else packed
+        self._report.stores, self._report.knows_ids = capabilities.ack is Ack.STORED, knows_ids(o, capabilities)
+        doubled = self._doubled_ids
+        packed = None if o.pack == "off" else PackedMessages(o, plan, first.schema, capabilities, doubled)
+        self._messages = RowMessages(encoder, doubled) if packed is None else packed
         if o.announce:
             self._announce()
         self.recorder.events.live()
@@ -238,10 +259,9 @@ class PartitionWriter:
             self._report.source = record
             self.recorder.events.publish_to(self._announcer.add_events)
 
-    def _id_maker(self) -> IdMaker:
+    def _id_maker(self, memory: int) -> IdMaker:
         """Prefix and batch of default ids (see ``publisher/ids.py`` for the rest)."""
         o, task = self._options, self._task
-        memory = IDS_MEMORY if o.pack == "off" else PACKED_IDS_MEMORY
         if task.query_id is not None:
             return IdMaker(o.id_prefix or task.query_id, task.batch_id or 0, task.partition, memory)
         if o.txn_app_id is not None and o.txn_version is not None:
@@ -258,6 +278,11 @@ class PartitionWriter:
             elif batch.ids is None:
                 batch = replace(batch, ids=self._ids.ids(batch))
             self._put(publisher, batch, one.rejected, one.context)
+
+    def _count_doubled_ids(self) -> None:
+        if self._doubled_ids is not None:
+            counts = self._report.counts
+            counts.doubled_ids, counts.first_doubled_id = self._doubled_ids.count, self._doubled_ids.first
 
     def _publish_dead_letters(self, publisher: BatchPublisher, *, all_of_them: bool) -> None:
         letters = self.recorder.take_dead_letters(all_of_them=all_of_them)
@@ -302,4 +327,11 @@ class PartitionWriter:
             where = f"; flight log: {o.flight_log}" if o.flight_log else ""
             cause = self._publisher.outage_cause if self._publisher is not None else ""
             why = f"; nothing was acknowledged for a while: {cause}" if cause else ""
-            raise Unavailable(f"partition {self._task.partition}: {counts.sentence()}{why}{where}")
+            advice = advice_for_repetition(self._job, counts, [self._report])
+            raise Unavailable(f"partition {self._task.partition}: {counts.sentence()}{why}{where}{advice}")
+
+
+def _local_folder(partition: int) -> str | None:
+    """A folder of Spark for temporary data of this executor; None = it names none that exists."""
+    folders = [path for path in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if os.path.isdir(path)]
+    return folders[partition % len(folders)] if folders else None

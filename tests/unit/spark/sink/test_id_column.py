@@ -1,0 +1,297 @@
+"""The column of message ids: which one it is, and what becomes of rows that share an id."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from mama_spark.bridges.memory import MemoryBroker
+from mama_spark.errors import ConfigError, OptionError, RowsFailed, SchemaError
+from mama_spark.options import SinkOptions
+from mama_spark.spark.sink.column_plan import ColumnPlan
+from mama_spark.spark.sink.columns import plan_columns
+from mama_spark.spark.sink.data_source import MamaPubWriter, batch_writer
+from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
+from mama_spark.spark.sink.partition_writer import publish_partition
+from pyspark.sql import types as T
+
+PLAN = ColumnPlan("topic", (), "value", (), None, "", "id", ())
+BY_NAME = replace(PLAN, id_by_name=True)
+KINDS = {"long": T.LongType(), "double": T.DoubleType(), "binary": T.BinaryType(), "at": T.TimestampType()}
+
+
+def schema(columns: str) -> T.StructType:
+    """``name`` or ``name:kind``; strings where no kind is given."""
+    fields = [(name, KINDS.get(kind, T.StringType())) for name, _, kind in (c.partition(":") for c in columns.split())]
+    return T.StructType([T.StructField(name, kind) for name, kind in fields])
+
+
+def planned(columns: str, **options: str) -> ColumnPlan:
+    return plan_columns(schema(columns), SinkOptions.parse({"url": "memory://x", **options}))
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "found", "by_name", "json"),
+    [
+        ("topic value id", {}, "id", True, ()),
+        ("topic a ID", {}, "ID", True, ("a",)),
+        ("topic value id", {"idColumn": "ID"}, "id", False, ()),
+        ("topic a id", {"idColumn": "id"}, "id", False, ("a",)),
+        ("topic a id", {"idColumn": ""}, None, False, ("a", "id")),
+        ("topic a id:long", {}, None, False, ("a", "id")),
+        ("topic a id:binary", {}, None, False, ("a", "id")),
+        ("topic value k:long", {"idColumn": "k"}, "k", False, ()),
+        ("topic a k", {"idColumn": "k"}, "k", False, ("a", "k")),
+        ("topic a id k", {"idColumn": "k"}, "k", False, ("a", "id", "k")),
+        ("topic value id:double", {"ignoreUnknownColumns": "true"}, None, False, ()),
+    ],
+)
+def test_the_column_is_the_one_that_is_named_or_until_the_next_release_a_string_column_id(
+    columns: str, options: dict[str, str], found: str | None, by_name: bool, json: tuple[str, ...]
+) -> None:
+    plan = planned(columns, **options)
+    assert (plan.id, plan.id_by_name, plan.json) == (found, by_name, json)
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "why"),
+    [
+        ("topic value id:long", {}, "is used by no rule; is it the message id. Set option idColumn='id'"),
+        ("topic value id", {"idColumn": ""}, "column 'id' is used by no rule; drop it"),
+        (
+            "topic value ids",
+            {"idColumn": "idss"},
+            "option idColumn names 'idss', which is no column; did you mean 'ids'",
+        ),
+        ("topic value k:double", {"idColumn": "k"}, "must be string or an integer, it is double; cast it"),
+        ("topic value k:at", {"idColumn": "k"}, "must be string or an integer, it is timestamp; cast it"),
+        ("topic value", {"onDuplicateId": "warn"}, "onDuplicateId: no column is the message id"),
+        ("topic value k", {"idColumn": "k", "pack": "lines"}, "column 'k': pack=lines carries values only"),
+        ("topic n k", {"idColumn": "k", "pack": "arrow"}, "option idColumn: without a column 'value'"),
+    ],
+)
+def test_misfits_are_named(columns: str, options: dict[str, str], why: str) -> None:
+    with pytest.raises(SchemaError, match=why):
+        planned(columns, **options)
+
+
+def test_what_to_do_with_doubled_ids_needs_a_column() -> None:
+    with pytest.raises(OptionError, match="onDuplicateId needs a column of ids"):
+        SinkOptions.parse({"idColumn": "", "onDuplicateId": "fail"})
+
+
+def test_a_column_that_is_taken_by_its_name_is_told_in_the_log_and_as_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    given = {"url": "memory://x", "flightLog": "log"}
+    with pytest.warns(FutureWarning, match=r"idColumn='id' to keep it; idColumn='' \(no column\)"):
+        batch_writer(given, schema("topic value id"), False)
+    (record,) = caplog.records
+    assert "column 'id' as message id because of its name alone" in record.getMessage()
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        batch_writer({**given, "idColumn": "id"}, schema("topic value id"), False)
+        batch_writer(given, schema("topic a id:long"), False)
+    assert caplog.records == []
+
+
+# --- rows ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broker() -> Iterator[MemoryBroker]:
+    name = uuid4().hex
+    yield MemoryBroker.get(name)
+    MemoryBroker.forget(name)
+
+
+def job(broker: MemoryBroker, log: Path, plan: ColumnPlan = PLAN, /, *, run: str = "run", **options: str) -> SinkJob:
+    given = {"url": f"memory://{broker.name}", "flightLog": str(log), **options}
+    return SinkJob(SinkOptions.parse(given), plan, False, run, ())
+
+
+def rows(ids: list[Any], topics: list[str] | None = None) -> pa.RecordBatch:
+    return pa.record_batch(
+        {"topic": topics or ["t"] * len(ids), "value": [b"%d" % i for i in range(len(ids))], "id": pa.array(ids)}
+    )
+
+
+def publish(one: SinkJob, *batches: pa.RecordBatch, attempt: int = 0) -> PartitionReport:
+    return publish_partition(one, TaskInfo(0, attempt, None, None, None, False), iter(batches))
+
+
+def flights(log: Path) -> list[dict[str, Any]]:
+    found = [row for part in log.rglob("*.parquet") for row in pq.read_table(part).to_pylist()]
+    return [row for row in found if row["kind"] == "flight"]
+
+
+def values(broker: MemoryBroker) -> list[bytes]:
+    return [message.payload for message in broker.messages()]
+
+
+FOUR = ("a", "b", "a", "a")
+
+
+def test_a_doubled_row_fails_alone_where_the_column_was_named(broker: MemoryBroker, tmp_path: Path) -> None:
+    report = publish(job(broker, tmp_path), rows(list(FOUR)))
+    counts = report.counts
+    assert (counts.rows, counts.acked, counts.failed, counts.row_errors, counts.doubled_ids) == (4, 2, 2, 2, 2)
+    assert counts.first_doubled_id == ("a", "t")
+    assert values(broker) == [b"0", b"1"]
+    told = Counter((f["event"], f["status"], (f["info"] or "")[:28]) for f in flights(tmp_path))
+    assert told == {
+        ("acked", None, ""): 2,
+        ("completed_exceptionally", "INVALID_ARG", "doubled id in the same write"): 2,
+    }
+    with pytest.raises(RowsFailed, match=r"2 with a doubled id in the same write .the first: id 'a', topic 't'"):
+        MamaPubWriter(job(broker, tmp_path)).commit([report])
+
+
+@pytest.mark.parametrize(("plan", "options"), [(BY_NAME, {}), (PLAN, {"onDuplicateId": "warn"})], ids=["name", "warn"])
+@pytest.mark.parametrize("level", ["outcomes", "errors"])
+def test_a_doubled_row_is_sent_and_told_where_a_warning_is_enough(
+    broker: MemoryBroker,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    plan: ColumnPlan,
+    options: dict[str, str],
+    level: str,
+) -> None:
+    one = job(broker, tmp_path, plan, flightLogLevel=level, **options)
+    report = publish(one, rows(list(FOUR[:2])), rows(list(FOUR[2:])))
+    assert (report.counts.acked, report.counts.duplicates, report.counts.doubled_ids) == (4, 2, 2)
+    assert values(broker) == [b"0", b"1"]
+    told = [f for f in flights(tmp_path) if f["info"] is not None]
+    assert {(f["event"], f["flight_id"], f["status"], f["info"]) for f in told} == {
+        ("acked", "a", None, "doubled id in the same write")
+    }
+    assert len(told) == 2
+    assert len(flights(tmp_path)) == (4 if level == "outcomes" else 2)
+    MamaPubWriter(one).commit([report])
+    assert "of 4 rows, 2 with a doubled id in the same write (the first: id 'a', topic 't')" in caplog.text
+
+
+@pytest.mark.parametrize("options", [{"dedup": "false"}, {"ackMode": "none"}, {"pack": "arrow"}], ids=str)
+def test_a_doubled_id_is_counted_whatever_the_broker_does_with_it(
+    broker: MemoryBroker, tmp_path: Path, options: dict[str, str]
+) -> None:
+    for what in ("warn", "fail"):
+        report = publish(job(broker, tmp_path / what, onDuplicateId=what, **options), rows(list(FOUR)))
+        assert (report.counts.doubled_ids, report.counts.failed) == (2, 2 if what == "fail" else 0)
+
+
+def test_a_repetition_is_a_duplicate_and_no_doubled_id(broker: MemoryBroker, tmp_path: Path) -> None:
+    one = job(broker, tmp_path)
+    publish(one, rows(["a", "b"]))
+    counts = publish(one, rows(["a", "b"]), attempt=1).counts
+    assert (counts.acked, counts.duplicates, counts.doubled_ids) == (2, 2, 0)
+
+
+def test_equal_rows_without_a_column_of_ids_are_rows_of_their_own(broker: MemoryBroker, tmp_path: Path) -> None:
+    same = pa.record_batch({"topic": ["t"] * 3, "value": [b"x"] * 3})
+    counts = publish(job(broker, tmp_path, replace(PLAN, id=None)), same).counts
+    assert (counts.acked, counts.duplicates, counts.doubled_ids) == (3, 0, 0)
+    assert values(broker) == [b"x"] * 3
+
+
+def test_integers_are_ids_in_decimal(broker: MemoryBroker, tmp_path: Path) -> None:
+    publish(job(broker, tmp_path), rows([2**63 - 1, -7]))
+    assert [message.id for message in broker.messages()] == ["9223372036854775807", "-7"]
+
+
+def test_each_row_that_fails_is_a_dead_letter_of_its_own_also_where_ids_are_null_or_doubled(
+    broker: MemoryBroker, tmp_path: Path
+) -> None:
+    """Their flights share ids, and a broker keeps one message of an id."""
+    one = job(broker, tmp_path, onError="deadletter", deadLetterTopic="dead")
+    for attempt in (0, 1):
+        report = publish(one, rows(["a", None, "a", None, "b"]), attempt=attempt)
+        assert (report.counts.failed, report.counts.dead_lettered) == (3, 3)
+    letters = [message for message in broker.messages() if message.topic == "dead"]
+    assert [letter.payload for letter in letters] == [b"1", b"2", b"3"], "the repetition stores none again"
+    assert {letter.id.split("-dlq-")[0] for letter in letters if letter.id} == {"", "a"}
+
+
+# --- after a write that failed ---------------------------------------------------------------------------------
+
+
+def failure(one: SinkJob, report: PartitionReport) -> str:
+    with pytest.raises((RowsFailed, ConfigError)) as e:
+        MamaPubWriter(one).commit([report])
+    return str(e.value)
+
+
+def test_the_error_names_the_id_prefix_with_which_a_repetition_stores_nothing_twice(
+    broker: MemoryBroker, tmp_path: Path
+) -> None:
+    broker.denied.add("bad")
+    topics, plain = ["t"] * 9 + ["bad"], replace(PLAN, id=None)
+    first = job(broker, tmp_path / "1", plain, run="first")
+    said = failure(first, publish(first, rows(list(range(10)), topics)))
+    assert "; 9 rows are stored already, and a repetition of the write stores them again" in said
+    assert "idPrefix='first'" in said
+    assert "txnAppId and txnVersion" in said
+    assert "onError=deadletter with deadLetterTable, or onError=log, let a write succeed" in said
+    again = job(broker, tmp_path / "2", plain, run="second", idPrefix="first")
+    publish(again, rows(list(range(10)), ["t"] * 10))
+    assert len(values(broker)) == 10
+
+
+@pytest.mark.parametrize(
+    ("plan", "options", "said", "unsaid"),
+    [
+        (PLAN, {}, "a repetition with the same ids, within", "idPrefix"),
+        (None, {"idPrefix": "p"}, "same partitions, within the stream's duplicate window, does not store", "txnAppId"),
+        (None, {"txnAppId": "a", "txnVersion": "1"}, "does not store them again", "idPrefix"),
+        (
+            None,
+            {"dedup": "false"},
+            "options dedup=true with idPrefix, or with txnAppId and txnVersion,",
+            "idPrefix='run'",
+        ),
+        (None, {"pack": "arrow"}, "same partitions and order", "onUncertain"),
+    ],
+)
+def test_only_cures_that_fit_the_options_are_named(
+    broker: MemoryBroker, tmp_path: Path, plan: ColumnPlan | None, options: dict[str, str], said: str, unsaid: str
+) -> None:
+    broker.denied.add("bad")
+    one = job(broker, tmp_path, plan or replace(PLAN, id=None), **options)
+    text = failure(one, publish(one, rows(["a", "b"], ["t", "bad"])))
+    assert "; 1 rows are stored already" in text
+    assert said in text
+    assert unsaid not in text
+
+
+def test_nothing_is_advised_where_nothing_was_stored(broker: MemoryBroker, tmp_path: Path) -> None:
+    broker.denied.add("bad")
+    one = job(broker, tmp_path)
+    assert "already" not in failure(one, publish(one, rows(["a"], ["bad"])))
+
+
+def test_a_broker_that_knows_no_ids_is_not_said_to_recognise_them(broker: MemoryBroker, tmp_path: Path) -> None:
+    broker.denied.add("bad")
+    one = job(broker, tmp_path)
+    report = publish(one, rows(["a", "b"], ["t", "bad"]))
+    report.knows_ids = report.stores = False
+    text = failure(one, report)
+    assert "1 rows are published already, and a repetition of the write publishes them again: this broker" in text
+    assert "idPrefix" not in text
+    assert "onError=deadletter" in text
+
+
+def test_an_error_of_one_partition_tells_what_others_have_stored(broker: MemoryBroker, tmp_path: Path) -> None:
+    one = job(broker, tmp_path, replace(PLAN, id=None))
+    report = publish(one, rows(["a", "b"]))
+    report.fatal = "no such stream"
+    text = failure(one, report)
+    assert text.startswith("no such stream; 2 rows are stored already")
+    assert "onError" not in text
