@@ -142,7 +142,7 @@ class BridgeLoop:
             except _BridgeFull:
                 if self._working:  # nested call: the outer one is retried
                     raise
-                raise StatusError(Status.PLATFORM, "the transport takes nothing now") from None
+                raise StatusError(Status.PLATFORM, "the transport accepts no calls now") from None
             except MamaError as error:
                 raise as_status(error) from error
         future: Future[T] = Future()
@@ -314,7 +314,7 @@ class BridgeLoop:
             except _BridgeFull:
                 if not self._ending and time.monotonic() < work.deadline:
                     return True
-                error = StatusError(Status.TIMEOUT, f"the transport took nothing for {self._call_timeout:g} s")
+                error = StatusError(Status.TIMEOUT, f"the transport accepted no message for {self._call_timeout:g} s")
                 work.future.set_exception(error)
             except MamaError as e:
                 work.future.set_exception(e)

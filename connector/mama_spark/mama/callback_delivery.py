@@ -51,7 +51,7 @@ class CallbackDelivery:
         else:
             self.queue.put(self._dispatched)
 
-    def now(self, call: Call, timeout: float = -1) -> None:
+    def make_now(self, call: Call, timeout: float = -1) -> None:
         """Make a call on this thread; exceptions are logged and counted.
 
         :param timeout: seconds to wait for a call in progress on another thread; then the call is made regardless
@@ -131,6 +131,6 @@ class CallbackDelivery:
             with self._changed:
                 call = self._due.popleft() if self._due else None
             if call is not None:
-                self.now(call)
+                self.make_now(call)
         finally:
             self._release()

@@ -73,9 +73,9 @@ class _Receiver:
                 return
         self._delivery.add(call)
 
-    def now(self, call: Callable[[], None]) -> None:
+    def call_back_now(self, call: Callable[[], None]) -> None:
         """Make a callback on this thread."""
-        self._delivery.now(call)
+        self._delivery.make_now(call)
 
     def _destroy(self, unregister: Callable[[], None]) -> bool:
         """Stop the callbacks; False if it was destroyed before."""
@@ -165,7 +165,7 @@ class Inbox(_Receiver):
                 loop.requests.forget(number)
 
         if self._destroy(unregister) and self._on_destroy is not None:
-            self.now(partial(self._on_destroy, self, self.closure))
+            self.call_back_now(partial(self._on_destroy, self, self.closure))
 
 
 class RequestListener(_Receiver):

@@ -57,7 +57,7 @@ def test_publisher_walks_the_states_of_the_specification() -> None:
 def test_publisher_that_was_never_live_is_not_destroyed() -> None:
     events = PartitionEvents("topic", "p")
     events.create(1)
-    (error,) = events.trouble(2, Unavailable("nobody answers"), "nobody answers")
+    (error,) = events.publisher_error(2, Unavailable("nobody answers"), "nobody answers")
     assert (error.event, error.state, error.status, error.info) == ("error", "CREATING", "PLATFORM", "nobody answers")
     assert events.destroy(3) == []
     assert not events.ended
@@ -113,7 +113,7 @@ def test_failed_message_is_an_error_of_its_topic_by_name(error: PublishError, ev
 def test_errors_never_change_the_state() -> None:
     events = live()
     failed(events, ["a"], [NotEntitled("denied")])
-    events.trouble(5, None, "the connection was lost")
+    events.publisher_error(5, None, "the connection was lost")
     assert events.state is PublisherState.LIVE
 
 
@@ -147,7 +147,7 @@ def test_first_errors_of_each_kind_are_reported_and_the_others_are_counted() -> 
     first = failed(events, bad, [BadTopic("wildcard")] * 1_000)
     assert [e.topic for e in first] == bad[:MAX_ERRORS]
     assert len(failed(events, ["other"], [Rejected("full", 10077)])) == 1  # another kind
-    lost = [events.trouble(t, None, "the connection was lost") for t in range(50)]
+    lost = [events.publisher_error(t, None, "the connection was lost") for t in range(50)]
     assert [len(e) for e in lost] == [1] * MAX_ERRORS + [0] * 30
     infos = {(e.kind, e.event): e.info for e in events.destroy(9) if e.info}
     assert infos == {
@@ -172,7 +172,7 @@ def test_switched_off_reports_nothing() -> None:
     events = PartitionEvents("off", "p")
     assert events.create(1) + events.live(2) == []
     assert acknowledged(events, ["a"]) + failed(events, ["b"], [NotEntitled("denied")]) == []
-    assert events.trouble(3, ConfigError("no"), "no") + events.destroy(4) + events.destroyed(5) == []
+    assert events.publisher_error(3, ConfigError("no"), "no") + events.destroy(4) + events.destroyed(5) == []
 
 
 def test_hundred_thousand_topics_make_a_bounded_number_of_events_in_bounded_memory() -> None:

@@ -97,7 +97,7 @@ class MemoryBroker:
         self.script: deque[str] = deque()
         self.denied: set[str] = set()  #: topics without permission to publish
         self.identity = uuid4().hex  #: differs for a later broker of the same name
-        self.gone: set[int] = set()  #: sequences of messages that were deleted
+        self.deleted: set[int] = set()  #: sequences of messages that were deleted
         self.progress: dict[str, int] = {}  #: last sequence reported by each reader, by its name
         self._log: list[MemoryMessage] = []
         self._ids: dict[str, int] = {}
@@ -132,7 +132,7 @@ class MemoryBroker:
     def messages(self) -> list[MemoryMessage]:
         """The stored messages, in order of sequence."""
         with self._lock:
-            return [m for m in self._log if m.sequence not in self.gone]
+            return [m for m in self._log if m.sequence not in self.deleted]
 
     def last(self) -> int:
         """Sequence of the newest message, whether it was deleted or not."""
@@ -142,7 +142,7 @@ class MemoryBroker:
     def delete(self, sequences: Iterable[int]) -> None:
         """Delete messages; their sequences stay unused."""
         with self._lock:
-            self.gone.update(s for s in sequences if 0 < s <= len(self._log))
+            self.deleted.update(s for s in sequences if 0 < s <= len(self._log))
 
     def release(self) -> int:
         """Acknowledge the messages of the fault ``late``; returns their number."""
@@ -156,7 +156,7 @@ class MemoryBroker:
         """Store a message; (sequence, whether it is a duplicate), None when full."""
         if id_ and id_ in self._ids:
             return self._ids[id_], True
-        if self.capacity is not None and len(self._log) - len(self.gone) >= self.capacity:
+        if self.capacity is not None and len(self._log) - len(self.deleted) >= self.capacity:
             return None
         sequence = len(self._log) + 1
         now = max(time.time_ns() // 1000, self._log[-1].time if self._log else 0)
@@ -349,7 +349,7 @@ class MemoryRequests:
             )
         elif not listeners:
             self._received.append(
-                RequestMessage(topic, b"", inbox, None, NoResponders(f"nobody takes requests to {topic!r}", 503))
+                RequestMessage(topic, b"", inbox, None, NoResponders(f"no listener for requests to {topic!r}", 503))
             )
         for other in listeners:
             other._received.append(RequestMessage(topic, payload, None, f"{id(self)}.{inbox}"))

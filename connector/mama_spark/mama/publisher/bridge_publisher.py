@@ -257,9 +257,9 @@ class BridgePublisher:
 
         self._loop.call_or_run_inline(note, 0.0)
 
-    def tell(self, call: Callable[[], None]) -> None:
+    def call_back(self, call: Callable[[], None]) -> None:
         """Make a lifecycle callback on this thread; after :meth:`destroy`, without waiting for a running callback."""
-        self._delivery.now(call, 0.0 if self._dead else -1)
+        self._delivery.make_now(call, 0.0 if self._dead else -1)
 
     @property
     def callback_errors(self) -> int:

@@ -102,7 +102,7 @@ class DQPublisherManager:
         topic = join_topic(SUBSCRIPTION_ROOT, source, None)
         made._listener = RequestListener.create(transport, queue, topic, lambda request, _: made._on_request(request))
         if callbacks.on_create is not None:
-            made._listener.now(partial(callbacks.on_create, made))
+            made._listener.call_back_now(partial(callbacks.on_create, made))
         return made
 
     def add_topic(self, symbol: str, cache: Any = None) -> PublishTopic:

@@ -104,7 +104,7 @@ class PartitionEvents:
         self.state = step(step(self.state, PublisherStep.BRIDGE_DESTROYED), PublisherStep.FREED)
         return self._publisher_event(DESTROY, at)
 
-    def trouble(self, at: int, error: MamaError | None, info: str) -> list[EventRecord]:
+    def publisher_error(self, at: int, error: MamaError | None, info: str) -> list[EventRecord]:
         """Report a failure of the connection, the login or the whole publisher."""
         status, code = _status_and_code(error)
         kind = (PUBLISHER, ERROR, status, code)
@@ -112,7 +112,7 @@ class PartitionEvents:
             return []
         return self._publisher_event(ERROR, at, status=status, code=code, info=info)
 
-    def knows(self, topics: pa.DictionaryArray) -> bool:
+    def has_reported(self, topics: pa.DictionaryArray) -> bool:
         """Whether :meth:`messages` returns no event for messages of these topics as long as none failed."""
         return not self._topics or (self._last is not None and topics.dictionary.equals(self._last))
 
@@ -135,7 +135,7 @@ class PartitionEvents:
         return events
 
     def _new_topics(self, batch: MessageBatch, sent: Int64s) -> list[EventRecord]:
-        if self.knows(batch.topics):
+        if self.has_reported(batch.topics):
             return []
         names = batch.topics.dictionary
         if self._others is not None:

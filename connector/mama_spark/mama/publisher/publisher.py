@@ -98,7 +98,7 @@ class Publisher:
             raise
         if made._callbacks is not None and (call := made._callbacks.on_create) is not None:
             # another thread may destroy the transport at any time: no on_create after on_destroy
-            made._bridge.tell(lambda: call(made, closure) if made._state is PublisherState.LIVE else None)
+            made._bridge.call_back(lambda: call(made, closure) if made._state is PublisherState.LIVE else None)
         if transport.events is EventStyle.TRANSPORT:
             transport.report_topic_event(TransportTopicEvent.PUBLISH_CREATE, made.topic, "")
         return made
@@ -190,7 +190,7 @@ class Publisher:
         self.transport.remove_publisher(self)
         done = self._bridge.destroy(self.transport.destroy_timeout)
         if self._callbacks is not None and (call := self._callbacks.on_destroy) is not None:
-            self._bridge.tell(lambda: call(self, self._closure))
+            self._bridge.call_back(lambda: call(self, self._closure))
         if self.transport.events is EventStyle.TRANSPORT:
             self.transport.report_topic_event(TransportTopicEvent.PUBLISH_DESTROY, self.topic, "")
         if self._queue is not None:

@@ -55,7 +55,7 @@ class EventReporter:
         """A lost connection is an error of the publisher; other transport events are only logged by the process."""
         if event.kind in (EventKind.DISCONNECTED, EventKind.CLOSED):
             at = int(self._clock.micros(np.array([event.at]))[0])
-            self._report(self._events.trouble(at, event.error, event.info))
+            self._report(self._events.publisher_error(at, event.error, event.info))
 
     def partition_failed(self, error: Exception) -> None:
         """The partition ends early because of ``error``. Never raises, since there is an error already."""
@@ -63,7 +63,7 @@ class EventReporter:
             return
         known = error if isinstance(error, MamaError) else None
         with contextlib.suppress(Exception):
-            self._report(self._events.trouble(self._now(), known, str(error)))
+            self._report(self._events.publisher_error(self._now(), known, str(error)))
 
     def flights_finished(self, flights: FlightBatch, batch: MessageBatch, split: Bools | None = None) -> None:
         """Report flights that all have their outcome.
@@ -73,7 +73,7 @@ class EventReporter:
         if self._staging is None and self._publish is None:
             return
         failed = _NONE
-        if not flights.errors and self._events.knows(batch.topics):
+        if not flights.errors and self._events.has_reported(batch.topics):
             return
         if flights.errors:
             failed = np.flatnonzero(failed_flights(flights))
