@@ -377,7 +377,7 @@ def test_sends_wait_for_a_transport_that_takes_nothing_and_give_up_in_time(
     memory.broker.then(["full"])
     publisher.send(a_message(1))
     memory.broker.up = False
-    fails(Status.TIMEOUT, publisher.send, a_message(2), match=r"nothing for 0\.2 s")
+    fails(Status.TIMEOUT, publisher.send, a_message(2), match=r"accepted no message for 0\.2 s")
     memory.broker.up = True
     publisher.send(a_message(3))
     publisher.destroy()
