@@ -72,7 +72,7 @@ class DataLost(MamaError):
 
 
 class CorruptPack(MamaError):
-    """A packed message cannot be unpacked, or not into the requested columns, and ``failOnCorrupt`` is on."""
+    """A message cannot be unpacked, or not into the requested columns; ``mode`` or ``failOnCorrupt`` says to fail."""
 
 
 class RowsFailed(MamaError):

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from .declare import camel, option, require
 from .transport import TransportOptions
 from .uses import BATCHES, MALAMUTE, STREAMS, Scope
-from .values import NOW, Offsets, boolean, duration, instant, integer, offsets, text, topic_patterns
+from .values import NOW, Offsets, boolean, duration, instant, integer, offsets, one_of, text, topic_patterns
 
 _WHAT, _HOW = "What is read", "How it is read"
 _LOSS = (
@@ -165,9 +165,20 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
         boolean,
         False,
         _HOW,
-        "Fail at a packed message that cannot be read, or not in the columns of `.schema()`; with `tango`, at a record "
-        "that is none. With `false` it is a row with its bytes in `value` and the reason in `pack_error` (`tango`: "
-        "in `tango.reason`).",
+        "Fail at a packed message that cannot be read; with `tango`, at a record that is none. With `false` it is a "
+        "row with its bytes in `value` and the reason in `pack_error` (`tango`: in `tango.reason`). Where `.schema()` "
+        "names columns of packs, `mode` decides.",
+    )
+    mode: str | None = option(
+        "`FAILFAST`, `PERMISSIVE`, `DROPMALFORMED`",
+        one_of("failfast", "permissive", "dropmalformed"),
+        None,
+        _HOW,
+        "What happens to a message that does not fit `.schema()`, where that names columns of packs: it has none of "
+        "them, or one of another type, or cannot be read, or is no pack while `value` is not named. The words are "
+        "those of Spark's readers of JSON and CSV: fail and show both schemas; or one row in which these columns are "
+        "null, with the bytes in `value` and the reason in `pack_error`; or no row. The executor logs the counts.",
+        shown="`FAILFAST`; `PERMISSIVE` if the schema names `pack_error`",
     )
     progress_consumer: str | None = option(
         "text",
@@ -220,12 +231,20 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
             least is None or most is None or least <= most,
             f"option minOffsetsPerTrigger ({least}) must be at most maxOffsetsPerTrigger ({most})",
         )
+        require(
+            self.mode in (None, "failfast") or not self.fail_on_corrupt,
+            "options mode and failOnCorrupt=true exclude each other: leave failOnCorrupt out",
+        )
 
     def _check_needs(self, stated: Collection[str]) -> None:
         super()._check_needs(stated)
         require(
             "fail_on_corrupt" not in stated or self.unpack or self.tango,
             "option failOnCorrupt has no effect with unpack=false: no message is looked into",
+        )
+        require(
+            "mode" not in stated or (self.unpack and not self.tango),
+            "option mode has no effect here: it is for packed messages, and none are unpacked",
         )
         require(
             "max_trigger_delay" not in stated or self.min_offsets_per_trigger is not None,

@@ -23,19 +23,21 @@ BATCH_BYTES, BATCH_ROWS = 8 << 20, 1 << 17
 CHUNK_ROWS, CHUNK_BYTES = 1 << 16, 16 << 20
 
 
-def unpack_chunks(records: Records, transform: RowTransform | None = None) -> Iterator[tuple[Records, Unpacked]]:
+def unpack_chunks(
+    records: Records, transform: RowTransform | None = None, *, only_typed: bool = False
+) -> Iterator[tuple[Records, Unpacked]]:
     """All rows of ``records`` in order, chunk by chunk, each with the records that its rows point into.
 
-    :param transform: see :func:`~.unpacker.unpack`
+    :param transform: see :func:`~.unpacker.unpack`, as for ``only_typed``
     """
     packs = pack_headers(records)
     if packs is None:
-        yield records, unpacked_as_is(records)
+        yield records, unpacked_as_is(records, only_typed=only_typed)
         return
     weights = [payload_sizes(records.payloads), packs.announced(records.payloads)]
     for start, stop in pairwise(_edges(weights, [BATCH_BYTES, BATCH_ROWS])):
         some = records.slice(start, stop)
-        found = unpack(some, transform, packs.slice(start, stop))
+        found = unpack(some, transform, packs.slice(start, stop), only_typed=only_typed)
         if _fits(some, found):
             yield some, found
             continue

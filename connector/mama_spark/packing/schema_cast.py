@@ -1,46 +1,93 @@
-"""Casts typed rows to the schema that a reader asks for: columns by name, without loss of values."""
+"""Casts typed rows to the schema that a reader asks for: columns by name, without loss of values.
+
+Names and missing columns are treated as Spark's reader of Parquet treats them: case does not count where it is not
+needed, a column that a pack lacks is null, other columns of the pack are left out; so with the fields of structs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import pyarrow as pa
 
+from ..options import nearest
 from .format import canonical_type
+
+#: Characters of a schema in an error.
+_SHOWN = 400
 
 
 class SchemaCast:
     """A :data:`~.unpacker.RowTransform`. Packs with columns of the same types share a plan.
 
-    :param wanted: columns of the result; those that a pack lacks are null, its other columns are dropped
+    :param wanted: columns that are asked for
+    :param type_name: what messages call a type
+    :ivar misspelled: wanted columns that packs lack, and the column of such a pack that has nearly the same name
     """
 
-    def __init__(self, wanted: pa.Schema) -> None:
-        self._wanted = wanted
+    def __init__(self, wanted: pa.Schema, type_name: Callable[[pa.DataType], str] = str) -> None:
+        self._wanted, self._type_name = wanted, type_name
         self._plan = lru_cache(64)(self._find)
+        self.misspelled: dict[str, str] = {}
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """:raises ValueError: a column has a type that cannot become the wanted one, or a value that does not fit"""
-        columns = []
-        for field, at in zip(self._wanted, self._plan(rows.schema), strict=True):
-            if at is None:
-                columns.append(pa.nulls(rows.num_rows, field.type))
-                continue
+        """Those of the wanted columns that the rows have, at least one.
+
+        :raises ValueError: there is none, a column has a type that cannot become the wanted one, or a value does not
+            fit; shows both schemas
+        """
+        plan = self._plan(rows.schema)
+        if isinstance(plan, str):
+            raise ValueError(plan)
+        columns, fields = [], []
+        for field, at in plan:
             column = rows.column(at)
             try:
                 columns.append(column if column.type == field.type else column.cast(field.type))
             except pa.ArrowException as e:
-                raise ValueError(f"column {field.name!r} as {field.type}: {e}") from e
-        return pa.RecordBatch.from_arrays(columns, schema=self._wanted)
+                why = f"column {field.name!r} as {self._type_name(field.type)}: {str(e).splitlines()[0]}"
+                raise ValueError(self._mismatch(rows.schema, why)) from e
+            fields.append(field)
+        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
-    def _find(self, schema: pa.Schema) -> tuple[int | None, ...]:
-        places = []
+    def _find(self, schema: pa.Schema) -> tuple[tuple[pa.Field, int], ...] | str:
+        """The wanted columns that are there, and where; or why they cannot be read."""
+        found = []
         for field in self._wanted:
-            at = schema.get_field_index(field.name)
-            if at >= 0 and not is_castable(schema.field(at).type, field.type):
-                raise ValueError(f"column {field.name!r} is {schema.field(at).type}, {field.type} is wanted")
-            places.append(at if at >= 0 else None)
-        return tuple(places)
+            alike = _places(schema, field.name)
+            if len(alike) > 1:
+                return self._mismatch(schema, f"it has several columns {field.name!r}, which differ in case only")
+            if not alike:
+                continue
+            (at,) = alike
+            if not is_castable(given := schema.field(at).type, field.type):
+                why = f"column {field.name!r} is {self._type_name(given)}, {self._type_name(field.type)} is wanted"
+                return self._mismatch(schema, why)
+            found.append((field, at))
+        there = {schema.field(at).name for _, at in found}
+        hints = []
+        for field in self._wanted:
+            if not any(field is one for one, _ in found) and (hint := nearest(field.name, set(schema.names) - there)):
+                self.misspelled[field.name] = hint.removeprefix("; ")
+                hints.append(f"{field.name!r}: {hint.removeprefix('; ')}")
+        if not found:
+            return self._mismatch(schema, "; ".join(["it has none of the wanted columns", *hints]))
+        return tuple(found)
+
+    def _mismatch(self, schema: pa.Schema, why: str) -> str:
+        return f"{why}; the message has ({self._shown(schema)}), .schema() has ({self._shown(self._wanted)})"
+
+    def _shown(self, schema: pa.Schema) -> str:
+        text = ", ".join(f"{f.name} {self._type_name(f.type)}" for f in schema)
+        return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _places(schema: pa.Schema, name: str) -> list[int]:
+    """The column of this name, or else those that differ in case only."""
+    if (at := schema.get_field_index(name)) >= 0:
+        return [int(at)]
+    return [i for i, other in enumerate(schema.names) if other.lower() == name.lower()]
 
 
 def is_castable(given: pa.DataType, wanted: pa.DataType) -> bool:
@@ -53,10 +100,13 @@ def is_castable(given: pa.DataType, wanted: pa.DataType) -> bool:
     if pa.types.is_map(given) and pa.types.is_map(wanted):
         return is_castable(given.key_type, wanted.key_type) and is_castable(given.item_type, wanted.item_type)
     if pa.types.is_struct(given) and pa.types.is_struct(wanted):
-        names = [f.name for f in given] == [f.name for f in wanted]
-        return names and all(is_castable(a.type, b.type) for a, b in zip(given, wanted, strict=True))
+        own = {f.name: f.type for f in given}
+        shared = [f for f in wanted if f.name in own]
+        return bool(shared) and all(is_castable(own[f.name], f.type) for f in shared)
     if pa.types.is_timestamp(given) and pa.types.is_timestamp(wanted):
         return bool((given.tz is None) == (wanted.tz is None))
+    if pa.types.is_date(given) and pa.types.is_timestamp(wanted):
+        return bool(wanted.tz is None)
     if pa.types.is_floating(given) and pa.types.is_floating(wanted):
         return bool(given.bit_width <= wanted.bit_width)
     return any(all(kind(t) for t in (given, wanted)) for kind in _SAME_KIND) or (

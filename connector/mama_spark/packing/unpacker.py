@@ -37,6 +37,8 @@ from .ipc import read_pack
 _ID_HEADER = "Nats-Msg-Id"
 _PACK_HEADERS = [PACK, PACK_ROWS, _ID_HEADER]
 
+_REASON = 1_200  #: characters: two schemas
+_NOT_TYPED = "it has a value and no columns; name `value` in .schema(), or read other topics"
 _ALIGNMENT = 8  #: bytes, of buffers of an Arrow IPC stream
 
 #: Makes other columns of the typed rows of one pack. A ValueError, or an error of Arrow, means that the rows do not
@@ -142,20 +144,30 @@ def pack_headers(records: Records) -> PackHeaders | None:
     return None if formats.null_count == len(records) else PackHeaders(formats, rows, _numbers(rows))
 
 
-def unpack(records: Records, transform: RowTransform | None = None, packs: PackHeaders | None = None) -> Unpacked:
+def unpack(
+    records: Records,
+    transform: RowTransform | None = None,
+    packs: PackHeaders | None = None,
+    *,
+    only_typed: bool = False,
+) -> Unpacked:
     """All rows of ``records``.
 
     :param transform: of typed rows; None = they stay as they are
     :param packs: :func:`pack_headers` of the records, if computed already
+    :param only_typed: a record that has no typed rows is one row with an error, as a corrupt pack is
     """
     packs = packs or pack_headers(records)
-    return unpacked_as_is(records) if packs is None else _Unpacking(records, packs, transform).run()
+    if packs is None:
+        return unpacked_as_is(records, only_typed=only_typed)
+    return _Unpacking(records, packs, transform, only_typed).run()
 
 
-def unpacked_as_is(records: Records) -> Unpacked:
+def unpacked_as_is(records: Records, *, only_typed: bool = False) -> Unpacked:
     """One row a record, packed or not."""
     n = len(records)
-    return Unpacked(np.arange(n), np.full(n, -1, np.int32), records.payloads, records.headers)
+    errors = dict.fromkeys(range(n), _NOT_TYPED) if only_typed else {}
+    return Unpacked(np.arange(n), np.full(n, -1, np.int32), records.payloads, records.headers, errors=errors)
 
 
 def announced_rows(records: Records) -> Int64s:
@@ -192,7 +204,7 @@ def _format_code(text: str) -> int:
 class _Unpacking:
     """Gathers columns of rows piece by piece, and then puts them into the order of the records."""
 
-    def __init__(self, records: Records, packs: PackHeaders, transform: RowTransform | None) -> None:
+    def __init__(self, records: Records, packs: PackHeaders, transform: RowTransform | None, only_typed: bool) -> None:
         n = len(records)
         self._records = records
         self._errors: dict[int, str] = {}
@@ -203,7 +215,7 @@ class _Unpacking:
         self._ids = _ColumnPieces(None, n)
         self._typed: dict[int, pa.RecordBatch] = {}
         self._kind, self._announced, self._counts = packs
-        self._transform = transform
+        self._transform, self._only_typed = transform, only_typed
 
     def run(self) -> Unpacked:
         formats, counted = _map_distinct(self._kind, _format_code, _PLAIN), self._counts >= 0
@@ -212,7 +224,10 @@ class _Unpacking:
             self._errors[at] = f"{PACK}: {self._kind[at].as_py()[:100]!r} is unknown here"
         for at in np.flatnonzero((lines | arrows) & ~counted).tolist():
             self._errors[at] = f"{PACK_ROWS}: {(self._announced[at].as_py() or '')[:100]!r} is no number of rows"
-        self._lines(np.flatnonzero(lines & counted))
+        if self._only_typed:
+            self._errors |= dict.fromkeys(np.flatnonzero((formats == _PLAIN) | (lines & counted)).tolist(), _NOT_TYPED)
+        else:
+            self._lines(np.flatnonzero(lines & counted))
         self._arrows(np.flatnonzero(arrows & counted))
         return self._placed()
 
@@ -237,7 +252,10 @@ class _Unpacking:
         read = [(i, batch) for i, payload in payloads if (batch := self._read(i, payload)) is not None]
         for schema, run in groupby(read, lambda pack: pack[1].schema):
             if carries_messages(schema):
-                self._messages(schema, list(run))
+                if self._only_typed:
+                    self._errors |= dict.fromkeys((i for i, _ in run), _NOT_TYPED)
+                else:
+                    self._messages(schema, list(run))
             else:
                 for i, batch in run:
                     self._typed_rows(i, batch)
@@ -276,7 +294,7 @@ class _Unpacking:
         try:
             return self._transform(batch)
         except (ValueError, pa.ArrowException) as e:
-            raise BadPack((str(e) or type(e).__name__).splitlines()[0][:200]) from e
+            raise BadPack((str(e) or type(e).__name__).splitlines()[0][:_REASON]) from e
 
     def _placed(self) -> Unpacked:
         n, lengths = len(self._records), self._lengths

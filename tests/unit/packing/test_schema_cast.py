@@ -12,13 +12,43 @@ from mama_spark.packing.schema_cast import is_castable
 UTC, NAIVE = pa.timestamp("us", "UTC"), pa.timestamp("us")
 
 
-def test_columns_come_by_name_missing_ones_are_null_and_others_are_left_out() -> None:
+def test_columns_come_by_name_without_those_that_are_missing_or_not_wanted() -> None:
     wanted = pa.schema([("b", pa.int64()), ("none", pa.list_(pa.string())), ("a", pa.string())])
     fit = SchemaCast(wanted)
     found = fit(pa.record_batch({"a": ["x", None], "b": pa.array([1, 2], pa.int32()), "c": [0.5, 1.5]}))
-    assert found.schema.equals(wanted)
-    assert found.to_pydict() == {"b": [1, 2], "none": [None, None], "a": ["x", None]}
-    assert fit(pa.record_batch({"z": [1]})).to_pydict() == {"b": [None], "none": [None], "a": [None]}
+    assert found.schema.equals(pa.schema([wanted.field("b"), wanted.field("a")]))
+    assert found.to_pydict() == {"b": [1, 2], "a": ["x", None]}
+    assert fit.misspelled == {}
+
+
+def test_case_does_not_count_unless_it_tells_columns_apart() -> None:
+    fit = SchemaCast(pa.schema([("Price", pa.float64())]))
+    assert fit(pa.record_batch({"price": [1.5]})).to_pydict() == {"Price": [1.5]}
+    assert fit(pa.record_batch({"price": [1.5], "Price": [2.5]})).to_pydict() == {"Price": [2.5]}
+    with pytest.raises(ValueError, match="several columns 'Price', which differ in case only"):
+        fit(pa.record_batch({"price": [1.5], "PRICE": [2.5]}))
+
+
+def test_packs_without_any_of_the_columns_are_refused_with_both_schemas_and_the_nearest_name() -> None:
+    fit = SchemaCast(pa.schema([("temprature", pa.float64()), ("n", pa.int64())]))
+    with pytest.raises(ValueError, match="none of the wanted columns") as refused:
+        fit(pa.record_batch({"temperature": [20.5], "at": [1]}))
+    text = str(refused.value)
+    assert "'temprature': did you mean 'temperature'?" in text
+    assert "the message has (temperature double, at int64), .schema() has (temprature double, n int64)" in text
+    assert fit(pa.record_batch({"temperature": [20.5], "n": [1]})).to_pydict() == {"n": [1]}
+    assert fit.misspelled == {"temprature": "did you mean 'temperature'?"}
+
+
+def test_fields_of_structs_come_by_name_too() -> None:
+    kind = pa.struct([("new", pa.string()), ("q", pa.int64())])
+    fit = SchemaCast(pa.schema([("s", kind), ("l", pa.list_(kind))]))
+    given = pa.struct([("q", pa.int32()), ("other", pa.float64())])
+    rows = {"s": pa.array([{"q": 1, "other": 0.5}, None], given), "l": pa.array([[{"q": 2}], []], pa.list_(given))}
+    assert fit(pa.record_batch(rows)).to_pydict() == {
+        "s": [{"new": None, "q": 1}, None],
+        "l": [[{"new": None, "q": 2}], []],
+    }
 
 
 @pytest.mark.parametrize(
@@ -34,6 +64,7 @@ def test_columns_come_by_name_missing_ones_are_null_and_others_are_left_out() ->
         ([b"a"], pa.large_binary(), pa.binary()),
         ([5_000], pa.timestamp("ns", "Europe/Paris"), UTC),
         ([86_400_000], pa.date64(), pa.date32()),
+        ([1], pa.date32(), NAIVE),
         ([[1, None], None], pa.large_list(pa.int32()), pa.list_(pa.int64())),
         ([[("k", 1)], None], pa.map_(pa.string(), pa.int32()), pa.map_(pa.string(), pa.int64())),
         ([{"q": 1}, None], pa.struct([("q", pa.int32())]), pa.struct([("q", pa.int64())])),
@@ -43,7 +74,7 @@ def test_columns_come_by_name_missing_ones_are_null_and_others_are_left_out() ->
 def test_values_keep_what_they_are_in_other_widths_and_units(
     values: Any, given: pa.DataType, wanted: pa.DataType
 ) -> None:
-    column = pa.array(values, pa.int64()).cast(given) if pa.types.is_temporal(given) else pa.array(values, given)
+    column = pa.array(values, given)
     found = SchemaCast(pa.schema([("x", wanted)]))(pa.record_batch({"x": column})).column("x")
     assert found.type == wanted
     found.validate(full=True)
@@ -84,10 +115,11 @@ def test_other_types_are_refused_by_name(given: pa.DataType, wanted: pa.DataType
         (-1, pa.int64(), pa.uint8()),
         ((1 << 53) + 1, pa.int64(), pa.float64()),
         (1_001, pa.timestamp("ns", "UTC"), UTC),
+        ((1 << 31) - 1, pa.date32(), NAIVE),
     ],
     ids=str,
 )
 def test_a_value_that_does_not_fit_is_refused(value: int, given: pa.DataType, wanted: pa.DataType) -> None:
-    column = pa.array([value], pa.int64()).cast(given)
+    column = pa.array([value], given)
     with pytest.raises(ValueError, match="column 'x' as"):
         SchemaCast(pa.schema([("x", wanted)]))(pa.record_batch({"x": column}))

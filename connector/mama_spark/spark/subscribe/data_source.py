@@ -115,6 +115,7 @@ class _LogReader:
             o, lambda bridge: self._find(bridge, r), r.after, r.up_to, o.topics, check
         ):
             yield from unpacking.batches(records)
+        unpacking.finish()
 
     def _find(self, bridge: RecordLogBridge, r: ReadRange) -> RecordLog | None:
         """The log that the range is of; None if it is lost."""

@@ -84,8 +84,14 @@ def _typed_columns(found: Unpacked, wanted: pa.Schema) -> dict[str, pa.Array]:
     n = len(found)
     if not len(wanted) or not found.typed:
         return {f.name: pa.nulls(n, f.type) for f in wanted}
-    table = pa.Table.from_batches([run.columns for run in found.typed]).combine_chunks()
-    columns = {f.name: table[f.name].chunk(0) for f in wanted}
+    batches = [run.columns for run in found.typed]
+    if all(batch.num_columns == len(wanted) for batch in batches):
+        table = pa.Table.from_batches(batches)
+    else:  # packs lack columns, each perhaps others
+        table = pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches], promote_options="default")
+    table = table.combine_chunks()
+    there = set(table.schema.names)
+    columns = {f.name: table[f.name].chunk(0) if f.name in there else pa.nulls(table.num_rows, f.type) for f in wanted}
     if table.num_rows == n:
         return columns
     place = np.full(n, -1, np.int64)

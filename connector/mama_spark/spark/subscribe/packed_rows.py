@@ -1,11 +1,15 @@
-"""Unpacks records into the rows of a task, in batches of bounded size; ``failOnCorrupt`` decides on corrupt packs."""
+"""Unpacks records into the rows of a task, in batches of bounded size; ``mode`` and
+``failOnCorrupt`` decide on messages that do not fit."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import from_arrow_type
 
 from mama_spark.errors import CorruptPack
 from mama_spark.options import SubscribeOptions
@@ -36,30 +40,64 @@ class Unpacking:
 
     def __init__(self, o: SubscribeOptions, columns: MessageColumns, stream: str) -> None:
         self._o, self._columns, self._stream = o, columns, stream
-        self._transform = SchemaCast(columns.typed) if len(columns.typed) else _as_json if columns.as_json else None
+        self._cast = SchemaCast(columns.typed, _type_name) if len(columns.typed) else None
+        self._transform = self._cast or (_as_json if columns.as_json else None)
         self._tango = tango_columns(o.fail_on_corrupt) if o.tango else None
+        self._malformed = 0
 
     def batches(self, records: Records) -> Iterator[pa.RecordBatch]:
-        """:raises MamaError: a corrupt pack or Tango record, with ``failOnCorrupt``"""
+        """:raises MamaError: a message that does not fit, with ``FAILFAST``, or a bad Tango record, with
+        ``failOnCorrupt``"""
         if not self._o.unpack or self._o.tango:
             yield self._rows(records, unpacked_as_is(records))
             return
-        for some, found in unpack_chunks(records, self._transform):
+        for some, found in unpack_chunks(records, self._transform, only_typed=self._columns.needs_typed_rows):
+            made = self._rows(some, found)
             if found.errors:
-                self._report_corrupt(some, found)
-            yield self._rows(some, found)
+                self._report_malformed(some, found)
+                if self._columns.mode == "dropmalformed":
+                    fits = np.ones(len(found), np.bool_)
+                    fits[list(found.errors)] = False
+                    made = made.filter(pa.array(fits))
+            yield made
+
+    def finish(self) -> None:
+        """Log what the task has met: to be called after its last batch."""
+        if self._malformed and self._cast is not None:
+            fate = "are left out" if self._columns.mode == "dropmalformed" else "are rows without values"
+            log.warning("mamasub: %s messages of stream %r %s: they do not fit .schema() (mode=%s)",
+                        f"{self._malformed:,}", self._stream, fate, self._columns.mode.upper())  # fmt: skip
+        for name, hint in (self._cast.misspelled if self._cast is not None else {}).items():
+            log.warning("mamasub: stream %r has packs without column %r, which is null; %s", self._stream, name, hint)
 
     def _rows(self, records: Records, found: Unpacked) -> pa.RecordBatch:
         return rows(records, found, self._stream, self._columns, self._o.include_headers, self._tango)
 
-    def _report_corrupt(self, records: Records, found: Unpacked) -> None:
+    def _report_malformed(self, records: Records, found: Unpacked) -> None:
+        self._malformed += len(found.errors)
         row, why = next(iter(found.errors.items()))
         sequence = int(records.sequences[found.records[row]])
-        text = f"the packed message with sequence {sequence} of stream {self._stream!r} cannot be read: {why}"
-        if self._o.fail_on_corrupt:
-            raise CorruptPack(f"{text}. With failOnCorrupt=false it is a row with the raw bytes and pack_error")
+        what = "does not fit .schema()" if self._cast is not None else "cannot be read"
+        text = f"the message with sequence {sequence} of stream {self._stream!r} {what}: {why}"
+        if self._columns.mode == "failfast":
+            raise CorruptPack(f"{text}. {_WAYS_OUT if self._cast is not None else _WAY_OUT}")
         more = f", and {len(found.errors) - 1:,} more" if len(found.errors) > 1 else ""
-        log.warning("mamasub: %s%s; such a row has pack_error", text, more)
+        log.warning("mamasub: %s%s (mode=%s)", text, more, self._columns.mode.upper())
+
+
+_WAY_OUT = "With failOnCorrupt=false it is a row with the raw bytes and pack_error"
+_WAYS_OUT = (
+    "Correct .schema() or topics; or with mode=PERMISSIVE it is a row without values, whose bytes and reason are in "
+    "`value` and `pack_error` if .schema() names them, with mode=DROPMALFORMED no row"
+)
+
+
+def _type_name(kind: pa.DataType) -> str:
+    """As Spark calls it."""
+    try:
+        return from_arrow_type(kind).simpleString()
+    except PySparkException:
+        return str(kind)
 
 
 def _as_json(columns: pa.RecordBatch) -> pa.RecordBatch:

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from mama_spark.errors import SchemaError
+from mama_spark.errors import OptionError, SchemaError
 from mama_spark.options import SubscribeOptions
 
 from .tango_schema import TYPE as TANGO_TYPE
@@ -62,10 +62,17 @@ class MessageColumns:
 
     :ivar arrow: all of them
     :ivar typed: those of the packs' own columns, which the user's schema names
+    :ivar mode: ``failfast``, ``permissive`` or ``dropmalformed``: what happens to messages that do not fit
     """
 
     arrow: pa.Schema
     typed: pa.Schema
+    mode: str = "permissive"
+
+    @property
+    def needs_typed_rows(self) -> bool:
+        """A message without typed rows would be a row of nulls."""
+        return len(self.typed) > 0 and "value" not in self.arrow.names
 
     @property
     def as_json(self) -> bool:
@@ -76,6 +83,7 @@ class MessageColumns:
 def message_columns_of(given: StructType, o: SubscribeOptions) -> MessageColumns:
     """What to read for this schema: the format's own or the user's.
 
+    :raises OptionError: ``mode`` without columns of packs
     :raises SchemaError: a column of the format with another type, one that must not be null, one of its names twice;
         columns of packs where none are unpacked
     """
@@ -98,7 +106,18 @@ def message_columns_of(given: StructType, o: SubscribeOptions) -> MessageColumns
     names = [f.name for f in given.fields]
     if twice := {name for name in names if names.count(name) > 1}:
         raise SchemaError(f"the schema has two columns {sorted(twice)[0]!r}")
-    return MessageColumns(arrow, pa.schema([f for f in arrow if f.name not in known]))
+    typed = pa.schema([f for f in arrow if f.name not in known])
+    return MessageColumns(arrow, typed, _mode(o, typed, "pack_error" in names))
+
+
+def _mode(o: SubscribeOptions, typed: pa.Schema, shows_errors: bool) -> str:
+    if o.fail_on_corrupt:
+        return "failfast"
+    if not len(typed):
+        if o.mode is not None:
+            raise OptionError("option mode needs columns of packs in .schema(); without them, use failOnCorrupt")
+        return "permissive"
+    return o.mode or ("permissive" if shows_errors else "failfast")
 
 
 def _may_be_null(kind: pa.DataType) -> bool:

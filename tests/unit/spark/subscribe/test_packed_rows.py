@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridges.memory import MemoryBroker
 from mama_spark.bridges.memory.logs import MemoryLogs
-from mama_spark.errors import CorruptPack
+from mama_spark.errors import CorruptPack, OptionError
 from mama_spark.message import HEADERS_TYPE, MessageBatch
 from mama_spark.options import SubscribeOptions
 from mama_spark.record_log import Records
@@ -83,10 +83,12 @@ def rows_of(stored: Records, schema: StructType | None = None, **given: str) -> 
     o = options(**given)
     shape = message_columns_of(schema_of(o) if schema is None else schema, o)
     found = []
-    for batch in Unpacking(o, shape, "S").batches(stored):
+    unpacking = Unpacking(o, shape, "S")
+    for batch in unpacking.batches(stored):
         batch.validate(full=True)
         assert batch.schema.equals(to_arrow_schema(schema_of(o) if schema is None else schema, timezone="UTC"))
         found += batch.to_pylist()
+    unpacking.finish()
     return found
 
 
@@ -145,6 +147,7 @@ def test_headers_are_left_out_of_packed_rows_when_they_are_not_wanted() -> None:
 
 def test_columns_of_the_schema_come_from_typed_packs_and_are_null_elsewhere() -> None:
     schema = typed("sequence", "value", "id", note=StringType(), n=LongType(), none=DoubleType())
+    few = pa.record_batch({"none": [0.5]})
     found = rows(("t", b"plain", None), arrow(TYPED), lines(b"a"), arrow(TYPED), schema=schema)
     assert [(r["n"], r["note"], r["id"], r["value"]) for r in found] == [
         (None, None, None, b"plain"),
@@ -155,6 +158,8 @@ def test_columns_of_the_schema_come_from_typed_packs_and_are_null_elsewhere() ->
         (None, "b", "i8", None),
     ]
     assert [r["none"] for r in found] == [None] * 6
+    found = rows(arrow(TYPED), arrow(few), lines(b"a"), arrow(few), schema=schema)
+    assert [(r["n"], r["none"]) for r in found] == [(7, None), (None, None), (None, 0.5), (None, None), (None, 0.5)]
     assert rows(arrow(TYPED), arrow(TYPED), schema=typed(n=IntegerType())) == [{"n": 7}, {"n": None}] * 2
     assert rows(arrow(TYPED), schema=typed("sequence")) == [{"sequence": 5}] * 2
 
@@ -179,8 +184,6 @@ def test_typed_rows_that_have_no_json_are_one_row_that_says_so() -> None:
     assert "JSON" in found["pack_error"]
     (found,) = rows(arrow(nowhere), schema=typed(at=TimestampType()))
     assert found["at"].timestamp() == 1e-6
-    given = typed("pack_error", "pack_index", more=TimestampType())
-    assert rows(arrow(far), schema=given) == [{"pack_error": None, "pack_index": 0, "more": None}]
 
 
 def test_typed_rows_that_would_be_too_much_json_are_one_row_and_columns_with_a_schema() -> None:
@@ -260,9 +263,61 @@ def test_a_pack_of_other_types_than_the_schema_is_one_row_or_an_error() -> None:
     schema = typed("value", "pack_error", n=BinaryType())
     found = rows(arrow(TYPED), lines(b"a"), schema=schema)
     assert [(r["value"], r["n"]) for r in found] == [(arrow(TYPED)[1], None), (b"a", None)]
-    assert found[0]["pack_error"] == "column 'n' is int32, binary is wanted"
-    with pytest.raises(CorruptPack, match="'n' is int32"):
+    assert found[0]["pack_error"] == (
+        "column 'n' is int, binary is wanted; the message has (n int, id string, note string), .schema() has (n binary)"
+    )
+    with pytest.raises(CorruptPack, match="'n' is int, binary"):
         rows(arrow(TYPED), schema=schema, failOnCorrupt="true")
+
+
+MISFITS = {
+    "decimal for double": arrow(pa.record_batch({"n": pa.array([1, 2], pa.decimal128(10, 2))})),
+    "misspelled": arrow(pa.record_batch({"nn": [1, 2]})),
+    "no pack": ("t", b'{"n": 1}', None),
+    "values": lines(b'{"n": 1}', b'{"n": 2}'),
+    "messages": arrow(MESSAGES),
+    "JSON under arrow": ("t", b'{"n": 1}', {"Mama-Pack": "arrow;v=1", "Mama-Pack-Rows": "1"}),
+}
+
+
+@pytest.mark.parametrize("misfit", MISFITS.values(), ids=MISFITS.keys())
+def test_a_message_that_does_not_fit_the_schema_fails_is_a_row_of_nulls_or_none(
+    misfit: Message, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What could fill none of the columns never becomes a row of nulls unless somebody asked for it."""
+    schema, good = typed("sequence", n=DoubleType()), arrow(pa.record_batch({"n": [0.5]}))
+    with pytest.raises(CorruptPack, match=r"sequence 6 of stream 'S' does not fit \.schema\(\): .*mode=PERMISSIVE"):
+        rows(good, misfit, schema=schema)
+    kept = [{"sequence": 5, "n": 0.5}, {"sequence": 7, "n": 0.5}]
+    assert rows(good, misfit, good, schema=schema, mode="DROPMALFORMED") == kept
+    assert "1 messages of stream 'S' are left out" in caplog.text
+    nulls = {"sequence": 6, "n": None}
+    assert rows(good, misfit, good, schema=schema, mode="permissive") == [kept[0], nulls, kept[1]]
+    shown = typed("sequence", "pack_error", n=DoubleType())
+    (_, found, _) = rows(good, misfit, good, schema=shown)
+    assert (found["sequence"], found["n"], bool(found["pack_error"])) == (6, None, True)
+    with pytest.raises(CorruptPack, match="sequence 6"):
+        rows(good, misfit, schema=shown, mode="failfast")
+
+
+def test_messages_with_values_fit_a_schema_that_names_value() -> None:
+    schema = typed("value", n=DoubleType())
+    found = rows(MISFITS["no pack"], MISFITS["values"], MISFITS["messages"], schema=schema)
+    assert [row["value"] for row in found] == [b'{"n": 1}', b'{"n": 1}', b'{"n": 2}', b"v0", b"v1"]
+
+
+def test_columns_that_packs_lack_under_a_similar_name_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+    assert rows(arrow(TYPED), schema=typed(n=LongType(), notes=StringType()))[0] == {"n": 7, "notes": None}
+    assert "packs without column 'notes', which is null; did you mean 'note'?" in caplog.text
+
+
+def test_the_mode_is_refused_where_it_decides_nothing() -> None:
+    with pytest.raises(OptionError, match="option mode needs columns of packs"):
+        rows(schema=typed("value"), mode="permissive")
+    with pytest.raises(OptionError, match="option mode has no effect here"):
+        options(mode="permissive", unpack="false")
+    with pytest.raises(OptionError, match="mode and failOnCorrupt=true exclude each other"):
+        options(mode="permissive", failOnCorrupt="true")
 
 
 # --- how many rows ---------------------------------------------------------------------------------------------
