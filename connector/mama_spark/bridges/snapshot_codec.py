@@ -5,6 +5,9 @@ One compressed Arrow table, cut into chunks that fit into messages.
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterator
+
 import pyarrow as pa
 
 from ..bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
@@ -22,6 +25,53 @@ _SCHEMA = pa.schema(
         ("info", pa.string()),
     ]
 )
+
+
+#: Bytes of an image that is read: compressed zeros can be a ten-thousandth of them.
+MAX_BYTES = 256 << 20
+_i32, _u16, _i64 = (struct.Struct(f"<{code}") for code in "iHq")
+
+
+def _check_size(data: pa.Buffer) -> None:
+    """Sum up what the compressed buffers announce. Arrow allocates that, and then compares it with what comes out.
+
+    :raises ValueError: it is too much
+    """
+    total, source = 0, pa.BufferReader(data)
+    pa.ipc.read_message(source)  # the schema
+    while source.tell() < len(data):
+        try:
+            message = pa.ipc.read_message(source)
+        except EOFError:
+            return
+        body = memoryview(message.body or b"")
+        for offset, length in _buffers(message.metadata.to_pybytes()):
+            total += max(length, _i64.unpack_from(body, offset)[0] if length >= _i64.size else 0)
+        if total > MAX_BYTES:
+            raise ValueError(f"an image of more than {MAX_BYTES:,} bytes")
+
+
+def _buffers(metadata: bytes) -> Iterator[tuple[int, int]]:
+    """Offset and length of each buffer of a record batch, by the tables of Message.fbs."""
+    header = _field(metadata, *_i32.unpack_from(metadata, 0), 2)
+    vector = _field(metadata, header + _i32.unpack_from(metadata, header)[0], 2)
+    vector += _i32.unpack_from(metadata, vector)[0]
+    for i in range(_i32.unpack_from(metadata, vector)[0]):
+        at = vector + 4 + 16 * i
+        yield _i64.unpack_from(metadata, at)[0], _i64.unpack_from(metadata, at + 8)[0]
+
+
+def _field(metadata: bytes, table: int, number: int) -> int:
+    """Position of a field of a flatbuffer table.
+
+    :raises ValueError: it is absent
+    """
+    fields = table - _i32.unpack_from(metadata, table)[0]
+    size, place = _u16.unpack_from(metadata, fields)[0], 4 + 2 * number
+    offset = _u16.unpack_from(metadata, fields + place)[0] if place + 2 <= size else 0
+    if not offset:
+        raise ValueError("no record batch of an image")
+    return int(table + offset)
 
 
 def pack(changes: list[DiscoveryEvent], chunk: int) -> list[bytes]:
@@ -48,11 +98,14 @@ def pack(changes: list[DiscoveryEvent], chunk: int) -> list[bytes]:
 
 
 def unpack(chunks: list[bytes]) -> list[DiscoveryEvent]:
-    """:raises ValueError: these are not all the chunks of an image (``pyarrow.ArrowInvalid`` is one)"""
+    """:raises ValueError: these are not all the chunks of an image (``pyarrow.ArrowInvalid`` is one), or it is larger
+    than :data:`MAX_BYTES`"""
+    data = pa.py_buffer(b"".join(chunks))
     try:
-        with pa.ipc.open_stream(b"".join(chunks)) as reader:
+        _check_size(data)
+        with pa.ipc.open_stream(data) as reader:
             rows = reader.read_all().to_pylist()
-    except OSError as e:  # cut off in the middle
+    except (OSError, EOFError, IndexError, struct.error) as e:  # cut off in the middle
         raise ValueError(str(e)) from e
     return [
         DiscoveryEvent(

@@ -37,6 +37,7 @@ from .ipc import read_pack
 _ID_HEADER = "Nats-Msg-Id"
 _PACK_HEADERS = [PACK, PACK_ROWS, _ID_HEADER]
 
+_LARGE = 1 << 20  #: bytes of a payload whose lines are counted before they are split
 _REASON = 1_200  #: characters: two schemas
 _NOT_TYPED = "it has a value and no columns; name `value` in .schema(), or read other topics"
 _ALIGNMENT = 8  #: bytes, of buffers of an Arrow IPC stream
@@ -197,6 +198,10 @@ def _number(text: str) -> int:
 _PLAIN, _LINES, _ARROW, _UNKNOWN = range(4)
 
 
+def _other_lines(there: int, announced: int) -> str:
+    return f"it has {there:,} lines and announces {announced:,}"
+
+
 def _format_code(text: str) -> int:
     return {PackFormat.LINES.value: _LINES, PackFormat.ARROW.value: _ARROW}.get(text, _UNKNOWN)
 
@@ -232,6 +237,7 @@ class _Unpacking:
         return self._placed()
 
     def _lines(self, at: Int64s) -> None:
+        at = self._with_as_many_lines(at)
         if not len(at):
             return
         counts = self._counts
@@ -240,11 +246,24 @@ class _Unpacking:
         there = pc.list_value_length(lines).to_numpy(zero_copy_only=False).astype(np.int64)
         good = there == counts[at]
         for i in np.flatnonzero(~good).tolist():
-            self._errors[int(at[i])] = f"it has {there[i]:,} lines and announces {counts[at[i]]:,}"
+            self._errors[int(at[i])] = _other_lines(int(there[i]), int(counts[at[i]]))
         if not good.all():
             at, lines = at[good], lines.filter(pa.array(good))
         self._lengths[at], self._packed[at] = counts[at], True
         self._values.add(at, counts[at], lines.flatten())
+
+    def _with_as_many_lines(self, at: Int64s) -> Int64s:
+        """Without large payloads of another number of lines than announced: an empty line takes more memory than its
+        line feed."""
+        payloads = self._records.payloads
+        large = at[payload_sizes(payloads)[at] > _LARGE]
+        if not len(large):
+            return at
+        there = pc.count_substring(payloads.take(pa.array(large)), "\n").to_numpy(zero_copy_only=False) + 1
+        wrong = there != self._counts[large]
+        for i, lines in zip(large[wrong].tolist(), there[wrong].tolist(), strict=True):
+            self._errors[i] = _other_lines(lines, int(self._counts[i]))
+        return np.setdiff1d(at, large[wrong])
 
     def _arrows(self, at: Int64s) -> None:
         """Packs with the same columns that follow each other are taken together, as those of one publisher do."""

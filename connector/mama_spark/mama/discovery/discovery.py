@@ -34,7 +34,7 @@ from ..messages.source_records import (
 from ..messages.status import Status, StatusError
 from ..queue import Queue
 from ..states import TransportTopicEvent
-from .discovery_rows import shown_state
+from .discovery_rows import MAX_RECORD_BYTES, shown_state
 
 if TYPE_CHECKING:
     from ..transport import Transport
@@ -108,7 +108,7 @@ class Sources:
     def _record_messages(self, change: DiscoveryEvent) -> Iterator[MamaMsg | str]:
         shown = f"the record of source {change.source.name!r}" if change.source else "a record"
         try:
-            msg = decode(change.payload or b"")
+            msg = decode(change.payload or b"", MAX_RECORD_BYTES)
             record, collisions = decode_source(msg, self._fields)
         except (BadMessage, BadSourceRecord) as error:
             yield f"{shown} cannot be read: {error}"

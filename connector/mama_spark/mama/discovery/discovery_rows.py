@@ -35,6 +35,8 @@ SOURCE, PUBLISHER, IMAGE_END, GAP = "source", "publisher", "image_end", "gap"  #
 SOURCE_ONLINE, SOURCE_SUSPECT, SOURCE_OFFLINE, SOURCE_UNKNOWN = "online", "suspect", "offline", "unknown"
 BAD_RECORD = "bad_record"  #: event of bytes that cannot be decoded; also their status where OpenMAMA has none
 
+#: Bytes of a record or event that is read. Records have a few hundred; larger ones are rows with the reason.
+MAX_RECORD_BYTES = 256 << 10
 INFO_LENGTH = 1000  #: characters; reasons may quote text of other programs
 
 
@@ -188,7 +190,7 @@ def _with_expiry(record: DiscoveryRow, expiry: DiscoveryRow) -> DiscoveryRow:
 def _record_row(change: DiscoveryEvent, fields: SourceFields) -> DiscoveryRow:
     key = change.source
     try:
-        record, collisions = decode_source(decode(change.payload or b""), fields)
+        record, collisions = decode_source(decode(change.payload or b"", MAX_RECORD_BYTES), fields)
     except (BadMessage, BadSourceRecord) as e:
         return _bad_record_row(SOURCE, e, key)
     notes = [change.info] if change.info else []
@@ -235,7 +237,7 @@ def _expiry_row(change: DiscoveryEvent, fields: SourceFields) -> DiscoveryRow:
 def _event_row(change: DiscoveryEvent, fields: SourceFields) -> DiscoveryRow:
     key = change.source
     try:
-        record = decode_event(decode(change.payload or b""))
+        record = decode_event(decode(change.payload or b"", MAX_RECORD_BYTES))
     except (BadMessage, BadSourceRecord) as e:
         return _bad_record_row(PUBLISHER, e, key)
     name, number = key if key is not None else (record.source_name, record.source_id)

@@ -63,11 +63,14 @@ class BadMessage(StatusError):
 Reader = Callable[[bytes, int, int, int], tuple[Any, int]]
 
 
-def decode(data: bytes | bytearray | memoryview) -> MamaMsg:
+def decode(data: bytes | bytearray | memoryview, max_bytes: int | None = None) -> MamaMsg:
     """Decode a message.
 
+    :param max_bytes: a longer one is not read: the objects of its fields may take a hundred times as many; None = any
     :raises BadMessage: for anything but one complete OMNM message; status WRONG_FIELD_TYPE for a version other than 1
     """
+    if max_bytes is not None and len(data) > max_bytes:
+        raise BadMessage(f"{len(data):,} bytes are more than the {max_bytes:,} that are read")
     data = bytes(data)
     return _decode(data, 0, len(data), MAX_DEPTH)
 

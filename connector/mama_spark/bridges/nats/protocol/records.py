@@ -32,6 +32,8 @@ _REMEMBERED = 4096
 _LARGE = 4096
 #: Bytes of header blocks up to which a loop over them is faster than the many calls that a column takes.
 _FEW = 10_240
+#: Bytes of header blocks that become a column together, unless one has more: meanwhile they take 20 times as many.
+_TOGETHER = 1 << 20
 
 
 class AckSubject(NamedTuple):
@@ -262,7 +264,11 @@ def read_block(block: bytes) -> list[tuple[str, list[str]]]:
 def header_column(blocks: list[bytes | None], n: int) -> pa.Array:
     """Header blocks as :data:`~mama_spark.message.HEADERS_TYPE`; missing and empty ones are null."""
     filled = [b for b in blocks if b]
-    if sum(map(len, filled)) > _FEW:
+    size = sum(map(len, filled))
+    if size > _TOGETHER and len(blocks) > 1:
+        half = len(blocks) // 2
+        return pa.concat_arrays([header_column(blocks[:half], half), header_column(blocks[half:], n - half)])
+    if size > _FEW:
         rows = np.array([i for i, b in enumerate(blocks) if b], np.int64)
         if (column := _plain_blocks(filled, rows, n)) is not None:
             return column
