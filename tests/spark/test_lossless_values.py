@@ -46,7 +46,9 @@ def frame(spark: SparkSession, values: dict[str, list[str]]) -> DataFrame:
 
 def nullable(df: DataFrame) -> StructType:
     """Its columns, with nulls allowed everywhere."""
-    return StructType.fromDDL(", ".join(f"{f.name} {f.dataType.simpleString()}" for f in df.schema))
+    made = StructType.fromDDL(", ".join(f"{f.name} {f.dataType.simpleString()}" for f in df.schema))
+    assert isinstance(made, StructType)
+    return made
 
 
 def listed(df: DataFrame) -> list[Any]:

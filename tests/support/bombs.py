@@ -34,7 +34,7 @@ MIB = 1 << 20
 
 
 def arrow(batch: pa.RecordBatch) -> bytes:
-    return batch.schema.serialize().to_pybytes() + batch.serialize().to_pybytes() + END
+    return bytes(batch.schema.serialize()) + bytes(batch.serialize()) + END
 
 
 def read(form: str, rows: int, payload: bytes, schema: StructType | None = None, most: int | None = None,

@@ -53,7 +53,7 @@ def _check_size(data: pa.Buffer) -> None:
 
 def _buffers(metadata: bytes) -> Iterator[tuple[int, int]]:
     """Offset and length of each buffer of a record batch, by the tables of Message.fbs."""
-    header = _field(metadata, *_i32.unpack_from(metadata, 0), 2)
+    header = _field(metadata, int(_i32.unpack_from(metadata, 0)[0]), 2)
     vector = _field(metadata, header + _i32.unpack_from(metadata, header)[0], 2)
     vector += _i32.unpack_from(metadata, vector)[0]
     for i in range(_i32.unpack_from(metadata, vector)[0]):

@@ -80,14 +80,14 @@ class Unpacking:
         what = "does not fit .schema()" if self._cast is not None else "cannot be read"
         text = f"the message with sequence {sequence} of stream {self._stream!r} {what}: {why}"
         if self._columns.mode == "failfast":
-            raise CorruptPack(f"{text}. {_WAYS_OUT if self._cast is not None else _WAY_OUT}")
+            raise CorruptPack(f"{text}{_WAYS_OUT if self._cast is not None else _WAY_OUT}")
         more = f", and {len(found.errors) - 1:,} more" if len(found.errors) > 1 else ""
         log.warning("mamasub: %s%s (mode=%s)", text, more, self._columns.mode.upper())
 
 
-_WAY_OUT = "With failOnCorrupt=false it is a row with the raw bytes and pack_error"
+_WAY_OUT = ". With failOnCorrupt=false it is a row with the raw bytes and pack_error"
 _WAYS_OUT = (
-    "Correct .schema() or topics; or with mode=PERMISSIVE it is a row without values, whose bytes and reason are in "
+    ". Correct .schema() or topics; or with mode=PERMISSIVE it is a row without values, whose bytes and reason are in "
     "`value` and `pack_error` if .schema() names them, with mode=DROPMALFORMED no row"
 )
 
