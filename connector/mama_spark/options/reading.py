@@ -235,16 +235,16 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
             self.mode in (None, "failfast") or not self.fail_on_corrupt,
             "options mode and failOnCorrupt=true exclude each other: leave failOnCorrupt out",
         )
+        require(
+            self.mode is None or (self.unpack and not self.tango),
+            "option mode has no effect here: it is for packed messages, and none are unpacked",
+        )
 
     def _check_needs(self, stated: Collection[str]) -> None:
         super()._check_needs(stated)
         require(
             "fail_on_corrupt" not in stated or self.unpack or self.tango,
             "option failOnCorrupt has no effect with unpack=false: no message is looked into",
-        )
-        require(
-            "mode" not in stated or (self.unpack and not self.tango),
-            "option mode has no effect here: it is for packed messages, and none are unpacked",
         )
         require(
             "max_trigger_delay" not in stated or self.min_offsets_per_trigger is not None,
