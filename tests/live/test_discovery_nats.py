@@ -90,6 +90,21 @@ def test_a_stream_that_cannot_serve_is_refused_by_its_setting(
         NatsDiscovery(NatsSettings((nats_server.url,))).open()
 
 
+def test_streams_that_were_deleted_a_moment_ago_are_made_again_on_request(
+    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
+) -> None:
+    """Also by a connection that remembers them."""
+    names = ["MAMA_ADVISORIES", "MAMA_EVENTS", "MAMA_SOURCES"]
+    bridge = opened()
+    with Admin(nats_server.url) as admin:
+        for name in names:
+            admin.api(f"STREAM.DELETE.{name}")
+        assert [c.kind for c in bridge.image()] == [IMAGE_END]
+        assert not admin.api("STREAM.NAMES").get("streams")
+        bridge.create_streams()
+        assert sorted(admin.api("STREAM.NAMES")["streams"]) == names
+
+
 def test_streams_with_other_limits_are_left_as_they_are(
     nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
 ) -> None:

@@ -69,14 +69,13 @@ class NatsDiscovery:
 
     async def _find_streams(self, connection: Connection, stream_client: StreamClient) -> None:
         """Look for the streams, once a minute and connection: each request makes an advisory that is kept."""
-        question = f"discovery at {self.layout}"
-        found = connection.cached(question)
+        found = connection.cached(self._question)
         if found is None:
             await check_jetstream(stream_client.api, StreamCache())
             streams = await find_streams(stream_client, self.layout, check=True)
             found = streams.clock_offset
             if streams.complete and streams.generations.advisories != ABSENT:
-                connection.cache(question, found)
+                connection.cache(self._question, found)
         self._clock_offset = found
 
     def create_streams(self) -> None:
@@ -85,11 +84,19 @@ class NatsDiscovery:
         :raises ConfigError: a permission is missing, or another stream takes the subjects
         """
         connection, reader = self._require_open()
-        question = f"discovery at {self.layout}"
-        if connection.cached(question) is None:
-            made = self._run(connection, ensure_streams(reader.stream_client, self.layout), "creating the streams")
-            connection.cache(question, made.clock_offset)
-            self._clock_offset = made.clock_offset
+        made = self._run(connection, ensure_streams(reader.stream_client, self.layout), "creating the streams")
+        connection.cache(self._question, made.clock_offset)
+        self._clock_offset = made.clock_offset
+
+    @property
+    def _question(self) -> str:
+        """Under which a connection remembers that all streams were there."""
+        return f"discovery at {self.layout}"
+
+    def _ensure_streams(self) -> None:
+        """As :meth:`create_streams`, unless all were there within the last minute."""
+        if self._require_open()[0].cached(self._question) is None:
+            self.create_streams()
 
     def _run(self, connection: Connection, work: Coroutine[Any, Any, T], what: str) -> T:
         """Run on the event loop. Calls have time limits of their own; this one is for defects."""
@@ -109,7 +116,7 @@ class NatsDiscovery:
         below 2 s both verdicts come later."""
         check_ttl(ttl)
         connection, _ = self._require_open()
-        self.create_streams()
+        self._ensure_streams()
         keeper = self._get_lease_keeper()
         self._run(connection, keeper.announce(self._holder, source, record, ttl), f"announcing {source.name!r}")
 
@@ -117,7 +124,7 @@ class NatsDiscovery:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`. The record is written first, then the renewals are removed:
         a reader that finds no renewal reads the record."""
         connection, _ = self._require_open()
-        self.create_streams()
+        self._ensure_streams()
         self._run(connection, self._get_lease_keeper().withdraw(source, record), f"withdrawing {source.name!r}")
 
     def _get_lease_keeper(self) -> LeaseKeeper:
@@ -129,7 +136,7 @@ class NatsDiscovery:
     def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`. Order holds but for what the server refuses in
         the middle and takes later."""
-        self.create_streams()
+        self._ensure_streams()
         if self._event_publisher is None:
             self._event_publisher = EventPublisher(self.settings)
         try:
