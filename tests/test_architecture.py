@@ -15,11 +15,12 @@ CONNECTOR = ROOT / "connector"
 
 CONTRACTS = {
     "errors", "options", "message", "bridge", "record_log", "backoff", "source_expiry", "topics", "file_descriptors",
-    "zmq_context",
+    "zmq_context", "redaction",
 }  # fmt: skip
 #: The one way from a name, a URL or a client to a bridge; the bridges themselves are imported when they are asked for.
 REGISTRY = {*(f"bridges.{name}" for name in registry), "bridges.reconnecting"}
-#: Package -> packages, modules or functions that it may import. ``errors`` imports none, the contracts only each other.
+#: Package -> packages, modules or functions that it may import. ``errors`` imports ``redaction`` only, the contracts
+#: only each other.
 MAY_IMPORT = {
     "sending": CONTRACTS,
     "publisher": CONTRACTS | {"sending", "bridges.attach"},
@@ -35,12 +36,12 @@ MAY_IMPORT = {
     "commands": CONTRACTS
     | REGISTRY
     | {"sending", "publisher", "mama", "bridges.nats.server", "packing", "conf_file", "flightlog", "tango", "services"},
-    "cli": {"errors"},
+    "cli": {"errors", "redaction"},
     "__init__": {"publisher", "spark", "moved_names"},
     "moved_names": set(),
     "testing": CONTRACTS | {"sending", "publisher", "mama", "flightlog", "packing", "malamute", "tango", "services"},
     **dict.fromkeys(CONTRACTS - {"errors"}, CONTRACTS),
-    "errors": set(),
+    "errors": {"redaction"},
 }
 #: Modules that do no I/O, start no thread and read no clock.
 PURE = {
@@ -49,6 +50,7 @@ PURE = {
     "errors",
     "message",
     "record_log",
+    "redaction",
     "source_expiry",
     "bridges/malamute/discovery/codec",
     "bridges/malamute/discovery/offsets",

@@ -7,10 +7,11 @@ import os
 import sys
 from collections.abc import Collection, Sequence
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, NoReturn, Protocol, cast
 
 from . import __version__
 from .errors import ConfigError, MamaError
+from .redaction import redact
 
 USAGE, INTERRUPTED = 2, 130
 
@@ -44,6 +45,12 @@ SUBCOMMANDS = {
 }
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """See the base class; the arguments that it quotes may be URLs."""
+        super().error(redact(message))
+
+
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments, with ``run``, which executes the subcommand.
 
@@ -58,7 +65,7 @@ def parser(loaded: Collection[str] = SUBCOMMANDS) -> argparse.ArgumentParser:
     :param loaded: those whose arguments are needed; the modules of the others are not imported, for a fast start
     :raises ConfigError: what one of these needs is not installed
     """
-    top = argparse.ArgumentParser(prog="mama", description="Publish DataFrames and know what became of every row.")
+    top = _Parser(prog="mama", description="Publish DataFrames and know what became of every row.")
     top.add_argument("--version", action="version", version=f"mama-spark {__version__}")
     subparsers = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, subcommand in SUBCOMMANDS.items():

@@ -13,6 +13,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
+from .redaction import redact
+
 
 class Backpressure(Enum):
     """Effect of an error on the publisher as a whole, beyond the message that it concerns."""
@@ -23,10 +25,13 @@ class Backpressure(Enum):
 
 
 class MamaError(Exception):
-    """Base class."""
+    """Base class. Its text shows no secret, whatever it was made of."""
 
     retryable: ClassVar[bool] = False
     may_have_landed: ClassVar[bool] = False
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(redact(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 class ConfigError(MamaError, ValueError):
@@ -96,7 +101,7 @@ class PublishError(MamaError):
 
     def __init__(self, info: str, code: int = 0, status: str | None = None) -> None:
         super().__init__(info)
-        self.info = info
+        self.info: str = self.args[0]
         self.code = code
         self.status = status or self.default_status
 

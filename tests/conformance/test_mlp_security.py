@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import zmq
-from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.errors import ConfigError, MamaError, Unavailable
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.zmtp_probe import mechanism_of
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings
 from mama_spark.services.malamute_broker.broker.security import Security
+from mama_spark.testing.waiting import eventually
 
 PATIENCE = 60.0
 
@@ -123,3 +124,92 @@ def test_only_zmtp_greets(ends: ExitStack) -> None:
     assert mechanism_of(f"tcp://127.0.0.1:{listener.getsockname()[1]}", PATIENCE) is None
     thread.join(PATIENCE)
     assert mechanism_of("ipc://nowhere", 1.0) is None
+
+
+#: Greetings of ZMTP (RFC 23): of version 3 without security; of version 2, and of version 1 (a frame with an empty
+#: identity), which have none.
+NULL_3 = b"\xff" + b"\0" * 7 + b"\x01\x7f\x03\x00NULL".ljust(22, b"\0") + b"\0" * 32
+OLD = {"2": b"\xff" + b"\0" * 7 + b"\x01\x7f\x01\x05\x00\x00", "1": b"\x01\x00"}
+GREETING = 64
+
+
+class Peer:
+    """Accepts, greets, and writes down what each of its peers sends."""
+
+    def __init__(self, greeting: bytes, port: int = 0) -> None:
+        self._greeting = greeting
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self.endpoint = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.received: list[bytes] = []
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with suppress(OSError):
+            while True:
+                peer, _ = self._listener.accept()
+                with peer:
+                    peer.settimeout(0.5)
+                    peer.sendall(self._greeting)
+                    self.received.append(b"")
+                    with suppress(TimeoutError):
+                        while some := peer.recv(65536):
+                            self.received[-1] += some
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(PATIENCE)
+
+
+def peer(ends: ExitStack, greeting: bytes, port: int = 0) -> Peer:
+    made = Peer(greeting, port)
+    ends.callback(made.close)
+    return made
+
+
+@pytest.mark.parametrize("client", ["PLAIN", "CURVE"])
+@pytest.mark.parametrize("version", ["3", *OLD])
+def test_a_broker_without_security_gets_the_greeting_and_nothing_else(
+    ends: ExitStack, client: str, version: str
+) -> None:
+    """Old versions of ZMTP have no security: no client falls back to one."""
+    there = peer(ends, OLD.get(version, NULL_3))
+    with pytest.raises((ConfigError, Unavailable)):
+        connect(there.endpoint, client, 3.0).open()
+    assert there.received
+    assert all(len(sent) <= GREETING for sent in there.received)
+    assert not any(b"right" in sent or MY_SECRET.encode() in sent for sent in there.received)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "CURVE"])
+def test_a_broker_that_lost_its_security_gets_nothing_at_a_reconnect(ends: ExitStack, mechanism: str) -> None:
+    broker = Broker(BrokerSettings("tcp://127.0.0.1:*", security=BROKERS[mechanism]))
+    broker.start()
+    port = int(broker.endpoint.rsplit(":", 1)[1])
+    client = connect(broker.endpoint, mechanism, 2.0)
+    ends.callback(client.close, 0.0)
+    client.open()
+    client.write("s")
+    broker.stop()
+    there = peer(ends, NULL_3, port)
+    with suppress(MamaError):
+        client.send("x", b"very private")
+    eventually(lambda: len(there.received) > 1, "it came back")
+    assert all(len(sent) <= GREETING for sent in there.received)
+    assert not any(b"private" in sent or b"right" in sent for sent in there.received)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "CURVE"])
+@pytest.mark.parametrize("greeting", [NULL_3, *OLD.values()], ids=["3", *OLD])
+def test_a_broker_with_security_falls_back_to_none_for_nobody(ends: ExitStack, mechanism: str, greeting: bytes) -> None:
+    there = start(ends, BROKERS[mechanism])
+    command = b"\xaa\xa8\x01\x06MALAMU"  # what a client without a login would go on with
+    with socket.create_connection(("127.0.0.1", int(there.endpoint.rsplit(":", 1)[1])), PATIENCE) as client:
+        client.sendall(greeting + bytes([0, len(command)]) + command)
+        answered = b""
+        with suppress(ConnectionError):
+            while some := client.recv(65536):  # until the broker ends the connection
+                answered += some
+    assert len(answered) <= GREETING
+    assert there.clients() == []

@@ -12,6 +12,7 @@ from typing import Any
 import nkeys  # type: ignore[import-untyped]
 import pytest
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
+from mama_spark.bridges.nats.check import check_server
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError
 
@@ -99,6 +100,27 @@ def test_token(tmp_path: Path) -> None:
         keeps_out(server.url, "sesame", token="sesame")
 
 
+#: As it stands between the : and the @ of a URL, percent-encoded, and as the server knows it.
+PASSWORD, ENCODED = "p/?#@:, %ä", "p%2F%3F%23%40%3A%2C%20%25%C3%A4"
+
+
+@pytest.mark.parametrize("kind", ["user", "token"])
+def test_a_login_in_the_url_is_percent_decoded_and_shown_nowhere(kind: str, tmp_path: Path) -> None:
+    login = f'token: "{PASSWORD}"' if kind == "token" else f'user: "joe@lab", password: "{PASSWORD}"'
+    admin = {"token": PASSWORD} if kind == "token" else {"user": "joe@lab", "password": PASSWORD}
+    with NatsServer(tmp_path / "n", config=f"authorization {{ {login} }}") as server:
+        text = ENCODED if kind == "token" else f"joe%40lab:{ENCODED}"
+        url = server.url.replace("//", f"//{text}@")
+        with Admin(server.url, **admin) as a:
+            a.create_stream("S", ["s.>"])
+        found = check_server(NatsSettings((url,), stream="S"))
+        assert all(fine for fine, _ in found), found
+        said = repr(found)
+        assert f"at 127.0.0.1:{server.port} of nats://127.0.0.1:{server.port}" in said
+        assert ENCODED not in said
+        assert PASSWORD not in said
+
+
 def test_nkey_seed(tmp_path: Path) -> None:
     """As the option says it: a file with the seed. What is no file may be the seed itself, and is not shown."""
     mine, other = Key(USER), Key(USER)
@@ -110,7 +132,8 @@ def test_nkey_seed(tmp_path: Path) -> None:
         lets_in(server.url, {"nkeys_seed_str": mine.seed.decode()}, nkey_seed=str(files[mine]))
         keeps_out(server.url, other.seed.decode(), nkey_seed=str(files[other]))
         keeps_out(server.url, "SUNONSENSE", "cannot connect", nkey_seed=str(tmp_path / "nonsense.nk"))
-        keeps_out(server.url, mine.seed.decode(), "nkeySeed: there is no such file", nkey_seed=mine.seed.decode())
+        keeps_out(server.url, mine.seed.decode(), "nkeySeed must be the path of a file", nkey_seed=mine.seed.decode())
+        keeps_out(server.url, "sesame", "nkeySeed: there is no such file", nkey_seed="sesame")
 
 
 def test_credentials_file(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from ..conf_file import as_options, load
 from ..errors import ConfigError, MamaError
 from ..flightlog.check import check_dead_letters, check_flight_log
 from ..options import ANY_WRITE, SinkOptions
+from ..redaction import redact
 from .arguments import add_transport, transport
 
 FAILED = 2
@@ -37,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     found = check_transport(options.at_log() if options.log is not None else options, _topics(options))
     found += _tables(options, args.master or _default_master())
     for fine, text in found:
-        print(f"{'ok ' if fine else 'BAD'}  {' '.join(text.split())}", flush=True)
+        print(f"{'ok ' if fine else 'BAD'}  {redact(' '.join(text.split()))}", flush=True)
     return 0 if all(fine for fine, _ in found) else FAILED
 
 

@@ -17,9 +17,10 @@ from ..bridges.reconnecting import ReconnectingBridge
 from ..conf_file import as_options, load
 from ..errors import ConfigError
 from ..options import SinkOptions, command
-from ..options.urls import redact_url, split_stream
+from ..options.urls import split_stream
 from ..publisher.resilient_publisher import ResilientPublisher
 from ..record_log import RecordLogBridge
+from ..redaction import redact_url
 from ..services.tango_recorder.recorder import Recorder
 from ..services.tango_recorder.settings import RecorderSettings
 from ..tango.log.recorder_state import RecorderState

@@ -16,8 +16,9 @@ from ..bridges.reconnecting import ReconnectingBridge
 from ..errors import ConfigError, OptionError, Unavailable
 from ..options import SubscribeOptions, command
 from ..options.toml_file import read_toml
-from ..options.urls import log_urls, redact_url, split_stream
+from ..options.urls import log_urls, split_stream
 from ..options.values import Duration
+from ..redaction import redact_url
 from ..services.tango_server.event_source import TangoEventSource
 from ..services.tango_server.log_replayer import LogReplayer, Rule
 from .arguments import add_option, duration_argument, options

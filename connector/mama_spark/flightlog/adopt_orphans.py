@@ -53,7 +53,7 @@ def adopt_orphans(
     """
     store = TableStore(path, storage)
     newest = datetime.now(UTC) - older_than
-    with storage_errors(f"adopting orphans of {path}"):
+    with storage_errors(f"adopting orphans of {path}", storage):
         infos = [i for i in store.list_files(PARTS) if i.mtime is not None and i.mtime <= newest]
         table = store.table()
         if table is None and not store.list_files(PARTS):

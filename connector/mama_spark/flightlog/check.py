@@ -48,7 +48,7 @@ def _check(
     master: str | None,
 ) -> list[str]:
     store = TableStore(uri, storage)
-    with storage_errors(f"{what} {uri}"):
+    with storage_errors(f"{what} {uri}", storage):
         permission = _local_permission(store, what)
         table = store.table()
         if table is not None:

@@ -177,7 +177,7 @@ def abort_parts(
         return _Plan([], [p for p in (*parts, *orphans) if p.path not in known | missing])
 
     store = target.store
-    with storage_errors(f"{target.what} {store.uri}"):
+    with storage_errors(f"{target.what} {store.uri}", store.options):
         if not store.list_files(folder) and store.table() is None:
             return CommitResult(-1)
     return _execute(target, plan)
@@ -219,7 +219,7 @@ def _execute(
     :param before_creating: called before the table is created, if there is none
     """
     for attempt in range(_MAX_ATTEMPTS):
-        with storage_errors(f"{target.what} {target.store.uri}"):
+        with storage_errors(f"{target.what} {target.store.uri}", target.store.options):
             table = target.store.table()
             if table is None:
                 before_creating()

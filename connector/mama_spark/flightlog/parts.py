@@ -66,7 +66,7 @@ def part_of_file(store: TableStore, path: str, size: int) -> Part | None:
 
     :raises Unavailable: it cannot be read now
     """
-    with storage_errors(f"reading {path}"):
+    with storage_errors(f"reading {path}", store.options):
         source = store.filesystem().open_input_file(path)
         try:
             with source, pq.ParquetFile(source) as file:
@@ -225,7 +225,7 @@ class PartWriter:
     def _run(self) -> None:
         error: BaseException | None = None
         try:
-            with storage_errors(f"writing {self._store.uri}"):
+            with storage_errors(f"writing {self._store.uri}", self._store.options):
                 while (item := self._next_thunk()) is not None:
                     self._write(item())
                 for day in list(self._open):
@@ -274,7 +274,7 @@ def check_writable(store: TableStore, folder: str) -> None:
     :raises Unavailable: storage fails
     """
     path = f"{PARTS}/{folder}/_check-{uuid.uuid4()}"
-    with storage_errors(f"{store.uri} cannot be written"):
+    with storage_errors(f"{store.uri} cannot be written", store.options):
         store.ensure_folder()
         stream = store.handler.open_output_stream(path, None)
         open_writer(stream, pa.schema([pa.field("checked", pa.string())])).close()

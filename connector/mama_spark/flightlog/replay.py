@@ -45,7 +45,7 @@ def unpublished(path: str, storage: dict[str, str]) -> pa.Table:
     :returns: columns of :data:`REPLAY`
     :raises FlightLogError: no such table, or one of another kind
     """
-    with storage_errors(path):
+    with storage_errors(path, storage):
         table = TableStore(path, storage).table()
         if table is None:
             raise FlightLogError(f"{path}: there is no table")

@@ -149,19 +149,19 @@ def summarise(path: str, storage: dict[str, str], limit: int = 10) -> Summary:
     :raises Unavailable: storage cannot be reached
     """
     table = _open(path, storage)
-    span = _query(table, _SPAN)[0]
+    span = _query(table, storage, _SPAN)[0]
     first, last, acked = span["first"], span["last"], span["acked"]
-    events, doubled = _query(table, _EVENTS), None
+    events, doubled = _query(table, storage, _EVENTS), None
     if any(row["doubled_ids"] for row in events):
-        doubled = _query(table, _DOUBLED_ID)[0]
+        doubled = _query(table, storage, _DOUBLED_ID)[0]
     seconds = 0.0 if first is None else (last - first).total_seconds()
     return Summary(
         path=path,
         version=table.version(),
         events=events,
-        latency=_query(table, _LATENCY)[0],
-        slowest_topics=_query(table, _TOPICS.format(limit=int(limit))),
-        failures=_query(table, _REASONS.format(limit=int(limit))),
+        latency=_query(table, storage, _LATENCY)[0],
+        slowest_topics=_query(table, storage, _TOPICS.format(limit=int(limit))),
+        failures=_query(table, storage, _REASONS.format(limit=int(limit))),
         first=None if first is None else first.isoformat(),
         last=None if last is None else last.isoformat(),
         rate=acked / seconds if acked and seconds > 0 else None,
@@ -171,7 +171,7 @@ def summarise(path: str, storage: dict[str, str], limit: int = 10) -> Summary:
 
 def failed(path: str, storage: dict[str, str], limit: int = 20) -> list[Row]:
     """The latest flights that failed or timed out, of committed and other attempts, newest first."""
-    return _query(_open(path, storage), _FAILED.format(limit=int(limit)))
+    return _query(_open(path, storage), storage, _FAILED.format(limit=int(limit)))
 
 
 def failed_text(rows: list[Row]) -> str:
@@ -182,7 +182,7 @@ def failed_text(rows: list[Row]) -> str:
 
 
 def _open(path: str, storage: dict[str, str]) -> DeltaTable:
-    with storage_errors(f"flight log {path}"):
+    with storage_errors(f"flight log {path}", storage):
         table = TableStore(path, storage).table()
     if table is None:
         raise FlightLogError(f"{path}: no flight log there")
@@ -191,8 +191,8 @@ def _open(path: str, storage: dict[str, str]) -> DeltaTable:
     return table
 
 
-def _query(table: DeltaTable, sql: str) -> list[Row]:
-    with storage_errors(f"reading {table.table_uri}"):
+def _query(table: DeltaTable, storage: dict[str, str], sql: str) -> list[Row]:
+    with storage_errors(f"reading {table.table_uri}", storage):
         rows: list[Row] = pa.table(QueryBuilder().register("log", table).execute(sql)).to_pylist()
     return rows
 

@@ -145,7 +145,7 @@ def check_table(
         return
     delta_fields(schema)
     require_marker(store.uri, marker, what)
-    with storage_errors(f"{what} {store.uri}"):
+    with storage_errors(f"{what} {store.uri}", store.options):
         store.ensure_folder()
         table = store.table()
         if table is None:

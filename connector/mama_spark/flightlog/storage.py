@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from deltalake.fs import DeltaStorageHandler
 
 from ..errors import FlightLogError, SchemaError, Unavailable
 from ..options.paths import local_path
+from ..redaction import redact, safe_cause, secret_values
 from .folder import make_folder, require_free
 from .schema import PARTITION_COLUMNS
 
@@ -35,18 +36,20 @@ _NOT_RETRYABLE = (
 
 
 @contextmanager
-def storage_errors(doing: str) -> Iterator[None]:
+def storage_errors(doing: str, options: Mapping[str, str]) -> Iterator[None]:
     """Translate errors of pyarrow and delta-rs.
 
+    :param options: of the storage; their secrets are shown by no error
     :raises FlightLogError: no permission, no such bucket, not a table
     :raises Unavailable: everything else: full disk, storage not reached
     """
     try:
         yield
     except (OSError, DeltaError) as e:
-        text = str(e) or type(e).__name__
+        secrets = secret_values(options)
+        text = redact(str(e), secrets) or type(e).__name__
         final = isinstance(e, (PermissionError, NotADirectoryError)) or any(s in text.lower() for s in _NOT_RETRYABLE)
-        raise (FlightLogError if final else Unavailable)(f"{doing}: {text}") from e
+        raise (FlightLogError if final else Unavailable)(f"{doing}: {text}") from safe_cause(e, secrets)
 
 
 class TableStore:
@@ -62,7 +65,7 @@ class TableStore:
         self._handler: Any = None
 
     def __repr__(self) -> str:
-        return f"<TableStore {self.uri}>"
+        return f"<TableStore {redact(self.uri)}>"
 
     @property
     def local(self) -> Path | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
 
 from ..errors import OptionError
-from .urls import redact_url
+from ..redaction import redact_url
 from .uses import ANY_USE, EVERYWHERE, PATHS, TITLES, Scope, Use, kafka_successor
 from .values import Parse
 
@@ -105,7 +105,8 @@ class Options:
             try:
                 values[attribute] = declared.parse(value)
             except ValueError as e:
-                got = "" if declared.secret or attribute in _URLS else f", got {value!r}"
+                shown = not declared.secret and attribute not in _URLS and "@" not in value
+                got = f", got {value!r}" if shown else ""
                 raise OptionError(f"option {camel(attribute)} {e}{got}") from None
         if storage:
             values["storage"] = tuple(sorted(storage))

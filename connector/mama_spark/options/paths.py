@@ -6,6 +6,7 @@ import re
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
+from ..redaction import redact_url
 from .values import text
 
 _URL = re.compile(r"file:|[A-Za-z][A-Za-z0-9+.-]*:/", re.IGNORECASE)
@@ -18,7 +19,15 @@ def table_path(value: str) -> str:
         parts = urlsplit(found)
         if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
             raise ValueError("must be an absolute path as a file: URL, such as file:///shared/flight_log")
+    elif _holds_login(found):  # it would have no effect, and be shown
+        raise ValueError(f"holds a login, in {redact_url(found)}: give it by options such as storage.aws_access_key_id")
     return found
+
+
+def _holds_login(uri: str) -> bool:
+    """Not so the container of an ``abfss:`` URL, nor an @ in the path."""
+    host, _, path = uri.partition("://")[2].partition("/")
+    return ("@" in host or (":" in host and "@" in path)) and redact_url(uri) != uri
 
 
 def absolute_path(path: str, folder: str) -> str:

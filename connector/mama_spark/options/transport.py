@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from .declare import CONNECTION, Options, camel, option, require
 from .urls import SCHEMES, urls
 from .uses import MALAMUTE, NATS, Scope
-from .values import one_of, text, topic_name
+from .values import file_path, one_of, text, topic_name
 
 CONNECT, DISCOVERY = CONNECTION, "Discovery"
 _ANNOUNCED = Scope(formats=("mamapub", "mamadiscovery"))
@@ -31,29 +31,32 @@ class TransportOptions(Options):
     )
     credentials: str | None = option(
         "path",
-        text,
+        file_path,
         None,
         CONNECT,
         "NATS credentials file (JWT and nkey seed), readable on every executor.",
+        secret=True,
         scope=NATS,
     )
     nkey_seed: str | None = option(
         "path",
-        text,
+        file_path,
         None,
         CONNECT,
         "File with an nkey seed, readable on every executor.",
         secret=True,
         scope=NATS,
     )
-    user: str | None = option("text", text, None, CONNECT, "User name.")
+    user: str | None = option("text", text, None, CONNECT, "User name.", secret=True)
     password: str | None = option("text", text, None, CONNECT, "Password of `user`.", secret=True)
     token: str | None = option("text", text, None, CONNECT, "Authentication token.", secret=True, scope=NATS)
     tls_ca: str | None = option(
-        "path", text, None, CONNECT, "CA certificates that the server's is checked against.", scope=NATS
+        "path", file_path, None, CONNECT, "CA certificates that the server's is checked against.", scope=NATS
     )
-    tls_cert: str | None = option("path", text, None, CONNECT, "Client certificate; goes with `tlsKey`.", scope=NATS)
-    tls_key: str | None = option("path", text, None, CONNECT, "Private key of `tlsCert`.", scope=NATS)
+    tls_cert: str | None = option(
+        "path", file_path, None, CONNECT, "Client certificate; goes with `tlsKey`.", scope=NATS
+    )
+    tls_key: str | None = option("path", file_path, None, CONNECT, "Private key of `tlsCert`.", secret=True, scope=NATS)
     curve_server_key: str | None = option(
         "Z85 key",
         text,

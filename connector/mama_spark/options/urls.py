@@ -1,18 +1,21 @@
-"""URLs of servers: the bridge of each scheme, parsing of comma lists, and redaction of logins."""
+"""URLs of servers: the bridge of each scheme, and parsing of comma lists."""
 
 from __future__ import annotations
 
 import re
-from urllib.parse import urlsplit, urlunsplit
+from itertools import pairwise
+from typing import Any
+from urllib.parse import SplitResult, urlsplit, urlunsplit
+
+from ..redaction import redact_url
 
 #: URL schemes and the bridge that serves them.
 SCHEMES = {"nats": "nats", "tls": "nats", "mlp": "malamute", "memory": "memory", "tango": "tango"}
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-#: A comma that begins the next URL; others may stand in a password.
-_NEXT_URL = re.compile(rf",(?=\s*(?i:{'|'.join(SCHEMES)})://)")
-#: Host; then nothing, a port, or a path: all else is masked.
-_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]*\]|[^:/?#\[\]]*)(?:(?::\d*)?(?:[/?#].*)?(\Z)|.*)", re.DOTALL)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?=://)")
+#: Bridges whose URLs may hold a login.
+_WITH_LOGIN = frozenset({"nats"})
+_ENCODED = "in a user, password or token, / ? # @ : and , are percent-encoded"
 
 
 def urls(value: str) -> tuple[str, ...]:
@@ -20,23 +23,56 @@ def urls(value: str) -> tuple[str, ...]:
     urls = tuple(part.strip() for part in value.split(",") if part.strip())
     if not urls:
         raise ValueError("must name at least one server, like nats://host:4222")
-    urls = tuple(url if _SCHEME.match(url) else f"nats://{url}" for url in urls)
-    schemes = {url.split("://", 1)[0].lower() for url in urls}
+    if any("@" in url and "@" not in before and not _SCHEME.match(url) for before, url in pairwise(urls)):
+        raise ValueError(f"has a comma before an @, in {redact_url(value)}: give each server its scheme ({_ENCODED})")
+    urls = tuple(map(with_scheme, urls))
+    schemes = {url.split("://", 1)[0] for url in urls}
     unknown = schemes - SCHEMES.keys()
-    if unknown:
-        raise ValueError(f"has the unknown scheme {sorted(unknown)[0]}://; known are {', '.join(sorted(SCHEMES))}")
+    if unknown:  # what stands before :// may be a part of a password that was cut at a comma
+        first = urls[0].split("://", 1)[0]
+        shown = first if first in unknown else "" if "@" in value else sorted(unknown)[0]
+        named = f"the unknown scheme {shown}://" if shown else "an unknown scheme"
+        raise ValueError(f"has {named}; known are {', '.join(sorted(SCHEMES))}")
     if len({SCHEMES[scheme] for scheme in schemes}) > 1:
         raise ValueError("mixes servers of different middlewares")
     for url in urls:
-        try:
-            port = urlsplit(url).port
-        except ValueError:
-            raise ValueError(
-                f"has a bad port in {redact_url(url)} (in a password, / ? # @ and , are percent-encoded)"
-            ) from None
-        if port == 0:
-            raise ValueError("has port 0, which nobody listens on")
+        _check(url)
     return urls
+
+
+def nats_urls(value: Any) -> tuple[str, ...]:
+    """As :func:`urls`, of NATS servers only."""
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be a text")
+    found = urls(value)
+    if SCHEMES[urlsplit(found[0]).scheme] != "nats":
+        raise ValueError("must name NATS servers: nats://host:4222, tls://host:4222")
+    return found
+
+
+def with_scheme(url: str) -> str:
+    """The URL of a server with its scheme in lower case; ``nats://`` where it has none."""
+    match = _SCHEME.match(url)
+    return f"nats://{url}" if match is None else match[0].lower() + url[match.end() :]
+
+
+def _check(url: str) -> None:
+    """:raises ValueError: the URL is malformed; the text shows no login"""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise ValueError(f"has a bad port in {redact_url(url)} ({_ENCODED})") from None
+    if port == 0:
+        raise ValueError("has port 0, which nobody listens on")
+    if "@" in _behind_host(parts):  # the parser took a part of the login for host and port
+        raise ValueError(f"has an @ behind the host, in {redact_url(url)} ({_ENCODED})")
+    if "@" in parts.netloc and SCHEMES[parts.scheme] not in _WITH_LOGIN:
+        raise ValueError(f"holds a login, in {redact_url(url)}: give it by the options user and password")
+
+
+def _behind_host(parts: SplitResult) -> str:
+    return f"{parts.path}?{parts.query}#{parts.fragment}"
 
 
 def log_urls(value: str) -> tuple[str, ...]:
@@ -59,24 +95,3 @@ def split_stream(found: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
     streams = [path for url in found if (path := urlsplit(url).path.strip("/"))]
     servers = tuple(urlunsplit(urlsplit(url)._replace(path="")) for url in found)
     return servers, streams[0] if streams else None
-
-
-def redact_url(text: str, mask: str = "***@") -> str:
-    """A URL, or several separated by commas, with ``mask`` in place of the login (user, password or token).
-
-    Works on the text and not on the parsed URL: a password with ``/``, ``?`` or ``#`` makes the parser end the host
-    there and take the password for port and path. The login is all that stands between ``://`` (or the start) and the
-    last ``@``. Where the port is no number, it is masked with all that follows: it may be part of a password that was
-    cut at a comma.
-    """
-    return ",".join(_redact_one(url.strip(), mask) for url in _NEXT_URL.split(text))
-
-
-def _redact_one(url: str, mask: str) -> str:
-    match = _SCHEME.match(url)
-    scheme = match[0] if match else ""
-    _, at, address = url.removeprefix(scheme).rpartition("@")
-    host, whole = match.groups() if (match := _ADDRESS.fullmatch(address)) else ("", None)
-    if whole is None:
-        address = f"{host}:***"
-    return f"{scheme}{mask if at else ''}{address}"

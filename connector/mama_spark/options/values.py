@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import orjson
 
+from ..redaction import is_content
 from ..topics import is_filter, why_unpublishable
 
 Parse = Callable[[Any], Any]
@@ -27,6 +28,14 @@ def text(value: Any) -> str:
     if not value.strip():
         raise ValueError("must not be empty")
     return value.strip()
+
+
+def file_path(value: Any) -> str:
+    """Path of a file that keeps a secret or a certificate."""
+    path = text(value)
+    if is_content(path):
+        raise ValueError("must be the path of a file, and is the content of one")
+    return path
 
 
 def nonempty_text(value: Any) -> str:

@@ -99,3 +99,28 @@ def test_every_option_is_documented() -> None:
     for name in option_names(SinkOptions):
         assert f"`{name}`" in text
     assert camel("max_rate_per_partition") == "maxRatePerPartition"
+
+
+SEED = f"SU{'A7' * 28}"
+JWT = f"eyJ0eXAiOiJKV1QiLCJhbGciOiJlZDI1NTE5LW5rZXkifQ.{'x' * 90}.{'y' * 86}"
+CREDENTIALS = f"-----BEGIN NATS USER JWT-----\n{JWT}\n------END NATS USER JWT------\n{SEED}\n"
+
+
+@pytest.mark.parametrize("name", ["credentials", "nkeySeed", "tlsCa", "tlsCert", "tlsKey"])
+@pytest.mark.parametrize("content", [SEED, JWT, CREDENTIALS, CREDENTIALS.replace("\n", " ")])
+def test_the_content_of_a_file_is_not_taken_for_its_path(name: str, content: str) -> None:
+    with pytest.raises(OptionError, match=f"option {name} must be the path of a file, and is the content") as e:
+        SinkOptions.parse({name: content})
+    assert not {SEED, JWT} & set(str(e.value).split())
+
+
+@pytest.mark.parametrize("name", ["flightLog", "deadLetterTable"])
+def test_a_login_in_the_url_of_a_table_is_refused(name: str) -> None:
+    for uri in ("s3://joe:s3cret@bucket/log", "s3a://joe:12/s3cret@bucket", "gs://s3cret@bucket"):
+        with pytest.raises(OptionError, match=r"storage\.aws_access_key_id") as e:
+            SinkOptions.parse({name: uri})
+        assert "s3cret" not in str(e.value)
+    for uri in ("abfss://box@account.dfs.core.windows.net/log", "s3://bucket/team@lab/log", "/tmp/a@b", "file:///a@b"):
+        assert uri in repr(
+            SinkOptions.parse({name: uri} if name == "flightLog" else {name: uri, "onError": "deadletter"})
+        )

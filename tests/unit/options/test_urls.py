@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,6 +77,31 @@ def test_a_url_without_a_password_is_shown_as_it_is(url: str) -> None:
 )
 def test_what_is_left_of_a_url(url: str, shown: str) -> None:
     assert redact_url(url) == shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "nats://joe:12/s3cret@h",
+        "nats://joe:12?s3cret@h",
+        "nats://joe:12#s3cret@h:4222",
+        "mlp://joe:12/s3cret@h:9999/stream",
+        "nats://joe:12,s3cret@h",
+        "nats://joe:s3cret,tail://@h",
+        "mlp://joe:s3cret@h:9999/stream",
+        "memory://joe:s3cret@h",
+    ],
+)
+def test_a_login_that_would_be_taken_for_something_else_is_refused(url: str) -> None:
+    """Else the client connects to joe:12, and errors, logs and the names of servers tell of it."""
+    with pytest.raises(OptionError) as e:
+        SinkOptions.parse({"url": url})
+    assert not {"joe", "12", "s3cret", "tail"} & set(re.findall(r"\w+", str(e.value)))
+
+
+def test_a_scheme_may_be_in_capitals() -> None:
+    assert SinkOptions.parse({"url": "TLS://h,Nats://g"}).url == ("tls://h", "nats://g")
+    assert NatsSettings(("TLS://h",)).wants_tls
 
 
 def test_a_url_that_is_refused_is_not_quoted() -> None:

@@ -61,7 +61,7 @@ def _security(settings: MalamuteSettings) -> str:
     if settings.connection.curve_server_key is not None:
         return "CURVE, encrypted"
     if settings.connection.user is not None:
-        return f"PLAIN, user {settings.connection.user}; nothing is encrypted"
+        return "PLAIN, by user and password; nothing is encrypted"
     return "none: everybody may connect, nothing is encrypted"
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self, cast
+from urllib.parse import ParseResult, SplitResult, unquote, urlsplit
 
 from mama_spark.errors import ConfigError
 from mama_spark.options import ReadOptions, SinkOptions, TransportOptions
-from mama_spark.options.urls import redact_url
+from mama_spark.options.urls import with_scheme
+from mama_spark.redaction import redact_url
 
 AckMode = Literal["auto", "message", "batch", "none"]
 _CONNECTION = ("credentials", "nkey_seed", "user", "password", "token", "tls_ca", "tls_cert", "tls_key")
-_SECRET = frozenset({"credentials", "nkey_seed", "password", "token", "tls_key"})
+_SECRET = frozenset({"credentials", "nkey_seed", "user", "password", "token", "tls_key"})
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -103,9 +105,34 @@ class NatsSettings:
         return tuple(redact_url(url, mask="") for url in self.servers)
 
     @property
+    def wants_tls(self) -> bool:
+        """TLS with all servers, or no connection: any URL or option asks for it."""
+        files = (self.tls_ca, self.tls_cert, self.tls_key)
+        return any(files) or any(with_scheme(url.strip()).startswith("tls:") for url in self.servers)
+
+    @property
+    def login_of_urls(self) -> tuple[str, str | None] | None:
+        """User and password (None: the first is a token), percent-decoded, that all URLs with a login have in common;
+        None if they have none or several."""
+        try:
+            parts = [urlsplit(with_scheme(url.strip())) for url in self.servers]
+        except ValueError:  # the client says so when it connects
+            return None
+        found = {(part.username, part.password) for part in parts if part.username}
+        if len(found) != 1:
+            return None
+        user, password = found.pop()
+        return unquote(user or ""), None if password is None else unquote(password)
+
+    @property
     def connection_key(self) -> tuple[object, ...]:
         """Transports with equal keys share connections."""
         return (
             *(self.servers, self.credentials, self.nkey_seed, self.user, self.password, self.token),
             *(self.tls_ca, self.tls_cert, self.tls_key, self.name, self.fast),
         )
+
+
+def shown_server(url: SplitResult | ParseResult | None) -> str:
+    """Host and port of the URL of a server."""
+    return "nowhere" if url is None else redact_url(url.netloc, mask="")

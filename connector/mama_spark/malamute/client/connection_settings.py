@@ -7,13 +7,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from mama_spark.errors import ConfigError
+from mama_spark.redaction import redact_url
 
 from ..protocol.extensions import Feature
 
 PORT = 9999
 #: Features that mama-spark's own clients announce.
 FEATURES = Feature.CREDIT | Feature.SEQUENCE | Feature.ACKS | Feature.CONFIRM | Feature.HEADERS | Feature.SENDING
-_SECRET = frozenset({"password", "curve_secret_key"})
+_SECRET = frozenset({"user", "password", "curve_secret_key"})
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -87,10 +88,10 @@ def endpoint(url: str) -> str:
     try:
         parts = urlsplit(url.strip())
         host, port = parts.hostname, parts.port
-    except ValueError as e:
-        raise ConfigError(f"the url of a broker is mlp://host:port: {e}") from None
+    except ValueError:
+        raise ConfigError(f"the url of a broker is mlp://host:port, not {redact_url(url)}") from None
     if scheme.lower() not in ("mlp", "tcp") or not host:
         raise ConfigError("the url of a broker is mlp://host:port")
-    if parts.username is not None:
+    if "@" in url:
         raise ConfigError("a login stands in user and password, not in the url")
     return f"tcp://{f'[{host}]' if ':' in host else host}:{port or PORT}"

@@ -106,7 +106,7 @@ class StatusError(MamaError):
     def __init__(self, status: Status, info: str = "") -> None:
         super().__init__(status, info)
         self.status = status
-        self.info = info
+        self.info: str = self.args[1]
 
     def __str__(self) -> str:
         return f"{self.status.name}: {self.info}" if self.info else self.status.name

@@ -112,7 +112,7 @@ def test_options_become_settings_and_secrets_are_not_shown() -> None:
         ({"url": "mlp://h/s", "curveServerKey": "short"}, "40 characters"),
         ({"url": "mlp://h/s", "curvePublicKey": "p" * 40}, "go together"),
         ({"url": "mlp://h/s", "curvePublicKey": "p" * 40, "curveSecretKey": "q" * 40}, "needs curveServerKey"),
-        ({"url": "mlp://u:p@h/s"}, "not in the url"),
+        ({"url": "mlp://u:p@h/s"}, "holds a login, in mlp://.*@h/s: give it by the options user and password"),
         ({"url": "mlp://h/a,mlp://h/b"}, "different streams"),
         ({"url": "mlp://h", "stream": "x" * 256}, "at most 255"),
         ({"url": "mlp://h", "user": "u"}, "user and password"),

@@ -7,6 +7,8 @@ import ssl
 from typing import Any
 
 from mama_spark.errors import ConfigError
+from mama_spark.options.urls import with_scheme
+from mama_spark.redaction import is_content, redact_url, safe_cause, show_path
 
 from ..settings import NatsSettings
 
@@ -19,7 +21,7 @@ def connect_options(settings: NatsSettings) -> dict[str, Any]:
     :raises ConfigError: a file is missing or cannot be read
     """
     options: dict[str, Any] = {
-        "servers": list(settings.servers),
+        "servers": [with_scheme(url.strip()) for url in settings.servers],
         "name": settings.name,
         "connect_timeout": settings.connect_timeout,
         "max_reconnect_attempts": -1,  # the retry deadline of the publisher decides when to give up
@@ -27,23 +29,34 @@ def connect_options(settings: NatsSettings) -> dict[str, Any]:
         "ping_interval": _PING_INTERVAL,
         "flusher_queue_size": 0,
     }
-    if settings.user is not None:
-        options["user"], options["password"] = settings.user, settings.password or ""
-    if settings.token is not None:
-        options["token"] = settings.token
+    _add_login(options, settings)
     for name, path, option in (
         ("nkeySeed", settings.nkey_seed, "nkeys_seed"),
         ("credentials", settings.credentials, "user_credentials"),
     ):
         if path is not None:
+            if is_content(path):
+                raise ConfigError(f"{name} must be the path of a file, and is the content of one")
             if not os.path.isfile(path):
-                # a seed that was given instead of its file must not be shown
-                shown = "" if name == "nkeySeed" else f" {path!r}"
-                raise ConfigError(f"{name}: there is no such file{shown}")
+                raise ConfigError(f"{name}: there is no such file {show_path(path)}")
             options[option] = path
-    if settings.tls_ca or settings.tls_cert or any(s.startswith("tls:") for s in settings.servers):
+    if settings.wants_tls:
         options["tls"] = _tls(settings)
     return options
+
+
+def _add_login(options: dict[str, Any], settings: NatsSettings) -> None:
+    """User and password, or token. A login of URLs counts for all servers, those too that a cluster announces; nats-py
+    would send it as it stands in the URL, percent-encoded, and to the server of this URL alone."""
+    user, password, token = settings.user, settings.password, settings.token
+    given = (user, token, settings.credentials, settings.nkey_seed)
+    if not any(given) and (login := settings.login_of_urls) is not None:
+        user, password, token = (None, None, login[0]) if login[1] is None else (*login, None)
+        options["servers"] = [redact_url(url, mask="") for url in options["servers"]]
+    if user is not None:
+        options["user"], options["password"] = user, password or ""
+    if token is not None:
+        options["token"] = token
 
 
 def _tls(settings: NatsSettings) -> ssl.SSLContext:
@@ -52,5 +65,5 @@ def _tls(settings: NatsSettings) -> ssl.SSLContext:
         if settings.tls_cert:
             context.load_cert_chain(settings.tls_cert, settings.tls_key)
     except (OSError, ValueError) as e:  # ssl.SSLError is an OSError
-        raise ConfigError(f"cannot read the TLS files: {e}") from e
+        raise ConfigError(f"cannot read the TLS files: {e}") from safe_cause(e)
     return context

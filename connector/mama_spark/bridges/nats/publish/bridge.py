@@ -42,7 +42,7 @@ from ..protocol import headers as hd
 from ..protocol.acks import AckColumns, PubAck, Reply
 from ..protocol.frames import MAX_CONTROL_LINE, TOKEN_WIDTH, Framer
 from ..protocol.frames import ReplySubject as ReplyTo
-from ..settings import NatsSettings
+from ..settings import NatsSettings, shown_server
 from .ack_queue import AckQueue
 from .fast_ingest import FastIngestPublisher
 from .requests import NatsRequests
@@ -124,7 +124,7 @@ class NatsBridge:
         if self._connection is None:
             return "nothing"
         client = self._connection.client
-        return f"nats-server {client.connected_server_version} at {getattr(client.connected_url, 'netloc', '?')}"
+        return f"nats-server {client.connected_server_version} at {shown_server(client.connected_url)}"
 
     def describe_streams(self) -> list[str]:
         """The streams that were looked up, a line each."""

@@ -160,6 +160,7 @@ class NatsServer:
         """Start without waiting: nodes of a cluster are ready only together."""
         self.folder.mkdir(parents=True, exist_ok=True)
         conf = self.folder / "nats-server.conf"
+        conf.touch(mode=0o600)  # it may hold passwords
         conf.write_text(self._configuration())
         for old in self.folder.glob("*.ports"):
             old.unlink()

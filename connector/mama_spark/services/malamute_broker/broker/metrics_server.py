@@ -27,7 +27,7 @@ class MetricsServer:
 
     def __init__(self, address: str, pages: Pages) -> None:
         host, sep, port = address.rpartition(":")
-        if not sep or not port.isdecimal() or int(port) > 65535:
+        if not sep or not host or not port.isdecimal() or int(port) > 65535:
             raise ConfigError(f"metrics are served at host:port, not at {address!r}")
         try:
             self._server = _Server((host.strip("[]"), int(port)), pages)

@@ -19,7 +19,7 @@ class EngineChoice:
 
     pattern: bytes
     engine: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold passwords
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from typing import Any
 from mama_spark.errors import ConfigError
 from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
-from mama_spark.options.values import Duration, integer, nonempty_text, one_of, positive_size, true_or_false
+from mama_spark.options.urls import nats_urls
+from mama_spark.options.values import Duration, file_path, integer, nonempty_text, one_of, positive_size, true_or_false
 
 from .message_codec import encode_name
 
@@ -26,18 +27,18 @@ class JetStreamSettings:
     :ivar credentials: this and the following to ``tls_key``: as in the bridge ``nats``
     """
 
-    servers: str = option(
-        "URLs", nonempty_text, "", _GROUP, "Of NATS servers, separated by commas; any of them will do.", shown="needed",
+    servers: tuple[str, ...] = option(
+        "URLs", nats_urls, (), _GROUP, "Of NATS servers, separated by commas; any of them will do.", shown="needed",
         secret=True,
     )  # fmt: skip
-    credentials: str | None = option("path", nonempty_text, None, _GROUP, "File with JWT and nkey seed.")
-    nkey_seed: str | None = option("path", nonempty_text, None, _GROUP, "File with an nkey seed.", secret=True)
-    user: str | None = option("text", nonempty_text, None, _GROUP, "User name.")
+    credentials: str | None = option("path", file_path, None, _GROUP, "File with JWT and nkey seed.", secret=True)
+    nkey_seed: str | None = option("path", file_path, None, _GROUP, "File with an nkey seed.", secret=True)
+    user: str | None = option("text", nonempty_text, None, _GROUP, "User name.", secret=True)
     password: str | None = option("text", nonempty_text, None, _GROUP, "Password of `user`.", secret=True)
     token: str | None = option("text", nonempty_text, None, _GROUP, "Authentication token.", secret=True)
-    tls_ca: str | None = option("path", nonempty_text, None, _GROUP, "CA certificates.")
-    tls_cert: str | None = option("path", nonempty_text, None, _GROUP, "Client certificate; goes with `tls_key`.")
-    tls_key: str | None = option("path", nonempty_text, None, _GROUP, "Private key of `tls_cert`.")
+    tls_ca: str | None = option("path", file_path, None, _GROUP, "CA certificates.")
+    tls_cert: str | None = option("path", file_path, None, _GROUP, "Client certificate; goes with `tls_key`.")
+    tls_key: str | None = option("path", file_path, None, _GROUP, "Private key of `tls_cert`.", secret=True)
     stream: str = option(
         "text",
         nonempty_text,
@@ -78,6 +79,8 @@ class JetStreamSettings:
         where = f"jetstream stream {stream.decode('utf-8', 'replace')!r}:"
         made = cls(**parse_table(cls, settings, where, required=("servers",)))
         made._check_names(where)
+        if (made.tls_cert is None) != (made.tls_key is None):
+            raise ConfigError(f"{where} tls_cert and tls_key go together")
         if made.dedup_window < 1:
             raise ConfigError(f"{where} dedup_window must be a second or more, not {made.dedup_window:g} s")
         if made.max_age is not None and made.max_age < 1e-3:
@@ -105,8 +108,7 @@ class JetStreamSettings:
     @property
     def connection(self) -> dict[str, Any]:
         """Arguments for :class:`~mama_spark.bridges.nats.settings.NatsSettings`."""
-        servers = tuple(one.strip() for one in self.servers.split(",") if one.strip())
-        return {"servers": servers, **{name: getattr(self, name) for name in _CONNECTION}}
+        return {"servers": self.servers, **{name: getattr(self, name) for name in _CONNECTION}}
 
     def configuration(self, name: str, prefix: str) -> dict[str, Any]:
         """Configuration of the stream to create."""

@@ -1,0 +1,54 @@
+"""Who can reach what we start: servers of a machine's own are on loopback, unless somebody says otherwise."""
+
+from __future__ import annotations
+
+import os
+from ipaddress import ip_address
+from pathlib import Path
+
+import psutil
+import pytest
+from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
+from mama_spark.errors import ConfigError
+from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings
+from mama_spark.services.malamute_broker.broker.metrics_server import MetricsServer
+from mama_spark.services.malamute_broker.configuration import load
+
+
+def listening(pid: int) -> dict[int, str]:
+    """Port and address of everything that a process listens at."""
+    found = psutil.Process(pid).net_connections("inet")
+    return {c.laddr.port: c.laddr.ip for c in found if c.status == psutil.CONN_LISTEN}
+
+
+def test_a_nats_server_is_on_loopback_with_all_its_ports(tmp_path: Path) -> None:
+    """As ``mama serve`` starts it, with its monitoring."""
+    with NatsServer() as server:
+        found = listening(server.pid)
+        assert server.port in found
+        assert len(found) == 2
+        assert all(ip_address(ip).is_loopback for ip in found.values()), found
+        (configuration,) = server.folder.glob("*.conf")
+        assert configuration.stat().st_mode & 0o077 == 0, "it may hold passwords"
+    with Cluster(tmp_path, size=2) as cluster:
+        for node in cluster.nodes:
+            found = listening(node.pid)
+            assert len(found) == 3
+            assert all(ip_address(ip).is_loopback for ip in found.values()), found
+
+
+def test_a_broker_is_on_loopback_and_serves_no_metrics_unless_told() -> None:
+    assert load(None).bind == "tcp://127.0.0.1:9999"
+    assert load(None).metrics is None
+    before = listening(os.getpid())
+    with Broker(BrokerSettings("tcp://127.0.0.1:*", metrics="127.0.0.1:0")):
+        found = {port: ip for port, ip in listening(os.getpid()).items() if port not in before}
+        assert len(found) == 2
+        assert all(ip_address(ip).is_loopback for ip in found.values()), found
+
+
+@pytest.mark.parametrize("address", [":9090", "9090", ""])
+def test_metrics_are_served_at_an_address_that_is_named(address: str) -> None:
+    """Without a host, it would be all interfaces."""
+    with pytest.raises(ConfigError, match="metrics are served at host:port"):
+        MetricsServer(address, {})
