@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -134,6 +134,16 @@ class RecordLog(Protocol):
 
     def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
         """Show at the middleware, under ``name``, that everything up to ``up_to`` was read. Never raises."""
+        ...
+
+
+@runtime_checkable
+class MatchCounter(Protocol):
+    """Counts records by topic without reading them. Optional: record logs whose middleware can do so have this
+    method."""
+
+    def count(self, after: int, topics: Sequence[str]) -> int:
+        """How many records there are now with a sequence above ``after`` on one of ``topics`` (wildcards allowed)."""
         ...
 
 

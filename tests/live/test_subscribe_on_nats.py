@@ -88,3 +88,21 @@ def test_stream_that_may_not_be_looked_at_any_more_is_an_error_and_no_loss(tmp_p
             blind.latestOffset(start, ReadAllAvailable())
         with pytest.raises(ConfigError, match="no permission"):
             blind.partitions(start, end)
+
+
+def test_the_limit_of_a_micro_batch_counts_what_matches_the_topics(nats_server: NatsServer) -> None:
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("MIXED", ["mixed.>"])
+        for _ in range(30):
+            store(admin, "MIXED", plain("mixed.noise", 9) + plain("mixed.wanted", 1))
+        store(admin, "MIXED", plain("mixed.noise", 50))
+    reader = stream_of(nats_server.url, topics="mixed.wanted", maxOffsetsPerTrigger="10")
+    offset, found = reader.initialOffset(), []
+    while (end := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:
+        tasks = reader.partitions(offset, end)
+        found.append([n for task in tasks for batch in reader.read(task) for n in batch["sequence"].to_pylist()])
+        offset = end
+    assert [n for batch in found for n in batch] == list(range(10, 301, 10))
+    assert max(map(len, found)) <= 10
+    assert len(found) <= 5, "a batch is about as large as it may be"
+    assert offset["MIXED"]["next"] == 351

@@ -29,7 +29,8 @@ class ReadOptions(TransportOptions):
         integer(1),
         None,
         _HOW,
-        "Most records that a micro-batch takes.",
+        "Most records that a micro-batch takes. `mamasub` on NATS counts those that match `topics`; elsewhere all "
+        "records of the stream count.",
         shown="unlimited",
         scope=STREAMS,
     )

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -24,6 +25,7 @@ from mama_spark.record_log import Bounds, RecordLog, RecordLogBridge
 
 from ..option_loading import check_spark, read_options
 from . import log_reader
+from .matching import bounds_within
 from .offsets import (
     Loss,
     Offsets,
@@ -244,10 +246,15 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
         if self._target is not None:
             bounds = {name: _limited_to(found, self._target.get(name)) for name, found in bounds.items()}
         most, about = limit.max_rows if isinstance(limit, ReadMaxRows) else None, self.options.max_rows_per_trigger
+        sequences = most if about is None else self.options.max_offsets_per_trigger
+        if sequences is not None and sum(backlog_of(now, bounds).values()) > sequences:
+            wanted = partial(bounds_within, start=now, bounds=bounds, topics=self.options.topics, limit=sequences)
+            bounds, counted = log_reader.call(self.options, wanted)
+            sequences = None if counted else sequences
         if most is None or about is None:
-            return to_json(advance(now, bounds, most))
+            return to_json(advance(now, bounds, sequences))
         each = log_reader.call(self.options, lambda bridge: self._sample_rows(bridge, now, bounds))
-        return to_json(advance(now, bounds, self.options.max_offsets_per_trigger, about, each))
+        return to_json(advance(now, bounds, sequences, about, each))
 
     def _waits_for_more(self, now: Offsets, bounds: Mapping[str, Bounds]) -> bool:
         """Whether there are fewer records than ``minOffsetsPerTrigger``, and ``maxTriggerDelay`` is not over yet."""

@@ -155,10 +155,23 @@ class NatsLog:
     def at(self, time: int) -> int:
         """See :class:`~mama_spark.record_log.RecordLog`: where a consumer that begins at this time would begin."""
         where = {"deliver_policy": "by_start_time", "opt_start_time": _rfc3339(time)}
+        return int(self._of_new_consumer(where)["delivered"]["stream_seq"]) + 1
+
+    def count(self, after: int, topics: Sequence[str]) -> int:
+        """See :class:`~mama_spark.record_log.MatchCounter`: what a consumer that begins there would have pending. The
+        server reckons it from its index of subjects, block by block, and reads no message."""
+        filters = filters_of(topics, self._subjects())
+        if not filters:
+            return 0
+        where = {"deliver_policy": "by_start_sequence", "opt_start_seq": max(0, after) + 1, "filter_subjects": filters}
+        return int(self._of_new_consumer(where)["num_pending"])
+
+    def _of_new_consumer(self, where: dict[str, Any]) -> dict[str, Any]:
+        """The state of a consumer that was just made, and is deleted again."""
         consumer, info = create_consumer(self._api, self._name, where, self._inactive_threshold(5.0))
         with contextlib.suppress(MamaError):  # the server deletes it after a while
             self._api.request(f"CONSUMER.DELETE.{self._name}.{consumer}", timeout=1.0)
-        return int(info["delivered"]["stream_seq"]) + 1
+        return info
 
     # --- writing ---------------------------------------------------------------------------------------------
 

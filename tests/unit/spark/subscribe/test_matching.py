@@ -1,0 +1,37 @@
+"""The end of a micro-batch that may have so many records that match."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from mama_spark.spark.subscribe.matching import last_within
+
+from tests.support.examples import examples
+
+
+@examples(300)
+@given(
+    matching=st.sets(st.integers(1, 500), max_size=300),
+    limit=st.integers(1, 100),
+    after=st.integers(0, 499),
+    arriving=st.integers(0, 3),
+)
+def test_no_batch_has_more_than_its_limit_and_each_goes_on(
+    matching: set[int], limit: int, after: int, arriving: int
+) -> None:
+    """While records arrive, too."""
+    stored, asked = set(matching), 0
+
+    def count(behind: int) -> int:
+        nonlocal asked
+        asked += 1
+        stored.update(range(501 + arriving * (asked - 1), 501 + arriving * asked))
+        return sum(sequence > behind for sequence in stored)
+
+    last = last_within(limit, after, 500, count)
+    assert after < last <= 500
+    taken = sum(after < sequence <= last for sequence in stored)
+    assert taken <= limit
+    if not arriving:
+        rest = sum(last < sequence <= 500 for sequence in stored)
+        assert taken >= 0.9 * limit - 1 or not rest
