@@ -12,7 +12,7 @@ from .declare import camel, option, require
 from .paths import absolute_path, is_inside, table_path
 from .transport import DISCOVERY, TransportOptions
 from .urls import SCHEMES, log_urls, split_stream
-from .uses import BATCHES, NATS, Scope
+from .uses import BATCHES, Scope
 from .values import boolean, duration, integer, names, one_of, rate, string, text
 from .window import RetryPolicy, WindowConfig
 
@@ -62,7 +62,6 @@ class SinkOptions(TransportOptions, format_name="mamapub"):
         _WHAT,
         "Create a missing stream: file storage, duplicate window of twice `retryDeadline`, fast ingest allowed. "
         "(A Malamute broker makes streams when they are first written to; its configuration says which are durable.)",
-        scope=NATS,
     )
     ignore_unknown_columns: bool = option(
         "boolean", boolean, False, _WHAT, "Leave out columns that no rule uses instead of refusing them."

@@ -50,7 +50,7 @@ TOPICS = {"topics": "a"}
         (PUB, BATCH_WRITE, {"startingOffsets": "earliest"}, ["startingOffsets is of mamasub and mamadiscovery"]),
         (PUB, BATCH_WRITE, {"topics": "a"}, ["option topics is of mamasub, not of mamapub", "'topic'"]),
         # middlewares
-        (PUB, BATCH_WRITE, {"url": "mlp://h/s", "createStream": "true"}, ["createStream is for NATS", "of Malamute"]),
+        (PUB, BATCH_WRITE, {"url": "mlp://h/s", "token": "t"}, ["token is for NATS", "of Malamute"]),
         (PUB, BATCH_WRITE, {"curveServerKey": "k"}, ["curveServerKey is for Malamute, and the url is of NATS"]),
         (SUB, STREAM_READ, {"url": "mlp://h/s", "progressConsumer": "x"}, ["progressConsumer is for NATS"]),
         (SEE, STREAM_READ, {"url": "mlp://h", "advisories": "false"}, ["advisories is for NATS"]),
@@ -102,6 +102,7 @@ def test_names_of_kafka_s_connector_are_translated(name: str, kafka: str, ours: 
         (PUB, STREAM_WRITE, {"checkpointlocation": "/c", "queryname": "q"}),
         (PUB, ANY_WRITE, {"txnAppId": "a", "txnVersion": "1", "checkpointLocation": "/c"}),
         (PUB, BATCH_WRITE, {"url": "tango://lab", "log": "nats://h/S", "credentials": "c", "createStream": "true"}),
+        (PUB, BATCH_WRITE, {"url": "mlp://h/s", "createStream": "true"}),  # brokers make streams in any case
         (PUB, BATCH_WRITE, {"announce": "true", "sourceName": "x", "eventsStream": "E"}),
         (PUB, ANY_USE, {"eventsStream": "E", "storage.region": "eu"}),
         (SUB, BATCH_READ, {**TOPICS, "endingOffsets": '{"A": 3}'}),
