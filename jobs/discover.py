@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 
+import mama_spark
 from mama_spark.conf_file import Table, as_options, load
 from mama_spark.errors import ConfigError
 from mama_spark.spark.discovery.tables import DiscoveryTables
@@ -46,7 +47,8 @@ def main() -> None:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     try:
-        discover(spark, as_options(conf["mamadiscovery"]), conf["tables"], conf["stream"]).awaitTermination()
+        with mama_spark.last_line():
+            discover(spark, as_options(conf["mamadiscovery"]), conf["tables"], conf["stream"]).awaitTermination()
     finally:
         spark.stop()
 

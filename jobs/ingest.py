@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+import mama_spark
 from mama_spark.conf_file import as_options, load
 from pyspark.sql import DataFrame, SparkSession
 
@@ -38,7 +39,8 @@ def write(rows: DataFrame, output: STRINGS, stream: STRINGS) -> None:
         writer = writer.trigger(availableNow=True)
     elif "trigger" in stream:
         writer = writer.trigger(processingTime=stream["trigger"])
-    writer.start(output["path"]).awaitTermination()
+    with mama_spark.last_line():
+        writer.start(output["path"]).awaitTermination()
 
 
 def main() -> None:

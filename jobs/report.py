@@ -13,6 +13,11 @@ from mama_spark.spark.read_flight_log import flight_log
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
 
 def reports(log: DataFrame, topics: int) -> dict[str, DataFrame]:
     """The tables of the summary by their names."""
@@ -33,7 +38,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--conf-file", type=Path, required=True)
     conf = tomllib.loads(parser.parse_args().conf_file.read_text())
-    spark = SparkSession.builder.appName("flight log report").getOrCreate()
+    builder = SparkSession.builder.appName("flight log report")
+    for name, value in DELTA.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     try:
         log = flight_log(spark, conf["flight_log"], conf.get("committed_only", False))
         for name, table in reports(log, conf.get("topics", 10)).items():

@@ -11,6 +11,7 @@ import argparse
 import re
 from typing import Any
 
+import mama_spark
 from mama_spark.conf_file import as_options, load
 from pyspark.sql import DataFrame, SparkSession
 
@@ -43,7 +44,8 @@ def archive(spark: SparkSession, conf: dict[str, dict[str, Any]]) -> None:
     when = conf["stream"].get("trigger", "10 seconds")
     writer = writer.trigger(**({"availableNow": True} if when == "availableNow" else {"processingTime": when}))
     place, path = conf["stream"]["checkpointLocation"], conf["archive"]["path"]
-    writer.option("checkpointLocation", place).start(path).awaitTermination()
+    with mama_spark.last_line():
+        writer.option("checkpointLocation", place).start(path).awaitTermination()
 
 
 def main() -> None:

@@ -14,18 +14,20 @@ from . import moved_names
 if TYPE_CHECKING:
     from .publisher.managed.managed_publisher import ManagedPublisher
     from .spark.announced import announced
+    from .spark.plain_errors import last_line
     from .spark.read_flight_log import flight_log
     from .spark.register import register
 
 moved_names.install()
 
 __version__ = "0.1.0"
-__all__ = ["ManagedPublisher", "announced", "flight_log", "register"]
+__all__ = ["ManagedPublisher", "announced", "flight_log", "last_line", "register"]
 
 _HOMES = {
     "ManagedPublisher": ".publisher.managed.managed_publisher",
     "announced": ".spark.announced",
     "flight_log": ".spark.read_flight_log",
+    "last_line": ".spark.plain_errors",
     "register": ".spark.register",
 }
 

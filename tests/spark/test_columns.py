@@ -57,6 +57,8 @@ def test_headers_have_three_forms(headers: str, form: str) -> None:
         ("topics STRING, value STRING", {}, "is it 'topics'?"),
         ("topic INT, value STRING", {}, "column 'topic' must be string, it is int; cast it"),
         ("topic STRING, value INT", {}, "column 'value' must be binary or string, it is int"),
+        ("topic STRING, value STRUCT<a: INT>", {}, 'make it JSON: to_json("value")'),
+        ("topic STRING, value ARRAY<INT>", {}, 'make it JSON: to_json("value")'),
         ("topic STRING, value STRING, headers STRING", {}, "column 'headers' must be map"),
         ("topic STRING, value STRING, id LONG", {}, "column 'id' is used by no rule; is it the message id?"),
         ("topic STRING, value STRING, valu STRING", {}, "did you mean 'value'"),

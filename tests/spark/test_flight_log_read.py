@@ -46,12 +46,7 @@ def test_times_prune(spark: SparkSession, log: Path) -> None:
 def test_submitted_report_job_prints_the_summary(log: Path, tmp_path: Path) -> None:
     conf = tmp_path / "report.toml"
     conf.write_text(f'flight_log = "{log}"\noutput = "{tmp_path / "out"}"\n')
-    catalog = {
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    }
-    confs = [part for name, value in catalog.items() for part in ("--conf", f"{name}={value}")]
-    assert "slowest_topics:" in submit("report", conf, *DELTA, *confs)
+    assert "slowest_topics:" in submit("report", conf, *DELTA)
     (file,) = (tmp_path / "out" / "failures").glob("*.json")
     assert json.loads(file.read_text()) == {
         "event": "completed_exceptionally",

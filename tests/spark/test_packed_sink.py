@@ -67,7 +67,7 @@ def test_packs_too_large_for_the_stream_are_split_down_to_the_row_that_is(
         )
         log = tmp_path / "log"
         options = {"url": nats_server.url, "flightLog": str(log), "flightLogColumns": "k"}
-        with pytest.raises(Exception, match=r"1 rows were not published: 400 rows: 399 acked, 1 failed"):
+        with pytest.raises(Exception, match=r"1 row was not published: 400 rows: 399 acked, 1 failed"):
             write(rows, pack="arrow", **options)
         table = flights(log, committed=None)
         assert pc.sum(table["rows"]).as_py() == 400

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from ..bridges import check_transport
 from ..conf_file import as_options, load
-from ..errors import ConfigError, MamaError
+from ..errors import MamaError
 from ..flightlog.check import check_dead_letters, check_flight_log
-from ..options import ANY_WRITE, SinkOptions
+from ..mama.properties import expand
+from ..options import ANY_WRITE, SinkOptions, option_names
 from ..redaction import redact
 from .arguments import add_transport, transport
 
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit code 0, or 2 when something is not fine.
 
-    :raises ConfigError: nothing to check, or a wrong option
+    :raises ConfigError: a wrong option
     """
     options = _options(args)
     found = check_transport(options.at_log() if options.log is not None else options, _topics(options))
@@ -44,9 +45,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _options(args: argparse.Namespace) -> SinkOptions:
     given = {} if args.conf_file is None else as_options(load(args.conf_file)["mamapub"])
-    if args.conf_file is None and args.url is None:
-        raise ConfigError("what is to be checked? give --conf-file or --url")
-    return SinkOptions.parse({**given, **dict(transport(args))}, ANY_WRITE).with_tables_below(os.getcwd())
+    more = {name.lower(): value for name, value in transport(args)}
+    merged = {name: value for name, value in given.items() if name.lower() not in more} | more
+    completed = expand(merged, [*option_names(SinkOptions), "storage.*"], os.environ).options
+    return SinkOptions.parse(completed, ANY_WRITE).with_tables_below(os.getcwd())
 
 
 def _default_master() -> str | None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from ..errors import DoubledId, FlightLogError
+from ..redaction import redact, safe_cause, secret_values
 from .schema import IS_FAILED
 from .storage import TableStore, storage_errors
 
@@ -192,8 +193,17 @@ def _open(path: str, storage: dict[str, str]) -> DeltaTable:
 
 
 def _query(table: DeltaTable, storage: dict[str, str], sql: str) -> list[Row]:
-    with storage_errors(f"reading {table.table_uri}", storage):
-        rows: list[Row] = pa.table(QueryBuilder().register("log", table).execute(sql)).to_pylist()
+    """:raises FlightLogError: a file of the table is damaged or missing"""
+    doing = f"reading {table.table_uri}"
+    with storage_errors(doing, storage):
+        try:
+            rows: list[Row] = pa.table(QueryBuilder().register("log", table).execute(sql)).to_pylist()
+        except pa.ArrowInvalid as e:
+            secrets = secret_values(storage)
+            text = redact(" ".join(str(e).split()), secrets)
+            raise FlightLogError(
+                f"{doing}: a file of the table is damaged or missing: {text}; restore it"
+            ) from safe_cause(e, secrets)
     return rows
 
 

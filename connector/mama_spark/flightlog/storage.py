@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import posixpath
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,10 @@ _NOT_RETRYABLE = (
     "read-only file system",
     "don't have access",
 )
+#: What delta-rs says of a transaction log that no try will read.
+_DAMAGED = ("Kernel error: Json error", "No table metadata or protocol found")
+#: Of Rust, in the text of its errors.
+_BACKTRACE = re.compile(r"\s*\n\s*0: .*", re.DOTALL)
 
 
 @contextmanager
@@ -40,14 +45,18 @@ def storage_errors(doing: str, options: Mapping[str, str]) -> Iterator[None]:
     """Translate errors of pyarrow and delta-rs.
 
     :param options: of the storage; their secrets are shown by no error
-    :raises FlightLogError: no permission, no such bucket, not a table
+    :raises FlightLogError: no permission, no such bucket, not a table, a damaged one
     :raises Unavailable: everything else: full disk, storage not reached
     """
     try:
         yield
     except (OSError, DeltaError) as e:
         secrets = secret_values(options)
-        text = redact(str(e), secrets) or type(e).__name__
+        text = redact(_BACKTRACE.sub("", str(e)).strip(), secrets) or type(e).__name__
+        if any(s in text for s in _DAMAGED):
+            raise FlightLogError(
+                f"{doing}: the table is damaged: {text}; restore it, or use another path"
+            ) from safe_cause(e, secrets)
         final = isinstance(e, (PermissionError, NotADirectoryError)) or any(s in text.lower() for s in _NOT_RETRYABLE)
         raise (FlightLogError if final else Unavailable)(f"{doing}: {text}") from safe_cause(e, secrets)
 

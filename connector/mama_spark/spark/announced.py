@@ -16,6 +16,7 @@ from ..errors import ConfigError
 from ..mama.messages.source_records import SourceRecord
 from ..options import STREAM_WRITE, SinkOptions
 from .option_loading import DiscoveryProperties, read_options
+from .plain_errors import add_last_line
 from .sink.announcer import source_record, withdraw
 
 #: Seconds until the plan of a query must be there.
@@ -35,6 +36,7 @@ def announced(query: Any, options: Mapping[str, str] | None = None) -> Announced
     :param query: what ``writeStream...start()`` returned
     :param options: those of ``mamapub``, where they cannot be read from the query (Spark Connect)
     :raises ConfigError: the options cannot be read
+    :raises TypeError: ``query`` is none
     """
     given = _options_of(query) if options is None else dict(options)
     if given is None:
@@ -70,6 +72,8 @@ class AnnouncedQuery:
         if self._query.isActive:
             self._query.stop()
         self.withdraw()
+        if error is not None:
+            add_last_line(error)
 
     def withdraw(self) -> None:
         """Withdraw the source now, once; a running query would announce it again with its next micro-batch."""
@@ -95,6 +99,8 @@ def _options_of(query: Any) -> dict[str, str] | None:
     :raises ConfigError: this kind of query does not have them
     """
     java = getattr(query, "_jsq", None)
+    if java is None and not hasattr(query, "awaitTermination"):
+        raise TypeError(f"announced() takes a streaming query, what start() returns, and not {query!r}")
     if java is None:
         raise ConfigError("Spark Connect has no options of a query: pass them, announced(query, options)")
     from py4j.protocol import Py4JError, Py4JJavaError

@@ -96,6 +96,14 @@ def test_check_says_that_nobody_answers(mama: Callable[..., Done], tmp_path: Pat
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.usefixtures("short_connect_timeout")
+@pytest.mark.parametrize("words", [(), ("-o", "url=nats://127.0.0.1:1"), ("-o", "servers=nats://127.0.0.1:1")])
+def test_check_needs_no_url_but_the_one_that_counts_everywhere(mama: Callable[..., Done], words: tuple[str, ...]) -> None:
+    done = mama("check", *words)
+    assert "nats://127.0.0.1:" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
 def test_docs_options_writes_and_recognises_a_stale_file(mama: Callable[..., Done], tmp_path: Path) -> None:
     page = tmp_path / "options.md"
     assert mama("docs", "options", "--write", str(page)).returncode == 0

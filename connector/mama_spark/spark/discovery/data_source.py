@@ -25,6 +25,7 @@ from mama_spark.bridges.reconnecting import ReconnectingBridge
 from mama_spark.errors import ConfigError, MamaError, SchemaError
 from mama_spark.options import BATCH_READ, STREAM_READ, Use
 
+from ..plain_errors import plain_errors
 from .job import DiscoveryJob, plan_discovery
 from .range_reader import checked_for_gaps, read_between
 from .rows import SCHEMA, batches
@@ -59,9 +60,11 @@ class ImageReader(DataSourceReader):
     def __init__(self, job: DiscoveryJob) -> None:
         self.job = job
 
+    @plain_errors
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(None)]
 
+    @plain_errors
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         bridge = self.job.reconnecting_bridge()
         try:
@@ -83,17 +86,21 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- on the driver ---
 
+    @plain_errors
     def initialOffset(self) -> Offset:
         where = self.job.options.starting_offsets
         return {"v": VERSION, "begin": where if isinstance(where, str) else dict(where)}
 
+    @plain_errors
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self.job.options.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
+    @plain_errors
     def prepareForTriggerAvailableNow(self) -> None:
         self._available_now, self._end = True, None
 
+    @plain_errors
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         offset = self._begin(start, most) if "begin" in start else self._continue(start, most)
@@ -125,6 +132,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         latest = at if self._available_now and at == self._end else self._bridge.call(advance)
         return start if latest == at else {"v": VERSION, "at": latest}
 
+    @plain_errors
     def reportLatestOffset(self) -> Offset | None:
         """The newest position, for the progress of the query."""
         if self._latest is None:
@@ -135,6 +143,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except MamaError:
             return None  # for the progress only: the next latestOffset raises the error
 
+    @plain_errors
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """One, to keep the order; there are few records."""
         first = end["first"] if "begin" in start else position_of(start)
@@ -149,6 +158,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- in a task ---
 
+    @plain_errors
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         start, end = partition.value
         o, bridge = self.job.options, self.job.reconnecting_bridge()
@@ -164,5 +174,8 @@ def position_of(offset: Offset) -> Position:
     """:raises ConfigError: the checkpoint was not written by this format"""
     position = offset.get("at")
     if offset.get("v") != VERSION or not isinstance(position, dict):
-        raise ConfigError("the checkpoint holds no offset that this version of mamadiscovery understands")
+        raise ConfigError(
+            "the checkpoint holds no offset that this version of mamadiscovery understands; if it is of another query, "
+            "give this one a checkpointLocation of its own"
+        )
     return position

@@ -14,7 +14,7 @@ from mama_spark.mama.properties import SUPPORTED
 from mama_spark.options import DiscoveryOptions, Use
 
 from ..bridge_factory import make_discovery
-from ..option_loading import check_spark, read_options
+from ..option_loading import read_options
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,6 @@ def plan_discovery(options: Mapping[str, str], use: Use) -> DiscoveryJob:
     :raises OptionError, ConfigError: something is wrong with them, or with the properties file
     :raises StatusError: NOT_IMPLEMENTED if the transport, or its bridge, has no source discovery
     """
-    check_spark("mamadiscovery")
     loaded = read_options(DiscoveryOptions, options, use)
     o = loaded.options
     loaded.discovery.require_support("mamadiscovery")

@@ -229,8 +229,15 @@ def _check_type(low: str, field: T.StructField) -> None:
     else:
         fits = isinstance(kind, T.StringType)
     if not fits:
-        advice = f'; cast it: col("{field.name}").cast("string")' if low != "headers" else ""
+        advice = "" if low == "headers" else _advice(field)
         raise SchemaError(f"column {field.name!r} must be {KNOWN[low]}, it is {kind.simpleString()}{advice}")
+
+
+def _advice(field: T.StructField) -> str:
+    """How to make a string of the column: a cast of a nested value gives text that nothing parses."""
+    if isinstance(field.dataType, T.StructType | T.MapType | T.ArrayType | T.VariantType):
+        return f'; make it JSON: to_json("{field.name}")'
+    return f'; cast it: col("{field.name}").cast("string")'
 
 
 def _headers_form(kind: T.DataType) -> str:

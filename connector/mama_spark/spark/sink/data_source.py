@@ -20,7 +20,8 @@ from pyspark.sql.types import StructType
 from mama_spark.errors import ConfigError, OptionError, RowsFailed
 from mama_spark.options import BATCH_WRITE, STREAM_WRITE, SinkOptions
 
-from ..option_loading import check_spark, read_options
+from ..option_loading import read_options
+from ..plain_errors import plain_errors
 from .job import OutcomeCounts, PartitionReport, SinkJob
 
 if TYPE_CHECKING:
@@ -64,7 +65,6 @@ def _job(given: dict[str, str], schema: StructType, *, streaming: bool) -> SinkJ
 
     from .columns import plan_columns
 
-    check_spark("mamapub")
     loaded = read_options(SinkOptions, given, STREAM_WRITE if streaming else BATCH_WRITE)
     options = loaded.options.with_tables_below(os.getcwd())
     if options.announce:
@@ -129,7 +129,8 @@ class _Committer:
         if failures:
             self._abort(reports, app)
             advice = advice_for_repetition(self.job, total, reports)
-            raise RowsFailed(f"{failures:,} rows were not published: {total.sentence()}{self._where(reports)}{advice}")
+            what = "1 row was" if failures == 1 else f"{failures:,} rows were"
+            raise RowsFailed(f"{what} not published: {total.sentence()}{self._where(reports)}{advice}")
         self._add_to_tables(reports, app, committed=True)
         if total.doubled_ids:
             logger.warning("mamapub: of %s rows, %s", f"{total.rows:,}", total.doubled_ids_text())
@@ -184,15 +185,18 @@ class MamaPubWriter(_Committer, DataSourceArrowWriter):
         if job.options.flight_log is None:
             logger.warning("mamapub: option flightLog is not set: there will be no record of the outcome of each row")
 
+    @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._write(iterator)
 
+    @plain_errors
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         try:
             self._commit(messages, self._app())
         finally:
             self._withdraw(messages)
 
+    @plain_errors
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         try:
             self._abort(messages, self._app())
@@ -222,12 +226,15 @@ class MamaPubWriter(_Committer, DataSourceArrowWriter):
 class MamaPubStreamWriter(_Committer, DataSourceStreamArrowWriter):
     """Streaming writes. Spark makes it anew for planning and for the commit of every micro-batch."""
 
+    @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._write(iterator)
 
+    @plain_errors
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._commit(messages, self._app(messages, batchId))
 
+    @plain_errors
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._abort(messages, self._app(messages, batchId))
 

@@ -23,7 +23,8 @@ from mama_spark.errors import ConfigError, MamaError, OptionError
 from mama_spark.options import ANY_READ, BATCH_READ, STREAM_READ, SubscribeOptions, Use
 from mama_spark.record_log import Bounds, RecordLog, RecordLogBridge
 
-from ..option_loading import check_spark, read_options
+from ..option_loading import read_options
+from ..plain_errors import plain_errors
 from . import log_reader
 from .matching import bounds_within
 from .offsets import (
@@ -80,7 +81,6 @@ def stream_reader(given: dict[str, str], schema: StructType, loaded_at: int) -> 
 
 
 def _options(given: dict[str, str], use: Use) -> SubscribeOptions:
-    check_spark("mamasub")
     return read_options(SubscribeOptions, given, use).options
 
 
@@ -101,6 +101,7 @@ class _LogReader:
     def __init__(self, options: SubscribeOptions, columns: MessageColumns) -> None:
         self.options, self.columns = options, columns
 
+    @plain_errors
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task; on an executor, with a reader that was unpickled there."""
         if not isinstance(partition, LogPartition):  # Spark's own, when there is nothing to read
@@ -191,6 +192,7 @@ class _LogReader:
 class MamaSubReader(_LogReader, DataSourceReader):
     """Batch reads."""
 
+    @plain_errors
     def partitions(self) -> list[LogPartition]:
         def plan(bridge: RecordLogBridge) -> list[LogPartition]:
             start, bounds = self._first(bridge)
@@ -219,21 +221,25 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
         self._stream_names: set[str] = set()
         self._looked_up_at = -STREAM_LOOKUP_INTERVAL  # when
 
+    @plain_errors
     def initialOffset(self) -> dict[str, Any]:
         """Spark calls this more than once, and needs the same result."""
         if self._initial is None:
             self._initial = log_reader.call(self.options, lambda bridge: self._first(bridge)[0])
         return to_json(self._initial)
 
+    @plain_errors
     def getDefaultReadLimit(self) -> ReadLimit:
         """The limit that Spark passes to ``latestOffset``, unless a trigger takes all there is."""
         limits = self.options.max_offsets_per_trigger, self.options.max_rows_per_trigger
         given = [n for n in limits if n is not None]
         return ReadMaxRows(min(given)) if given else ReadAllAvailable()
 
+    @plain_errors
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = log_reader.call(self.options, lambda bridge: self._current_bounds(bridge, ()))
 
+    @plain_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         before = from_json(start)
         bounds = self._latest = log_reader.call(self.options, lambda bridge: self._current_bounds(bridge, before))
@@ -276,14 +282,17 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
                 found[stream] = rows_per_sequence(bridge.log(stream), after, after + n, self.options.topics)
         return found
 
+    @plain_errors
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Ends of the streams when the batch was planned, from which Spark computes the lag in the progress."""
         return to_json({name: StreamPosition(b.last + 1, b.identity) for name, b in self._latest.items()}) or None
 
+    @plain_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[LogPartition]:
         whole = ranges(from_json(start), from_json(end))
         return log_reader.call(self.options, lambda bridge: self._plan(bridge, whole)) if whole else []
 
+    @plain_errors
     def commit(self, end: dict[str, Any]) -> None:
         """Store the progress at the broker, if ``progressConsumer`` is set. Telemetry: errors are only logged."""
         name = self.options.progress_consumer

@@ -110,7 +110,10 @@ def from_json(value: Mapping[str, Any]) -> Offsets:
             for stream, p in value.items()
         }
     except (AttributeError, KeyError, TypeError, ValueError) as e:
-        raise ConfigError(f"the checkpoint does not hold offsets of mamasub: {value!r}") from e
+        raise ConfigError(
+            f"the checkpoint does not hold offsets of mamasub: {value!r}; it is of another query: give this one a "
+            "checkpointLocation of its own"
+        ) from e
 
 
 # --- first and last offsets ------------------------------------------------------------------------------------

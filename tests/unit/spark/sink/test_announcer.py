@@ -234,7 +234,7 @@ def test_batch_that_fails_says_offline_too(name: str) -> None:
     o = options(name)
     report = publish(o, "a.*")
     writer = MamaPubWriter(SinkJob(o, PLAN, False, "run", ()))
-    with pytest.raises(Exception, match="1 rows were not published"):
+    with pytest.raises(Exception, match="1 row was not published"):
         writer.commit([report])
     writer.abort([report])
     assert [r.state for r in records(name)] == ["ONLINE", "OFFLINE"]

@@ -74,7 +74,8 @@ def from_client(error: BaseException) -> MamaError:
         return error
     text = str(error) or type(error).__name__
     if "authorization violation" in text.lower() or "authentication" in text.lower():
-        return ConfigError(f"the server refuses the credentials: {text}")
+        ways = "options user and password, token, nkeySeed, credentials"
+        return ConfigError(f"the server refuses the credentials: {text}; correct what logs in ({ways}, or the url)")
     for base in type(error).__mro__:
         kind = CLIENT.get(base)
         if kind is not None:

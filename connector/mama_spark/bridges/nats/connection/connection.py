@@ -161,7 +161,10 @@ class Connection:
             error = from_client(cause)
             return type(error)(f"cannot connect to {servers}: {error}")
         last = f" ({self.errors[-1]})" if self.errors else ""
-        return Unavailable(f"no NATS server answers within {settings.connect_timeout:g} s at {servers}{last}")
+        return Unavailable(
+            f"no NATS server answers within {settings.connect_timeout:g} s at {servers}{last}; "
+            "start one there, or correct option url"
+        )
 
     async def start(self, timeout: float) -> None:
         """Choose the fast path or public calls, and subscribe to the inbox.

@@ -78,7 +78,9 @@ class NatsLogs:
         for topic in topics:
             here = self._names(topic)
             if not here:
-                raise ConfigError(f"no stream holds the topic {topic!r}")
+                raise ConfigError(
+                    f"no stream holds the topic {topic!r}: correct option topics, or make a stream that takes it"
+                )
             found.update(here)
         return sorted(found)
 

@@ -1,0 +1,108 @@
+"""Errors of this package as a person sees them: one line that says what happened, without the trace of a worker.
+
+Spark runs planning, tasks and commits in Python processes of its own, and an exception there reaches the user as text
+inside another exception. Of an unexpected one the whole trace is wanted. A :class:`~mama_spark.errors.MamaError` says
+itself what happened and what to do, and a trace around it only hides it: the line would stand between hundreds of
+others, and Spark would end the text with a line of its own, `` SQLSTATE: 38000``.
+
+``MAMA_TRACEBACK=1`` in the environment of these processes brings the trace back.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar
+
+from pyspark.errors import PySparkException
+
+from ..errors import BackgroundTaskFailed, MamaError
+
+#: Set to anything but 0, it brings back the trace.
+TRACEBACK = "MAMA_TRACEBACK"
+#: Of Spark: its workers then send no trace of the error that ends them.
+_HIDE = "SPARK_HIDE_TRACEBACK"
+
+#: The line of an error within Spark's text; Spark's own codes follow it.
+_QUOTED = re.compile(r"mama_spark\.[\w.]+: .*?(?=\s*SQLSTATE: |\n|\Z)")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def plain_errors(method: Callable[P, R]) -> Callable[P, R]:
+    """Decorates what Spark calls in its Python processes; also generators."""
+    if inspect.isgeneratorfunction(method):
+
+        @functools.wraps(method)
+        def iterate(*args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
+            try:
+                yield from method(*args, **kwargs)
+            except MamaError as e:
+                _hide_trace(e)
+                raise
+
+        return iterate  # type: ignore[return-value]
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(*args, **kwargs)
+        except MamaError as e:
+            _hide_trace(e)
+            raise
+
+    return call
+
+
+def _hide_trace(error: MamaError) -> None:
+    """Let the worker send only the line of ``error``. It changes the whole process, which ends with this error."""
+    if not _in_worker() or _is_unexpected(error) or os.environ.get(TRACEBACK, "0") not in ("", "0"):
+        return
+    os.environ[_HIDE] = "1"
+    lines = traceback.format_exception_only
+
+    def one_text(*args: Any, **kwargs: Any) -> list[str]:  # Spark appends to it; a line's end would part the two
+        return ["".join(lines(*args, **kwargs)).rstrip("\n")]
+
+    traceback.format_exception_only = one_text  # type: ignore[assignment]
+
+
+@contextmanager
+def last_line() -> Iterator[None]:
+    """Let an error of a streaming query end with the line that says what happened::
+
+        with mama_spark.last_line():
+            query.awaitTermination()
+
+    Spark puts the plan of the query below that line. :func:`mama_spark.announced` does the same.
+    """
+    try:
+        yield
+    except PySparkException as e:
+        add_last_line(e)
+        raise
+
+
+def add_last_line(error: BaseException) -> None:
+    """Repeat what this package said below an error of Spark that quotes it."""
+    found = _QUOTED.search(str(error)) if isinstance(error, PySparkException) else None
+    if found is not None:
+        error.add_note(found[0].strip())
+
+
+def _in_worker() -> bool:
+    """Whether this process is one that Spark has started."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and str(spec.name).startswith("pyspark.")
+
+
+def _is_unexpected(error: MamaError) -> bool:
+    """A thread ended by what nobody has foreseen: only the trace tells where."""
+    return isinstance(error, BackgroundTaskFailed) and not isinstance(error.__cause__, MamaError | OSError)

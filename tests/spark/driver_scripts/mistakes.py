@@ -1,0 +1,113 @@
+"""A driver whose user makes many mistakes, one after the other: prints, as JSON, what Python shows of each.
+
+Arguments: URL of a server that wants a login (``admin``, ``reader``; password ``p``), its stream taking ``demo.>``;
+a folder; the names of mistakes, none for all.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import mama_spark
+from pyspark.sql import SparkSession
+
+CLOSED = "nats://127.0.0.1:1"
+ROW = "SELECT 'demo.a' AS topic, 'x' AS value"
+
+
+def session() -> SparkSession:
+    builder = SparkSession.builder.master("local[1]").appName("mistakes")
+    conf = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def mistakes(spark: SparkSession, server: str, folder: Path) -> dict[str, Callable[[], object]]:
+    admin, reader = (server.replace("://", f"://{user}:p@") for user in ("admin", "reader"))
+    (folder / "file").write_text("")
+    log = str(folder / "log")
+
+    def write(sql: str = ROW, mode: str = "append", **options: str) -> Callable[[], object]:
+        given = {"url": admin, "flightLog": log, **options}
+        return lambda: spark.sql(sql).write.format("mamapub").options(**given).mode(mode).save()
+
+    def read(**options: str) -> Callable[[], object]:
+        given = {"url": admin, "topics": "demo.>", **options}
+        return lambda: spark.read.format("mamasub").options(**given).load().count()
+
+    def stream() -> None:
+        rows = spark.readStream.format("rate").load().selectExpr("'demo.a' AS topic", "'x' AS value")
+        query = rows.writeStream.format("mamapub").option("url", admin).option("flightLgo", log)
+        with mama_spark.last_line():
+            query.option("checkpointLocation", str(folder / "stream")).start().awaitTermination()
+
+    def other_checkpoint() -> None:
+        """Of a query that read something else."""
+        where, noop = str(folder / "other"), "noop"
+        rows = spark.readStream.format("rate").load()
+        first = rows.writeStream.format(noop).option("checkpointLocation", where).trigger(availableNow=True).start()
+        first.awaitTermination()
+        messages = spark.readStream.format("mamasub").option("url", admin).option("topics", "demo.>").load()
+        with mama_spark.last_line():
+            messages.writeStream.format(noop).option("checkpointLocation", where).start().awaitTermination()
+
+    return {
+        "no server": write(url=CLOSED),
+        "no login": write(url=server),
+        "wrong password": write(url=server.replace("://", "://admin:q@")),
+        "no permission": write(url=reader),
+        "no TLS": write(url=admin.replace("nats://", "tls://")),
+        "no credentials file": write(url=server, credentials=str(folder / "none.creds")),
+        "unknown scheme": write(url="kafka://127.0.0.1:9092"),
+        "misspelled option": write(flightLgo="x"),
+        "misspelled value": write(onError="dead letter"),
+        "bad duration": write(waitTimeout="fast"),
+        "two logins": write(token="t", user="admin"),
+        "log below a file": write(flightLog=str(folder / "file" / "log")),
+        "no column topic": write("SELECT 'demo.a' AS subject, 'x' AS value"),
+        "value is a struct": write("SELECT 'demo.a' AS topic, struct(1 AS a) AS value"),
+        "value is a number": write("SELECT 'demo.a' AS topic, 1 AS value"),
+        "column of no use": write("SELECT 'demo.a' AS topic, 'x' AS value, 1 AS n"),
+        "column that is not there": write(flightLogColumns="order"),
+        "overwrite": write(mode="overwrite"),
+        "no stream": write("SELECT 'nowhere.a' AS topic, 'x' AS value"),
+        "wildcard": write("SELECT 'demo.*' AS topic, 'x' AS value"),
+        "read: no server": read(url=CLOSED),
+        "read: no stream": read(topics="nowhere.>"),
+        "read: no topics": read(topics=""),
+        "read: bad offsets": read(startingOffsets="{DEMO: 1}"),
+        "read: latest": read(startingOffsets="latest"),
+        "stream: misspelled option": stream,
+        "stream: checkpoint of another query": other_checkpoint,
+    }
+
+
+def shown(make: Callable[[], object]) -> str:
+    try:
+        make()
+    except Exception:  # noqa: BLE001 - whatever comes is what is looked at
+        return traceback.format_exc()
+    return "no error"
+
+
+def main() -> None:
+    server, folder, *names = sys.argv[1:]
+    spark = session()
+    made = mistakes(spark, server, Path(folder))
+    print(json.dumps({name: shown(made[name]) for name in names or made}))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

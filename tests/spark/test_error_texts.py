@@ -1,0 +1,122 @@
+"""What a person sees after a mistake: the error is one line that says it, and nothing stands below it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+
+from tests.support.nats_servers import Admin
+from tests.support.spark_jobs import conf_file, start
+
+SCRIPT = Path(__file__).parent / "driver_scripts" / "mistakes.py"
+USERS = """authorization { users: [
+    {user: admin, password: p},
+    {user: reader, password: p, permissions: {publish: {deny: "demo.>"}}}
+] }
+"""
+ENV = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+#: Mistake -> what the error says, and what to do.
+SAID = {
+    "no server": ("no NATS server answers", "127.0.0.1:1", "option url"),
+    "no login": ("refuses the credentials", "option"),
+    "wrong password": ("refuses the credentials", "option"),
+    "no permission": ("demo.a", "no permission"),
+    "no TLS": ("TLS",),
+    "no credentials file": ("none.creds",),
+    "unknown scheme": ("option url", "unknown scheme kafka://", "known are"),
+    "misspelled option": ("unknown option 'flightlgo'", "did you mean 'flightLog'?"),
+    "misspelled value": ("option onError", "'dead letter'", "deadletter"),
+    "bad duration": ("option waitTimeout", "'fast'"),
+    "two logins": ("options user and token exclude each other", "give one"),
+    "log below a file": ("option flightLog", "file/log"),
+    "no column topic": ("no column 'topic'", "name it so"),
+    "value is a struct": ("column 'value'", "struct<a:int>", "to_json"),
+    "value is a number": ("column 'value'", "it is int", 'cast("string")'),
+    "column of no use": ("column 'n' is used by no rule", "drop it"),
+    "column that is not there": ("option flightLogColumns names 'order'", "no column"),
+    "overwrite": ("cannot overwrite", 'mode("append")'),
+    "no stream": ("no stream takes topic 'nowhere.a'", "createStream"),
+    "wildcard": ("1 row was not published", "topic 'demo.*' has a wildcard", "flight log: "),
+    "read: no server": ("no NATS server answers", "127.0.0.1:1", "option url"),
+    "read: no stream": ("no stream holds the topic 'nowhere.>'", "option topics"),
+    "read: no topics": ("option topics",),
+    "read: bad offsets": ("option startingOffsets is not JSON",),
+    "read: latest": ("option startingOffsets=latest is for streams",),
+    "stream: misspelled option": ("unknown option 'flightlgo'", "did you mean 'flightLog'?"),
+    "stream: checkpoint of another query": ("checkpoint", "another"),
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    with NatsServer(tmp_path_factory.mktemp("nats"), config=USERS) as started:
+        with Admin(started.url.replace("://", "://admin:p@")) as admin:
+            admin.create_stream("DEMO", ["demo.>"])
+        yield started
+
+
+@pytest.fixture(scope="module")
+def shown(server: NatsServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What Python shows of each mistake: all in one driver."""
+    command = [sys.executable, str(SCRIPT), server.url, str(tmp_path_factory.mktemp("mistakes"))]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENV, check=False, timeout=800)
+    assert done.returncode == 0, done.stderr[-3_000:]
+    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    assert found.keys() == SAID.keys()
+    return found
+
+
+@pytest.mark.parametrize("mistake", SAID)
+def test_last_line_says_what_happened_and_what_to_do(shown: dict[str, str], mistake: str) -> None:
+    text = shown[mistake]
+    last = text.splitlines()[-1]
+    assert [part for part in SAID[mistake] if part not in last] == [], last
+
+
+@pytest.mark.parametrize("mistake", [name for name in SAID if not name.startswith("stream")])
+def test_no_trace_of_a_worker_stands_around_it(shown: dict[str, str], mistake: str) -> None:
+    """The trace is that of the user's own call, and the error is its only line."""
+    lines = shown[mistake].splitlines()
+    assert [line for line in lines if "mama_spark/" in line] == []
+    at = next(i for i, line in enumerate(lines) if line.startswith("pyspark.errors."))
+    assert len(lines) - at <= 2, "\n".join(lines[at:])  # Spark puts a task's error on a line of its own
+    assert len(lines) <= 25
+
+
+def last_line(output: str) -> str:
+    """Without prompts of a shell, and lines of Spark's log."""
+    lines = [line.removeprefix(">>> ") for line in output.splitlines()]
+    return [x for x in lines if x.strip() and not re.match(r"\d\d/\d\d/\d\d [\d:]+ (INFO|WARN)", x)][-1]
+
+
+def test_spark_submit_ends_with_what_happened(tmp_path: Path) -> None:
+    rows = {"format": "rate", "stream": True, "select": ["'demo.a' AS topic", "'x' AS value"]}
+    stream = {"checkpointLocation": str(tmp_path / "checkpoint")}
+    conf = conf_file(tmp_path / "a.toml", input=rows, mamapub={"url": "nats://127.0.0.1:1"}, stream=stream)
+    with start("publish", conf, tmp_path / "out", "--master", "local[1]") as process:
+        try:
+            assert process.wait(800) != 0
+        finally:
+            process.kill()
+    said = "mama_spark.errors.Unavailable: no NATS server answers within"
+    assert last_line((tmp_path / "out").read_text()).startswith(said)
+
+
+def test_the_shell_shows_what_happened_in_one_line(server: NatsServer) -> None:
+    confs = ("spark.ui.enabled=false", "spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1")
+    shell = [str(Path(sys.executable).parent / "pyspark"), "--master", "local[1]"]
+    shell += [part for conf in confs for part in ("--conf", conf)]
+    typed = f'spark.read.format("mamasub").option("url", "{server.url}").option("topcis", "demo.>").load()\n'
+    env = {**ENV, "PYSPARK_DRIVER_PYTHON_OPTS": "-i"}
+    done = subprocess.run(shell, input=typed, capture_output=True, text=True, env=env, check=False, timeout=800)
+    last = last_line(done.stderr)
+    assert "unknown option 'topcis'; did you mean 'topics'?" in last, done.stderr[-3_000:]
+    assert "mama_spark/" not in done.stderr

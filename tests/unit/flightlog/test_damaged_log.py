@@ -1,0 +1,43 @@
+"""What ``mama flights`` says of a flight log that is damaged: one line, and no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from mama_spark import cli
+from mama_spark.flightlog.schema import table_schema
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:100])
+
+
+def fill(file: Path) -> None:
+    file.write_bytes(b"{x" * (file.stat().st_size // 2))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    schema = table_schema()
+    values = {"kind": "flight", "event": "acked", "topic": "t", "committed": True, "latency_us": 5}
+    rows = pa.Table.from_pylist([{name: values.get(name) for name in schema.names}], schema)
+    write_deltalake(str(tmp_path / "log"), rows, partition_by=["committed"])
+    return tmp_path / "log"
+
+
+@pytest.mark.parametrize("damage", [cut, fill, Path.unlink])
+@pytest.mark.parametrize("file", ["**/*.parquet", "_delta_log/*.json"])
+def test_a_damaged_log_is_an_error_of_one_line(
+    log: Path, file: str, damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(next(log.glob(file)))
+    assert cli.main(["flights", str(log)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith("mama: ")
+    assert "damaged" in said or "no flight log there" in said
+    assert "<unknown>" not in said

@@ -1,0 +1,123 @@
+"""Errors of this package, as the workers of Spark send them and as its users see them."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+
+import pytest
+from mama_spark.errors import BackgroundTaskFailed, MamaError, OptionError
+from mama_spark.spark import plain_errors
+from pyspark.errors import PySparkException
+from pyspark.util import handle_worker_exception
+
+QUERY = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_EXCEPTION] An exception was thrown from the \
+Python worker: mama_spark.errors.Unavailable: nobody answers at x: start it SQLSTATE: 38000 SQLSTATE: XXKST
+=== Streaming Query ===
++- StreamingDataSourceV2ScanRelation"""
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process takes itself for a worker of Spark, and is one no more afterwards."""
+    monkeypatch.setattr(plain_errors, "_in_worker", lambda: True)
+    monkeypatch.setattr(traceback, "format_exception_only", traceback.format_exception_only)
+    monkeypatch.delenv(plain_errors.TRACEBACK, raising=False)
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
+
+
+def sent(error: Exception) -> str:
+    """What Spark gets of a method that raises ``error``."""
+
+    @plain_errors.plain_errors
+    def method() -> None:
+        raise error
+
+    out = io.BytesIO()
+    try:
+        method()
+    except Exception as e:  # noqa: BLE001
+        handle_worker_exception(e, out)
+    return out.getvalue()[8:].decode()
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_worker_sends_the_line_of_an_error_alone_and_without_an_end() -> None:
+    assert sent(OptionError("option url is wrong")) == "mama_spark.errors.OptionError: option url is wrong"
+
+
+@pytest.mark.usefixtures("worker")
+def test_the_trace_comes_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(plain_errors.TRACEBACK, "1")
+    assert sent(OptionError("option url is wrong")).startswith("Traceback (most recent call last):")
+
+
+def died_of(cause: Exception) -> MamaError:
+    error = BackgroundTaskFailed("a thread ended")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.usefixtures("worker")
+@pytest.mark.parametrize(
+    ("error", "traced"),
+    [(KeyError("x"), True), (died_of(KeyError("x")), True), (died_of(OSError("disk full")), False)],
+)
+def test_what_nobody_foresaw_keeps_its_trace(error: Exception, traced: bool) -> None:
+    assert ("Traceback (most recent call last):" in sent(error)) is traced
+
+
+def test_a_process_that_spark_has_not_started_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_HIDE_TRACEBACK", raising=False)
+    before = traceback.format_exception_only
+    assert sent(OptionError("option url is wrong")).startswith("Traceback")
+    assert (traceback.format_exception_only, "SPARK_HIDE_TRACEBACK" in os.environ) == (before, False)
+
+
+@pytest.mark.usefixtures("worker")
+def test_an_error_while_rows_are_made_is_plain_too() -> None:
+    @plain_errors.plain_errors
+    def rows() -> Iterator[int]:
+        yield 1
+        raise OptionError("no more")
+
+    made = rows()
+    assert next(made) == 1
+    with pytest.raises(OptionError):
+        next(made)
+    assert os.environ["SPARK_HIDE_TRACEBACK"] == "1"
+
+
+def test_the_error_of_a_query_ends_with_what_happened() -> None:
+    with pytest.raises(PySparkException) as caught, plain_errors.last_line():
+        raise PySparkException(QUERY)
+    shown = "".join(traceback.format_exception(caught.value)).splitlines()
+    assert shown[-1] == "mama_spark.errors.Unavailable: nobody answers at x: start it"
+
+
+def test_an_error_that_is_not_ours_stays_as_it_is() -> None:
+    with pytest.raises(PySparkException) as caught, plain_errors.last_line():
+        raise PySparkException("[TABLE_OR_VIEW_NOT_FOUND] no table")
+    assert not hasattr(caught.value, "__notes__")
+
+
+OLD_SPARK = """
+import sys, pyspark
+from pyspark_%s import DefaultSource
+pyspark.__version__ = "4.1.1"
+sys.modules["pyspark.sql.streaming.datasource"] = None  # which that Spark does not have
+try:
+    DefaultSource({"url": "nats://none:4222"})
+except Exception as e:
+    print(type(e).__name__, e)
+"""
+
+
+@pytest.mark.parametrize("name", ["mamapub", "mamasub", "mamadiscovery"])
+def test_a_spark_that_is_too_old_is_named(name: str) -> None:
+    done = subprocess.run([sys.executable, "-c", OLD_SPARK % name], capture_output=True, text=True, check=True)
+    assert done.stdout == f"ConfigError {name} needs Spark 4.2 or newer, this is 4.1.1\n"
