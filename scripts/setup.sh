@@ -96,11 +96,12 @@ pip_install() { # extras
 # --- Spark -----------------------------------------------------------------------------------------------------------
 
 link_spark() { # an own SPARK_HOME without pyspark.zip, which every Python worker would compile anew when it starts
-    [ -x $venv/spark/bin/spark-submit ] && return
+    [ -x $venv/spark/bin/spark-submit ] && [ -e $venv/spark/python/pyspark ] && return
     local home part
     home=$($venv/bin/python -c 'import os, pyspark, sys; print(os.path.relpath(pyspark.__path__[0], sys.prefix))')
-    mkdir -p $venv/spark
+    mkdir -p $venv/spark/python
     for part in bin jars sbin; do ln -sfn "../$home/$part" $venv/spark/$part; done
+    ln -sfn "../../$home/python/pyspark" $venv/spark/python/pyspark # where the shell begins
 }
 
 # --- Java ------------------------------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ class Middleware:
         """Starts its server; ``scratch`` takes a configuration file."""
         store = self.folder / "store"
         if self.folder.name == "nats":
-            return ["mama", "serve", "--store", str(store)]
+            return ["mama", "serve", "--port", "0", "--store", str(store)]
         conf = scratch / "broker.toml"
         conf.write_text(BROKER.format(store=store))
         return ["mama", "broker", "--bind", "tcp://127.0.0.1:*", "--conf-file", str(conf)]

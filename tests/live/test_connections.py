@@ -218,7 +218,7 @@ def test_serve_says_ready_serves_and_ends(tmp_path: Path) -> None:
 def test_serve_that_is_told_to_end_leaves_no_process_behind() -> None:
     """Of Ctrl-C, ``tests/unit/commands/test_cli.py`` says the same."""
     with subprocess.Popen(
-        [sys.executable, "-m", "mama_spark.cli", "serve"], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "mama_spark.cli", "serve", "--port", "0"], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         port = int(process.stdout.readline().split()[1].rsplit(":", 1)[1])

@@ -116,6 +116,7 @@ def test_the_shell_shows_what_happened_in_one_line(server: NatsServer) -> None:
     shell += [part for conf in confs for part in ("--conf", conf)]
     typed = f'spark.read.format("mamasub").option("url", "{server.url}").option("topcis", "demo.>").load()\n'
     env = {**ENV, "PYSPARK_DRIVER_PYTHON_OPTS": "-i"}
+    env.pop("SPARK_HOME", None)  # that of pyspark, which has the shell
     done = subprocess.run(shell, input=typed, capture_output=True, text=True, env=env, check=False, timeout=800)
     last = last_line(done.stderr)
     assert "unknown option 'topcis'; did you mean 'topics'?" in last, done.stderr[-3_000:]

@@ -10,7 +10,8 @@ from .signals import stop_on_signals
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", type=int, default=0, help="of the clients (default: a free one)")
+    text = "of the clients (default: %(default)s, which every format connects to without a url; 0: a free one)"
+    parser.add_argument("--port", type=int, default=4222, help=text)
     parser.add_argument("--store", type=Path, help="folder that keeps the streams (default: a temporary one)")
 
 

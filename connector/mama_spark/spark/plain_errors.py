@@ -71,7 +71,7 @@ def _hide_trace(error: MamaError) -> None:
     def one_text(*args: Any, **kwargs: Any) -> list[str]:  # Spark appends to it; a line's end would part the two
         return ["".join(lines(*args, **kwargs)).rstrip("\n")]
 
-    traceback.format_exception_only = one_text  # type: ignore[assignment]
+    traceback.format_exception_only = one_text
 
 
 @contextmanager

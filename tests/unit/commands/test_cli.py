@@ -98,7 +98,9 @@ def test_check_says_that_nobody_answers(mama: Callable[..., Done], tmp_path: Pat
 
 @pytest.mark.usefixtures("short_connect_timeout")
 @pytest.mark.parametrize("words", [(), ("-o", "url=nats://127.0.0.1:1"), ("-o", "servers=nats://127.0.0.1:1")])
-def test_check_needs_no_url_but_the_one_that_counts_everywhere(mama: Callable[..., Done], words: tuple[str, ...]) -> None:
+def test_check_needs_no_url_but_the_one_that_counts_everywhere(
+    mama: Callable[..., Done], words: tuple[str, ...]
+) -> None:
     done = mama("check", *words)
     assert "nats://127.0.0.1:" in done.stdout
     assert "Traceback" not in done.stderr
@@ -122,7 +124,7 @@ def test_a_broker_without_its_libraries_says_what_to_install() -> None:
 
 
 def test_serve_ends_with_ctrl_c_and_leaves_no_server(tmp_path: Path) -> None:
-    command = [sys.executable, "-u", "-m", "mama_spark.cli", "serve", "--store", str(tmp_path / "store")]
+    command = [sys.executable, "-u", "-m", "mama_spark.cli", "serve", "--port", "0", "--store", str(tmp_path / "store")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -15,8 +15,8 @@ from mama_spark.spark import plain_errors
 from pyspark.errors import PySparkException
 from pyspark.util import handle_worker_exception
 
-QUERY = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_EXCEPTION] An exception was thrown from the \
-Python worker: mama_spark.errors.Unavailable: nobody answers at x: start it SQLSTATE: 38000 SQLSTATE: XXKST
+QUERY = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_EXCEPTION] An exception was thrown from \
+the Python worker: mama_spark.errors.Unavailable: nobody answers at x: start it SQLSTATE: 38000 SQLSTATE: XXKST
 === Streaming Query ===
 +- StreamingDataSourceV2ScanRelation"""
 

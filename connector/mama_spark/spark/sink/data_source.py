@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
+import time
 import uuid
 import warnings
 from collections.abc import Iterator, Sequence
@@ -19,6 +21,7 @@ from pyspark.sql.types import StructType
 
 from mama_spark.errors import ConfigError, OptionError, RowsFailed
 from mama_spark.options import BATCH_WRITE, STREAM_WRITE, SinkOptions
+from mama_spark.options.urls import redact_url
 
 from ..option_loading import read_options
 from ..plain_errors import plain_errors
@@ -114,7 +117,7 @@ class _Committer:
 
     # --- on the driver ---------------------------------------------------------------------------------------
 
-    def _commit(self, messages: Sequence[WriterCommitMessage | None], app: tuple[str, int] | None) -> None:
+    def _commit(self, messages: Sequence[WriterCommitMessage | None], app: tuple[str, int] | None) -> OutcomeCounts:
         from .failure_policy import advice_for_repetition, failures_of_write
 
         reports = _reports(messages)
@@ -134,6 +137,7 @@ class _Committer:
         self._add_to_tables(reports, app, committed=True)
         if total.doubled_ids:
             logger.warning("mamapub: of %s rows, %s", f"{total.rows:,}", total.doubled_ids_text())
+        return total
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None], app: tuple[str, int] | None) -> None:
         """Everything that was staged goes to the tables as not committed; may be called again after a commit."""
@@ -182,6 +186,7 @@ class MamaPubWriter(_Committer, DataSourceArrowWriter):
     def __init__(self, job: SinkJob) -> None:
         super().__init__(job)
         self._withdrawn = False
+        self._began = time.time()  # wall clock: planning and commit are two processes of the driver
         if job.options.flight_log is None:
             logger.warning("mamapub: option flightLog is not set: there will be no record of the outcome of each row")
 
@@ -192,9 +197,13 @@ class MamaPubWriter(_Committer, DataSourceArrowWriter):
     @plain_errors
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         try:
-            self._commit(messages, self._app())
+            total = self._commit(messages, self._app())
         finally:
             self._withdraw(messages)
+        log = self.job.options.flight_log
+        where = "no flight log" if log is None else f"log {redact_url(log) if '://' in log else log}"
+        seconds = max(0.0, time.time() - self._began)
+        print(f"mamapub: {total.summary()}, {seconds:.1f} s, {where}", file=sys.stderr, flush=True)
 
     @plain_errors
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -142,6 +142,13 @@ class OutcomeCounts:
         flight, topic = self.first_doubled_id
         return f"{text} (the first: id {flight!r}, topic {topic!r})"
 
+    def summary(self) -> str:
+        """``336,776 rows, all acknowledged``, or the whole sentence where that is not so."""
+        if self.rows == self.acked:
+            text = f"{self.rows:,} row{'' if self.rows == 1 else 's'}" + (", all acknowledged" if self.rows else "")
+            return text + (f" ({self.duplicates:,} stored before)" if self.duplicates else "")
+        return self.sentence()
+
 
 @dataclass
 class PartitionReport(WriterCommitMessage):

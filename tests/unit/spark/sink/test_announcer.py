@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -221,11 +222,12 @@ def test_partition_without_rows_announces_nothing_and_writes_nothing(name: str, 
     assert (report.source, report.parts, board(name)) == (None, [], [])
 
 
-def test_commit_of_a_batch_says_offline_once(name: str) -> None:
+def test_commit_of_a_batch_says_offline_once(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     o = options(name)
     reports = [publish(o, "a", task=TaskInfo(p, 0, None, None, None, False, "app", "1")) for p in range(2)]
     writer = MamaPubWriter(SinkJob(o, PLAN, False, "run", ()))
     writer.commit(list(reports))
+    assert re.fullmatch(r"mamapub: 2 rows, all acknowledged, [\d.]+ s, no flight log\n", capsys.readouterr().err)
     assert [r.state for r in records(name)] == ["ONLINE", "OFFLINE"]
     assert records(name)[1].capabilities == records(name)[0].capabilities
 

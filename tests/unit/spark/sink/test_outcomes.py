@@ -171,3 +171,16 @@ def test_the_dead_letter_of_a_row_that_is_too_large_is_empty() -> None:
     assert payload == b""
     assert "Mama-Pack" not in headers
     assert headers["a"] == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        (OutcomeCounts(), "0 rows"),
+        (OutcomeCounts(rows=1, acked=1), "1 row, all acknowledged"),
+        (OutcomeCounts(rows=3000, acked=3000, duplicates=2), "3,000 rows, all acknowledged (2 stored before)"),
+        (OutcomeCounts(rows=2, acked=1, failed=1), "2 rows: 1 acked, 1 failed, 0 timed out"),
+    ],
+)
+def test_a_write_is_summed_up_in_a_line(counts: OutcomeCounts, said: str) -> None:
+    assert counts.summary() == said
