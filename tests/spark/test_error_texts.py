@@ -36,7 +36,7 @@ SAID = {
     "misspelled value": ("option onError", "'dead letter'", "deadletter"),
     "bad duration": ("option waitTimeout", "'fast'"),
     "two logins": ("options user and token exclude each other", "give one"),
-    "log below a file": ("option flightLog", "file/log"),
+    "log below a file": ("flightLog: ", "file/log cannot be made: Not a directory"),
     "no column topic": ("no column 'topic'", "name it so"),
     "value is a struct": ("column 'value'", "struct<a:int>", "to_json"),
     "value is a number": ("column 'value'", "it is int", 'cast("string")'),

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from mama_spark.bridge import Capabilities
-from mama_spark.errors import ConfigError, FlightLogError, Unavailable
+from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.flightlog.dead_letter_table import DeadLetterStaging
 from mama_spark.flightlog.schema import Level
 from mama_spark.flightlog.staging import Staging
@@ -78,17 +78,10 @@ class OutcomeRecorder:
         :raises FlightLogError: a table cannot be written, or is another one
         :raises Unavailable: storage cannot be reached
         """
-        job = self._job
-        tables = (
-            ("flightLog", self._staging, job.log_marker),
-            ("deadLetterTable", self._dead_letter_staging, job.dead_letter_marker),
-        )
-        for name, staging, marker in tables:
-            if staging is not None:
-                try:
-                    staging.check(marker)
-                except FlightLogError as e:
-                    raise FlightLogError(f"option {name}: {e}") from e
+        if self._staging is not None:
+            self._staging.check(self._job.log_marker)
+        if self._dead_letter_staging is not None:
+            self._dead_letter_staging.check(self._job.dead_letter_marker)
 
     def begin(
         self,
