@@ -19,6 +19,7 @@ from mama_spark.bridges.nats import NatsSettings
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
 from mama_spark.bridges.nats.discovery.layout import DiscoveryLayout
 from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.bridges.nats.server.serve import add_demo_stream
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.mama.messages.source_records import SourceRecord, decode_source
 from mama_spark.testing.waiting import eventually
@@ -71,6 +72,18 @@ def test_submitted_publish_job_publishes_a_stream(nats_server: NatsServer, admin
     assert counts(flights(tmp_path / "log"), "batch_id") == {0: 500}
     (told,) = sources(nats_server)
     assert (told.name, told.state) == ("orders job", "OFFLINE")  # at once, with a sourceTtl of 30 s
+
+
+def test_configuration_file_of_the_publish_job_works_as_it_stands(
+    spark: SparkSession, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """With the broker of ``mama serve``, in the folder that it is in."""
+    add_demo_stream(nats_server.url)
+    text = (ROOT / "conf" / "publish.toml").read_text().replace("nats://127.0.0.1:4222", nats_server.url)
+    text = text.replace('"conf/', f'"{ROOT}/conf/').replace('"data/', f'"{tmp_path}/data/')
+    (tmp_path / "publish.toml").write_text(text)
+    in_session(spark, "publish", tmp_path / "publish.toml")
+    assert counts(flights(tmp_path / "data" / "flight_log"), "event") == {"acked": 12}
 
 
 def test_republish_job_sends_what_failed_once_more_and_then_finds_nothing_left(

@@ -13,6 +13,7 @@ from ..errors import MamaError
 from ..flightlog.check import check_dead_letters, check_flight_log
 from ..mama.properties import expand
 from ..options import ANY_WRITE, SinkOptions, option_names
+from ..options.nats_environment import with_nats_environment
 from ..redaction import redact
 from .arguments import add_transport, transport
 
@@ -47,8 +48,9 @@ def _options(args: argparse.Namespace) -> SinkOptions:
     given = {} if args.conf_file is None else as_options(load(args.conf_file)["mamapub"])
     more = {name.lower(): value for name, value in transport(args)}
     merged = {name: value for name, value in given.items() if name.lower() not in more} | more
-    completed = expand(merged, [*option_names(SinkOptions), "storage.*"], os.environ).options
-    return SinkOptions.parse(completed, ANY_WRITE).with_tables_below(os.getcwd())
+    merged = with_nats_environment(merged, os.environ)
+    full = expand(merged, [*option_names(SinkOptions), "storage.*"], os.environ)
+    return SinkOptions.parse(full.options, ANY_WRITE, full.shared).with_tables_below(os.getcwd())
 
 
 def _default_master() -> str | None:

@@ -20,6 +20,7 @@ from ..mama.discovery.discovery_rows import DiscoveryRow, DiscoveryRowReader
 from ..mama.messages.status import Status, StatusError
 from ..mama.properties import expand
 from ..options import DiscoveryOptions, Use, option_names
+from ..options.nats_environment import with_nats_environment
 
 T = TypeVar("T")
 
@@ -48,7 +49,7 @@ class DiscoveryFollower:
         :raises StatusError: NOT_IMPLEMENTED: the transport does not support discovery
         :raises Unavailable: the middleware cannot be reached
         """
-        full = expand(given, option_names(DiscoveryOptions), os.environ)
+        full = expand(with_nats_environment(given, os.environ), option_names(DiscoveryOptions), os.environ)
         if full.discovery_supported is False:
             raise StatusError(Status.NOT_IMPLEMENTED, f"{full.supported_key} is not true in the properties file")
         o = DiscoveryOptions.parse(full.options, use, full.shared)

@@ -25,7 +25,8 @@ class TransportOptions(Options):
         CONNECT,
         "Servers, separated by commas. The scheme picks the bridge: `nats`, `tls` (NATS over TLS), `mlp` (Malamute; a "
         "stream may follow: `mlp://host:9999/stream`), `tango` (the name of an event source, `tango://lab`; goes with "
-        "`log`), `memory`.",
+        "`log`), `memory`. Without it, and without `transport`: the environment variable `NATS_URL`, then the NATS "
+        "context that `NATS_CONTEXT` names or `nats context select` has selected, with its login and TLS files.",
         shown="nats://127.0.0.1:4222",
         alias="servers",
     )

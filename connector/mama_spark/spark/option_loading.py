@@ -15,6 +15,7 @@ from ..mama.messages.status import Status, StatusError
 from ..mama.properties import expand
 from ..options import TransportOptions
 from ..options.declare import keeps_tables, option_names
+from ..options.nats_environment import with_nats_environment
 from ..options.uses import Use
 
 OLDEST_SPARK = (4, 2)
@@ -70,6 +71,6 @@ def read_options(cls: type[O], given: Mapping[str, str], use: Use) -> LoadedOpti
     :raises ConfigError: the properties file cannot be read, or its fields are wrong
     """
     known = [*option_names(cls), "storage.*"] if keeps_tables(cls) else option_names(cls)
-    expanded = expand(given, known, os.environ)
+    expanded = expand(with_nats_environment(given, os.environ), known, os.environ)
     discovery = DiscoveryProperties(expanded.fields, expanded.discovery_supported, expanded.supported_key)
     return LoadedOptions(cls.parse(expanded.options, use, expanded.shared), discovery)
