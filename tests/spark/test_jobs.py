@@ -80,7 +80,7 @@ def test_configuration_file_of_the_publish_job_works_as_it_stands(
     """With the broker of ``mama serve``, in the folder that it is in."""
     add_demo_stream(nats_server.url)
     text = (ROOT / "conf" / "publish.toml").read_text().replace("nats://127.0.0.1:4222", nats_server.url)
-    text = text.replace('"conf/', f'"{ROOT}/conf/').replace('"data/', f'"{tmp_path}/data/')
+    text = text.replace('"jobs/', f'"{ROOT}/jobs/').replace('"data/', f'"{tmp_path}/data/')
     (tmp_path / "publish.toml").write_text(text)
     in_session(spark, "publish", tmp_path / "publish.toml")
     assert counts(flights(tmp_path / "data" / "flight_log"), "event") == {"acked": 12}
