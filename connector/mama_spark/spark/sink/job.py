@@ -144,7 +144,7 @@ class OutcomeCounts:
 
     def summary(self) -> str:
         """``336,776 rows, all acknowledged``, or the whole sentence where that is not so."""
-        if self.rows == self.acked:
+        if self.rows == self.acked and not self.doubled_ids:
             text = f"{self.rows:,} row{'' if self.rows == 1 else 's'}" + (", all acknowledged" if self.rows else "")
             return text + (f" ({self.duplicates:,} stored before)" if self.duplicates else "")
         return self.sentence()
