@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from mama_spark.errors import ConfigError, OptionError, RowsFailed
 from mama_spark.options import BATCH_WRITE, STREAM_WRITE, SinkOptions
-from mama_spark.options.urls import redact_url
+from mama_spark.redaction import redact_url
 
 from ..option_loading import read_options
 from ..plain_errors import plain_errors
