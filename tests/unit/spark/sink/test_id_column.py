@@ -89,9 +89,9 @@ def test_what_to_do_with_doubled_ids_needs_a_column() -> None:
 
 
 def test_a_column_that_is_taken_by_its_name_is_told_in_the_log_and_as_a_warning(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    given = {"url": "memory://x", "flightLog": "log"}
+    given = {"url": "memory://x", "flightLog": str(tmp_path)}
     with pytest.warns(FutureWarning, match=r"idColumn='id' to keep it; idColumn='' \(no column\)"):
         batch_writer(given, schema("topic value id"), False)
     (record,) = caplog.records
