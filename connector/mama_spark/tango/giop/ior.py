@@ -155,7 +155,11 @@ def parse_corbaloc(text: str) -> Reference:
         assert place is not None
         addresses.append(_address(place["host"], place["port"] or _CORBALOC_PORT, text))
         minors.append(int(place["minor"] or 0))
-    return Reference(tuple(addresses), unquote_to_bytes(key), minor=min(2, *minors))
+    try:
+        object_key = unquote_to_bytes(key)
+    except UnicodeEncodeError as e:
+        raise BadAddress(f"no corbaloc address: {text[:200]!r} is no UTF-8") from e
+    return Reference(tuple(addresses), object_key, minor=min(2, *minors))
 
 
 def _address(host: str, port: str | int, text: str) -> Address:
