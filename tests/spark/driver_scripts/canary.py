@@ -35,14 +35,17 @@ def step(spark: SparkSession, kind: str, options: dict[str, str], folder: Path, 
     elif kind == "read":
         spark.read.format("mamasub").options(**options).load().collect()
     else:
-        rows = spark.readStream.format("mamasub").options(**{**options, "topics": "s.1", "startingOffsets": "earliest"})
+        stream = spark.readStream.format("mamasub").options(
+            **{**options, "topics": "s.1", "startingOffsets": "earliest"}
+        )
         kept = {"checkpointLocation": str(folder / f"checkpoint-{number}"), "flightLog": str(folder / "flight_log")}
-        made = rows.load().selectExpr("concat('s.copy.', sequence) AS topic", "value").writeStream
+        made = stream.load().selectExpr("concat('s.copy.', sequence) AS topic", "value").writeStream
         query = made.format("mamapub").options(**{**options, **kept}).trigger(availableNow=True).start()
         try:
             query.awaitTermination()
         finally:
-            print(query.lastProgress, query.status, query.exception(), query.explain())
+            query.explain()
+            print(query.lastProgress, query.status, query.exception())
 
 
 def pages(spark: SparkSession, executions: int) -> list[bytes]:
