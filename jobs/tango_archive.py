@@ -43,9 +43,9 @@ def archive(spark: SparkSession, conf: dict[str, dict[str, Any]]) -> None:
     writer = events.writeStream.format("delta").partitionBy("day")
     when = conf["stream"].get("trigger", "10 seconds")
     writer = writer.trigger(**({"availableNow": True} if when == "availableNow" else {"processingTime": when}))
-    place, path = conf["stream"]["checkpointLocation"], conf["archive"]["path"]
     with mama_spark.last_line():
-        writer.option("checkpointLocation", place).start(path).awaitTermination()
+        writer = writer.option("checkpointLocation", conf["stream"]["checkpointLocation"])
+        writer.start(conf["archive"]["path"]).awaitTermination()
 
 
 def main() -> None:

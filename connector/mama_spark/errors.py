@@ -128,8 +128,9 @@ class DoubledId(BadRow):
     #: Begins ``info`` of each flight whose id is doubled, also where it is sent.
     label: ClassVar[str] = "doubled id in the same write"
 
-    def __init__(self) -> None:
-        super().__init__(f"{self.label}: a row before it has this id, and a broker keeps one message of an id")
+    def __init__(self, info: str = "", code: int = 0, status: str | None = None) -> None:
+        why = f"{self.label}: a row before it has this id, and a broker keeps one message of an id"
+        super().__init__(info or why, code, status)
 
 
 class BadTopic(BadRow):

@@ -178,7 +178,9 @@ def test_opening_again_asks_nothing_and_leaves_no_advisories(
 
         before = asked("before")
         for _ in range(5):
-            opened("one").close()
+            bridge = NatsDiscovery(NatsSettings((nats_server.url,), name="one"))
+            bridge.open()
+            bridge.close()
         assert asked("after") == before > 0
 
 

@@ -105,6 +105,21 @@ def test_streams_that_were_deleted_a_moment_ago_are_made_again_on_request(
         assert sorted(admin.api("STREAM.NAMES")["streams"]) == names
 
 
+def test_announcing_makes_streams_that_were_deleted_a_moment_ago(
+    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
+) -> None:
+    """A job's worker keeps its connection, and with it what was there for the batch before."""
+    bridge = opened()
+    with Admin(nats_server.url) as admin:
+        for name in ("MAMA_ADVISORIES", "MAMA_EVENTS", "MAMA_SOURCES"):
+            admin.api(f"STREAM.DELETE.{name}")
+        bridge.announce(DESK, b"r", TTL)
+        assert admin.info("MAMA_SOURCES")["state"]["messages"] > 0
+        admin.api("STREAM.DELETE.MAMA_EVENTS")
+        bridge.publish_events(DESK, [b"e"], ["1"])
+        assert admin.info("MAMA_EVENTS")["state"]["messages"] > 0
+
+
 def test_streams_with_other_limits_are_left_as_they_are(
     nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
 ) -> None:

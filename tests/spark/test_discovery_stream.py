@@ -236,6 +236,7 @@ def test_streams_that_are_deleted_and_made_again_are_a_gap_and_a_new_image(case:
     query = case.start(lax, "lax", failOnDataLoss="false")
     lax.wait(lambda lines: "image_end" in lines, "the image")
     place.delete(*STREAMS)
+    create_streams(case.server.url)
     lines = lax.wait(lambda lines: lines.count("image_end") >= 2, "another image")
     assert lines[:2] == ["online desk 1", "image_end"]
     assert "gap" in lines[2:]

@@ -154,7 +154,7 @@ def test_json_headers_ids_prefix_and_parts_reach_the_broker(
     write(df, room, flightLog=log, topicPrefix="p")
     (message,) = room.messages("ORDERS")
     assert message.topic == "p.src.sym.1"
-    assert message.payload == b'{"price":1.50,"at":"2026-01-02T03:04:05Z","nothing":null}'
+    assert message.payload == b'{"price":1.50,"at":"2026-01-02T03:04:05Z","nothing":"NaN"}'
     assert message.headers == {
         "h": ["ü"], "g": ["2"], "Mama-Source": ["src"], "Mama-Symbol": ["sym.1"], room.id_header: ["id-é-1"],
     }  # fmt: skip

@@ -111,7 +111,7 @@ def publish_errors(cls: type[PublishError]) -> list[type[PublishError]]:
 def test_every_error_of_a_bridge_has_a_mama_status(cls: type[PublishError]) -> None:
     special = {
         errors.NotEntitled: Status.NOT_ENTITLED, errors.BadTopic: Status.BAD_SYMBOL,
-        errors.BadRow: Status.INVALID_ARG, errors.TooLarge: Status.INVALID_ARG,
+        errors.BadRow: Status.INVALID_ARG, errors.TooLarge: Status.INVALID_ARG, errors.DoubledId: Status.INVALID_ARG,
         errors.OutcomeUnknown: Status.TIMEOUT, errors.AckTimeout: Status.TIMEOUT,
     }  # fmt: skip
     assert status_of(cls("no", 403)) is special.get(cls, Status.PLATFORM)

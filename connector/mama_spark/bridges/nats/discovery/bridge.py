@@ -10,12 +10,15 @@ import itertools
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
+from nats.errors import NoRespondersError
+
 from mama_spark.bridge import DiscoveryEvent, Position, SourceKey
 from mama_spark.errors import ClientClosed, MamaError, Unavailable
 from mama_spark.source_expiry import check_ttl
 
 from ..connection.connection import Connection
 from ..connection.pool import POOL
+from ..jetstream.api import PREFIX
 from ..jetstream.stream_client import StreamClient
 from ..jetstream.streams import StreamCache, check_jetstream
 from ..settings import NatsSettings
@@ -94,9 +97,22 @@ class NatsDiscovery:
         return f"discovery at {self.layout}"
 
     def _ensure_streams(self) -> None:
-        """As :meth:`create_streams`, unless all were there within the last minute."""
-        if self._require_open()[0].cached(self._question) is None:
+        """As :meth:`create_streams`, unless all were there within the last minute and none was deleted meanwhile."""
+        connection, _ = self._require_open()
+        if connection.cached(self._question) is None or not self._run(connection, self._exist(), "finding the streams"):
             self.create_streams()
+
+    async def _exist(self) -> bool:
+        """Whether the streams are there, by direct gets: these make no advisories."""
+        connection, _ = self._require_open()
+        for stream in (self.layout.sources, self.layout.events):
+            try:
+                await connection.request(f"{PREFIX}DIRECT.GET.{stream}", b'{"seq":1}', self.settings.connect_timeout)
+            except NoRespondersError:
+                return False
+            except Unavailable:  # the call that follows repeats, and says what is wrong
+                return True
+        return True
 
     def _run(self, connection: Connection, work: Coroutine[Any, Any, T], what: str) -> T:
         """Run on the event loop. Calls have time limits of their own; this one is for defects."""
