@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.packing import as_json_column, json_rows
+from mama_spark.packing.json_text import with_number_names
 
 EPOCH = datetime.datetime(1970, 1, 1)
 #: A leaf type, values of it (times are numbers since the epoch), and what a reader makes of the JSON of one.
@@ -213,3 +214,21 @@ def test_a_value_without_json_refuses_its_row_alone(column: pa.Array, reason: st
     assert parsed(texts[0].as_py())["bad"] is not None
     with pytest.raises(ValueError, match="row 1: column 'bad' cannot be JSON"):
         as_json_column(rows)
+
+
+def test_numbers_without_a_json_form_have_their_names_at_any_depth() -> None:
+    value = {
+        "a": [1.0, (math.nan, {"b": -math.inf})],
+        "c": np.array([1.0, np.inf]),
+        "d": np.array([1.0, 2.0]),
+        "e": "x",
+    }
+    named = with_number_names(value)
+    assert named["a"] == [1.0, ["NaN", {"b": "-Infinity"}]]
+    assert named["c"] == [1.0, "Infinity"]
+    assert isinstance(named["d"], np.ndarray)
+    assert named["e"] == "x"
+
+
+def test_rows_without_columns_have_no_json() -> None:
+    assert json_rows(pa.record_batch({"a": [1]}), []).texts.to_pylist() == []

@@ -1,0 +1,32 @@
+"""Stored images of discovery: what is written is read again, and what is no image is refused."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind
+from mama_spark.bridges import snapshot_codec
+
+EVENTS = [DiscoveryEvent(DiscoveryEventKind.IMAGE_END, at, "log", at) for at in range(1, 40)]
+
+
+def test_parts_hold_all_events_in_order() -> None:
+    parts = snapshot_codec.pack(EVENTS, 200)
+    assert len(parts) > 1
+    assert all(len(part) <= 200 for part in parts)
+    assert snapshot_codec.unpack(parts) == EVENTS
+    with pytest.raises(ValueError):  # noqa: PT011 pyarrow's own, whatever it says
+        snapshot_codec.unpack(parts[:-1])
+
+
+def test_a_schema_without_a_batch_is_an_empty_image() -> None:
+    (part,) = snapshot_codec.pack(EVENTS, 1 << 20)
+    schema = pa.ipc.open_stream(part).schema.serialize()
+    snapshot_codec._check_size(schema)
+
+
+def test_a_message_that_is_no_record_batch_is_refused() -> None:
+    (part,) = snapshot_codec.pack(EVENTS, 1 << 20)
+    schema = pa.ipc.open_stream(part).schema.serialize().to_pybytes()
+    with pytest.raises(ValueError, match="no record batch of an image"):
+        snapshot_codec._check_size(pa.py_buffer(schema + schema))
