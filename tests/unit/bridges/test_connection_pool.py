@@ -7,7 +7,7 @@ from collections.abc import Callable
 from mama_spark.bridges.connection_pool import IDLE, ConnectionPool
 
 
-class Pool:
+class PoolRecorder:
     """Connections are texts; ``broken`` ones cannot be used any more."""
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Pool:
 
 
 def test_the_latest_usable_connection_of_a_key_is_given_out() -> None:
-    p = Pool()
+    p = PoolRecorder()
     for name in ("one", "two", "three"):
         p.pool.put("key", name)
     p.pool.put("other", "foreign")
@@ -36,7 +36,7 @@ def test_the_latest_usable_connection_of_a_key_is_given_out() -> None:
 
 
 def test_a_broken_connection_is_closed_and_not_kept() -> None:
-    p = Pool()
+    p = PoolRecorder()
     p.broken = {"one"}
     p.pool.put("key", "one")
     assert p.closed == ["one"]
@@ -45,7 +45,7 @@ def test_a_broken_connection_is_closed_and_not_kept() -> None:
 
 
 def test_a_connection_that_is_idle_for_too_long_is_closed() -> None:
-    p = Pool()
+    p = PoolRecorder()
     p.pool.put("key", "one")
     ((delay, sweep),) = p.due
     p.now = delay
