@@ -1,6 +1,7 @@
 """The flight log: a Delta table with one row for every event of a flight, a publisher or a topic.
 
-Executors write Parquet parts at their final place (:mod:`.staging`), one process commits them (:mod:`.commit`).
+Executors write Parquet parts at their final place (:mod:`.staging`), one process commits them
+(:mod:`.commit`, by :mod:`.transaction`).
 Everything here uses delta-rs and not Spark, because Spark has no session in the process that commits.
 """
 
@@ -18,5 +19,6 @@ __all__ = [
     "schema",
     "staging",
     "storage",
+    "transaction",
     "write_id",
 ]

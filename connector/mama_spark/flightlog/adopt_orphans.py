@@ -13,11 +13,12 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..errors import FlightLogError
-from .commit import TargetTable, commit_orphans
+from .commit import commit_orphans
 from .folder import PARTS
 from .parts import Part
 from .schema import DEAD_LETTERS, OWN_NAMES, table_schema
 from .storage import TableStore, storage_errors
+from .transaction import TargetTable
 
 
 @dataclass(frozen=True, slots=True)

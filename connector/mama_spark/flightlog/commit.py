@@ -12,68 +12,27 @@ Called in one process, which is not that of the tasks, perhaps more than once an
 
 from __future__ import annotations
 
-import json
 import logging
 import re
-import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pyarrow.fs as pafs
-from deltalake import CommitProperties, DeltaTable, Schema, TableFeatures, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+from deltalake import DeltaTable
 
-from ..backoff import Backoff
-from ..errors import FlightLogError, Unavailable
+from ..errors import FlightLogError
 from .folder import PARTS, SHARE_IT
 from .parts import Part, part_of_file
-from .schema import PARTITION_COLUMNS, table_schema
-from .storage import TableStore, active_paths, check_table_schema, delta_fields, removed_paths, storage_errors
+from .schema import table_schema
+from .storage import TableStore, active_paths, removed_paths, storage_errors
+from .transaction import CommitPlan, CommitResult, TargetTable, execute
 from .write_id import WriteId
 
 logger = logging.getLogger("mama_spark")
 
-#: Attempts before a commit that always conflicts with others fails.
-_MAX_ATTEMPTS = 20
-#: Between two attempts: random, so that processes whose commits conflicted do not meet again.
-_CONFLICT = Backoff(0.02, 0.4, jitter=1.0)
-
 #: How long Delta keeps removed files in its log by default.
 _DEFAULT_RETENTION = timedelta(days=7)
-
-
-@dataclass(frozen=True, slots=True)
-class CommitResult:
-    """What a commit did.
-
-    :ivar version: of the table afterwards
-    :ivar committed: parts added as committed
-    :ivar uncommitted: parts added as not committed
-    :ivar recorded: the app transaction had been recorded by an earlier commit
-    """
-
-    version: int
-    committed: int = 0
-    uncommitted: int = 0
-    recorded: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TargetTable:
-    """A table that parts are committed to.
-
-    :ivar what: the option that names it, for messages
-    :ivar schema: of the whole table
-    :ivar extra: see :func:`~.storage.check_table_schema`
-    """
-
-    store: TableStore
-    what: str
-    schema: pa.Schema
-    extra: frozenset[str] | None
 
 
 def commit(
@@ -133,7 +92,7 @@ def commit_parts(
     """See :func:`commit`."""
     folder = f"{PARTS}/{write_id.prefix}"
 
-    def plan(table: DeltaTable) -> _Plan:
+    def plan(table: DeltaTable) -> CommitPlan:
         recorded = app is not None and _is_recorded(table, app)
         named = {p.path for p in parts}
         files = target.store.list_files(folder)
@@ -146,12 +105,12 @@ def commit_parts(
         committed = [] if recorded else [p for p in parts if p.path not in known or active.get(p.path) is False]
         uncommitted = [p for p in (*others, *(parts if recorded else ())) if p.path not in known]
         _require_written(target, [*committed, *(p for p in uncommitted if p.path in named)], files)
-        return _Plan(committed, uncommitted, None if recorded else app, recorded)
+        return CommitPlan(committed, uncommitted, None if recorded else app, recorded)
 
     def prove_all() -> None:
         _require_written(target, parts, target.store.list_files(folder))
 
-    return _execute(target, plan, prove_all)
+    return execute(target, plan, prove_all)
 
 
 def abort_parts(
@@ -163,24 +122,24 @@ def abort_parts(
     folder = f"{PARTS}/{write_id.prefix}"
     named = {p.path for p in parts}
 
-    def plan(table: DeltaTable) -> _Plan:
+    def plan(table: DeltaTable) -> CommitPlan:
         if app is not None and _is_recorded(table, app):
-            return _Plan(recorded=True)
+            return CommitPlan(recorded=True)
         active, known = _known_files(table)
         if any(ok for path, ok in active.items() if path.startswith(folder + "/")):
-            return _Plan(recorded=True)
+            return CommitPlan(recorded=True)
         files = target.store.list_files(folder)
         orphans = _orphans(target.store, table, [i for i in files if i.path not in named], known)
         missing = {p.path for p in _unwritten(target.store, [p for p in parts if p.path not in known], files)}
         if missing:
             logger.warning("%s %s: %d files are not there: %s", target.what, store.uri, len(missing), min(missing))
-        return _Plan([], [p for p in (*parts, *orphans) if p.path not in known | missing])
+        return CommitPlan([], [p for p in (*parts, *orphans) if p.path not in known | missing])
 
     store = target.store
     with storage_errors(f"{target.what} {store.uri}", store.options):
         if not store.list_files(folder) and store.table() is None:
             return CommitResult(-1)
-    return _execute(target, plan)
+    return execute(target, plan)
 
 
 def commit_orphans(
@@ -193,93 +152,14 @@ def commit_orphans(
     infos = list(infos)
     found: list[Part] = []
 
-    def plan(table: DeltaTable) -> _Plan:
+    def plan(table: DeltaTable) -> CommitPlan:
         found[:] = _orphans(target.store, table, infos, _known_files(table)[1])
-        return _Plan([], list(found))
+        return CommitPlan([], list(found))
 
     if dry_run:
         table = target.store.table()
         return (_orphans(target.store, table, infos, _known_files(table)[1]) if table else []), None
-    return found, _execute(target, plan)
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    committed: list[Part] = field(default_factory=list)
-    uncommitted: list[Part] = field(default_factory=list)
-    app: tuple[str, int] | None = None
-    recorded: bool = False
-
-
-def _execute(
-    target: TargetTable, make: Callable[[DeltaTable], _Plan], before_creating: Callable[[], None] = lambda: None
-) -> CommitResult:
-    """Read the table, plan, commit; repeat after a conflict with another commit.
-
-    :param before_creating: called before the table is created, if there is none
-    """
-    for attempt in range(_MAX_ATTEMPTS):
-        with storage_errors(f"{target.what} {target.store.uri}", target.store.options):
-            table = target.store.table()
-            if table is None:
-                before_creating()
-                table = _create(target)
-            missing = check_table_schema(table, target.schema, target.what, target.extra)
-            plan = make(table)
-            adds: list[AddAction | RemoveAction] = []
-            adds += (_add(p, True) for p in plan.committed)
-            adds += (_add(p, False) for p in plan.uncommitted)
-            if not adds and plan.app is None:
-                return CommitResult(table.version(), recorded=plan.recorded)
-            try:
-                _add_missing_columns(table, missing)
-                table.create_write_transaction(
-                    adds,
-                    "append",
-                    Schema.from_arrow(pa.schema(table.schema().to_arrow())),
-                    partition_by=list(PARTITION_COLUMNS),
-                    commit_properties=CommitProperties(
-                        app_transactions=[Transaction(*plan.app)] if plan.app else None, max_commit_retries=0
-                    ),
-                )
-                table.update_incremental()
-                return CommitResult(table.version(), len(plan.committed), len(plan.uncommitted), plan.recorded)
-            except CommitFailedError:
-                time.sleep(_CONFLICT.delay(attempt))
-    raise Unavailable(
-        f"{target.what} {target.store.uri}: {_MAX_ATTEMPTS} attempts to commit met commits of others; try again"
-    )
-
-
-def _create(target: TargetTable) -> DeltaTable:
-    """The new table; several processes may make it at once."""
-    store = target.store
-    store.require_free(target.what)
-    store.ensure_folder()
-    try:
-        create_table_with_add_actions(
-            store.uri,
-            Schema(delta_fields(target.schema)),
-            [],
-            mode="ignore",
-            partition_by=list(PARTITION_COLUMNS),
-            storage_options=store.options,
-            configuration={"delta.checkpointInterval": "20"},
-        )
-    except DeltaError:
-        if store.table() is None:
-            raise
-    table = store.table()
-    if table is None:
-        raise Unavailable(f"{target.what} {store.uri}: the table was removed while it was written")
-    return table
-
-
-def _add_missing_columns(table: DeltaTable, missing: list[pa.Field]) -> None:
-    if missing:
-        if any(pa.types.is_timestamp(f.type) and f.type.tz is None for f in missing):
-            table.alter.add_feature(TableFeatures.TimestampWithoutTimezone, allow_protocol_versions_increase=True)
-        table.alter.add_columns(delta_fields(pa.schema(missing)))
+    return found, execute(target, plan)
 
 
 def _require_written(target: TargetTable, parts: Sequence[Part], files: Sequence[pafs.FileInfo]) -> None:
@@ -337,26 +217,3 @@ def removal_retention(table: DeltaTable) -> timedelta:
         return _DEFAULT_RETENTION
     found = re.fullmatch(r"(?:interval\s+)?(\d+)\s+(second|minute|hour|day|week)s?", text.strip().lower())
     return timedelta(**{found[2] + "s": int(found[1])}) if found else timedelta(0)
-
-
-def _add(part: Part, committed: bool) -> AddAction:
-    low, high = part.min_time // 1000, -(-part.max_time // 1000)  # statistics of Delta have milliseconds
-    stats = {
-        "numRecords": part.rows,
-        "minValues": {"event_time": _iso(low)},
-        "maxValues": {"event_time": _iso(high)},
-        "nullCount": {"event_time": 0},
-    }
-    return AddAction(
-        path=part.path,
-        size=part.size,
-        partition_values={"event_date": part.event_date, "committed": "true" if committed else "false"},
-        modification_time=time.time_ns() // 1_000_000,
-        data_change=True,
-        stats=json.dumps(stats),
-    )
-
-
-def _iso(ms: int) -> str:
-    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}Z"

@@ -10,11 +10,12 @@ import pyarrow as pa
 
 from ..message import HEADERS_TYPE, Int64s
 from .columns import Reason, constant, file_schema
-from .commit import CommitResult, TargetTable, abort_parts, commit_parts
+from .commit import abort_parts, commit_parts
 from .parts import PART_ROWS, Part, PartWriter
 from .schema import DEAD_LETTERS, TIMESTAMP, part_schema
 from .staging import check_table
 from .storage import TableStore
+from .transaction import CommitResult, TargetTable
 from .write_id import WriteId
 
 

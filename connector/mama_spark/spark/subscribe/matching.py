@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from mama_spark.record_log import Bounds, MatchCounter, RecordLogBridge
 
@@ -28,7 +29,7 @@ def bounds_within(
         log = bridge.log(stream)
         if not topics or not isinstance(log, MatchCounter):
             return dict(bounds), False
-        counts[stream] = lambda after, log=log: log.count(after, topics)  # type: ignore[misc]
+        counts[stream] = partial(log.count, topics=topics)
     matching = {stream: min(n, counts[stream](start[stream].next - 1)) for stream, n in backlog.items()}
     limited = dict(bounds)
     for stream, most in share_evenly(matching, limit).items():

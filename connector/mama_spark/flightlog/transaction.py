@@ -1,0 +1,164 @@
+"""One commit to a Delta table of this package: read the table, plan, add the parts; again after a conflict."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, TableFeatures, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+
+from ..backoff import Backoff
+from ..errors import Unavailable
+from .parts import Part
+from .schema import PARTITION_COLUMNS
+from .storage import TableStore, check_table_schema, delta_fields, storage_errors
+
+#: Attempts before a commit that always conflicts with others fails.
+_MAX_ATTEMPTS = 20
+#: Between two attempts: random, so that processes whose commits conflicted do not meet again.
+_CONFLICT = Backoff(0.02, 0.4, jitter=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """What a commit did.
+
+    :ivar version: of the table afterwards
+    :ivar committed: parts added as committed
+    :ivar uncommitted: parts added as not committed
+    :ivar recorded: the app transaction had been recorded by an earlier commit
+    """
+
+    version: int
+    committed: int = 0
+    uncommitted: int = 0
+    recorded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTable:
+    """A table that parts are committed to.
+
+    :ivar what: the option that names it, for messages
+    :ivar schema: of the whole table
+    :ivar extra: see :func:`~.storage.check_table_schema`
+    """
+
+    store: TableStore
+    what: str
+    schema: pa.Schema
+    extra: frozenset[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPlan:
+    """What one commit adds to the table as it was read.
+
+    :ivar app: the app transaction that is recorded with it
+    :ivar recorded: it had been recorded by an earlier commit
+    """
+
+    committed: list[Part] = field(default_factory=list)
+    uncommitted: list[Part] = field(default_factory=list)
+    app: tuple[str, int] | None = None
+    recorded: bool = False
+
+
+def execute(
+    target: TargetTable, make: Callable[[DeltaTable], CommitPlan], before_creating: Callable[[], None] = lambda: None
+) -> CommitResult:
+    """Read the table, plan, commit; repeat after a conflict with another commit.
+
+    :param before_creating: called before the table is created, if there is none
+    """
+    for attempt in range(_MAX_ATTEMPTS):
+        with storage_errors(f"{target.what} {target.store.uri}", target.store.options):
+            table = target.store.table()
+            if table is None:
+                before_creating()
+                table = _create(target)
+            missing = check_table_schema(table, target.schema, target.what, target.extra)
+            plan = make(table)
+            adds: list[AddAction | RemoveAction] = []
+            adds += (_add(p, True) for p in plan.committed)
+            adds += (_add(p, False) for p in plan.uncommitted)
+            if not adds and plan.app is None:
+                return CommitResult(table.version(), recorded=plan.recorded)
+            try:
+                _add_missing_columns(table, missing)
+                table.create_write_transaction(
+                    adds,
+                    "append",
+                    Schema.from_arrow(pa.schema(table.schema().to_arrow())),
+                    partition_by=list(PARTITION_COLUMNS),
+                    commit_properties=CommitProperties(
+                        app_transactions=[Transaction(*plan.app)] if plan.app else None, max_commit_retries=0
+                    ),
+                )
+                table.update_incremental()
+                return CommitResult(table.version(), len(plan.committed), len(plan.uncommitted), plan.recorded)
+            except CommitFailedError:
+                time.sleep(_CONFLICT.delay(attempt))
+    raise Unavailable(
+        f"{target.what} {target.store.uri}: {_MAX_ATTEMPTS} attempts to commit met commits of others; try again"
+    )
+
+
+def _create(target: TargetTable) -> DeltaTable:
+    """The new table; several processes may make it at once."""
+    store = target.store
+    store.require_free(target.what)
+    store.ensure_folder()
+    try:
+        create_table_with_add_actions(
+            store.uri,
+            Schema(delta_fields(target.schema)),
+            [],
+            mode="ignore",
+            partition_by=list(PARTITION_COLUMNS),
+            storage_options=store.options,
+            configuration={"delta.checkpointInterval": "20"},
+        )
+    except DeltaError:
+        if store.table() is None:
+            raise
+    table = store.table()
+    if table is None:
+        raise Unavailable(f"{target.what} {store.uri}: the table was removed while it was written")
+    return table
+
+
+def _add_missing_columns(table: DeltaTable, missing: list[pa.Field]) -> None:
+    if missing:
+        if any(pa.types.is_timestamp(f.type) and f.type.tz is None for f in missing):
+            table.alter.add_feature(TableFeatures.TimestampWithoutTimezone, allow_protocol_versions_increase=True)
+        table.alter.add_columns(delta_fields(pa.schema(missing)))
+
+
+def _add(part: Part, committed: bool) -> AddAction:
+    low, high = part.min_time // 1000, -(-part.max_time // 1000)  # statistics of Delta have milliseconds
+    stats = {
+        "numRecords": part.rows,
+        "minValues": {"event_time": _iso(low)},
+        "maxValues": {"event_time": _iso(high)},
+        "nullCount": {"event_time": 0},
+    }
+    return AddAction(
+        path=part.path,
+        size=part.size,
+        partition_values={"event_date": part.event_date, "committed": "true" if committed else "false"},
+        modification_time=time.time_ns() // 1_000_000,
+        data_change=True,
+        stats=json.dumps(stats),
+    )
+
+
+def _iso(ms: int) -> str:
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}Z"
