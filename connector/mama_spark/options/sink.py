@@ -346,6 +346,14 @@ class SinkOptions(TransportOptions, format_name="mamapub"):
     def _cross_check(self, given: Collection[str]) -> None:
         super()._cross_check(given)
         self._check_log()
+        self._check_retries()
+        self._check_ids()
+        self._check_failed_rows(given)
+        self._check_order()
+        self._check_pack(given)
+        require(self.topic is None or not any(c.isspace() for c in self.topic), "option topic must not contain blanks")
+
+    def _check_retries(self) -> None:
         try:
             _ = self.window
         except ConfigError as e:
@@ -367,11 +375,15 @@ class SinkOptions(TransportOptions, format_name="mamapub"):
                 self.error_tolerance == "data",
                 "options onUnavailable=wait and errorTolerance=all exclude each other: no row fails in an outage",
             )
+
+    def _check_ids(self) -> None:
         require(
             self.id_column != "" or self.on_duplicate_id is None,
             "option onDuplicateId needs a column of ids, and idColumn is empty: there is none",
         )
         require((self.txn_app_id is None) == (self.txn_version is None), "options txnAppId and txnVersion go together")
+
+    def _check_failed_rows(self, given: Collection[str]) -> None:
         dead = [camel(n) for n in ("dead_letter_topic", "dead_letter_table") if getattr(self, n) is not None]
         if self.on_error == "deadletter":
             require(bool(dead), "option onError=deadletter needs deadLetterTopic or deadLetterTable")
@@ -381,24 +393,25 @@ class SinkOptions(TransportOptions, format_name="mamapub"):
             require(
                 self.on_error != "log", "option onError=log needs flightLog: failed rows would vanish without a trace"
             )
-            orphans = sorted(n for n in given if n.startswith("flight_log_"))
-            require(not orphans, f"option {camel(orphans[0]) if orphans else ''} needs flightLog")
-        if self.ack_mode == "none":
-            require(self.order == "none", "option order=partition needs acknowledgements, and ackMode=none has none")
+            _refuse_alone(given, "flight_log_", "flightLog")
+
+    def _check_order(self) -> None:
+        if self.order == "none":
+            return
+        require(self.ack_mode != "none", "option order=partition needs acknowledgements, and ackMode=none has none")
         require(
-            not (self.order == "partition" and self.ack_mode == "batch" and not self.dedup),
+            self.ack_mode != "batch" or self.dedup,
             "option order=partition with ackMode=batch needs dedup=true: after a lost batch only ids make resends safe",
         )
+        require(
+            self.pack == "off",
+            "option order=partition does not go with pack: rows of one topic are gathered, so that topics overtake "
+            "each other",
+        )
+
+    def _check_pack(self, given: Collection[str]) -> None:
         if self.pack == "off":
-            orphans = sorted(n for n in given if n.startswith("pack_max_"))
-            require(not orphans, f"option {camel(orphans[0]) if orphans else ''} needs pack=lines or pack=arrow")
-        else:
-            require(
-                self.order == "none",
-                "option order=partition does not go with pack: rows of one topic are gathered, so that topics overtake "
-                "each other",
-            )
-        require(self.topic is None or not any(c.isspace() for c in self.topic), "option topic must not contain blanks")
+            _refuse_alone(given, "pack_max_", "pack=lines or pack=arrow")
 
     def _check_needs(self, stated: Collection[str]) -> None:
         super()._check_needs(stated)
@@ -432,3 +445,9 @@ class SinkOptions(TransportOptions, format_name="mamapub"):
             )
         require(self.pack == "off", "option pack does not go with Tango: each row is an event of its own")
         require(self.ack_mode != "none", "option ackMode=none does not go with Tango: a row counts when it is stored")
+
+
+def _refuse_alone(given: Collection[str], prefix: str, needed: str) -> None:
+    """Refuse options whose names begin with ``prefix``: they have no effect without ``needed``."""
+    alone = sorted(name for name in given if name.startswith(prefix))
+    require(not alone, f"option {camel(alone[0]) if alone else ''} needs {needed}")
