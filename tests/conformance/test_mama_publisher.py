@@ -474,6 +474,19 @@ def test_callbacks_of_the_transport_come_on_its_queue_if_it_has_one(recorder: Ca
     on.close()
 
 
+def test_a_callback_of_the_transport_that_finds_its_queue_full_is_logged(
+    recorder: CallbackRecorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    on = MemoryMamaHarness(EventStyle.TRANSPORT)
+    transport = on.transport()
+    transport.set_transport_callback_queue(Queue("transport", max_events=1))
+    transport.set_transport_topic_callback(recorder.on_topic)
+    for topic in ("one", "two"):
+        transport.report_topic_event(TransportTopicEvent.PUBLISH_CREATE, topic, "made")
+    assert "is lost: QUEUE_FULL" in caplog.text
+    on.close()
+
+
 # --- the bridge's side -------------------------------------------------------------------------------------------
 
 

@@ -121,3 +121,9 @@ def test_the_finder_is_installed_once_and_knows_only_old_modules() -> None:
     spec = moved_names._Finder.find_spec("mama_spark.log")
     assert spec is not None
     assert spec.submodule_search_locations is None
+
+
+def test_old_modules_are_looked_up_once_however_often_it_is_installed() -> None:
+    before = list(sys.meta_path)
+    moved_names.install()
+    assert sys.meta_path == before

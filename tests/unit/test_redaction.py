@@ -89,3 +89,7 @@ def test_secrets_of_a_storage_are_known_by_their_keys() -> None:
     assert safe_cause(OSError("AKIA"), secrets) is None
     fine = OSError("in x")
     assert safe_cause(fine, secrets) is fine
+
+
+def test_an_empty_secret_hides_nothing() -> None:
+    assert redact("user joe at host", ["", "joe"]) == "user *** at host"

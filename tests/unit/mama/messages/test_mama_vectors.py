@@ -250,3 +250,11 @@ def test_every_entry_of_the_file_is_used() -> None:
     used = {"payload", "frame", "naming", "capture", "topic", "properties", "bad", "encode_error"}
     assert {v["kind"] for v in VECTORS} == used
     assert {v["layer"] for v in VECTORS if v["kind"] == "bad"} == {"payload", "frame", "naming", "capture"}
+
+
+def test_a_naming_frame_whose_host_is_no_utf8_is_refused() -> None:
+    octets = bytearray(naming.encode_naming(PEER))
+    at = octets.index(b"h\0")
+    octets[at] = 0xFF
+    with pytest.raises(BadMessage, match="is not UTF-8"):
+        naming.decode_naming(bytes(octets))
