@@ -65,3 +65,40 @@ def test_columns_that_cannot_be_pushed_are_named(columns: dict[str, Any], text: 
 def test_a_missing_column_is_named() -> None:
     with pytest.raises(ConfigError, match=r"\['value'\] missing"):
         list(group_values({"device": ["a/b/c"], "attribute": ["x"]}, EventType.CHANGE, 7))
+
+
+def test_a_table_is_taken_apart_by_attribute_and_event() -> None:
+    table = pa.table(
+        {
+            "device": ["a/b/c", "a/b/d", "a/b/c", "a/b/c"],
+            "attribute": ["x", "x", "x", "x"],
+            "value": [1.0, 2.0, 3.0, 4.0],
+            "quality": ["VALID", None, "warning", "ALARM"],
+            "time": pa.array([1, 2, None, 4], pa.timestamp("us")),
+            "event": ["change", "change", "change", "archive"],
+        }
+    )
+    found = list(group_values(table, EventType.USER, 99))
+    assert [(g.device, g.event, list(g.values), list(g.times), list(g.qualities)) for g in found] == [
+        ("a/b/c", EventType.CHANGE, [1.0, 3.0], [1000, 99], [Quality.VALID, Quality.WARNING]),
+        ("a/b/d", EventType.CHANGE, [2.0], [2000], [Quality.VALID]),
+        ("a/b/c", EventType.ARCHIVE, [4.0], [4000], [Quality.ALARM]),
+    ]
+    assert list(group_values(table.slice(0, 0), EventType.USER, 99)) == []
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"device": ["a/b/c"], "attribute": ["x"]},
+        {"device": ["a/b/c"], "attribute": ["x"], "value": [1], "valeu": [1]},
+        {"device": [None], "attribute": ["x"], "value": [1]},
+        {"device": ["a/b/c"], "attribute": ["x"], "value": [1], "quality": ["GOOD"]},
+        {"device": ["a/b/c"], "attribute": ["x"], "value": [1], "quality": [7]},
+        {"device": ["a/b/c"], "attribute": ["x"], "value": [1], "event": ["changed"]},
+        {"device": ["a/b/c"], "attribute": ["x"], "value": [1], "time": ["now"]},
+    ],
+)
+def test_tables_that_say_nothing_clear_are_refused(columns: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        list(group_values(columns, EventType.CHANGE, 0))

@@ -1,0 +1,12 @@
+"""An event source without sockets, for every test of this folder."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.servant_harness import Source
+
+
+@pytest.fixture
+def source() -> Source:
+    return Source()

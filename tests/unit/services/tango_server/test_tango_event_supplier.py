@@ -1,0 +1,207 @@
+"""Events that an event supplier sends for values, errors, frames and interfaces."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from mama_spark.services.tango_server.attribute_readings import AttributeReading
+from mama_spark.tango.events.event_codec import decode, write_data
+from mama_spark.tango.topics import parse
+from mama_spark.tango.types import AttributeValue, DataReady, DataType, DevError, EventType, Format, Quality, Severity
+
+from tests.support.servant_harness import DEVICE, Source, events, read
+
+
+@pytest.mark.spec("TG-39")
+def test_nothing_is_sent_to_nobody(source: Source) -> None:
+    """And what was told is read all the same"""
+    assert source.push("scal", 3.0) == []
+    assert source.set("level", 3.0) == []
+    assert read(source, "scal")[0].read.tolist() == [3.0]  # type: ignore[union-attr]
+
+
+@pytest.mark.spec("TG-35")
+def test_counters_go_by_attribute_and_event_type_from_one_on(source: Source) -> None:
+    source.subscribe("scal", "change")
+    source.subscribe("scal", "archive")
+    source.settled("set", "change")
+    ctrs = [
+        (e.topic.attribute, e.topic.event, e.call.ctr)
+        for attribute, event in [
+            ("scal", EventType.CHANGE), ("scal", EventType.CHANGE), ("scal", EventType.ARCHIVE),
+            ("set", EventType.CHANGE), ("scal", EventType.CHANGE),
+        ]
+        for e in source.push(attribute, 1.0, event)
+    ]  # fmt: skip
+    assert [ctr for *_, ctr in ctrs] == [1, 2, 1, 1, 3]
+
+
+def test_the_counter_wraps(source: Source) -> None:
+    source.settled()
+    channel = source.supplier.attribute(DEVICE, "scal").active_channel(EventType.CHANGE)
+    assert channel is not None
+    channel.ctr = 2**32 - 1
+    assert [source.push("scal", 1.0)[0].call.ctr for _ in range(2)] == [2**32 - 1, 0]
+
+
+def test_the_first_event_after_a_new_client_goes_out_twice(source: Source) -> None:
+    source.subscribe(pid=1)
+    assert [event.call.ctr for event in source.push("scal", 1.0)] == [1, 1]
+    source.subscribe("set", pid=1)  # the same client
+    assert [event.call.ctr for event in source.push("scal", 1.0)] == [2]
+    source.subscribe(pid=2)
+    assert [event.call.ctr for event in source.push("set", 1.0)] == [1, 1]
+    assert [event.call.ctr for event in source.push("scal", 1.0)] == [3]
+    source.now += 501
+    source.subscribe(pid=2)  # forgotten meanwhile
+    assert len(source.push("scal", 1.0)) == 2
+
+
+@pytest.mark.spec("TG-45")
+def test_clients_that_are_remembered_are_bounded(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever calls under ever new names, or whoever comes and goes for years, fills no memory"""
+    monkeypatch.setattr("mama_spark.services.tango_server.event_supplier.MAX_CLIENTS", 3)
+    for pid in range(20):
+        source.subscribe(pid=pid)
+        assert len(source.supplier._clients) <= 3
+    source.now += 501
+    source.subscribe(pid=20)
+    for pid in (21, 22, 23):
+        source.now += 200
+        source.settled(pid=pid)
+    source.subscribe(pid=23)  # seen lately, so an event comes once
+    assert len(source.push("scal", 1.0)) == 1
+
+
+@pytest.mark.spec("TG-09")
+def test_old_clients_get_their_own_form_and_the_same_counter(source: Source) -> None:
+    source.settled(idl="5")
+    source.settled(idl="4")
+    new, old = source.push("scal", 2.5)
+    assert (new.topic.idl, old.topic.idl) == (5, None)
+    assert (new.call.ctr, old.call.ctr) == (1, 1)
+    assert isinstance(old.data, AttributeValue)
+    assert (old.data.data_type, old.data.read.tolist()) == (None, [2.5])  # type: ignore[union-attr]
+    source.settled("set", idl="3")
+    (oldest,) = source.push("set", 2.5, written=1.0)
+    assert isinstance(oldest.data, AttributeValue)
+    assert (oldest.data.format, oldest.data.written.tolist()) == (Format.UNKNOWN, [1.0])  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("event", [EventType.ALARM, EventType.ATTR_CONF])
+def test_an_old_client_takes_nothing_from_a_new_one(source: Source, event: EventType) -> None:
+    """Alarms have one form for all, and are sent once; configurations have two topics"""
+    topics = [source.settled("scal", event.wire_name, idl=idl).topic for idl in ("5", "4", "0")]
+    channel = source.supplier.attribute(DEVICE, "scal").active_channel(event)
+    if event is EventType.ALARM:
+        found = source.push("scal", 1.0, EventType.ALARM)
+    else:
+        found = events(source.supplier.push_data(channel, source.supplier.attribute(DEVICE, "scal").config))
+    assert {str(one.topic) for one in found} == set(topics)
+    assert len(found) == len(set(topics)) == (1 if event is EventType.ALARM else 2)
+
+
+@pytest.mark.parametrize("little", [True, False])
+def test_events_come_in_the_order_that_was_set(little: bool) -> None:
+    source = Source(little=little)
+    for attribute in ("scal", "spec", "text"):
+        source.settled(attribute)
+    found = [*source.push("scal", 2.5), *source.push("spec", [1, 2]), *source.push("text", "t")]
+    assert [event.little for event in found] == [little] * 3
+    data = [event.data for event in found]
+    assert [np.asarray(value.content).tolist() for value in data if isinstance(value, AttributeValue)] == [
+        [2.5], [1, 2], ["t"],
+    ]  # fmt: skip
+
+
+@pytest.mark.spec("TG-11", "TG-18")
+def test_errors_are_events_with_the_flag(source: Source) -> None:
+    source.settled()
+    state, error = source.supplier.attribute(DEVICE, "scal"), DevError("Broken", Severity.PANIC, "d", "o")
+    (event,) = events(source.supplier.push(state, EventType.CHANGE, AttributeReading.failed([error], 5), source.now))
+    assert (event.call.is_except, event.errors, event.data) == (True, (error,), None)
+    assert read(source, "scal")[0].errors == (error,)
+
+
+@pytest.mark.spec("TG-06")
+def test_detection_holds_back_what_is_pushed(source: Source) -> None:
+    """Compared with the value that clients read when they subscribed"""
+    source.set("level", 1.0)
+    source.settled("level")
+    pushed = [len(source.push("level", value)) for value in (1.4, 1.5, 1.9, 2.0)]
+    assert pushed == [0, 1, 0, 1]
+
+
+@pytest.mark.spec("TG-06", "TG-22")
+def test_a_new_value_leads_to_the_events_that_it_is_worth(source: Source) -> None:
+    source.set("level", 1.0)
+    for event in ("change", "archive", "alarm"):
+        source.settled("level", event)
+    assert source.set("level", 1.2) == []
+    assert source.set("level", 2.0) == ["change", "archive"]
+    assert source.set("level", 2.0, quality=Quality.ALARM) == ["change", "archive", "alarm"]
+    assert source.set("level", 2.0, quality=Quality.ALARM) == []
+
+
+def test_an_alarm_goes_with_a_pushed_change(source: Source) -> None:
+    source.settled("scal", "alarm")
+    assert [e.topic.event for e in source.push("scal", 1.0, quality=Quality.WARNING)] == [EventType.ALARM]
+    assert source.push("scal", 1.0, quality=Quality.WARNING) == []
+
+
+@pytest.mark.parametrize("form", ["frame", "errors"])
+def test_frames_that_others_encoded_are_sent_as_they_are(source: Source, form: str) -> None:
+    source.settled()
+    state = source.supplier.attribute(DEVICE, "scal")
+    (made,) = source.supplier.push(state, EventType.CHANGE, state.readings.make(2.5, 5), source.now)
+    (sent,) = source.supplier.push_frame(state, EventType.CHANGE, made[3], False, True)
+    assert sent[3] == made[3]
+    assert (decode(made).call.ctr, decode(sent).call.ctr) == (1, 2)
+    assert sent[0] == made[0]
+
+
+@pytest.mark.spec("TG-09")
+@pytest.mark.parametrize("little", [True, False])
+def test_older_clients_get_the_frames_of_others_in_their_own_form(source: Source, little: bool) -> None:
+    """With the same counter, and in the order of octets that they came in; what they cannot read is a gap"""
+    for idl in ("5", "4"):
+        source.settled(idl=idl)
+    state = source.supplier.attribute(DEVICE, "scal")
+    value = state.readings.make(2.5, 5).value(state.attribute)
+    frame = write_data(parse(f"tango://h:1/{DEVICE}/scal.idl5_change"), value, little)
+    new, old = events(source.supplier.push_frame(state, EventType.CHANGE, frame, False, little))
+    assert (new.data, new.little, old.little) == (value, little, little)
+    assert isinstance(old.data, AttributeValue)
+    assert (old.topic.idl, old.data.data_type, old.data.time) == (None, None, 5)
+    assert (old.data.read.tolist(), new.call.ctr, old.call.ctr) == ([2.5], 1, 1)  # type: ignore[union-attr]
+    (only,) = source.supplier.push_frame(state, EventType.CHANGE, b"broken", False, little)
+    assert (only[0], only[3]) == (new.topic.encode(), b"broken")
+    for idl in ("5", "4"):
+        source.settled(event="attr_conf", idl=idl)
+    frame = write_data(parse(f"tango://h:1/{DEVICE}/scal.idl5_attr_conf"), state.config, little)
+    _, config = events(source.supplier.push_frame(state, EventType.ATTR_CONF, frame, False, little))
+    assert config.data == replace(state.config, root_attr_name="", enum_labels=())
+
+
+@pytest.mark.spec("TG-15", "TG-16")
+def test_interfaces_and_data_ready_are_told(source: Source) -> None:
+    source.settled("", "intr_change")
+    source.settled("spec", "data_ready")
+    state = source.supplier.device(DEVICE)
+    (change,) = events(source.supplier.push_data(state.channel, state.interface(True)))
+    assert change.data == state.interface(True)
+    ready = DataReady("spec", int(DataType.LONG), -3)
+    (event,) = events(source.supplier.push_data(state.attributes["spec"].active_channel(EventType.DATA_READY), ready))
+    assert event.data == ready
+
+
+def test_a_restart_begins_anew_and_keeps_the_values(source: Source) -> None:
+    source.settled()
+    source.push("scal", 2.5)
+    source.supplier.reset("vm:11002")
+    assert source.push("scal", 3.5) == []
+    assert source.supplier.due_heartbeats(1e9) == []
+    assert source.settled().topic == "tango://vm:11002/test/pub/1/scal#dbase=no.idl5_change"
+    assert source.push("scal", 4.5)[0].call.ctr == 1
