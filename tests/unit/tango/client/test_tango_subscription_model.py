@@ -1,0 +1,179 @@
+"""State machine of subscriptions under random sequences of events, compared with a model of its connections."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from mama_spark.tango.client.subscription_machine import SubscriptionMachine
+from mama_spark.tango.client.subscription_states import (
+    TABLE,
+    Action,
+    ConfirmSubscription,
+    Connect,
+    Disconnect,
+    MachineEvent,
+    Negotiate,
+    NegotiatedChannel,
+    SubscribeTopic,
+    SubscriptionRequest,
+    SubscriptionState,
+    UnsubscribeTopic,
+)
+from mama_spark.tango.idl.negotiation import EndpointPair
+from mama_spark.tango.types import EventType
+
+from tests.support.examples import examples
+from tests.support.subscription_machines import AWAY
+
+
+@dataclass
+class World:
+    """What a shell that obeys would have."""
+
+    calls: list[int] = field(default_factory=list)  # negotiations under way
+    confirming: list[str] = field(default_factory=list)
+    connected: dict[str, EndpointPair] = field(default_factory=dict)
+    topics: dict[int, str] = field(default_factory=dict)
+
+    def do(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Negotiate():
+                    self.calls += action.ids
+                case ConfirmSubscription():
+                    assert action.channel not in self.confirming
+                    self.confirming.append(action.channel)
+                case Connect():
+                    assert action.again or action.channel not in self.connected
+                    self.connected[action.channel] = action.pair
+                case Disconnect():
+                    assert self.connected.pop(action.channel) == action.pair
+                case SubscribeTopic():
+                    assert action.id not in self.topics
+                    self.topics[action.id] = action.topic
+                case UnsubscribeTopic():
+                    assert self.topics.pop(action.id) == action.topic
+
+
+class AnyLife(RuleBasedStateMachine):
+    """Servers that come and go as they like, and two devices with three attributes each that move from one to another;
+    the model is a shell that obeys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.machine, self.world, self.now = SubscriptionMachine(), World(), 0.0
+        self.ids: list[int] = []
+        self.requests: dict[int, SubscriptionRequest] = {}
+        self.generation = {0: 0, 1: 0}
+        self.server_of = {0: 0, 1: 1}
+
+    def _agreement(self, id: int) -> NegotiatedChannel:
+        found = self.requests[id]
+        device, attribute = int(found.full_name), found.attribute
+        server = self.server_of[device]
+        n = 10 * server + self.generation[server]
+        pair = EndpointPair(f"tcp://h:{n}", f"tcp://h:{n + 5}")
+        return NegotiatedChannel(
+            f"tango://h:1/a/b/{device}/{attribute}.change", f"tango://h:1/dserver/d/{server}", pair
+        )
+
+    @rule(device=st.sampled_from([0, 1]))
+    def move(self, device: int) -> None:
+        self.server_of[device] = 1 - self.server_of[device]
+
+    @rule(server=st.sampled_from("01"), attribute=st.sampled_from("xyz"))
+    def subscribe(self, server: str, attribute: str) -> None:
+        request = SubscriptionRequest(server, f"a/b/{server}", attribute, EventType.CHANGE)
+        ids, actions = self.machine.subscribe([request])
+        self.requests[ids[0]] = request
+        self.ids += ids
+        self.world.do(actions)
+
+    @precondition(lambda self: self.ids)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        id = data.draw(st.sampled_from(self.ids))
+        self.world.do(self.machine.cancel(id))
+        assert self.machine.state(id) is SubscriptionState.CANCELLED
+
+    @precondition(lambda self: self.world.calls)
+    @rule(data=st.data(), good=st.booleans())
+    def answer(self, data: st.DataObject, good: bool) -> None:
+        id = self.world.calls.pop(data.draw(st.integers(0, len(self.world.calls) - 1)))
+        before = self.machine.state(id)
+        if good:
+            self.world.do(self.machine.on_negotiated(self.now, id, self._agreement(id)))
+        else:
+            self.world.do(self.machine.on_negotiation_failed(self.now, id, AWAY))
+        assert (
+            self.machine.state(id)
+            is TABLE[before][MachineEvent.NEGOTIATED if good else MachineEvent.NEGOTIATION_FAILED]
+        )
+
+    @precondition(lambda self: self.world.confirming)
+    @rule(how=st.sampled_from(["good", "some", "away", "unknown", "refused"]))
+    def confirm(self, how: str) -> None:
+        channel = self.world.confirming.pop()
+        if how == "good":
+            self.world.do(self.machine.on_confirmed(self.now, channel))
+        elif how == "some":
+            self.world.do(self.machine.on_confirmed(self.now, channel, dict.fromkeys(self.ids[::2], AWAY)))
+        else:
+            unreachable, unsupported = how == "away", how == "unknown"
+            found = self.machine.on_confirmation_failed(
+                self.now, channel, AWAY, unreachable=unreachable, unsupported=unsupported
+            )
+            self.world.do(found)
+
+    @rule(server=st.sampled_from("01"))
+    def beat(self, server: str) -> None:
+        self.world.do(self.machine.on_heartbeat(self.now, f"tango://h:1/dserver/d/{server}#dbase=no"))
+
+    @rule(server=st.sampled_from("01"))
+    def end_connection(self, server: str) -> None:
+        self.world.do(self.machine.on_disconnected(self.now, f"tango://h:1/dserver/d/{server}"))
+
+    @rule(server=st.sampled_from([0, 1]))
+    def restart(self, server: int) -> None:
+        self.generation[server] = 1 - self.generation[server]
+
+    @rule(seconds=st.sampled_from([0.0, 1.0, 9.0, 11.0, 250.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.world.do(self.machine.tick(self.now))
+
+    @rule()
+    def sleep_as_told(self) -> None:
+        at = self.machine.next_deadline()
+        if at < math.inf:
+            self.now = max(self.now, at)
+            self.world.do(self.machine.tick(self.now))
+            assert self.machine.next_deadline() > self.now or self.world.confirming
+
+    @invariant()
+    def who_lives_is_heard_or_asked_for(self) -> None:
+        """No subscription is forgotten: it is connected, or a call is under way, or there is a time to try again."""
+        for id in self.ids:
+            state = self.machine.state(id)
+            listens = id in self.world.topics
+            if state is SubscriptionState.CANCELLED:
+                assert not listens
+            elif state is SubscriptionState.CONNECTED:
+                assert listens
+            elif state in (SubscriptionState.NEGOTIATING, SubscriptionState.RECONNECTING):
+                assert id in self.world.calls
+            else:
+                assert self.machine.next_deadline() < math.inf
+
+    @invariant()
+    def connections_are_there_for_who_listens_and_for_nobody_else(self) -> None:
+        agreed = [self.machine.negotiated(id) for id in self.world.topics]
+        assert self.world.connected.keys() == {found.channel for found in agreed if found is not None}
+        assert None not in agreed
+
+
+TestAnyLife = AnyLife.TestCase
+TestAnyLife.settings = examples(150, stateful_step_count=40)
