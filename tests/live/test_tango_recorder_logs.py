@@ -93,7 +93,7 @@ def test_a_log_that_may_not_be_written_to_ends_the_recorder_with_the_reason(lab:
         with Admin(server.url, user="boss", password="b") as admin:
             admin.create_stream(STREAM, ["tango.>"], allow_batched=True)
         options = log_options({"url": f"{server.url}/{STREAM}", "user": "recorder", "password": "r"})
-        with pytest.raises(ConfigError, match=r"the log refuses records: .* to publish to 'tango\."):
+        with pytest.raises(ConfigError, match=r"the log rejects records: .* to publish to 'tango\."):
             record(settings(lab), options, lambda: False, lambda text: None)
 
 

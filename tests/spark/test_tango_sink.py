@@ -164,7 +164,7 @@ def test_what_cannot_be_published_is_refused_before_any_task(
     assert "'qualty' is used by no rule; did you mean 'quality'?" in failure(
         df.selectExpr("*", "'VALID' AS qualty"), nats_server
     )
-    assert "Tango has nothing like" in failure(
+    assert "Tango has no type for" in failure(
         df.selectExpr("device", "attribute", "current_date() AS value"), nats_server
     )
     assert "column 'time' must be" in failure(df.selectExpr("*", "'now' AS time"), nats_server)

@@ -1,4 +1,4 @@
-"""Bridge to Tango: encodes rows as records of a log, which an event source (``mama tango-source``) serves."""
+"""Tango bridge: encodes rows as log records, which an event source (``mama tango-source``) serves."""
 
 from urllib.parse import urlsplit
 
@@ -13,9 +13,13 @@ __all__ = ["RecordCodec", "TangoBridge", "publisher_bridge", "row_codec"]
 
 
 def publisher_bridge(o: SinkOptions, log: PublisherBridge) -> TangoBridge:
-    """:param log: bridge of the log that the options name"""
+    """Make the publisher bridge.
+
+    :param log: bridge of the log in option ``log``
+    """
     return TangoBridge(log)
 
 
 def row_codec(o: SinkOptions) -> RecordCodec:
+    """Make the row codec from the options of a query."""
     return RecordCodec(urlsplit(o.url[0]).netloc, o.topic_prefix or PREFIX)

@@ -1,6 +1,6 @@
-"""Publisher bridge that appends records to a log, through the bridge of that log.
+"""Publisher bridge of Tango: appends records to a log through the bridge of that log.
 
-It adds two requirements: the log must store messages, and each record is a message of its own.
+It adds two requirements: the log stores messages, and each message contains one record.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from mama_spark.message import MessageBatch
 
 
 class TangoBridge:
-    """See :class:`~mama_spark.bridge.PublisherBridge`.
+    """A :class:`~mama_spark.bridge.PublisherBridge` on the bridge of a log.
 
-    :param log: bridge of the log; opened and closed with this one
+    :param log: bridge of the log; this bridge opens and closes it
     """
 
     def __init__(self, log: PublisherBridge) -> None:
@@ -34,21 +34,22 @@ class TangoBridge:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of the log's bridge, without packs, which no event source reads, and without discovery."""
+        """Capabilities of the log's bridge without packs, which event sources cannot read, and without discovery."""
         return replace(self._log.capabilities, packs=False, discovery=False, events=EventStyle.TRANSPORT)
 
     def open(self) -> None:
         self._log.open()
 
     def prepare(self, batch: MessageBatch) -> ValidationResult:
-        """
-        :raises ConfigError: the stream of the options stores nothing
+        """Validate a batch; see :class:`~mama_spark.bridge.PublisherBridge`.
+
+        :raises ConfigError: the log does not store messages
         """
         prepared = self._log.prepare(batch)
-        ack = self._log.capabilities.ack  # may depend on the topics of the batch
+        ack = self._log.capabilities.ack  # it may depend on the topics of the batch
         if ack is not Ack.STORED:
             raise ConfigError(
-                f"option log: what is published there is not stored ({ack.value}), so nobody could serve it; "
+                f"option log: messages published there are not stored ({ack.value}), so they cannot be served; "
                 "give a JetStream stream, or a durable stream of Malamute"
             )
         return prepared

@@ -1,4 +1,4 @@
-"""Maps the types of DataFrame columns to types of Tango. Pure.
+"""Types of DataFrame columns and the Tango types that they become. Pure.
 
 =============================== ================================================================================
 column ``value``                in Tango
@@ -9,11 +9,11 @@ int                             DevLong
 bigint                          DevLong64
 float, double                   DevFloat, DevDouble
 decimal(20,0)                   DevULong64
-string                          DevString (Latin-1); of the attribute ``State`` the name of a DevState
+string                          DevString (Latin-1); for the attribute ``State`` the name of a DevState
 binary                          DevEncoded without a format
 struct<format:string,data:binary> DevEncoded
 array of these but binary, struct a spectrum
-array of array of these         an image; its rows are as long as each other
+array of array of these         an image; its rows have the same length
 =============================== ================================================================================
 """
 
@@ -63,20 +63,21 @@ class ValueForm:
 
     @property
     def is_number(self) -> bool:
+        """Whether elements are numbers or booleans."""
         return self.data_type not in (DataType.STRING, DataType.ENCODED)
 
 
 def form_of(kind: pa.DataType) -> ValueForm:
-    """The Tango type of a column.
+    """Return the Tango type of a column type.
 
-    :raises SchemaError: there is none
+    :raises SchemaError: Tango has no such type
     """
     element, depth = kind, 0
     while pt.is_list(element) or pt.is_large_list(element):
         element, depth = element.value_type, depth + 1
     found = _element(element)
     if found is None or depth > 2 or (depth and found is DataType.ENCODED):
-        raise SchemaError(f"column 'value' must be {COLUMNS['value']}; Tango has nothing like {kind}")
+        raise SchemaError(f"column 'value' must be {COLUMNS['value']}; Tango has no type for {kind}")
     return ValueForm(found, Format(depth))
 
 
@@ -97,7 +98,10 @@ def _is_binary(kind: pa.DataType) -> bool:
 
 
 def check(schema: pa.Schema) -> None:
-    """Check the columns of a DataFrame; see :class:`~mama_spark.bridge.RowCodec`."""
+    """Check the columns of a DataFrame; see :class:`~mama_spark.bridge.RowCodec`.
+
+    :raises SchemaError: a column has a wrong type
+    """
     for name in ("device", "attribute", "quality"):
         if name in schema.names and not pt.is_string(schema.field(name).type):
             raise SchemaError(f"column {name!r} must be string, it is {schema.field(name).type}")
@@ -109,7 +113,7 @@ def check(schema: pa.Schema) -> None:
 
 
 def out_of_range(values: pa.Array) -> Int64s:
-    """Rows whose numbers are out of the range of their Tango type."""
+    """Rows with numbers outside the range of their Tango type, shape (k,)."""
     if values.type != _ULONG64:
         return np.empty(0, np.int64)
     negative, large = pc.less(values, pa.scalar(0, _ULONG64)), pc.greater(values, pa.scalar(2**64 - 1, _ULONG64))
@@ -118,9 +122,9 @@ def out_of_range(values: pa.Array) -> Int64s:
 
 
 def numbers(values: pa.Array) -> npt.NDArray[Any]:
-    """Convert numbers that are in range, without nulls, to the numpy type of their Tango type."""
+    """Convert numbers to the numpy type of their Tango type, shape (n,). They must be in range and not null."""
     if values.type == _ULONG64:
-        return np.array([int(v) for v in values.to_pylist()], np.uint64)  # numpy has no decimals
+        return np.array([int(v) for v in values.to_pylist()], np.uint64)  # numpy has no decimal type
     if values.type == pa.int8():
         values = values.cast(pa.int16())
     found: npt.NDArray[Any] = values.to_numpy(zero_copy_only=False)

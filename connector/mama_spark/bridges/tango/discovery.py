@@ -1,7 +1,7 @@
-"""Discovery from the log of a recorder: each recorded device is a source.
+"""Discovery bridge of Tango: reads the log of a recorder; each recorded device is a source.
 
-The log is append-only, so the image at a sequence follows from the records up to it, and can be read again as long as
-they exist. A position consists of the next sequence and the identity of the log.
+The log is append-only, so the records up to a sequence give the image at that sequence, which can be read again as long
+as they exist. A position is the next sequence and the identity of the log.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from mama_spark.tango.log.records import (
 from mama_spark.tango.log.recovery import last_state
 from mama_spark.tango.topics import NO_DATABASE, SCHEME, BadEventTopic, read_topic
 
-#: Topics of the states of devices; and of all records that discovery reads, those about recorders included.
+#: STATE_TOPICS: records of device states. TOPICS: all records that discovery reads, those about recorders included.
 STATE_TOPICS = "*.*.*.*.*.*.heartbeat"
 TOPICS = (STATE_TOPICS, *(f"*.*.*.*.*.*.{event}" for event in ("attr_conf", "intr_change", "gap", "restart")), "*.*")
 _WRITERS = "*.*"
-_RECREATED = "the log was deleted and made again since"
+_RECREATED = "the log was deleted and created again"
 
 
 def source_key(device: RecordedDevice) -> SourceKey:
-    """The key of a device as a source: its full name."""
+    """Key of the source that stands for a device: its full name."""
     return SourceKey(f"{SCHEME}{device.tango_host}/{device.name}{'' if device.dbase else NO_DATABASE}", None)
 
 
 class RecordedDiscovery:
-    """A :class:`~mama_spark.bridge.DiscoveryBridge` for readers; recorders announce the devices.
+    """A :class:`~mama_spark.bridge.DiscoveryBridge` for readers. Recorders announce the devices.
 
-    :param bridge: of the log; not open
-    :param name: of the log; None: the only one
+    :param bridge: bridge of the log, not open
+    :param name: name of the log; None: the only one
     """
 
     def __init__(self, bridge: RecordLogBridge, name: str | None) -> None:
@@ -58,18 +58,21 @@ class RecordedDiscovery:
     # --- announcing: not supported ---
 
     def create_streams(self) -> None:
-        """Nothing is missing here."""
+        """Do nothing: there are no streams to create."""
 
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
-        """:raises ConfigError: always: recorders announce the devices that they find"""
+        """Not supported.
+
+        :raises ConfigError: always, since recorders announce devices
+        """
         raise ConfigError("devices are announced by the recorder of the log (mama record)")
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
-        """See :meth:`announce`."""
+        """Not supported; see :meth:`announce`."""
         self.announce(source, record, 0.0)
 
     def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
-        """See :meth:`announce`."""
+        """Not supported; see :meth:`announce`."""
         self.announce(source, b"", 0.0)
 
     # --- reading ---
@@ -89,7 +92,7 @@ class RecordedDiscovery:
             named = dict(where)
             name = self._log().name
             if list(named) != [name]:
-                raise ConfigError(f"option startingOffsets names {', '.join(named)}, and the log is {name}")
+                raise ConfigError(f"option startingOffsets names {', '.join(named)}, but the log is {name}")
             first = {-2: bounds.first, -1: bounds.last + 1}.get(named[name], named[name])
         return {"next": first, "identity": bounds.identity}
 
@@ -131,12 +134,12 @@ class RecordedDiscovery:
         if name is None:
             names = self._bridge.names(())
             if len(names) != 1:
-                raise ConfigError(f"which log? option stream names it; there are {', '.join(names) or 'none'}")
+                raise ConfigError(f"option stream must name one log; there are {', '.join(names) or 'none'}")
             name = names[0]
         return self._bridge.log(name)
 
     def _image(self, log: RecordLog, first: int, last: int) -> list[DiscoveryEvent]:
-        """The last state of each device: of the newest STATE record, and of the records after it."""
+        """Last state of each device, from the newest STATE records and the records after them."""
         found: dict[SourceKey, DiscoveryEvent] = {}
         data, at = last_state(log, first, last, _WRITERS)
         state = merge_states(data)
@@ -162,7 +165,7 @@ def _lost(log: RecordLog, first: int, last: int, why: str) -> DiscoveryEvent:
 
 
 def _from_state(origin: str, device: RecordedDevice, kind: RecordKind, sequence: int) -> DiscoveryEvent:
-    """The record of a device's state that a STATE record contains."""
+    """Discovery event of a device's state in a STATE record."""
     topic = device_topic(*device)
     payload = encode(RecordHeads(kind, 0), RecordFrames.of([(topic.encode(), b"\1", b"", b"")]))[0].as_py()
     return DiscoveryEvent(

@@ -1,8 +1,8 @@
-"""Encodes rows as records of a log of Tango events: values that an event source serves. Pure.
+"""Row codec of Tango: encodes rows as log records with values, which an event source serves. Pure.
 
-Numbers of attributes whose names have one length are encoded together, as a numpy structured array; texts, spectra,
-images and rows without a value one by one. Equal rows become equal records: a row without a time gets none, and readers
-of the record use the time at which the log stored it.
+Numbers of attributes whose names have the same length are encoded together, as a numpy structured array; texts,
+spectra, images and rows without a value one by one. Equal rows become equal records: the record of a row without a time
+has none, and readers use the time at which the log stored it.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from .columns import COLUMNS, REQUIRED, ValueForm, check, form_of, numbers, out_
 
 _CALL = usual_call(0)
 _REMEMBERED = 65536
-_LAST_TIME = 2**31 * 1_000_000_000  #: seconds of Tango's times are 32 bits
+_LAST_TIME = 2**31 * 1_000_000_000  #: end of the times of Tango, whose seconds have 32 bits, in nanoseconds
 _SPLIT = "\n"  #: separates device and attribute; not allowed in names
-_OUT_OF_RANGE = "a number does not fit a DevULong64"
-_FIXED = ("state", "status")  #: attributes of every device
+_OUT_OF_RANGE = "the value is outside the range of DevULong64, 0 to 2^64 - 1"
+_FIXED = ("state", "status")  #: attributes that every device has
 _TEXT = ValueForm(DataType.STRING, Format.SCALAR)
 _QUALITIES = {quality.name: quality for quality in Quality}
 
@@ -58,10 +58,11 @@ Bad = dict[int, PublishError]
 
 @dataclass(frozen=True, slots=True)
 class AttributeTopics:
-    """The topics of one attribute's values.
+    """Topics of the values of one attribute.
 
-    :ivar frame: encoded topic of Tango
-    :ivar name: of the attribute, as the row spells it
+    :ivar topic: Tango topic
+    :ivar frame: encoded Tango topic
+    :ivar name: name of the attribute as in the row
     :ivar record: topic of its records in the log
     """
 
@@ -72,10 +73,10 @@ class AttributeTopics:
 
 
 class RecordCodec:
-    """See :class:`~mama_spark.bridge.RowCodec`. Caches the topics of attributes; for one thread.
+    """A :class:`~mama_spark.bridge.RowCodec`. It caches the topics of attributes and is not thread-safe.
 
-    :param source: name of the event source, in the place of the host in topics
-    :param prefix: of the records' topics
+    :param source: name of the event source, which is the host in topics
+    :param prefix: first part of topics in the log
     """
 
     def __init__(self, source: str, prefix: str) -> None:
@@ -110,7 +111,7 @@ class RecordCodec:
                 [isinstance(p, AttributeTopics) and p.topic.attribute in _FIXED for p in attribute_topics], np.bool_
             )
             for row in np.flatnonzero(own[codes]).tolist() if own.any() else ():
-                bad.setdefault(row, BadRow("State and Status are each device's own: their values are strings"))
+                bad.setdefault(row, BadRow("the attribute is State or Status, whose values must be strings"))
         good = np.ones(len(codes), np.bool_)
         good[list(bad)] = False
         datas: list[bytes] = [b""] * len(codes)
@@ -134,8 +135,11 @@ class RecordCodec:
     def _find_topics(
         self, rows: pa.RecordBatch, bad: Bad
     ) -> tuple[Int64s, list[AttributeTopics | PublishError], pa.Array]:
-        """For each row the index of its topics; the topics, or errors; and the topics of their records, or the names of
-        the row where these are invalid."""
+        """Find the topics of each row.
+
+        :returns: index of each row into the other two, shape (n,); topics or errors; and topics of the records, or
+            device and attribute if these are invalid
+        """
         parts = []
         for name in ("device", "attribute"):
             column = rows.column(name)
@@ -164,17 +168,17 @@ class RecordCodec:
 
 
 def attribute_topics_of(source: str, prefix: str, device: str, attribute: str) -> AttributeTopics:
-    """The topics of an attribute.
+    """Make the topics of an attribute.
 
-    :raises BadTopic: a name is not allowed in Tango
+    :raises BadTopic: Tango does not allow the name of the device or attribute
     """
     if device.count("/") != 2 or not all(device.split("/")):
-        raise BadTopic(f"no device (domain/family/member): {device[:200]!r}")
+        raise BadTopic(f"invalid device name, it must be domain/family/member: {device[:200]!r}")
     if not attribute or "/" in attribute:
-        raise BadTopic(f"no attribute: {attribute[:200]!r}")
+        raise BadTopic(f"invalid attribute name: {attribute[:200]!r}")
     both = f"{device}/{attribute}"
     if len(both) > 255 or not both.isascii() or not both.isprintable() or any(c in both for c in "*?:>#. "):
-        raise BadTopic(f"no name of an attribute in Tango: {both[:200]!r}")
+        raise BadTopic(f"Tango does not allow this attribute name: {both[:200]!r}")
     try:
         topic = event_topic(source, device, attribute, EventType.CHANGE, dbase=False)
     except BadEventTopic as e:
@@ -184,7 +188,13 @@ def attribute_topics_of(source: str, prefix: str, device: str, attribute: str) -
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """The columns of a batch of rows, and ``datas``: the fourth frames, as far as they are encoded."""
+    """Columns of a batch of n rows.
+
+    :ivar codes: index of each row into ``attribute_topics``, shape (n,)
+    :ivar times: nanoseconds since the epoch, shape (n,); 0: none
+    :ivar datas: the fourth frames; empty until they are encoded
+    :ivar bad: row -> error
+    """
 
     codes: Int64s
     attribute_topics: list[AttributeTopics | PublishError]
@@ -208,7 +218,7 @@ class _Batch:
         try:
             self.datas[row] = write_data(topics.topic, value)
         except CdrError as e:
-            self.bad[row] = BadRow(f"the value cannot be sent: {e}")
+            self.bad[row] = BadRow(f"the value cannot be encoded: {e}")
 
 
 # --- columns -----------------------------------------------------------------------------------------------
@@ -220,7 +230,7 @@ def _rows_without_topics(codes: Int64s, attribute_topics: list[AttributeTopics |
 
 
 def _times(rows: pa.RecordBatch, bad: Bad) -> Int64s:
-    """Nanoseconds since the epoch; 0: none."""
+    """Times in nanoseconds since the epoch, shape (n,); 0: none."""
     if "time" not in rows.schema.names:
         return np.zeros(rows.num_rows, np.int64)
     column = rows.column("time")
@@ -228,13 +238,13 @@ def _times(rows: pa.RecordBatch, bad: Bad) -> Int64s:
     given = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     out = (given < 0) | (given >= _LAST_TIME // unit)
     for row in np.flatnonzero(out).tolist():
-        bad.setdefault(row, BadRow("the time is not between 1970 and 2038, which Tango's times are"))
+        bad.setdefault(row, BadRow("the time must be between 1970 and 2038, the range of times in Tango"))
     times: Int64s = np.where(out, 0, given) * unit
     return times
 
 
 def _qualities(rows: pa.RecordBatch, bad: Bad) -> npt.NDArray[np.uint32]:
-    """VALID for rows without a quality."""
+    """Qualities, shape (n,); VALID for rows without a quality."""
     if "quality" not in rows.schema.names:
         return np.zeros(rows.num_rows, np.uint32)
     coded = rows.column("quality").fill_null(Quality.VALID.name).dictionary_encode()
@@ -242,16 +252,16 @@ def _qualities(rows: pa.RecordBatch, bad: Bad) -> npt.NDArray[np.uint32]:
     table = np.array([_QUALITIES.get(word, -1) for word in names], np.int64)
     found = table[coded.indices.to_numpy()] if len(table) else np.zeros(0, np.int64)
     for row in np.flatnonzero(found < 0).tolist():
-        bad.setdefault(row, BadRow(f"{coded[row].as_py()!r:.50} is no quality; there are {', '.join(_QUALITIES)}"))
+        bad.setdefault(row, BadRow(f"{coded[row].as_py()!r:.50} is no quality; give one of {', '.join(_QUALITIES)}"))
     return np.where(found < 0, 0, found).astype(np.uint32)
 
 
 def _have_values(values: pa.Array, qualities: npt.NDArray[np.uint32], bad: Bad) -> npt.NDArray[np.bool_]:
-    """Which rows have a value to send; an INVALID one has none in Tango."""
+    """Which rows have a value to send, shape (n,). INVALID values have no data in Tango."""
     invalid = qualities == Quality.INVALID
     null = np.asarray(values.is_null())
     for row in np.flatnonzero(null & ~invalid).tolist():
-        bad.setdefault(row, BadRow("the value is null, which only the quality INVALID allows"))
+        bad.setdefault(row, BadRow("the value is null, which is allowed only with the quality INVALID"))
     has_value: npt.NDArray[np.bool_] = ~null & ~invalid
     return has_value
 
@@ -260,7 +270,7 @@ def _have_values(values: pa.Array, qualities: npt.NDArray[np.uint32], bad: Bad) 
 
 
 def _write_numbers(batch: _Batch, values: pa.Array, rows: Int64s) -> None:
-    """Encode one number a row, in groups by the length of the attribute's name."""
+    """Encode one number a row, in groups of attribute names of the same length."""
     lengths = np.array([len(p.name) if isinstance(p, AttributeTopics) else 0 for p in batch.attribute_topics], np.int64)
     found = numbers(values.take(pa.array(rows)))
     of_row = lengths[batch.codes[rows]]

@@ -1,4 +1,4 @@
-"""Records Tango events into a record log."""
+"""Tango recorder: subscribes to devices and writes their events into a record log."""
 
 from __future__ import annotations
 

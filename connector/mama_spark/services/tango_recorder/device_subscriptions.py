@@ -1,7 +1,7 @@
-"""Subscribes a recorder to its configured devices and attributes, in a thread of its own.
+"""Subscriptions of a recorder to its configured devices and attributes; a thread makes them.
 
-Patterns are resolved by the database (devices) and by the devices themselves (attributes). A server that cannot be
-reached is asked again later, and delays only its own subscriptions.
+The database resolves patterns of devices, and each device resolves patterns of its attributes. A server that cannot be
+reached is called again later; it delays only its own subscriptions.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from .settings import RecorderSettings
 
 logger = logging.getLogger("mama_spark")
 
-_RETRY = 5.0  #: seconds until a database or device that did not answer is asked again
-#: The attribute has no events of this type; no error if a pattern matched it.
+_RETRY = 5.0  #: seconds until a database or device that did not answer is called again
+#: Reasons in errors: the attribute does not send events of this type. No error if a pattern matched the attribute.
 _NO_SUCH_EVENTS = frozenset(
     ("API_AttributePollingNotStarted", "API_EventPropertiesNotSet", "API_AttributeNotDataReadyEnabled")
 )
 
 
 class DeviceSubscriptions:
-    """The subscriptions of one recorder.
+    """Subscriptions of one recorder.
 
-    :ivar failure: why the thread ended; None: it did not, or in order
+    :ivar failure: error that ended the thread; None: there is none
     """
 
     def __init__(self, settings: RecorderSettings, subscriber: TangoSubscriber) -> None:
@@ -41,7 +41,7 @@ class DeviceSubscriptions:
         self._subscriptions: dict[tuple[str, str, EventType], Subscription] = {}
         self._by_pattern: set[int] = set()  #: ids of subscriptions to attributes that a pattern matched
         self._devices = set(settings.named_devices)
-        self._pending = set(self._devices)  #: devices to subscribe to, or to ask for their attributes again
+        self._pending = set(self._devices)  #: devices to subscribe to, or to read attributes of again
         self._changed = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="tango-recorder-subscribe", daemon=True)
@@ -55,25 +55,25 @@ class DeviceSubscriptions:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; returns when it has ended, or after two timeouts of a call."""
+        """Stop the thread; waits until it has stopped, at most for two timeouts of a call and one second."""
         self._stopping = True
         self._changed.set()
         self._thread.join(2 * self._settings.timeout + 1)
 
     def interface_changed(self) -> None:
-        """Ask all devices for their attributes again."""
+        """Read the attributes of all devices again, since the interface of one changed."""
         self._pending.update(self._devices)
         self._changed.set()
 
     def accept(self, event: SubscriptionEvent) -> bool:
-        """Whether to record an event. False: an attribute that a pattern matched has no events of this type, and its
-        subscription is cancelled."""
+        """Whether to record a subscription event. If not, a pattern matched an attribute that does not send events of
+        this type; its subscription is cancelled."""
         subscription = event.subscription
         if event.kind is not SubscriptionEventKind.ERROR or subscription.id not in self._by_pattern:
             return True
         if not any(error.reason in _NO_SUCH_EVENTS for error in event.errors):
             return True
-        logger.info("%s: no such events: %s", subscription, event.errors[0].reason)
+        logger.info("%s is not recorded: the attribute sends no such events (%s)", subscription, event.errors[0].reason)
         self._by_pattern.discard(subscription.id)
         subscription.unsubscribe()
         return False
@@ -84,8 +84,8 @@ class DeviceSubscriptions:
         try:
             self._subscribe_all()
         except Exception as error:
-            logger.exception("the thread that subscribes to devices ended")
-            self.failure = BackgroundTaskFailed(f"devices and attributes are not subscribed to any more: {error}")
+            logger.exception("the thread that subscribes to devices failed")
+            self.failure = BackgroundTaskFailed(f"the thread that subscribes to devices failed: {error}")
 
     def _subscribe_all(self) -> None:
         patterns = self._settings.device_patterns
@@ -101,23 +101,23 @@ class DeviceSubscriptions:
                 try:
                     self._subscribe_device(device)
                 except MamaError as error:
-                    logger.info("%s: its attributes are not known yet: %s", device, error)
+                    logger.info("the attributes of %s cannot be read yet: %s", device, error)
             waits = [_RETRY] if self._pending else []
             waits += [max(0.0, next_scan - time.monotonic())] if patterns else []
             self._changed.wait(min(waits, default=None))
 
     def _find_devices(self, patterns: Sequence[str]) -> bool:
-        """Ask the database for the devices that match the patterns. False: it did not answer."""
+        """Read the names of devices that match the patterns from the database; returns whether it answered."""
         settings = self._settings
         try:
             for pattern in patterns:
                 found = device_names(settings.host, pattern, settings.timeout)
                 if not found:
-                    logger.warning("the database %s knows no device %s", settings.host, pattern)
+                    logger.warning("the database %s has no device that matches %s", settings.host, pattern)
                 self._pending.update(found - self._devices)
                 self._devices |= found
         except MamaError as error:
-            logger.warning("the database cannot be asked for devices: %s", error)
+            logger.warning("the devices cannot be read from the database %s: %s", settings.host, error)
             return False
         return True
 

@@ -1,8 +1,8 @@
-"""Recorder: subscribes to Tango events and writes them into a record log, for as long as it runs.
+"""Recorder: subscribes to Tango events and writes them into a record log.
 
-Its loop takes events from the subscriber, makes records of them, and passes these to the writer, which blocks while the
-log is slow or cannot be reached. Meanwhile the subscriber's queue fills up to its bounds; what it then drops, and what
-the log refuses, is reported by gap records. What is subscribed to is decided in
+Its loop takes events from the subscriber, makes records, and passes them to the writer, which blocks while the log is
+slow or cannot be reached. Meanwhile events wait in the queue of the subscriber. Gap records report the events that the
+full queue dropped and the records that the log rejected. Subscriptions are made in
 :mod:`~mama_spark.services.tango_recorder.device_subscriptions`.
 """
 
@@ -32,10 +32,10 @@ from .settings import RecorderSettings
 
 logger = logging.getLogger("mama_spark")
 
-_BATCH = 8192  #: events that are taken at once
+_BATCH = 8192  #: most events that are taken in one call
 _TAKE_TIMEOUT = 0.2
-_REPORT_PERIOD = 1.0  #: seconds between attempts to report what the log refused
-_LOG_PERIOD = 10.0  #: seconds between two lines about refused records in the program's log
+_REPORT_PERIOD = 1.0  #: seconds between attempts to report rejected records
+_LOG_PERIOD = 10.0  #: seconds between two log messages about rejected records
 _INTERFACE_TOPIC = f".{EventType.INTERFACE_CHANGE.wire_name}"
 
 
@@ -54,14 +54,15 @@ class RecordWriter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RecorderCounts:
-    """Totals since the beginning.
+    """Totals since the recorder was made.
 
-    :ivar recorded: records that were made
-    :ivar stored: records that the log has acknowledged
-    :ivar waiting: events that were not taken yet, and records that are not acknowledged
+    :ivar subscriptions: number of subscriptions
+    :ivar recorded: number of records that were made
+    :ivar stored: records that the log acknowledged
+    :ivar waiting: events that were not taken yet, and records without an acknowledgement
     :ivar dropped: events that the full queue dropped
-    :ivar gaps: records of gaps
-    :ivar refused: records that the log refused
+    :ivar gaps: gap records
+    :ivar refused: records that the log rejected
     """
 
     subscriptions: int
@@ -80,10 +81,11 @@ class RecorderCounts:
 
 
 class Recorder:
-    """A recorder; :meth:`run` does all the work, in the caller's thread.
+    """Recorder; :meth:`run` records in the caller's thread.
 
+    :param writer: writes records into the log
     :param ids: give messages ids, so that the broker stores none twice
-    :ivar state: to be restored from the log before :meth:`run`
+    :ivar state: its state, which the caller restores from the log before :meth:`run`
     """
 
     def __init__(self, settings: RecorderSettings, writer: RecordWriter, *, ids: bool = True) -> None:
@@ -103,16 +105,17 @@ class Recorder:
         self._numbers = itertools.count(1)
         self._ids = self._next_ids if ids else None
         self._recorded = self._recorded_at_state = self._refused = 0
-        self._refused_batches: deque[MessageBatch] = deque()  #: not reported to the state yet
+        self._refused_batches: deque[MessageBatch] = deque()  #: rejected batches that the state does not know yet
         self._next_report = self._next_log = 0.0
         self._failure: MamaError | None = None
-        self._unwritten: list[MessageBatch] = []  #: that the writer did not accept before the end
+        self._unwritten: list[MessageBatch] = []  #: batches that the writer did not accept before the end
 
     def __repr__(self) -> str:
         return f"<Recorder {self.settings.name}, {self.counts}>"
 
     @property
     def counts(self) -> RecorderCounts:
+        """Totals since the recorder was made."""
         waiting = len(self._subscriber.queue) + self._writer.waiting + sum(map(len, self._unwritten))
         return RecorderCounts(
             len(self._subscriptions), self._recorded, self._writer.stored, waiting, self._subscriber.queue.dropped,
@@ -120,22 +123,22 @@ class Recorder:
         )  # fmt: skip
 
     def refused(self, batch: MessageBatch, errors: Sequence[PublishError]) -> None:
-        """The log refused these records for good; gap records will report it. For any thread."""
+        """Note that the log rejected these records finally; gap records will report it. May be called in any thread."""
         self._refused += len(batch)
         if not self._writer.stored:
-            self._failure = ConfigError(f"the log refuses records: {errors[0]}")
+            self._failure = ConfigError(f"the log rejects records: {errors[0]}")
         if time.monotonic() >= self._next_log:
             self._next_log = time.monotonic() + _LOG_PERIOD
-            logger.error("the log refuses records (%d so far), now because: %s", self._refused, errors[0])
+            logger.error("the log rejects records (%d so far): %s", self._refused, errors[0])
         self._refused_batches.append(batch)
 
     def run(self, stop: Callable[[], bool], say: Callable[[str], None] = lambda text: None) -> bool:
         """Record until ``stop`` returns True.
 
-        :param say: takes lines about the progress
-        :returns: whether the log acknowledged everything
-        :raises ConfigError: the log refuses even the first record
-        :raises MamaError: the log cannot be written to at all, or one of the threads ended with an error
+        :param say: gets lines about the progress
+        :returns: whether the log acknowledged all records
+        :raises ConfigError: the log rejects the first record
+        :raises MamaError: the log cannot be written, or a thread failed
         """
         with self._subscriber as subscriber:
             self._write(self.state.started(time.time_ns(), self.settings.wants), stop)
@@ -190,7 +193,7 @@ class Recorder:
             self._subscriptions.interface_changed()
 
     def _write_state(self, stop: Callable[[], bool]) -> None:
-        """Write the state, unless nothing was recorded since the last time."""
+        """Write the state if anything was recorded since the last time."""
         if self._recorded != self._recorded_at_state:
             self._write(self.state.state(time.time_ns()), stop)
             self._recorded_at_state = self._recorded
@@ -205,7 +208,7 @@ class Recorder:
         self._unwritten = [messages for messages in unwritten if not self._writer.write(messages, late)]
         while len(subscriber.queue) and not late():
             self._record(subscriber.take(_BATCH), late)
-        self._writer.drain(max(0.0, deadline - time.monotonic()))  # after that, all refusals are known
+        self._writer.drain(max(0.0, deadline - time.monotonic()))  # now all rejections are known
         self._next_report = 0.0
         self._report_refused(late)
         self._write(self.state.stopped(time.time_ns()), late)

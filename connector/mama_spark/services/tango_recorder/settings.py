@@ -57,9 +57,10 @@ def _duration_or_off(value: Any) -> float:
 
 @dataclass(frozen=True)
 class RecorderSettings:
-    """Durations in seconds. Make it with :meth:`of`.
+    """Settings of a recorder. Durations are in seconds. :meth:`of` makes them from a table.
 
-    :ivar host: ``host:port`` of the database, or of the one server where ``dbase`` is false
+    :ivar host: ``host:port`` of the database; of the one server if ``dbase`` is false
+    :ivar dbase: whether there is a database
     """
 
     host: str
@@ -111,15 +112,15 @@ class RecorderSettings:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> RecorderSettings:
-        """Check the table of a file.
+        """Make settings from the table of a file.
 
-        :param given: its settings
-        :raises ConfigError: names the setting, and what it must be
+        :param given: key -> value in the table
+        :raises ConfigError: a key is unknown or missing, or a value is invalid; the message names the key
         """
         rest = {key: value for key, value in given.items() if key != "url"}
         values = parse_table(cls, rest, "[recorder]", camel, required=("devices",))
         if "url" not in given:
-            raise ConfigError("[recorder] the key url is missing")
+            raise ConfigError("[recorder] the key url is missing; give tango://host:port of the database")
         host, dbase = _host(str(given["url"]))
         settings = cls(host, dbase=dbase, **values)
         for device in settings.devices:
@@ -129,31 +130,34 @@ class RecorderSettings:
                 raise ConfigError(f"[recorder] devices: {error}") from None
         if settings.device_patterns and not dbase:
             raise ConfigError(
-                f"[recorder] devices: {', '.join(settings.device_patterns)} needs a database to ask which there are: "
-                "of a server without one (#dbase=no), name the devices"
+                f"[recorder] devices: {', '.join(settings.device_patterns)} needs a database to resolve it: "
+                "name the devices of a server without one (#dbase=no)"
             )
         return settings
 
     @property
     def named_devices(self) -> list[str]:
-        """Devices that are given by name."""
+        """Devices in ``devices`` that are names."""
         return [device for device in self.devices if not _WILD.search(device)]
 
     @property
     def device_patterns(self) -> list[str]:
-        """Devices that are given by pattern."""
+        """Devices in ``devices`` that are patterns."""
         return [device for device in self.devices if _WILD.search(device)]
 
     def wants(self, device: str) -> bool:
-        """Whether a device is to be recorded."""
+        """Whether a device is recorded.
+
+        :param device: ``domain/family/member`` in lower case
+        """
         return device in self.devices or any(fnmatchcase(device, pattern) for pattern in self.device_patterns)
 
     def full_name(self, device: str) -> str:
-        """The name to open the device by."""
+        """Full name of a device, which connects to it."""
         return f"{SCHEME}{self.host}/{device}{'' if self.dbase else NO_DATABASE}"
 
     def patterns(self, device: str) -> list[str]:
-        """Names and patterns of the attributes of this device, in lower case."""
+        """Names and patterns of the attributes to record of this device, in lower case."""
         found = []
         for pattern in self.attributes:
             device_pattern, slash, attribute = pattern.lower().rpartition("/")
@@ -162,13 +166,13 @@ class RecorderSettings:
         return found
 
     def attributes_of(self, device: str) -> tuple[list[str], list[str]]:
-        """Names, and patterns, of the attributes of this device, in lower case."""
+        """As :meth:`patterns`, but names and patterns in a list each."""
         patterns = self.patterns(device)
         return [p for p in patterns if not _WILD.search(p)], [p for p in patterns if _WILD.search(p)]
 
     @property
     def attribute_events(self) -> list[EventType]:
-        """Events of attributes: all but interface changes."""
+        """Event types of attributes: all but interface changes."""
         return [event for event in self.events if event is not EventType.INTERFACE_CHANGE]
 
 

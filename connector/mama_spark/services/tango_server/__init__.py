@@ -1,4 +1,4 @@
-"""A Tango event source: a device server whose attributes send events."""
+"""Tango event source: a device server in Python whose attributes send events to clients."""
 
 from __future__ import annotations
 

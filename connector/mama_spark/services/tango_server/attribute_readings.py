@@ -1,6 +1,6 @@
-"""Readings of attributes: converts Python values into values of Tango's types. Pure.
+"""Readings of attributes: Python values converted to values of Tango types. Pure.
 
-A single number is only checked when it is set; it is converted when an event or a read needs it.
+A single number is checked when it is set, and converted when an event or a read needs it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from .device import Attribute
 
 
 class AttributeReading:
-    """A value of one attribute, or the errors instead.
+    """Value of one attribute, or errors instead.
 
-    :ivar numbers: read value, and set value of settable attributes, if they are single numbers; else None
+    :ivar numbers: read value, and set value of a settable attribute, if these are single numbers; else None
     :ivar time: nanoseconds since the epoch
     """
 
@@ -60,17 +60,17 @@ class AttributeReading:
 
     @property
     def empty(self) -> bool:
-        """It has no value: errors, or the quality is INVALID."""
+        """Whether there is no value: the reading has errors, or the quality INVALID."""
         return bool(self.errors) or self.quality is Quality.INVALID
 
     def content(self, kind: ValueKind) -> Content:
-        """The field ``content`` of :class:`~mama_spark.tango.types.AttributeValue`."""
+        """Content in the form of the field ``content`` of :class:`~mama_spark.tango.types.AttributeValue`."""
         if self._content is None and self.numbers is not None:
             self._content = np.array(self.numbers, DTYPES[kind])
         return self._content
 
     def value(self, attribute: Attribute) -> AttributeValue:
-        """The value that clients get."""
+        """The attribute value that clients get."""
         kind, r_dim, w_dim = attribute.kind, self.r_dim, self.w_dim
         if self.empty:
             kind, r_dim, w_dim = ValueKind.NO_DATA, NO_DIM, NO_DIM
@@ -82,17 +82,17 @@ class AttributeReading:
 
     @classmethod
     def failed(cls, errors: Sequence[DevError], time: int) -> AttributeReading:
-        """Errors instead of a value."""
+        """Make a reading with errors instead of a value."""
         return cls(None, None, time, Quality.INVALID, NO_DIM, NO_DIM, tuple(errors))
 
     @classmethod
     def invalid(cls, time: int) -> AttributeReading:
-        """No value: quality INVALID."""
+        """Make a reading without a value, with the quality INVALID."""
         return cls(None, None, time, Quality.INVALID, NO_DIM, NO_DIM)
 
     @classmethod
     def of(cls, value: AttributeValue) -> AttributeReading:
-        """The reading of an existing value."""
+        """Make a reading from an attribute value."""
         return cls(None, value.content, value.time, value.quality, value.r_dim, value.w_dim, value.errors)
 
 
@@ -108,11 +108,11 @@ class ReadingFactory:
         self._code = struct.Struct("<" + STRUCT_CODES[attribute.kind] * self._count) if single else None
 
     def make(self, value: Any, time: int, quality: Quality = Quality.VALID, written: Any = None) -> AttributeReading:
-        """A reading of a Python value: number, text, array (two dimensions: an image), :class:`Encoded` or octets,
-        :class:`DevState`.
+        """Make a reading from a Python value: a number, text, array of shape (x,) or (y, x), :class:`Encoded`, octets,
+        or :class:`DevState`.
 
         :param time: nanoseconds since the epoch
-        :param written: set value of a settable attribute; None: none, or zero
+        :param written: set value of a settable attribute; None: there is none, or zero for a scalar
         :raises CdrError: the value is not of the attribute's type
         """
         if quality is Quality.INVALID:
@@ -154,13 +154,13 @@ class ReadingFactory:
         if self.attribute.format is Format.IMAGE:
             shape = (len(rows), len(rows[0]) if rows else 0)
             if any(len(row) != shape[1] for row in rows):
-                raise CdrError(f"{name}: rows of different length")
+                raise CdrError(f"{name}: the rows of an image must have the same length")
             rows = [element for row in rows for element in row]
         return tuple(_checked(element, _CLASSES[kind], name) for element in rows), self._dims(shape)
 
     def _dims(self, shape: tuple[int, ...]) -> Dim:
         if len(shape) != int(self.attribute.format) and not (shape == (0,) and self.attribute.format is Format.IMAGE):
-            raise CdrError(f"{self.attribute.name}: {len(shape)} dimensions for a {self.attribute.format.name}")
+            raise CdrError(f"{self.attribute.name}: a {self.attribute.format.name} cannot have {len(shape)} dimensions")
         if self.attribute.format is Format.SCALAR:
             return ONE
         dim = Dim(shape[0], 0) if len(shape) == 1 else Dim(shape[1], shape[0])
@@ -188,7 +188,7 @@ def _checked(value: Any, cls: type[Any], name: str) -> Any:
 
 
 def _check_text(text: str, name: str) -> None:
-    """Refuse text that cannot be sent when it is set, not when a client reads it."""
+    """Raise when a text is set that cannot be sent, not when a client reads it."""
     try:
         CdrWriter(True).string(text)
     except CdrError as error:
@@ -196,7 +196,7 @@ def _check_text(text: str, name: str) -> None:
 
 
 def _converted(value: Any, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:
-    """A copy, so that later changes of the caller's array have no effect."""
+    """Convert to an array of this type. It is a copy, so that later changes of the caller's array have no effect."""
     try:
         given = np.asarray(value)
         if given.dtype.kind == "f" and dtype == np.uint64 and not isinstance(value, np.ndarray):
@@ -208,7 +208,7 @@ def _converted(value: Any, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:
 
 
 def _integers(value: Any) -> npt.NDArray[Any]:
-    """Integers below and above 2^63 together, which numpy would convert to floats."""
+    """Convert integers below and above 2^63 in one list, which numpy would convert to floats."""
     found = np.array(value, object)
     if all(isinstance(number, int) for number in found.ravel()):
         return found.astype(np.uint64)

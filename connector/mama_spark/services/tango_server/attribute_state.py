@@ -14,7 +14,7 @@ from .event_filters import AlarmFilter, ChangeFilter
 
 _STATE = Attribute("State", DataType.STATE)
 _STATUS = Attribute("Status", DataType.STRING)
-_FIXED = (_STATE.key, _STATUS.key)  #: attributes of every device
+_FIXED = (_STATE.key, _STATUS.key)  #: attributes that every device has
 
 
 class AttributeState:
@@ -22,7 +22,7 @@ class AttributeState:
 
     :ivar attribute: its declaration
     :ivar reading: its last value
-    :ivar channels: of the event types that clients have subscribed to
+    :ivar channels: event channels of the event types that clients subscribed to
     """
 
     __slots__ = ("alarm_filter", "attribute", "channels", "config", "device", "filters", "reading", "readings")
@@ -43,11 +43,11 @@ class AttributeState:
         return f"<AttributeState {self.device}/{self.attribute.key}, {len(self.channels)} channels>"
 
     def criteria(self, event: EventType) -> Criteria | None:
-        """Of change or archive events."""
+        """Criteria of change or archive events; None: the attribute sends no such events."""
         return self.attribute.change if event is EventType.CHANGE else self.attribute.archive
 
     def refusal_reason(self, event: EventType) -> str | None:
-        """Tango's reason to refuse subscriptions to these events; None: they are allowed."""
+        """Reason in the error for subscriptions to these events; None: they are allowed."""
         attribute = self.attribute
         if event in self.filters:
             criteria = self.criteria(event)
@@ -66,7 +66,7 @@ class AttributeState:
         return "API_AttributePollingNotStarted" if missing else None
 
     def active_channel(self, event: EventType) -> EventChannel | None:
-        """The channel of an event type, if it has subscriptions."""
+        """The channel of an event type if it has subscriptions, else None."""
         channel = self.channels.get(event)
         return channel if channel is not None and channel.confirmed else None
 
@@ -75,9 +75,9 @@ class DeviceState:
     """One device at run time.
 
     :ivar declaration: its declaration
-    :ivar attributes: by their names in topics; State and Status included
-    :ivar channel: of interface changes, if clients have subscribed to them
-    :ivar pipes: by name: channel, and last value
+    :ivar attributes: name in topics -> state; State and Status included
+    :ivar channel: event channel of interface changes; None: no client subscribed to them
+    :ivar pipes: name -> event channel and last value
     """
 
     __slots__ = ("attributes", "channel", "declaration", "key", "pipes")
@@ -93,13 +93,16 @@ class DeviceState:
         self.pipes: dict[str, tuple[EventChannel, PipeData | None]] = {}
 
     def add_attributes(self, attributes: Iterable[Attribute], time: int) -> None:
-        """More attributes, without a value; State and Status stay at the end."""
+        """Add attributes without a value; State and Status stay at the end."""
         fixed = {name: self.attributes.pop(name) for name in _FIXED if name in self.attributes}
         for attribute in attributes:
             self.attributes[attribute.key] = AttributeState(self.key, attribute, AttributeReading.invalid(time))
         self.attributes.update(fixed)
 
     def interface(self, started: bool) -> InterfaceChange:
-        """Data of an interface change: the device's commands and attributes."""
+        """Data of an interface change (TG-16): the commands and attributes of the device.
+
+        :param started: the device was started
+        """
         configs = tuple(state.config for state in self.attributes.values())
         return InterfaceChange(started, DEVICE_COMMANDS, configs)

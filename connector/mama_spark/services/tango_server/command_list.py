@@ -9,7 +9,7 @@ from mama_spark.tango.types import CommandInfo
 
 
 class _Type(IntEnum):
-    """CmdArgType, as far as these commands need it."""
+    """CmdArgType (Tango IDL): the types that these commands use."""
 
     VOID = 0
     STRING = 8

@@ -1,7 +1,7 @@
 """Declarations of an event source's devices, attributes, and event criteria (TG-03, TG-06). Pure.
 
-:class:`~mama_spark.services.tango_server.event_source.TangoEventSource` is made of them, and clients get them as the
-configuration of attributes. They contain no values.
+They are the arguments of :class:`~mama_spark.services.tango_server.event_source.TangoEventSource`; clients get them as
+attribute configurations. They contain no values.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ from mama_spark.tango.types import (
     Writable,
 )
 
-NOT_SPECIFIED = "Not specified"  #: Tango's text for a property without a value
-MAX_X, MAX_Y = 1_000_000, 10_000  #: default dimensions of spectra and images
+NOT_SPECIFIED = "Not specified"  #: text of Tango for a property without a value
+MAX_X, MAX_Y = 1_000_000, 10_000  #: default of the largest dimensions of spectra and images
 _NAME = re.compile(r"[^\s/#.:\x00-\x1f]+")
 Threshold = float | tuple[float, float] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Criteria:
-    """Event criteria: which changes of a value are sent as events; without thresholds, every change is.
+    """Event criteria: which changes of a value are sent as events (TG-06). Without thresholds, every change is sent.
 
-    :ivar abs_change: least difference to the value sent last; a pair: (downwards, negative; upwards)
-    :ivar rel_change: likewise, percent of the value sent last
-    :ivar period: of archive events: milliseconds after which the value is sent in any case
-    :ivar detect: they also hold for events that code pushes; else only for :meth:`TangoEventSource.set`
+    :ivar abs_change: smallest difference to the last sent value; or a pair: largest negative, smallest positive one
+    :ivar rel_change: the same in percent of the last sent value
+    :ivar period: for archive events: milliseconds after which the value is sent in any case
+    :ivar detect: apply the criteria to pushed events too, not only to :meth:`TangoEventSource.set`
+    :raises ConfigError: a threshold or the period is invalid
     """
 
     abs_change: Threshold = None
@@ -51,21 +52,23 @@ class Criteria:
     def __post_init__(self) -> None:
         for limits in (_pair(self.abs_change), _pair(self.rel_change)):
             if limits is not None and not (limits[0] < 0 < limits[1]):
-                raise ConfigError(f"thresholds must be above 0, or (below 0, above 0): {limits}")
+                raise ConfigError(f"a threshold must be above 0, or a pair (below 0, above 0): {limits}")
         if self.period is not None and self.period <= 0:
-            raise ConfigError(f"a period of {self.period} ms")
+            raise ConfigError(f"the period is {self.period} ms; it must be above 0")
 
     @property
     def absolute(self) -> tuple[float, float] | None:
+        """``abs_change`` as a pair."""
         return _pair(self.abs_change)
 
     @property
     def relative(self) -> tuple[float, float] | None:
+        """``rel_change`` as a pair."""
         return _pair(self.rel_change)
 
     @property
     def empty(self) -> bool:
-        """There are no criteria."""
+        """Whether there is neither a threshold nor a period."""
         return self.abs_change is None and self.rel_change is None and self.period is None
 
 
@@ -86,14 +89,16 @@ def _text(threshold: Threshold) -> str:
 class Attribute:
     """Declaration of one attribute.
 
-    :ivar settable: it has a set value; clients cannot write it
-    :ivar change: criteria of change events; None: no such events
-    :ivar archive: criteria of archive events; None: no such events
+    :ivar settable: the attribute has a set value; clients still cannot write it
+    :ivar change: criteria of change events; None: the attribute sends none
+    :ivar archive: criteria of archive events; None: the attribute sends none
     :ivar alarm: send alarm events when the quality changes to or from ALARM or WARNING
-    :ivar period: milliseconds between periodic events; None: no such events
+    :ivar period: period of periodic events in milliseconds; None: the attribute sends none
     :ivar data_ready: data_ready events may be pushed
-    :ivar enum_labels: of an ENUM
-    :raises ConfigError: no attribute can have this name, type or period
+    :ivar max_x: largest x dimension; 0: the default
+    :ivar max_y: largest y dimension of an image; 0: the default
+    :ivar enum_labels: labels of a DevEnum
+    :raises ConfigError: name, type, format or period is invalid
     """
 
     name: str
@@ -118,33 +123,33 @@ class Attribute:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or not self.name.isascii():
-            raise ConfigError(f"no name of an attribute: {self.name!r:.100}")
+            raise ConfigError(f"invalid attribute name: {self.name!r:.100}")
         if self.format is Format.UNKNOWN or self.data_type not in KIND_OF:
-            raise ConfigError(f"{self.name}: no attribute is {self.format!r} of {self.data_type!r}")
+            raise ConfigError(f"{self.name}: an attribute cannot be {self.format!r} of {self.data_type!r}")
         if self.data_type is DataType.ENCODED and self.format is not Format.SCALAR:
-            raise ConfigError(f"{self.name}: there are no spectra and images of DevEncoded")
+            raise ConfigError(f"{self.name}: an attribute of DevEncoded must be a scalar")
         if self.period is not None and self.period <= 0:
-            raise ConfigError(f"{self.name}: a period of {self.period} ms")
+            raise ConfigError(f"{self.name}: the period is {self.period} ms; it must be above 0")
 
     @property
     def key(self) -> str:
-        """Its name in topics."""
+        """Name in topics: in lower case."""
         return self.name.lower()
 
     @property
     def kind(self) -> ValueKind:
-        """Kind of its values in messages. Only the attribute State has a single state instead of a sequence."""
+        """Kind of its values in AttrValUnion. Only the attribute State has a single state, not a sequence."""
         if self.data_type is DataType.STATE and self.format is Format.SCALAR and self.key == "state":
             return ValueKind.DEVICE_STATE
         return KIND_OF[self.data_type]
 
     @property
     def numeric(self) -> bool:
-        """Its values can be compared with thresholds."""
+        """Whether values can be compared with thresholds."""
         return self.kind in DTYPES and self.data_type not in (DataType.BOOLEAN, DataType.ENUM)
 
     def config(self) -> AttributeConfig:
-        """The configuration for clients (ATT_CONF_DATA, TG-13)."""
+        """The configuration that clients get (ATT_CONF_DATA, TG-13)."""
         change, archive = self.change or Criteria(), self.archive or Criteria()
         limits = self.limits or _NO_LIMITS
         return AttributeConfig(
@@ -184,20 +189,20 @@ _FORMATS = {DataType.DOUBLE: "%6.2f", DataType.FLOAT: "%6.2f", DataType.STRING: 
 def check_device_name(name: str) -> str:
     """Check a device name; returns it in lower case.
 
-    :raises ConfigError: it is not ``domain/family/member``
+    :raises ConfigError: the name is no ``domain/family/member``
     """
     parts = name.split("/")
     if len(parts) != 3 or not all(_NAME.fullmatch(part) for part in parts) or not name.isascii():
-        raise ConfigError(f"no name of a device: {name!r:.100}")
+        raise ConfigError(f"invalid device name: {name!r:.100}; it must be domain/family/member")
     return name.lower()
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Declaration of one device. Attributes State and Status exist without being declared.
+    """Declaration of one device. Every device has the attributes State and Status; they are not declared.
 
     :ivar name: ``domain/family/member``, in any case
-    :raises ConfigError: the name is invalid, or two attributes have one name
+    :raises ConfigError: the name is invalid, or two attributes have the same name
     """
 
     name: str
@@ -225,11 +230,11 @@ class Device:
 
     @classmethod
     def from_schema(cls, name: str, schema: pa.Schema, **attributes: Attribute) -> Device:
-        """A device whose attributes are the columns of an Arrow schema (of a DataFrame: ``toArrow().schema``):
-        numbers, booleans, text, binary (DevEncoded), lists (spectra) and lists of lists (images).
+        """Declare a device whose attributes are the columns of an Arrow schema (of a DataFrame: ``toArrow().schema``).
+        Columns may be numbers, booleans, text, binary (DevEncoded), lists (spectra) and lists of lists (images).
 
-        :param attributes: declarations of columns, instead of those made from their types
-        :raises SchemaError: no attribute has the type of a column
+        :param attributes: column name -> declaration to use instead of one made from the column type
+        :raises SchemaError: Tango has no type for a column
         """
         return cls(name, [attributes.get(field.name) or attribute_of(field) for field in schema])
 
@@ -257,11 +262,11 @@ _TYPES: dict[pa.DataType, DataType] = {
 def attribute_of(field: pa.Field) -> Attribute:
     """Declare an attribute for a column.
 
-    :raises SchemaError: no attribute has its type
+    :raises SchemaError: Tango has no type for the column
     """
     kind, depth = field.type, 0
     while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         kind, depth = kind.value_type, depth + 1
     if kind not in _TYPES or depth > 2 or (depth and _TYPES[kind] is DataType.ENCODED):
-        raise SchemaError(f"column {field.name}: no attribute of Tango holds {field.type}")
+        raise SchemaError(f"column {field.name}: Tango has no attribute type for {field.type}")
     return Attribute(field.name, _TYPES[kind], Format(depth))

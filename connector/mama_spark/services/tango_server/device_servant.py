@@ -1,7 +1,7 @@
-"""CORBA operations of the devices of an event source: executes a request, and encodes its reply. Pure.
+"""Servant of the devices of an event source: executes CORBA requests and encodes their replies. Pure.
 
-Devices implement IDL 5, which newer clients accept. Operations that an event source does not have are answered with
-BAD_OPERATION, attempts to write, to configure, or to read a history with a DevFailed.
+Devices implement IDL 5, which newer clients accept. Operations that an event source does not implement get the system
+exception BAD_OPERATION; operations that write, configure or read a history get a DevFailed.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def _bad(name: str) -> SystemException:
 
 
 class DeviceServant:
-    """Executes requests. Called with the lock of the source held; the bodies that it returns need no lock, and
-    write what was true at the call."""
+    """Executes requests. The caller holds the lock of the source. The returned bodies need no lock: they contain the
+    state at the time of the call."""
 
     def __init__(self, supplier: EventSupplier, identity: Identity) -> None:
         self._supplier, self._identity = supplier, identity
@@ -82,15 +82,17 @@ class DeviceServant:
         }
 
     def has(self, key: bytes) -> bool:
-        """Whether there is an object of this key."""
+        """Whether there is an object with this key."""
         name = key.decode("latin-1").lower()
         return name == self._supplier.admin or name in self._supplier.devices
 
     def execute(self, request: messages.GiopRequest, reader: CdrReader, caller: Caller, now: float) -> messages.Body:
-        """Execute a call; returns what writes its result.
+        """Execute a request; returns a function that encodes its result.
 
-        :raises DevFailed: the device refused
-        :raises SystemException: there is no such object or operation, or the arguments cannot be read
+        :param reader: reader at the start of the arguments
+        :param now: seconds of a monotonic clock
+        :raises DevFailed: the device refuses the call
+        :raises SystemException: there is no such object or operation, or the arguments cannot be decoded
         """
         name = request.key.decode("latin-1").lower()
         if not self.has(request.key):
@@ -232,7 +234,10 @@ class DeviceServant:
 class _Call:
     """One call.
 
-    :ivar device: None: the admin device
+    :ivar name: name of the device
+    :ivar reader: reader of the arguments
+    :ivar now: seconds of a monotonic clock
+    :ivar device: None for the admin device
     """
 
     name: str
@@ -250,8 +255,8 @@ class _Call:
         return self.device.attributes if self.device else {}
 
 
-_WRITING = ("API_AttrNotWritable", "takes no values: it is an event source")
-_CONFIGURING = ("API_NotSupported", "is configured by its program alone")
+_WRITING = ("API_AttrNotWritable", "cannot be written: it is a device of an event source")
+_CONFIGURING = ("API_NotSupported", "cannot be configured by clients")
 _REFUSED: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("write_attributes", "write_attributes_3", "write_attributes_4"), _WRITING),
     **dict.fromkeys(("write_read_attributes_4", "write_read_attributes_5"), _WRITING),
@@ -265,7 +270,7 @@ _REFUSED: dict[str, tuple[str, str]] = {
 
 
 def _no_result(writer: CdrWriter) -> None:
-    """Operations without a result."""
+    """Encode no result."""
 
 
 def _boolean(value: bool) -> messages.Body:
@@ -297,7 +302,7 @@ def _unknown_value(device: str, name: str) -> AttributeValue:
 
 
 def reply(request: messages.GiopRequest, body: messages.Body) -> bytes:
-    """Encode a result, in the version and byte order of the request."""
+    """Encode a reply with a result, in GIOP version and byte order of the request."""
     found = messages.GiopReply(request.minor, request.little, id=request.id)
     try:
         return messages.encode(found, body)
@@ -306,7 +311,7 @@ def reply(request: messages.GiopRequest, body: messages.Body) -> bytes:
 
 
 def reply_exception(request: messages.GiopRequest, error: DevFailed | SystemException) -> bytes:
-    """Encode an exception, in the version and byte order of the request."""
+    """Encode a reply with an exception, in GIOP version and byte order of the request."""
     user = isinstance(error, DevFailed)
     status = messages.ReplyStatus.USER_EXCEPTION if user else messages.ReplyStatus.SYSTEM_EXCEPTION
     found = messages.GiopReply(request.minor, request.little, id=request.id, status=status)
@@ -316,6 +321,9 @@ def reply_exception(request: messages.GiopRequest, error: DevFailed | SystemExce
 
 
 def locate_reply(request: messages.LocateRequest, here: bool) -> bytes:
-    """Encode the answer to a LocateRequest."""
+    """Encode the reply to a LocateRequest.
+
+    :param here: whether there is an object with its key
+    """
     status = messages.LocateStatus.OBJECT_HERE if here else messages.LocateStatus.UNKNOWN_OBJECT
     return messages.encode(messages.LocateReply(request.minor, request.little, id=request.id, status=status))

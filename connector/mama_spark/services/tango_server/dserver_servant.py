@@ -1,4 +1,4 @@
-"""Commands of the admin device (DServer) of an event source: negotiation, confirmation, queries (TG-26). Pure."""
+"""Servant of the admin device (DServer) of an event source: negotiation, confirmation, queries (TG-26). Pure."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from mama_spark.tango.topics import IDL, BadEventTopic
 
 from .event_supplier import EventSupplier
 
-RELEASE = 1033  #: Tango release that the source announces, 10.3.3
-ZMQ_RELEASE = 435
+RELEASE = 1033  #: Tango release that the source sends: 10.3.3
+ZMQ_RELEASE = 435  #: ZeroMQ release that the source sends: 4.3.5
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
     """The client of a call.
 
-    :ivar host: its address
-    :ivar endpoints: for it to connect to, the preferred pair first
+    :ivar host: address of the client
+    :ivar endpoints: endpoints for this client, the preferred pair first (TG-33)
     """
 
     host: str
@@ -42,9 +42,11 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What the source announces about itself.
+    """What the source sends about itself.
 
+    :ivar host_name: name of the machine
     :ivar hwm: high-water mark for subscribers
+    :ivar release: Tango release
     """
 
     host_name: str
@@ -53,7 +55,7 @@ class Identity:
 
 
 class DServerServant:
-    """The commands of the admin device. Called with the lock of the source held."""
+    """Executes commands of the admin device. The caller holds the lock of the source."""
 
     def __init__(self, supplier: EventSupplier, identity: Identity) -> None:
         self._supplier, self._identity = supplier, identity
@@ -69,7 +71,8 @@ class DServerServant:
     def command(self, caller: Caller, now: float, call: CommandCall) -> tuple[TypeCode, Any] | None:
         """Execute a command; returns type and value of the result, or None if there is no such command.
 
-        :raises DevFailed: the command refused
+        :param now: seconds of a monotonic clock
+        :raises DevFailed: the admin device refuses the command
         """
         found = self._commands.get(call.name.lower())
         return None if found is None else found(caller, now, call)
@@ -83,7 +86,7 @@ class DServerServant:
             return LONGS_AND_STRINGS, ([self._identity.release], lines)
         info = SubscriberInfo.parse(argin)
         if info.action != "subscribe":
-            desc = f"The action {info.action!r:.50} is not known; it must be subscribe"
+            desc = f"The action {info.action!r:.50} is unknown; it must be subscribe"
             raise refusal("API_WrongNumberOfArgs", desc, SUBSCRIBE)
         client = (caller.host, call.client)
         try:
@@ -129,19 +132,22 @@ class DServerServant:
         return STRINGS, sorted({device.declaration.dev_class for device in self._supplier.devices.values()})
 
     def _refuse_notifd(self, caller: Caller, now: float, call: CommandCall) -> tuple[TypeCode, Any]:
-        raise refusal("API_NotSupported", "Events go by ZeroMQ only", "EventSubscriptionChange")
+        raise refusal("API_NotSupported", "Events are sent by ZeroMQ only", "EventSubscriptionChange")
 
 
 def _idl_version(idl: int, prefixed: bool) -> int:
-    """IDL version of the data for a client. Clients that reconnect send 0, and the event with its prefix."""
+    """IDL version of the data for a client. Clients that reconnect send 0, and the event name with its prefix."""
     if prefixed or idl >= 5:
         return 5
     return 3 if 0 < idl <= 3 else 4
 
 
 def _strings(call: CommandCall) -> list[str]:
-    """:raises DevFailed: API_IncompatibleCmdArgumentType: the argument is no list of strings"""
+    """The argument of a command as strings.
+
+    :raises DevFailed: API_IncompatibleCmdArgumentType: the argument is no DevVarStringArray
+    """
     code = call.type.real
     if code.kind is TypeKind.SEQUENCE and code.members[0].real.kind is TypeKind.STRING:
         return list(call.argin)
-    raise refusal("API_IncompatibleCmdArgumentType", f"{call.name:.100} takes DevVarStringArray", call.name[:100])
+    raise refusal("API_IncompatibleCmdArgumentType", f"{call.name:.100} needs a DevVarStringArray", call.name[:100])

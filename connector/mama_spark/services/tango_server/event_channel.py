@@ -1,7 +1,7 @@
-"""The events of one type of one attribute, pipe or interface: subscriptions, counter and encoding. Pure.
+"""Event channel: the events of one type of one attribute, pipe or interface. Subscriptions, counter, encoding. Pure.
 
-Counters are those of cppTango: one for each attribute and event type, 1 at the first subscription, one more for each
-event, shared by all subscribers and all IDL versions.
+Counters are those of cppTango: one for each attribute and event type. They start at 1 with the first subscription,
+increase by 1 for each event, and are shared by all subscribers and all IDL versions.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ Frames = list[bytes]
 
 
 class EventChannel:
-    """One stream of events, and its subscriptions by the IDL version (5, 4 or 3) of their data.
+    """Events of one type of one attribute, pipe or interface, and its subscriptions by IDL version (5, 4 or 3).
 
     :param attribute: None for pipes and interfaces
+    :param little: byte order of events
     :ivar ctr: counter of the next event
-    :ivar confirmed: IDL version -> when a subscription to it was last confirmed
+    :ivar confirmed: IDL version -> time of the last confirmation, seconds of a monotonic clock
     """
 
     __slots__ = ("_encoders", "_little", "_topics", "attribute", "confirmed", "ctr", "event")
@@ -47,16 +48,19 @@ class EventChannel:
 
     @property
     def is_subscribed(self) -> bool:
-        """There is a subscription that has not expired."""
+        """Whether there is a subscription that has not expired."""
         return bool(self.confirmed)
 
     @property
     def topics(self) -> tuple[Topic, ...]:
-        """All topics that were subscribed to, expired ones included."""
+        """Topics of all subscriptions, expired ones included."""
         return tuple(self._topics.values())
 
     def subscribe(self, idl: int, topic: Topic, now: float) -> None:
-        """Add or confirm a subscription to one IDL version."""
+        """Add or confirm a subscription of one IDL version.
+
+        :param now: seconds of a monotonic clock
+        """
         self.confirmed[idl] = now
         self._topics[idl] = topic
         attribute = self.attribute
@@ -67,14 +71,17 @@ class EventChannel:
             self._encoders[idl] = ScalarEncoder(topic, attribute.name, data_type, settable, self._little)
 
     def expire(self, before: float) -> None:
-        """End the subscriptions that were not confirmed since."""
+        """End the subscriptions that were not confirmed after this time.
+
+        :param before: seconds of a monotonic clock
+        """
         for idl in [idl for idl, confirmed in self.confirmed.items() if confirmed <= before]:
             del self.confirmed[idl]
 
-    # --- the next event, as one message for each IDL version ---
+    # --- encode the next event: one message for each IDL version ---
 
     def encode_reading(self, reading: AttributeReading) -> list[Frames]:
-        """An event with a value, or with the errors of the reading."""
+        """Encode an event with the value or the errors of a reading."""
         numbers = reading.numbers
         if numbers is None or reading.errors or len(self._encoders) < len(self.confirmed):
             if reading.errors:
@@ -85,18 +92,23 @@ class EventChannel:
         return [self._encoders[idl].frames(ctr, reading.time, reading.quality, *numbers) for idl in self.confirmed]
 
     def encode_data(self, data: Data) -> list[Frames]:
-        """An event with data."""
+        """Encode an event with data."""
         made = [(idl, self._write(idl, data, self._little)) for idl in self.confirmed]
         return self._frames(made, False, self._little)
 
     def encode_errors(self, errors: Sequence[DevError]) -> list[Frames]:
-        """An event with errors."""
+        """Encode an event with errors (TG-18)."""
         frame = write_except(errors, self._little)
         return self._frames([(idl, frame) for idl in self.confirmed], True, self._little)
 
     def encode_frame(self, frame: bytes, is_except: bool, little: bool) -> list[Frames]:
-        """An event whose fourth frame is already encoded, in the newest form: it is sent unchanged. It is converted for
-        older IDL versions; where that is impossible nothing is sent, and their clients see a gap."""
+        """Encode an event with a fourth frame that is already encoded for the newest IDL version.
+
+        The frame is converted for older IDL versions. If that is impossible, their clients get nothing and see a gap.
+
+        :param is_except: the frame contains errors
+        :param little: byte order of the frame
+        """
         made = []
         for idl in self.confirmed:
             with contextlib.suppress(CdrError):
@@ -108,7 +120,7 @@ class EventChannel:
         return [[self._topics[idl].encode(), order, call, frame] for idl, frame in made]
 
     def _convert(self, idl: int, frame: bytes, little: bool) -> bytes:
-        """:raises CdrError: the frame cannot be read, or its data do not exist in this IDL version"""
+        """:raises CdrError: the frame cannot be decoded, or this IDL version does not have its data"""
         return self._write(idl, read_data(replace(self._topics[idl], idl=IDL), frame, little), little)
 
     def _write(self, idl: int, data: Data, little: bool) -> bytes:

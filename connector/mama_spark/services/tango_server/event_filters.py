@@ -1,12 +1,12 @@
-"""Filters that decide by the event criteria of an attribute which values are sent as events (TG-06). Pure.
+"""Filters that select the values to send as events by the event criteria of an attribute (TG-06). Pure.
 
-They follow cppTango's detection of events. A value is compared with the one *sent* last, not with the one set last:
+They detect events as cppTango does. A new value is compared with the last *sent* value, not with the last set value:
 
 =============================== ==========================================================================
 last sent value, new value      sent
 =============================== ==========================================================================
 none was sent yet               yes
-quality differs                 yes (so VALID to INVALID and back)
+quality differs                 yes
 both INVALID                    no
 an error, then a value          yes
 a value, then an error          yes
@@ -15,13 +15,13 @@ dimensions differ               yes
 NaN and a number, either way    yes
 NaN and NaN                     no
 numbers, no thresholds          if they differ
-numbers, ``abs_change``         if any element differs by as much, or more
-numbers, ``rel_change``         likewise, in percent of what was sent; from 0 any change
+numbers, ``abs_change``         if any element differs by the threshold or more
+numbers, ``rel_change``         the same in percent of the sent value; from 0 any change
 text, states, booleans, enums   if they differ
 =============================== ==========================================================================
 
-Either threshold is enough. Archive events may have a period as well, after which the value is sent in any case. Alarm
-events depend on the quality alone.
+If there are two thresholds, one of them suffices. Archive events may also have a period, after which the value is sent
+in any case. Alarm events depend only on the quality.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _ALARMS = frozenset((Quality.ALARM, Quality.WARNING))
 
 
 class ChangeFilter:
-    """Filter of the change or archive events of one attribute.
+    """Filter of the change or archive events of one attribute. Times are seconds of a monotonic clock.
 
-    :param criteria: of this event type
-    :ivar due: when the period is over; None: there is none, or no value was sent yet
+    :param criteria: criteria of this event type
+    :ivar due: end of the period; None: there is no period, or no value was sent yet
     """
 
     __slots__ = ("_attribute", "_criteria", "_last", "_thresholds", "due")
@@ -56,11 +56,11 @@ class ChangeFilter:
 
     @property
     def last(self) -> AttributeReading | None:
-        """The value that was sent last."""
+        """The last sent value."""
         return self._last
 
     def accepts(self, reading: AttributeReading, now: float) -> bool:
-        """Whether to send this value; then call :meth:`was_sent`.
+        """Whether to send this value. If so, the caller then calls :meth:`was_sent`.
 
         :param now: seconds of a monotonic clock
         """
@@ -79,7 +79,7 @@ class ChangeFilter:
         return self._differs(last.content(kind), reading.content(kind))
 
     def was_sent(self, reading: AttributeReading, now: float) -> None:
-        """This value was sent: the next one is compared with it."""
+        """Note that this value was sent; later values are compared with it."""
         self._last = reading
         self.due = None if self._criteria.period is None else now + self._criteria.period / 1000
 
@@ -111,11 +111,11 @@ def _exceeds_thresholds(old: npt.NDArray[Any], new: npt.NDArray[Any], criteria: 
 
 
 def _difference(old: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    if old.dtype.kind != "f" and old.dtype.itemsize == 8:  # exact, since a double cannot hold all their digits
+    if old.dtype.kind != "f" and old.dtype.itemsize == 8:  # computed exactly, since a double has fewer digits
         exact: npt.NDArray[np.float64] = (new.astype(object) - old.astype(object)).astype(np.float64)
         return exact
     found: npt.NDArray[np.float64] = new.astype(np.float64) - old.astype(np.float64)
-    return np.where(new == old, 0.0, found)  # 0 also for two equal infinities
+    return np.where(new == old, 0.0, found)  # 0 for two equal infinities too
 
 
 def _outside_limits(numbers: npt.NDArray[np.float64], limits: tuple[float, float]) -> bool:
@@ -123,8 +123,8 @@ def _outside_limits(numbers: npt.NDArray[np.float64], limits: tuple[float, float
 
 
 class AlarmFilter:
-    """Filter of the alarm events of one attribute: the quality changed to, from or between ALARM and WARNING, or errors
-    began or ended."""
+    """Filter of the alarm events of one attribute. It accepts values whose quality changed to, from or between ALARM
+    and WARNING, and values that follow errors or the reverse."""
 
     __slots__ = ("_last",)
 
@@ -132,12 +132,12 @@ class AlarmFilter:
         self._last: tuple[Quality, bool] = (Quality.VALID, False)
 
     def accepts(self, reading: AttributeReading) -> bool:
-        """Whether to send this value; call :meth:`was_seen` in any case."""
+        """Whether to send this value. The caller then calls :meth:`was_seen` in any case."""
         quality, failed = self._last
         if bool(reading.errors) is not failed:
             return True
         return reading.quality is not quality and not _ALARMS.isdisjoint((reading.quality, quality))
 
     def was_seen(self, reading: AttributeReading) -> None:
-        """The next value is compared with this one."""
+        """Note this value; the next one is compared with it."""
         self._last = (reading.quality, bool(reading.errors))

@@ -1,6 +1,6 @@
-"""The running part of an event source: its sockets and threads, and the lock around its event supplier.
+"""Event server: the sockets and threads of an event source, and the lock of its event supplier.
 
-It joins the :class:`~mama_spark.services.tango_server.giop_server.GiopServer` (calls), the
+It connects the :class:`~mama_spark.services.tango_server.giop_server.GiopServer` (calls), the
 :class:`~mama_spark.services.tango_server.zmq_publisher.ZmqPublisher` (heartbeats and events) and the
 :class:`~mama_spark.services.tango_server.event_supplier.EventSupplier` (decides what is sent).
 """
@@ -35,13 +35,14 @@ class EventServer:
     """Starts and stops the sockets of an event source, and sends its events.
 
     :param host: address to listen at
-    :param ports: of calls, heartbeats and events; 0 = the system chooses
-    :param hwm: events that may wait for one client
-    :param advertise: where clients connect for events, instead of the address that they called: hosts, or pairs of
-        endpoints; the first one, then alternates (TG-33)
-    :ivar lock: held around every use of ``supplier``
-    :ivar sent: messages that were passed to the event socket
-    :raises ConfigError: an endpoint to advertise is invalid
+    :param ports: ports of calls, heartbeats and events; 0: the system chooses
+    :param hwm: high-water mark of the sockets: events that may wait for one client
+    :param host_name: host in topics
+    :param advertise: hosts or pairs of endpoints that clients connect to for events, instead of the address that they
+        called; the preferred one, then alternates (TG-33)
+    :ivar lock: held during every use of ``supplier``
+    :ivar sent: number of messages that were passed to the event socket
+    :raises ConfigError: an endpoint in ``advertise`` is invalid
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class EventServer:
     # --- start and stop --------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Listen; forgets all subscriptions and counters of an earlier run.
+        """Listen. Forgets the subscriptions and counters of an earlier run. May be called twice.
 
         :raises Unavailable: an address or a port cannot be bound
         """
@@ -85,7 +86,7 @@ class EventServer:
         except (OSError, zmq.ZMQError) as error:
             if giop_server is not None:
                 giop_server.stop()
-            raise Unavailable(f"an event source cannot listen at {self._host} {self._ports}: {error}") from None
+            raise Unavailable(f"an event source cannot listen at {self._host}, ports {self._ports}: {error}") from None
         with self.lock:
             self._publisher, self._giop_server, self._event_ports = publisher, giop_server, publisher.ports
             self.supplier.reset(f"{self.host_name}:{giop_server.port}")
@@ -105,22 +106,23 @@ class EventServer:
 
     @property
     def running(self) -> bool:
+        """Whether it listens."""
         return self._giop_server is not None
 
     @property
     def port(self) -> int:
-        """Of calls; 0 unless it runs."""
+        """Port of calls; 0 unless it runs."""
         return self._giop_server.port if self._giop_server is not None else 0
 
     @property
     def address(self) -> str:
-        """``host:port`` for clients."""
+        """``host:port`` that clients call."""
         return f"{self.host_name if self._host in _ANY_ADDRESS else self._host}:{self.port}"
 
     def endpoints(self, local_host: str = "127.0.0.1") -> tuple[EndpointPair, ...]:
-        """Where clients connect for heartbeats and events (TG-08, TG-33).
+        """Endpoints that clients connect to for heartbeats and events (TG-08, TG-33).
 
-        :param local_host: this end of the connection over which a client called
+        :param local_host: local address of the connection over which a client called
         """
         ports = self._event_ports
         if self._advertise:
@@ -132,7 +134,7 @@ class EventServer:
     # --- with the lock held ----------------------------------------------------------------------------------
 
     def send(self, messages: list[Frames]) -> int:
-        """Send events; returns their number, 0 unless it runs."""
+        """Send events; returns the number of messages, 0 unless it runs."""
         publisher = self._publisher
         if publisher is None or not messages:
             return 0
@@ -141,24 +143,25 @@ class EventServer:
         return len(messages)
 
     def subscribers(self) -> Counter[bytes]:
-        """Topic -> connections that have subscribed to it."""
+        """Topic -> number of connections that subscribed to it."""
         return Counter() if self._publisher is None else self._publisher.subscribers()
 
     # --- RequestHandler, in the thread of the GIOP server ----------------------------------------------------
 
     def call(self, request: giop.GiopRequest, reader: CdrReader, client_host: str, local_host: str) -> giop.Body:
-        """Execute a call of a client."""
+        """Execute a call of a client; see :class:`RequestHandler`."""
         caller = Caller(client_host, self.endpoints(local_host))
         with self.lock:
             return self._servant.execute(request, reader, caller, time.monotonic())
 
     def has(self, key: bytes) -> bool:
-        """Whether there is an object of this key."""
+        """Whether there is an object with this key."""
         with self.lock:
             return self._servant.has(key)
 
     def tick(self) -> float | None:
-        """Send what is due; returns the seconds until the next deadline."""
+        """Send heartbeats and events that are due; returns the seconds until the next deadline, None if there is
+        none."""
         with self.lock:
             now = time.monotonic()
             for frames in self.supplier.due_heartbeats(now):

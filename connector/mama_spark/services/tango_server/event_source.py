@@ -7,12 +7,12 @@
         source.set("lab/gauge/1", "pressure", 1.5)     # sends the events that the criteria ask for
         source.push_change_event("lab/gauge/1", "pressure", 1.6)
 
-It is a device server without a database, as far as events need one: clients find it by its address. Pushing never
-blocks (TG-44, TG-45): the sockets drop what exceeds the high-water mark of a client, and the source does not notice.
-Clients see the loss by the counters, unless it was the last event.
+It is a device server without a database: clients find it by its address. Pushing never blocks (TG-44, TG-45): the
+sockets silently drop events above the high-water mark of a client. The client sees the loss in the counters, unless the
+last event was lost.
 
-All methods may be called from any thread. Times are nanoseconds since the epoch; None: now. The sockets and threads are
-in :mod:`~mama_spark.services.tango_server.event_server`.
+Methods may be called in any thread. Times are nanoseconds since the epoch; None: now. The sockets and threads are in
+:mod:`~mama_spark.services.tango_server.event_server`.
 """
 
 from __future__ import annotations
@@ -53,23 +53,25 @@ from .value_batches import ValueGroup, group_values
 
 __all__ = ["Attribute", "Criteria", "Device", "TangoEventSource"]
 
-_CHUNK = 512  #: events that are sent while the lock is held
+_CHUNK = 512  #: most events that are sent while the lock is held
 
 
 class TangoEventSource:
-    """See the module.
+    """Device server that sends events; see the module.
 
-    :param devices: to begin with
+    :param devices: its first devices
     :param host: address to listen at, for calls and for events
-    :param port: of calls; as ``heartbeat_port`` and ``event_port``: 0 = the system chooses
-    :param hwm: events that may wait for one client; it is asked to use the same high-water mark
+    :param port: port of calls; 0: the system chooses
+    :param heartbeat_port: port of heartbeats; 0: the system chooses
+    :param event_port: port of events; 0: the system chooses
+    :param hwm: high-water mark: events that may wait for one client. Clients get the same value for their sockets
     :param server: ``exe/instance``; the admin device is ``dserver/<server>``
-    :param host_name: in topics and addresses; None: the name of this machine
-    :param advertise: where clients connect for events, instead of the address that they called: hosts, or pairs of
-        endpoints; the first one, then alternates (TG-33)
+    :param host_name: host in topics and addresses; None: the name of this machine
+    :param advertise: hosts or pairs of endpoints that clients connect to for events, instead of the address that they
+        called; the preferred one, then alternates (TG-33)
     :param little: byte order of events
-    :param expiry: seconds after which a subscription that was not confirmed ends
-    :param heartbeat_period: seconds
+    :param expiry: seconds after which a subscription without confirmation ends (TG-37, TG-43)
+    :param heartbeat_period: seconds between heartbeats (TG-36)
     :raises ConfigError: a name, an endpoint or a period is invalid
     """
 
@@ -110,7 +112,7 @@ class TangoEventSource:
     # --- start and stop --------------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Listen. May be called again after :meth:`close`; counters then start again, values stay.
+        """Listen. May be called again after :meth:`close`; then counters start again, and values stay.
 
         :raises Unavailable: an address or a port cannot be bound
         """
@@ -118,7 +120,7 @@ class TangoEventSource:
         return self
 
     def close(self) -> None:
-        """Stop listening; clients notice by the missing heartbeats. May be called twice."""
+        """Stop listening; may be called twice. Clients notice missing heartbeats."""
         self._server.stop()
 
     def __enter__(self) -> Self:
@@ -129,16 +131,17 @@ class TangoEventSource:
 
     @property
     def running(self) -> bool:
+        """Whether it listens."""
         return self._server.running
 
     @property
     def port(self) -> int:
-        """Of calls; 0 while it is closed."""
+        """Port of calls; 0 while it is closed."""
         return self._server.port
 
     @property
     def sent(self) -> int:
-        """Messages that were passed to the event socket, duplicates included."""
+        """Number of messages that were passed to the event socket, duplicates included."""
         return self._server.sent
 
     @property
@@ -151,9 +154,9 @@ class TangoEventSource:
         return f"tango://{self._server.address}/{device}#dbase=no"
 
     def endpoints(self, local: str = "127.0.0.1") -> tuple[EndpointPair, ...]:
-        """Where clients connect for heartbeats and events (TG-08, TG-33).
+        """Endpoints that clients connect to for heartbeats and events (TG-08, TG-33).
 
-        :param local: this end of the connection over which a client called
+        :param local: local address of the connection over which a client called
         """
         return self._server.endpoints(local)
 
@@ -166,15 +169,19 @@ class TangoEventSource:
             return tuple(self._supplier.devices)
 
     def attributes(self, device: str) -> tuple[Attribute, ...]:
-        """Declarations of a device's attributes, State and Status at the end.
+        """Declarations of a device's attributes; State and Status are the last ones.
 
-        :raises DevFailed: API_DeviceNotFound
+        :raises DevFailed: API_DeviceNotFound: there is no such device
         """
         with self._lock:
             return tuple(state.attribute for state in self._supplier.device(device).attributes.values())
 
     def subscribed(self, device: str, attribute: str | None, event: EventType = EventType.CHANGE) -> bool:
-        """Whether these events have subscriptions now. ``attribute`` None: changes of the interface."""
+        """Whether these events have subscriptions now.
+
+        :param attribute: name of an attribute; None: interface changes
+        :raises DevFailed: there is no such device or attribute
+        """
         with self._lock:
             if attribute is None:
                 channel = self._supplier.device(device).channel
@@ -182,8 +189,9 @@ class TangoEventSource:
             return self._supplier.attribute(device, attribute).active_channel(event) is not None
 
     def listeners(self) -> dict[tuple[str, str, EventType], int]:
-        """Device, attribute and event -> connections that receive it from now on. A client becomes one some
-        milliseconds after :meth:`subscribed` reports it, when its subscription has reached the event socket."""
+        """Device, attribute and event type -> number of ZeroMQ connections that receive these events. A connection
+        counts when its subscription message has reached the event socket, some milliseconds after :meth:`subscribed` is
+        True."""
         with self._lock:
             subscribers = self._server.subscribers()
             found = {
@@ -200,21 +208,21 @@ class TangoEventSource:
     def add_device(self, device: Device) -> None:
         """Add a device.
 
-        :raises ConfigError: there is one of this name, or a name is not allowed in topics
+        :raises ConfigError: a device with this name exists, or a name is not allowed in topics
         """
         key = device.name.lower()
         for name in (None, *(attribute.name for attribute in device.attributes)):
             _check_names(f"{self._host_name}:1", key, name)
         with self._lock:
             if key in self._supplier.devices or key == self._supplier.admin:
-                raise ConfigError(f"there is a device {key} already")
+                raise ConfigError(f"the device {key} exists already")
             self._supplier.devices[key] = DeviceState(device, _clock.time_ns())
 
     def add_attributes(self, device: str, attributes: Iterable[Attribute]) -> None:
         """Add attributes to a device; clients get one interface change.
 
-        :raises DevFailed: API_DeviceNotFound
-        :raises ConfigError: there is one of this name
+        :raises DevFailed: API_DeviceNotFound: there is no such device
+        :raises ConfigError: an attribute with this name exists, or a name is not allowed in topics
         """
         with self._lock:
             found, new = self._supplier.device(device), list(attributes)
@@ -226,9 +234,9 @@ class TangoEventSource:
             self._send_interface(found)
 
     def remove_attributes(self, device: str, names: Iterable[str]) -> None:
-        """Remove attributes of a device; clients get one interface change. State and Status cannot be removed.
+        """Remove attributes of a device; clients get one interface change.
 
-        :raises DevFailed: there is no such device or attribute
+        :raises DevFailed: there is no such device or attribute, or it is State or Status
         """
         with self._lock:
             found = self._supplier.device(device)
@@ -244,9 +252,10 @@ class TangoEventSource:
         return self._server.send(self._supplier.push_data(device.channel, device.interface(started)))
 
     def configure(self, device: str, attribute: str, **changes: Any) -> AttributeConfig:
-        """Change an attribute's configuration (fields of ``AttributeConfig`` except name, type and format; event
-        criteria do not change); clients get an attr_conf event.
+        """Change the configuration of an attribute; clients get an attr_conf event. Event criteria do not change.
 
+        :param changes: fields of ``AttributeConfig``, except name, data type, format and writable
+        :raises ConfigError: a field cannot be changed
         :raises DevFailed: there is no such attribute
         """
         fixed = {"name", "data_type", "data_format", "writable"} & set(changes)
@@ -267,13 +276,14 @@ class TangoEventSource:
         self, device: str, attribute: str, value: Any = None, *, time: int | None = None,
         quality: Quality = Quality.VALID, written: Any = None, errors: Sequence[DevError] = (),
     ) -> int:  # fmt: skip
-        """Set the value of an attribute, or errors instead, and send the change, archive and alarm events that its
-        criteria ask for. Returns the number of messages sent.
+        """Set the value of an attribute, or errors, and send the change, archive and alarm events that its criteria
+        select. Returns the number of messages.
 
-        :param value: a number, text, array (images: two dimensions), ``Encoded`` or octets, ``DevState``
+        :param value: a number, text, array of shape (x,) or (y, x), ``Encoded``, octets, or ``DevState``
         :param written: set value of a settable attribute
+        :param errors: errors instead of a value
         :raises DevFailed: there is no such attribute
-        :raises CdrError: the value is not of its type
+        :raises CdrError: the value is not of the attribute's type
         """
         state = self._attributes.get((device, attribute)) or self._attribute(device, attribute)
         reading = _reading(state, value, time, quality, written, errors)
@@ -284,38 +294,39 @@ class TangoEventSource:
         self, device: str, attribute: str, value: Any = None, *, time: int | None = None,
         quality: Quality = Quality.VALID, written: Any = None, errors: Sequence[DevError] = (),
     ) -> int:  # fmt: skip
-        """Send a change event, regardless of the criteria unless they ``detect``; parameters as of :meth:`set`. Also
-        sends an alarm event if the quality asks for it."""
+        """Send a change event, and an alarm event if the quality changed accordingly. Criteria apply only if they have
+        ``detect``. Parameters, result and errors as :meth:`set`."""
         return self._push(EventType.CHANGE, device, attribute, value, time, quality, written, errors)
 
     def push_archive_event(
         self, device: str, attribute: str, value: Any = None, *, time: int | None = None,
         quality: Quality = Quality.VALID, written: Any = None, errors: Sequence[DevError] = (),
     ) -> int:  # fmt: skip
-        """As :meth:`push_change_event`."""
+        """Send an archive event. Criteria apply only if they have ``detect``. Otherwise as :meth:`set`."""
         return self._push(EventType.ARCHIVE, device, attribute, value, time, quality, written, errors)
 
     def push_alarm_event(
         self, device: str, attribute: str, value: Any = None, *, time: int | None = None,
         quality: Quality = Quality.VALID, written: Any = None, errors: Sequence[DevError] = (),
     ) -> int:  # fmt: skip
-        """Send an alarm event."""
+        """Send an alarm event. Parameters, result and errors as :meth:`set`."""
         return self._push(EventType.ALARM, device, attribute, value, time, quality, written, errors)
 
     def push_user_event(
         self, device: str, attribute: str, value: Any = None, *, time: int | None = None,
         quality: Quality = Quality.VALID, written: Any = None, errors: Sequence[DevError] = (),
     ) -> int:  # fmt: skip
-        """Send a user event."""
+        """Send a user event. Parameters, result and errors as :meth:`set`."""
         return self._push(EventType.USER, device, attribute, value, time, quality, written, errors)
 
     def push_event(self, event: EventType, device: str, attribute: str, value: Any = None, **more: Any) -> int:
-        """Send an event of a type that carries a value; ``more`` as of :meth:`set`.
+        """Send an event of a type that carries a value. Result and errors as :meth:`set`.
 
-        :raises ConfigError: another type
+        :param more: other parameters of :meth:`set`
+        :raises ConfigError: events of this type carry no value
         """
         if not event.carries_value or event is EventType.QUALITY:
-            raise ConfigError(f"{event.wire_name} events have a method of their own, or none")
+            raise ConfigError(f"{event.wire_name} events carry no value; use another push method")
         arguments = {"time": None, "quality": Quality.VALID, "written": None, "errors": (), **more}
         return self._push(event, device, attribute, value, **arguments)
 
@@ -335,7 +346,10 @@ class TangoEventSource:
         return found
 
     def push_data_ready_event(self, device: str, attribute: str, counter: int) -> int:
-        """Send a data_ready event (TG-15); the counter is the caller's own."""
+        """Send a data_ready event (TG-15).
+
+        :param counter: counter in the data of the event, which the caller defines
+        """
         state = self._attributes.get((device, attribute)) or self._attribute(device, attribute)
         data = DataReady(state.attribute.name, int(state.attribute.data_type), counter)
         with self._lock:
@@ -343,13 +357,13 @@ class TangoEventSource:
             return self._server.send(self._supplier.push_data(channel, data))
 
     def push_attr_conf_event(self, device: str, attribute: str) -> int:
-        """Send an attribute's configuration again."""
+        """Send an attr_conf event with the configuration of an attribute (TG-13)."""
         state = self._attributes.get((device, attribute)) or self._attribute(device, attribute)
         with self._lock:
             return self._push_config(state)
 
     def push_interface_event(self, device: str, started: bool = False) -> int:
-        """Send the commands and attributes of a device (TG-16)."""
+        """Send an interface change with the commands and attributes of a device (TG-16)."""
         with self._lock:
             return self._send_interface(self._supplier.device(device), started)
 
@@ -357,7 +371,7 @@ class TangoEventSource:
         self, device: str, pipe: str, blob: PipeBlob | None = None, *, time: int | None = None,
         errors: Sequence[DevError] = (),
     ) -> int:  # fmt: skip
-        """Send the value of a pipe, or errors (TG-14). The first push creates the pipe."""
+        """Send a pipe event with a value or errors (TG-14). The first push creates the pipe."""
         now = _clock.time_ns() if time is None else time
         with self._lock:
             pipes = self._supplier.device(device).pipes
@@ -370,21 +384,25 @@ class TangoEventSource:
             return self._server.send(self._supplier.push_data(channel, data))
 
     def set_state(self, device: str, state: DevState, status: str | None = None) -> int:
-        """Set State and Status of a device, and send their events."""
+        """Set State and Status of a device, and send their events. Returns the number of messages.
+
+        :param status: None: a text with the state
+        """
         text = f"The device is in {state.name} state." if status is None else status
         return self.set(device, "State", state) + self.set(device, "Status", text)
 
     # --- many at once ----------------------------------------------------------------------------------------
 
     def push_batch(self, columns: pa.Table | pa.RecordBatch | Mapping[str, Any], event: EventType | None = None) -> int:
-        """Push the rows of a table: columns ``device``, ``attribute``, ``value``, and optionally ``quality`` (names or
-        numbers), ``time`` (timestamp, or integer nanoseconds), ``written``, ``event`` (names as in topics). Rows of one
-        attribute and event keep their order. Returns the number of messages sent.
+        """Push the rows of a table. Rows of one attribute and event type keep their order. Returns the number of
+        messages.
 
-        :param event: type of all rows, if there is no such column; None: change
-        :raises ConfigError: a column is missing or unknown, or has a wrong type
+        :param columns: ``device``, ``attribute`` and ``value``; optionally ``quality`` (names or numbers), ``time``
+            (timestamp, or integer nanoseconds since the epoch), ``written``, and ``event`` (names as in topics)
+        :param event: event type of all rows if there is no column ``event``; None: change
+        :raises ConfigError: a column is missing, unknown, or of a wrong type
         :raises DevFailed: there is no such attribute
-        :raises CdrError: a value is not of its attribute's type; groups before it have been sent
+        :raises CdrError: a value is not of its attribute's type; the groups of rows before it were sent
         """
         sent = 0
         for group in group_values(columns, event or EventType.CHANGE, _clock.time_ns()):
@@ -410,11 +428,14 @@ class TangoEventSource:
         self, device: str, attribute: str, event: EventType, datas: Sequence[bytes], *, little: bool = True,
         is_except: bool = False,
     ) -> int:  # fmt: skip
-        """Push events whose fourth frames are already encoded (with the magic, in the newest form). Of values, the last
-        one becomes the attribute's value. They are converted for clients of older IDL versions.
+        """Push events whose fourth frames are already encoded. They are converted for clients of older IDL versions.
+        The last value becomes the value of the attribute.
 
+        :param datas: fourth frames, with their magic, for IDL 5
+        :param little: byte order of the frames
+        :param is_except: the frames contain errors
         :raises DevFailed: there is no such attribute
-        :raises CdrError: the last one is no value
+        :raises CdrError: the last frame contains no value
         """
         state = self._attributes.get((device, attribute)) or self._attribute(device, attribute)
         last: AttributeReading | None = None

@@ -1,9 +1,9 @@
 """Event supplier: keeps devices with their last values and subscriptions, and decides which events are sent. Pure.
 
-Subscriptions end when they are not confirmed in time (TG-43); their counters then stop. After a new client subscribed,
-the next event is sent twice, in case the first is published before the subscription has reached the ZeroMQ socket.
+Subscriptions end when they are not confirmed in time (TG-43); then their counters stop. After a new client subscribed,
+the next event is sent twice, since the first one may be sent before the subscription has reached the ZeroMQ socket.
 
-All methods are called with the lock of the source held; ``now`` is in seconds of a monotonic clock.
+The caller holds the lock of the source during all methods. ``now`` is seconds of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -21,22 +21,24 @@ from .attribute_readings import AttributeReading
 from .attribute_state import AttributeState, DeviceState
 from .event_channel import EventChannel, Frames
 
-EXPIRY = 600.0  #: seconds after which a subscription that was not confirmed ends (TG-37, TG-43)
+EXPIRY = 600.0  #: seconds after which a subscription without confirmation ends (TG-37, TG-43)
 HEARTBEAT = 9.0  #: seconds between heartbeats (TG-36)
-CLIENT_MEMORY = 500.0  #: seconds after which a client that did not call counts as new
-MAX_CLIENTS = 4096  #: remembered clients; when there are more, all are forgotten, which costs each a duplicate event
+CLIENT_MEMORY = 500.0  #: seconds without a call after which a client counts as new
+MAX_CLIENTS = 4096  #: most remembered clients; when all called recently, they are forgotten and count as new
 
-#: Events whose data exist in several IDL versions.
+#: Event types whose data exist in several IDL versions.
 _VERSIONED = frozenset(
     (EventType.CHANGE, EventType.PERIODIC, EventType.ARCHIVE, EventType.USER, EventType.ATTR_CONF)
 )  # fmt: skip
 
 
 class EventSupplier:
-    """See the module.
+    """Event supplier; see the module.
 
     :param server: ``exe/instance``; the admin device is ``dserver/<server>``
     :param little: byte order of events
+    :param expiry: seconds after which a subscription without confirmation ends
+    :param heartbeat_period: seconds between heartbeats
     :ivar tango_host: ``host:port`` of the server
     :ivar duplicate_event: send the next event twice
     :ivar duplicate_heartbeat: send the next heartbeat twice
@@ -48,9 +50,9 @@ class EventSupplier:
         self.server, self.little, self.expiry, self.heartbeat_period = server, little, expiry, heartbeat_period
         self.tango_host = ""
         self.devices: dict[str, DeviceState] = {}
-        self._clients: dict[object, float] = {}  # client -> its last call
+        self._clients: dict[object, float] = {}  # client -> time of its last call
         self._heartbeat: list[Frames] = []
-        self._next_heartbeat: float | None = None  # None: nobody has subscribed yet
+        self._next_heartbeat: float | None = None  # None: no client has subscribed yet
         self._next_periodic: dict[tuple[str, str], float] = {}
         self._archived: list[AttributeState] = []  # attributes with subscriptions to archive events
         self._next_expiry: float | None = None
@@ -66,11 +68,14 @@ class EventSupplier:
 
     @property
     def channel(self) -> str:
-        """HEARTBEAT_CHANNEL (TG-36), with ``#dbase=no``: clients of 9.3 subscribe to it exactly as given."""
+        """HEARTBEAT_CHANNEL (TG-36), with ``#dbase=no``, since clients of 9.3 subscribe to it unchanged."""
         return f"{SCHEME}{self.tango_host}/{self.admin}{NO_DATABASE}".lower()
 
     def reset(self, tango_host: str) -> None:
-        """The server has started, at this address: forget all subscriptions and counters."""
+        """Forget all subscriptions and counters, since the server was started.
+
+        :param tango_host: its ``host:port``
+        """
         self.tango_host = tango_host
         self._heartbeat = [heartbeat(heartbeat_topics(self.channel)[0].encode("ascii"), self.little)]
         self._clients, self._next_periodic, self._archived = {}, {}, []
@@ -83,20 +88,26 @@ class EventSupplier:
                 state.channels = {}
 
     def pipe_channel(self) -> EventChannel:
-        """A new channel for a pipe."""
+        """Make the event channel of a pipe."""
         return EventChannel(EventType.PIPE, None, self.little)
 
     # --- devices ---------------------------------------------------------------------------------------------
 
     def device(self, name: str) -> DeviceState:
-        """:raises DevFailed: API_DeviceNotFound"""
+        """Find a device by its name.
+
+        :raises DevFailed: API_DeviceNotFound: there is no such device
+        """
         found = self.devices.get(name) or self.devices.get(name.lower())
         if found is None:
             raise refusal("API_DeviceNotFound", f"There is no device {name:.200} here", SUBSCRIBE)
         return found
 
     def attribute(self, device: str, name: str) -> AttributeState:
-        """:raises DevFailed: API_DeviceNotFound, API_AttrNotFound"""
+        """Find an attribute by its name.
+
+        :raises DevFailed: API_DeviceNotFound, API_AttrNotFound: there is no such device or attribute
+        """
         attributes = self.device(device).attributes
         found = attributes.get(name) or attributes.get(name.lower())
         if found is None:
@@ -104,7 +115,7 @@ class EventSupplier:
         return found
 
     def channels(self) -> Iterator[EventChannel]:
-        """All channels."""
+        """All event channels."""
         for device in self.devices.values():
             if device.channel is not None:
                 yield device.channel
@@ -117,9 +128,9 @@ class EventSupplier:
     def subscribe(self, device: str, attribute: str, event: EventType, idl: int, client: object, now: float) -> Topic:
         """Add or confirm a subscription; returns the topic of its events.
 
-        :param idl: version of the data, 5, 4 or 3
-        :param client: key that identifies the client
-        :raises DevFailed: the device, attribute or pipe does not exist, or sends no such events
+        :param idl: IDL version of the data: 5, 4 or 3
+        :param client: hashable that identifies the client
+        :raises DevFailed: the device, attribute or pipe does not exist, or does not send such events
         """
         found = self.device(device)
         if event is EventType.INTERFACE_CHANGE:
@@ -146,7 +157,7 @@ class EventSupplier:
         channel = state.channels.get(event)
         if channel is None:
             channel = state.channels[event] = EventChannel(event, state.attribute, self.little)
-        if not channel.is_subscribed:  # clients read the value when they subscribe, so filters start from it
+        if not channel.is_subscribed:  # clients read the value when they subscribe: compare with it
             if event in state.filters:
                 state.filters[event].was_sent(state.reading, now)
                 if event is EventType.ARCHIVE and state not in self._archived:
@@ -168,10 +179,10 @@ class EventSupplier:
         if self._next_heartbeat is None:
             self._next_heartbeat = now
 
-    # --- events that code pushes -----------------------------------------------------------------------------
+    # --- pushed events ----------------------------------------------------------------------------------------
 
     def push(self, state: AttributeState, event: EventType, reading: AttributeReading, now: float) -> list[Frames]:
-        """Set the value, and send an event of this type if it has subscriptions."""
+        """Set the value; returns the events to send: one of this type if it has subscriptions, and its alarm event."""
         state.reading = reading
         channels = state.channels
         if not channels:
@@ -200,12 +211,16 @@ class EventSupplier:
     def push_frame(
         self, state: AttributeState, event: EventType, frame: bytes, is_except: bool, little: bool
     ) -> list[Frames]:
-        """Send an event whose data is already encoded; the caller sets the value."""
+        """Return an event whose fourth frame is already encoded. The caller sets the value.
+
+        :param is_except: the frame contains errors
+        :param little: byte order of the frame
+        """
         channel = state.active_channel(event)
         return [] if channel is None else self._twice_for_new_clients(channel.encode_frame(frame, is_except, little))
 
     def detect_and_push(self, state: AttributeState, reading: AttributeReading, now: float) -> list[Frames]:
-        """Set the value, and send the change, archive and alarm events that the criteria ask for."""
+        """Set the value; returns the change, archive and alarm events that the criteria select."""
         state.reading = reading
         found: list[Frames] = []
         for event, filter_ in state.filters.items():
@@ -224,7 +239,7 @@ class EventSupplier:
         return self._twice_for_new_clients(channel.encode_reading(reading)) if accepted else []
 
     def push_data(self, channel: EventChannel | None, data: Data) -> list[Frames]:
-        """Send an event without a value: a configuration, an interface, a pipe, data ready."""
+        """Return an event without an attribute value: attr_conf, interface change, pipe, data_ready."""
         return (
             self._twice_for_new_clients(channel.encode_data(data))
             if channel is not None and channel.is_subscribed
@@ -232,7 +247,7 @@ class EventSupplier:
         )
 
     def push_errors(self, channel: EventChannel, errors: Sequence[DevError]) -> list[Frames]:
-        """As :meth:`push_data`, with errors instead."""
+        """As :meth:`push_data`, with errors."""
         return self._twice_for_new_clients(channel.encode_errors(errors)) if channel.is_subscribed else []
 
     def _twice_for_new_clients(self, messages: list[Frames]) -> list[Frames]:
@@ -244,7 +259,7 @@ class EventSupplier:
     # --- time ------------------------------------------------------------------------------------------------
 
     def due_heartbeats(self, now: float) -> list[Frames]:
-        """Heartbeats to send now."""
+        """Return the heartbeats to send now."""
         if self._next_heartbeat is None or now < self._next_heartbeat:
             return []
         self._next_heartbeat = _next(self._next_heartbeat, self.heartbeat_period, now)
@@ -252,7 +267,7 @@ class EventSupplier:
         return self._heartbeat * 2 if twice else list(self._heartbeat)
 
     def due_events(self, now: float) -> list[Frames]:
-        """Periodic events, and archive events whose period is over. Also ends expired subscriptions."""
+        """End expired subscriptions; returns periodic events, and archive events whose period is over."""
         self._expire(now)
         found: list[Frames] = []
         for (device, attribute), at in list(self._next_periodic.items()):
@@ -275,7 +290,7 @@ class EventSupplier:
         return self._twice_for_new_clients(channel.encode_reading(state.reading))
 
     def _archive_deadlines(self) -> Iterator[tuple[float, AttributeState, EventChannel]]:
-        """When the next archive event of each attribute with a period is due, as far as it has subscriptions."""
+        """Time of the next archive event of each attribute that has a period and subscriptions."""
         self._archived = [state for state in self._archived if state.active_channel(EventType.ARCHIVE)]
         for state in self._archived:
             due, channel = state.filters[EventType.ARCHIVE].due, state.active_channel(EventType.ARCHIVE)
@@ -292,7 +307,7 @@ class EventSupplier:
         self._next_expiry = min(confirmed) + self.expiry if confirmed else None
 
     def next_deadline(self) -> float | None:
-        """When :meth:`due_heartbeats` or :meth:`due_events` have something to do; None: not before a call."""
+        """Time of the next :meth:`due_heartbeats` or :meth:`due_events` with something to do; None: there is none."""
         times: Iterable[float | None] = (
             self._next_heartbeat, self._next_expiry, *self._next_periodic.values(),
             *(at for at, _, _ in self._archive_deadlines()),
@@ -300,7 +315,7 @@ class EventSupplier:
         return min((time for time in times if time is not None), default=None)
 
     def counters(self) -> dict[str, int]:
-        """Topic without its IDL version -> counter of the next event, for QueryEventSystem."""
+        """Topic without IDL version -> counter of the next event, for QueryEventSystem."""
         found: dict[str, int] = {}
         for channel in self.channels():
             for topic in channel.topics:
@@ -309,5 +324,5 @@ class EventSupplier:
 
 
 def _next(at: float, period: float, now: float) -> float:
-    """The deadline after ``at``: without drift, and without catching up on missed ones."""
+    """The next deadline after ``at``. Deadlines do not drift; missed ones are skipped."""
     return at + period if at + period > now else now + period

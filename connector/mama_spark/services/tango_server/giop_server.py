@@ -1,7 +1,8 @@
-"""GIOP server of an event source: one thread that answers calls over TCP, and runs the source's timers.
+"""GIOP server of an event source: one thread that answers calls over TCP and runs the timers of the source.
 
-One loop over non-blocking sockets. A client that does not read its replies is disconnected when too many wait; one
-whose octets are no GIOP gets a MessageError and is disconnected. No client blocks others, or code that pushes events.
+It runs one loop over non-blocking sockets. A client that does not read its replies is disconnected when too many octets
+wait; a client that does not send GIOP gets a MessageError and is disconnected. A client never blocks other clients or
+threads that push events.
 """
 
 from __future__ import annotations
@@ -22,38 +23,39 @@ from .device_servant import locate_reply, reply, reply_exception
 
 logger = logging.getLogger(__name__)
 _CHUNK = 1 << 16
-_MAX_REQUEST = 1 << 20  #: octets of a call; those of subscriptions have some hundreds
-_MAX_UNSENT = 64 << 20  #: octets of replies that may wait for a client
+_MAX_REQUEST = 1 << 20  #: largest size of a request in octets; subscriptions have some hundreds
+_MAX_UNSENT = 64 << 20  #: most octets of replies that may wait for a client
 _MAX_CLIENTS = 4096
 _MAX_WAIT = 5.0
 
 
 class RequestHandler(Protocol):
-    """Answers the calls, and knows the timers."""
+    """Executes calls and timers for the server."""
 
     def call(
         self, request: messages.GiopRequest, reader: CdrReader, client_host: str, local_host: str
     ) -> messages.Body:
-        """Execute a call; returns what writes its result.
+        """Execute a call; returns a function that encodes its result.
 
+        :param reader: reader at the start of the arguments
         :param client_host: address of the client
-        :param local_host: address of this end of its connection
-        :raises DevFailed: the device refused
+        :param local_host: local address of its connection
+        :raises DevFailed: the device refuses the call
         :raises SystemException: there is no such object or operation
         """
 
     def has(self, key: bytes) -> bool:
-        """Whether the server has this object."""
+        """Whether there is an object with this key."""
 
     def tick(self) -> float | None:
-        """Run the timers that are due; returns the seconds until the next one, or None."""
+        """Run timers that are due; returns the seconds until the next one, None if there is none."""
 
 
 class _Client:
-    """One connection.
+    """Connection of one client.
 
-    :ivar unsent: octets of replies that the socket did not take yet
-    :ivar closing: disconnect when they are sent
+    :ivar unsent: octets of replies that are not sent yet
+    :ivar closing: disconnect when all replies are sent
     """
 
     __slots__ = ("assembler", "client_host", "closing", "local_host", "sock", "unsent")
@@ -67,12 +69,12 @@ class _Client:
 
 
 class GiopServer:
-    """The server; it listens when it is made.
+    """GIOP server. The constructor listens; :meth:`start` starts the thread.
 
-    :param port: 0 = the system chooses
-    :ivar port: that it listens at
-    :ivar calls: received requests
-    :ivar dropped: connections that were ended because of what the client did
+    :param port: port to listen at; 0: the system chooses
+    :ivar port: port that it listens at
+    :ivar calls: number of received requests
+    :ivar dropped: number of connections that were refused or closed because of errors or limits
     :raises OSError: the address or the port cannot be bound
     """
 
@@ -99,12 +101,12 @@ class GiopServer:
         self._thread.start()
 
     def wake(self) -> None:
-        """Let the thread look at its timers now."""
+        """Wake the thread to check its timers now."""
         with contextlib.suppress(OSError):
             self._wake_in.send(b"w")
 
     def stop(self) -> None:
-        """End the thread and all connections; returns when it has ended."""
+        """Close all connections and stop the thread; waits until it has stopped."""
         self._stopping = True
         self.wake()
         if self._thread is not None:
@@ -132,7 +134,7 @@ class GiopServer:
         try:
             return self._handler.tick()
         except Exception:
-            logger.exception("a timer of an event source failed")
+            logger.exception("a timer of a Tango event source failed")
             return 1.0
 
     def _close(self) -> None:
@@ -175,7 +177,7 @@ class GiopServer:
                 if not data:
                     self._drop(client)
                     return
-                if not client.closing:  # else discard what it sends
+                if not client.closing:  # else discard further requests
                     client.assembler.feed(data)
                     self._answer_all(client)
             self._flush(client)
@@ -184,7 +186,7 @@ class GiopServer:
         except OSError:
             self._drop(client)
         except Exception:
-            logger.exception("a call to an event source failed; its connection is ended")
+            logger.exception("a request to a Tango event source failed; the connection is closed")
             self.dropped += 1
             self._drop(client)
 
@@ -225,7 +227,7 @@ class GiopServer:
         except (DevFailed, SystemException) as error:
             return reply_exception(request, error)
         except Exception:
-            logger.exception("an event source could not answer %s", request.operation)
+            logger.exception("the operation %s of a Tango event source failed", request.operation)
             return reply_exception(request, system_exception("INTERNAL", 0, Completed.MAYBE))
 
     def _flush(self, client: _Client) -> None:

@@ -1,7 +1,7 @@
-"""Replays records of a log through an event source: declares their devices and attributes, sets values, pushes events.
+"""Log replayer: pushes the values in records of a log through an event source, and declares devices and attributes.
 
-Every record is pushed as a change, an archive and a user event, unless a rule for its attribute has criteria; these
-then decide as in a device server (:mod:`mama_spark.services.tango_server.event_filters`). It does no I/O of its own.
+Each record is pushed as a change, an archive and a user event. If a rule for its attribute has criteria, these select
+the events as in a device server (:mod:`mama_spark.services.tango_server.event_filters`). The module does no I/O.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _STATE_AND_STATUS = {"state": DataType.STATE, "status": DataType.STRING}
 
 
 class ReplayTarget(Protocol):
-    """The part of :class:`~mama_spark.services.tango_server.event_source.TangoEventSource` that is needed here."""
+    """The part of :class:`~mama_spark.services.tango_server.event_source.TangoEventSource` that the replayer needs."""
 
     @property
     def devices(self) -> tuple[str, ...]: ...
@@ -48,8 +48,8 @@ class ReplayTarget(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Criteria and properties of the attributes that a pattern matches: a table ``[[attribute]]`` of a file. Periods
-    are in milliseconds, as in Tango."""
+    """Rule: criteria and properties of the attributes that a pattern matches; a table ``[[attribute]]`` of a
+    configuration file. Periods are in milliseconds, as in Tango."""
 
     pattern: str = option(
         "text", nonempty_text, "", _GROUP, "Of `domain/family/member/attribute`, in any case; `*` stands for anything.",
@@ -82,17 +82,23 @@ class Rule:
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Rule:
-        """:raises ConfigError: a key is unknown or missing, or a value is invalid"""
+        """Make a rule from its table.
+
+        :raises ConfigError: a key is unknown or missing, or a value is invalid
+        """
         rule = cls(**parse_table(cls, table, "[[attribute]]", required=("pattern",)))
         rule.attribute("check", DataType.DOUBLE, Format.SCALAR)
         return rule
 
     def matches(self, key: str) -> bool:
-        """:param key: in lower case"""
+        """Whether the pattern matches an attribute.
+
+        :param key: ``domain/family/member/attribute`` in lower case
+        """
         return fnmatchcase(key, self.pattern.lower())
 
     def attribute(self, name: str, data_type: DataType, format: Format) -> Attribute:
-        """The declaration of an attribute that the pattern matches."""
+        """Declare an attribute that the pattern matches."""
         change = Criteria(self.abs_change, self.rel_change)
         archive = Criteria(self.archive_abs_change, self.archive_rel_change, self.archive_period)
         return Attribute(
@@ -109,13 +115,14 @@ def _detecting(criteria: Criteria) -> Criteria:
 
 @dataclass
 class ReplayCounts:
-    """Totals since the beginning.
+    """Totals since the replayer was made.
 
     :ivar records: replayed records
-    :ivar skipped: records of other sources, or of other kinds
-    :ivar recorded: of these, what a recorder wrote
-    :ivar bad: records that cannot be read, or whose values the attribute does not accept
-    :ivar messages: that were passed to the event socket
+    :ivar skipped: records of other sources or of other kinds
+    :ivar recorded: records among the skipped ones that a recorder wrote
+    :ivar bad: records that cannot be decoded, or with values that the attribute does not accept
+    :ivar messages: messages that were passed to the event socket
+    :ivar reasons: errors of the first bad records
     """
 
     records: int = 0
@@ -123,7 +130,7 @@ class ReplayCounts:
     recorded: int = 0
     bad: int = 0
     messages: int = 0
-    reasons: list[str] = field(default_factory=list)  #: of the first few bad ones
+    reasons: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +149,10 @@ class _Value:
 class LogReplayer:
     """Replays records through one event source.
 
-    :param rules: the first one that matches an attribute is applied to it
-    :param name: of the source: records of others are skipped; None: replay all
-    :ivar last: topic of a record -> sequence of the newest replayed one
+    :param source: the event source
+    :param rules: rules of attributes; the first rule that matches an attribute applies
+    :param name: name of the source; records of other sources are skipped; None: replay all
+    :ivar last: topic -> sequence of the newest record that :meth:`remember` got
     """
 
     _MAX_REASONS = 20
@@ -163,17 +171,17 @@ class LogReplayer:
 
     @property
     def attributes(self) -> list[tuple[str, str]]:
-        """Device and name of all declared attributes."""
+        """Device and name of each declared attribute."""
         return list(self._declared)
 
     def remember(self, records: Records) -> None:
-        """Remember the newest record of each topic, without replaying it."""
+        """Remember the newest record of each topic, but do not replay it."""
         topics = records.topics.to_pylist()
         rows = zip(topics, records.sequences.tolist(), strict=True)
         self.last.update((topic, sequence) for topic, sequence in rows if topic.endswith(_VALUE_TOPIC))
 
     def replay(self, records: Records) -> None:
-        """Declare new attributes, and push the values of these records, in their order."""
+        """Declare new attributes, and push the values of these records, in order."""
         events: dict[tuple[str, str], list[EventType]] = {}
         for row, value in self._values(records):
             try:
@@ -190,7 +198,7 @@ class LogReplayer:
                 self._bad(int(records.sequences[row]), e)
 
     def _events(self, device: str, attribute: str) -> list[EventType]:
-        """Those that have subscriptions. Change events are always pushed, since they also set the value."""
+        """Event types with subscriptions. Change events are always pushed, since pushing also sets the value."""
         return [e for e in EVENTS if e is EventType.CHANGE or self._source.subscribed(device, attribute, e)]
 
     def _bad(self, sequence: int, error: MamaError) -> None:
@@ -221,7 +229,7 @@ class LogReplayer:
         times = np.where(events.time == 0, records.times[rows] * 1000, events.time).tolist()
         for at, row in enumerate(rows.tolist()):
             if at not in values:
-                self._bad(int(records.sequences[row]), events.bad.get(at) or MamaError("it contains no value"))
+                self._bad(int(records.sequences[row]), events.bad.get(at) or MamaError("the record contains no value"))
                 continue
             topic = read_topic(frames[0][at])
             if self._name is not None and topic.tango_host != self._name:
@@ -247,7 +255,7 @@ class LogReplayer:
         if device not in self._devices:
             self._source.add_device(Device(device))
             self._devices.add(device)
-        if key in _STATE_AND_STATUS:  # attributes of every device
+        if key in _STATE_AND_STATUS:  # attributes that every device has
             if declared != (_STATE_AND_STATUS[key], Format.SCALAR):
                 raise ConfigError(f"{device}/{value.name} is {_STATE_AND_STATUS[key].name}, not {value.data_type.name}")
         else:
@@ -259,7 +267,7 @@ class LogReplayer:
 
 
 def _python(value: AttributeValue) -> Any:
-    """The value for :meth:`ReplayTarget.push_event`; None: there is none."""
+    """The value in the form of :meth:`ReplayTarget.push_event`; None: there is none."""
     read = value.read
     if value.format is Format.SCALAR:
         return read[0] if isinstance(read, tuple | np.ndarray) and len(read) else read

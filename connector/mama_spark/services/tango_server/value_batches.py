@@ -1,4 +1,4 @@
-"""Splits a table of values to push into groups of one attribute and one event type. Pure."""
+"""Groups of values to push: splits a table by attribute and event type. Pure."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ _BY_NUMBER = tuple(Quality)
 
 @dataclass(frozen=True, slots=True)
 class ValueGroup:
-    """Rows of one attribute and one event type, in their order.
+    """Rows of one attribute and one event type, in order.
 
     :ivar times: nanoseconds since the epoch
+    :ivar written: set values; None: there are none
     """
 
     device: str
@@ -37,7 +38,10 @@ class ValueGroup:
     written: Sequence[Any] | None
 
     def readings(self, factory: ReadingFactory) -> list[AttributeReading]:
-        """:raises CdrError: a value is not of the attribute's type"""
+        """Make one reading for each row.
+
+        :raises CdrError: a value is not of the attribute's type
+        """
         written = self.written if self.written is not None else [None] * len(self.values)
         make = factory.make
         return [
@@ -49,11 +53,11 @@ class ValueGroup:
 def group_values(
     columns: pa.Table | pa.RecordBatch | Mapping[str, Any], event: EventType, now: int
 ) -> Iterator[ValueGroup]:
-    """The groups of a table, in the order of their first rows.
+    """Return the groups of a table, in the order of their first rows.
 
-    :param event: type of rows without one
-    :param now: time of rows without one
-    :raises ConfigError: a column is missing, or holds what it cannot
+    :param event: event type of rows without an event
+    :param now: time of rows without a time, nanoseconds since the epoch
+    :raises ConfigError: a column is missing, unknown, or contains an invalid value
     """
     table = _table(columns)
     missing = [name for name in _KNOWN[:3] if name not in table.column_names]
@@ -65,7 +69,7 @@ def group_values(
         part = table if len(rows) == len(table) else table.take(pa.array(rows))
         name = key.get("event")
         if name is not None and name not in EVENT_NAMES:
-            raise ConfigError(f"no event of Tango: {name!r:.100}")
+            raise ConfigError(f"unknown Tango event type in column event: {name!r:.100}")
         yield ValueGroup(
             key["device"], key["attribute"], event if name is None else EVENT_NAMES[name],
             part["value"].to_pylist(), _times(part, now), _qualities(part),
@@ -82,13 +86,13 @@ def _table(columns: pa.Table | pa.RecordBatch | Mapping[str, Any]) -> pa.Table:
 
 
 def _group_rows(table: pa.Table, names: list[str]) -> Iterator[tuple[dict[str, str], npt.NDArray[np.int64]]]:
-    """Each combination of values in these columns, with its rows, in the order of their first rows."""
+    """Each combination of values in these columns, and its rows, in the order of the first rows."""
     code = np.zeros(len(table), np.int64)
     dictionaries: list[list[Any]] = []
     for name in names:
         column = pc.dictionary_encode(table[name].combine_chunks())
         if column.null_count:
-            raise ConfigError(f"a null in column {name}")
+            raise ConfigError(f"column {name} contains null")
         dictionaries.append(column.dictionary.to_pylist())
         code = code * max(1, len(dictionaries[-1])) + column.indices.to_numpy(zero_copy_only=False)
     _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
@@ -110,7 +114,7 @@ def _times(table: pa.Table, now: int) -> Sequence[int]:
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("ns", column.type.tz)).cast(pa.int64())
     if not pa.types.is_integer(column.type):
-        raise ConfigError(f"column time: {column.type} is no timestamp")
+        raise ConfigError(f"column time must be a timestamp or integer nanoseconds, it is {column.type}")
     return [now if time is None else time for time in column.to_pylist()]
 
 
@@ -123,4 +127,4 @@ def _qualities(table: pa.Table) -> Sequence[Quality]:
             for q in table["quality"].to_pylist()
         ]
     except (KeyError, IndexError, AttributeError) as error:
-        raise ConfigError(f"column quality: {error} is no quality") from None
+        raise ConfigError(f"column quality contains an invalid quality: {error}") from None

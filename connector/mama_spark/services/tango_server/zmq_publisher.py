@@ -1,7 +1,7 @@
 """ZeroMQ sockets of an event source: PUB for heartbeats, XPUB for events (TG-31).
 
-They never block: what exceeds the high-water mark of a client is dropped for it (TG-44). The XPUB socket also receives
-the subscriptions of clients, so that it knows how many have subscribed to each topic.
+They never block: messages above the high-water mark of a client are dropped (TG-44). The XPUB socket also receives
+the subscription messages of clients, which the publisher counts for each topic.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from mama_spark.zmq_context import open_context
 
 _MORE, _LAST = zmq.SNDMORE | zmq.DONTWAIT, zmq.DONTWAIT
 _SUBSCRIBED, _UNSUBSCRIBED = b"\1", b"\0"  #: first octet of a subscription message; the topic follows
-_READ_PERIOD = 1024  #: events between two reads of subscription messages, which wait in memory until then
-_MAX_READ = 65_536  #: subscription messages of one read
+_READ_PERIOD = 1024  #: number of sent events after which waiting subscription messages are read
+_MAX_READ = 65_536  #: most subscription messages of one read
 
 
 class ZmqPublisher:
-    """Both sockets, bound. Not thread-safe: users hold a lock.
+    """Both sockets, bound. It is not thread-safe: callers hold a lock.
 
-    :param host: an address, of IPv4 or IPv6
-    :param ports: of heartbeats and events; 0 = the system chooses
-    :param hwm: events that may wait for one client
+    :param host: IPv4 or IPv6 address
+    :param ports: ports of heartbeats and events; 0: the system chooses
+    :param hwm: high-water mark: events that may wait for one client
     :raises zmq.ZMQError: an address or a port cannot be bound; all sockets are closed then
     """
 
@@ -41,7 +41,7 @@ class ZmqPublisher:
                 if kind == zmq.XPUB:
                     found.setsockopt(
                         zmq.XPUB_VERBOSER, 1
-                    )  # report each connection, not only the first and the last one
+                    )  # receive the subscription of each connection, not only the first and last
                 found.setsockopt(zmq.LINGER, 0)
                 found.setsockopt(zmq.SNDHWM, hwm)
                 found.setsockopt(zmq.IPV6, 1 if ":" in host else 0)
@@ -53,7 +53,7 @@ class ZmqPublisher:
 
     @property
     def ports(self) -> tuple[int, int]:
-        """Of heartbeats and events."""
+        """Ports of heartbeats and events."""
         found = [str(one.getsockopt(zmq.LAST_ENDPOINT), "ascii").rstrip("\0") for one in self._open]  # type: ignore[arg-type]
         heartbeats, events = (int(endpoint.rpartition(":")[2]) for endpoint in found)
         return heartbeats, events
@@ -76,7 +76,7 @@ class ZmqPublisher:
             self._read_subscriptions()
 
     def subscribers(self) -> Counter[bytes]:
-        """Topic -> connections whose subscription has arrived: they receive what is sent from now on."""
+        """Topic -> number of connections whose subscription message has arrived; they receive further events."""
         self._read_subscriptions()
         return self._subscribers
 

@@ -1,4 +1,4 @@
-"""Client of Tango: subscriptions to events, and calls of devices."""
+"""Tango client: subscribes to events, and calls devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pool of the connections that one subscriber has to devices and to the admin devices of their servers."""
+"""Pool of one subscriber's connections to devices and to the admin devices of their servers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from ..errors import ServerAway
 from ..giop.ior import DeviceName, Reference
 from .device_proxy import DeviceProxy, open_reference, reference_of
 
-#: Devices that get a connection of their own; processes are often limited to 1024 open files.
+#: Most devices with a connection of their own; the limit of open files is often 1024.
 _OWN_CONNECTIONS = 200
 
 
 class DeviceConnectionPool:
-    """Connected device proxies by name, for any thread.
+    """Connected device proxies by device name. Methods may be called in any thread.
 
-    :param timeout: seconds of a call
+    :param timeout: timeout of a call in seconds
     """
 
     def __init__(self, timeout: float) -> None:
@@ -26,7 +26,7 @@ class DeviceConnectionPool:
         self._closed = False
 
     def close(self) -> None:
-        """Close all connections; no new ones are made."""
+        """Close all connections. :meth:`device` then raises."""
         with self._lock:
             self._closed = True
             devices, self._devices = list(self._devices.values()), {}
@@ -34,9 +34,9 @@ class DeviceConnectionPool:
             device.close()
 
     def device(self, name: DeviceName) -> DeviceProxy:
-        """A connected proxy.
+        """Return a connected proxy of a device.
 
-        :raises MamaError: the device cannot be reached
+        :raises MamaError: the device cannot be reached, or the pool is closed
         """
         with self._lock:
             found = self._devices.get(name)
@@ -50,7 +50,7 @@ class DeviceConnectionPool:
                 found.close()
                 raise ServerAway("the subscriber is closed")
             other = self._devices.get(name)
-            if other is not None and not other.connection.closed:  # another thread was faster
+            if other is not None and not other.connection.closed:  # another thread connected it meanwhile
                 if other.connection is not found.connection:
                     found.close()
                 return other
@@ -58,8 +58,11 @@ class DeviceConnectionPool:
         return found
 
     def _shared_connection(self, name: DeviceName, reference: Reference) -> DeviceProxy | None:
-        """A proxy on a connection that another device of the same server has. Devices of a server without a database
-        always share one; others only when there are many, so that they do not wait for each other's calls."""
+        """Return a proxy on the connection of another device of the same server, or None.
+
+        Devices of a server without a database share one connection. Devices with a database share one only when there
+        are many, since calls over one connection wait for each other.
+        """
         with self._lock:
             if name.dbase and len(self._devices) < _OWN_CONNECTIONS:
                 return None
@@ -69,16 +72,16 @@ class DeviceConnectionPool:
         return None
 
     def drop(self, name: DeviceName) -> None:
-        """Close the connection of a device, and resolve its name and its admin device again next time."""
+        """Close the connection of a device. The next use resolves its name and its admin device again."""
         with self._lock:
             found, self._admins = self._devices.pop(name, None), {k: v for k, v in self._admins.items() if k != name}
         if found is not None:
             found.close()
 
     def admin(self, name: DeviceName) -> tuple[DeviceName, DeviceProxy]:
-        """The admin device of a device's server: its name, and a connected proxy.
+        """Return the name and a connected proxy of the admin device of a device's server.
 
-        :raises MamaError: one of them cannot be reached
+        :raises MamaError: the device or the admin device cannot be reached
         """
         with self._lock:
             known = self._admins.get(name)

@@ -1,7 +1,7 @@
-"""DeviceProxy: calls of one Tango device over a GIOP connection, and how to open one by the device's name.
+"""DeviceProxy: calls one Tango device over a GIOP connection; opened by the name of the device.
 
-The Tango database has the addresses of devices (``DbImportDevice``); a device of a server without a database is called
-at the address in its name.
+The Tango database returns the address of a device (``DbImportDevice``). The name of a device whose server has no
+database contains the address.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from ..types import AttributeConfig, AttributeValue, CommandInfo, PipeData
 from .rpc_connection import TIMEOUT, RpcConnection
 
 T = TypeVar("T")
-ALL_ATTRIBUTES = "All attributes_3"  #: in the place of names: every attribute of the device
+ALL_ATTRIBUTES = "All attributes_3"  #: stands for the names of all attributes of the device
 _MAX_FORWARDS = 3
 _WIDE_LIST, _ADMIN_PREFIX = "DbGetDeviceWideList", "dserver/"
 
@@ -63,24 +63,26 @@ def _read_nothing(_: CdrReader) -> None:
 
 
 class DeviceProxy:
-    """One object of a server: a device, an admin device (DServer), or the database.
+    """Proxy of one object of a server: a device, an admin device (DServer), or the database.
 
-    Its methods raise what :meth:`RpcConnection.call` does, :class:`~mama_spark.tango.errors.DevFailed` when the device
-    refused, :class:`~mama_spark.tango.errors.SystemException` when the server's ORB did, and
-    :class:`~mama_spark.tango.errors.BadReply` for a result that cannot be read.
+    Its methods raise the errors of :meth:`RpcConnection.call`; :class:`~mama_spark.tango.errors.DevFailed` if the
+    device refused the call; :class:`~mama_spark.tango.errors.SystemException` if the server's ORB refused it;
+    :class:`~mama_spark.tango.errors.BadReply` if the result cannot be decoded. ``timeout`` is in seconds; None: the
+    timeout of the connection.
 
     :param key: object key at its server
-    :param name: for messages of errors
+    :param name: name of the object in error messages
     """
 
     def __init__(self, connection: RpcConnection, key: bytes, name: str = "") -> None:
         self.connection, self.key, self.name = connection, key, name or key.decode("latin-1")
-        self.client = ClientIdent(pid=os.getpid() & 0xFFFFFFFF)  #: how it identifies itself to the server
+        self.client = ClientIdent(pid=os.getpid() & 0xFFFFFFFF)  #: identity that the server gets
 
     def __repr__(self) -> str:
         return f"<DeviceProxy {self.name} by {self.connection!r}>"
 
     def close(self) -> None:
+        """Close the connection."""
         self.connection.close()
 
     def __enter__(self) -> Self:
@@ -97,7 +99,11 @@ class DeviceProxy:
         *,
         timeout: float | None = None,
     ) -> T:
-        """Call any operation: ``body`` writes its arguments, ``read`` reads its result."""
+        """Call a CORBA operation.
+
+        :param body: encodes the arguments; None: there are none
+        :param read: decodes the result
+        """
         for _ in range(_MAX_FORWARDS):
             reply, reader = self.connection.call(self.key, operation, body, timeout=timeout)
             try:
@@ -113,24 +119,24 @@ class DeviceProxy:
     # --- about the device ---
 
     def ping(self, *, timeout: float | None = None) -> None:
-        """Return if the device answers."""
+        """Return when the device has answered."""
         self.call(Operation.PING, None, _read_nothing, timeout=timeout)
 
     def info(self, *, timeout: float | None = None) -> DeviceInfo:
-        """Class, server, and version of the interface."""
+        """Class, server and IDL version of the device."""
         return self.call(Operation.INFO, None, read_info, timeout=timeout)
 
     def adm_name(self, *, timeout: float | None = None) -> str:
-        """Name of the admin device of its server."""
+        """Full name of the admin device of its server."""
         return self.call(Operation.ADM_NAME, None, CdrReader.string, timeout=timeout)
 
     def is_a(self, idl: int, *, timeout: float | None = None) -> bool:
-        """Whether it has this version of the interface, or a newer one."""
+        """Whether the device implements this IDL version or a newer one."""
         type_id = device_type(idl)
         return self.call(Operation.IS_A, lambda writer: writer.string(type_id), CdrReader.boolean, timeout=timeout)
 
     def non_existent(self, *, timeout: float | None = None) -> bool:
-        """Whether its server reports that it does not exist any more."""
+        """Whether the server reports that the object no longer exists."""
         return self.call(Operation.NON_EXISTENT, None, CdrReader.boolean, timeout=timeout)
 
     # --- commands and attributes ---
@@ -144,9 +150,10 @@ class DeviceProxy:
         source: DevSource = DevSource.DEV,
         timeout: float | None = None,
     ) -> Any:
-        """Execute a command; returns its result, or None.
+        """Execute a command; returns its result, None if it has no result.
 
-        :param type: of the argument; None: no argument, a ``str``, or a list of ``str``
+        :param argin: argument; None: the command has none
+        :param type: type of the argument; None: ``argin`` is None, a ``str``, or a list of ``str``
         """
         code = type or (VOID if argin is None else STRING if isinstance(argin, str) else STRINGS)
         call = CommandCall(name, code, argin, source, self.client)
@@ -164,9 +171,10 @@ class DeviceProxy:
         source: DevSource = DevSource.CACHE_DEV,
         timeout: float | None = None,
     ) -> list[AttributeValue]:
-        """Read attributes; returns one value for each name. One that could not be read carries its errors.
+        """Read attributes; returns one value for each name. The value of an attribute that could not be read has
+        ``errors``.
 
-        :param idl: version of the device's interface
+        :param idl: IDL version of the device
         """
         operation, call = reading(idl), ReadCall(tuple(names), source, self.client)
 
@@ -176,27 +184,27 @@ class DeviceProxy:
         return self.call(operation, body, lambda reader: read_values(reader, operation), timeout=timeout)
 
     def attribute_configs(self, names: Sequence[str] = (ALL_ATTRIBUTES,)) -> list[AttributeConfig]:
-        """Configurations of attributes, one for each name; of all attributes, State and Status included, by default."""
+        """Return the configuration of each named attribute. Default: of all attributes, State and Status included."""
         try:
             return self._attribute_configs("get_attribute_config_5", CONFIG_5, names)
-        except (SystemException, DevFailed):  # a device with an older interface
+        except (SystemException, DevFailed):  # the device has an older IDL version
             return self._attribute_configs("get_attribute_config_3", CONFIG_3, names)
 
     def _attribute_configs(self, operation: str, struct: Struct, names: Sequence[str]) -> list[AttributeConfig]:
         def read(reader: CdrReader) -> list[AttributeConfig]:
             found = [struct.read(reader) for _ in range(reader.count(CONFIG_SIZE))]
             if names != (ALL_ATTRIBUTES,) and len(found) != len(names):
-                raise CdrError(f"{len(found)} configurations of {len(names)} attributes")
+                raise CdrError(f"the device returned {len(found)} configurations of {len(names)} attributes")
             return found
 
         return self.call(operation, lambda writer: writer.strings(list(names)), read)
 
     def command_infos(self) -> tuple[CommandInfo, ...]:
-        """The commands of the device."""
+        """Descriptions of the commands of the device."""
         return self.call("command_list_query_2", None, read_commands)
 
     def read_pipe(self, name: str) -> PipeData:
-        """The value of a pipe."""
+        """Read the value of a pipe."""
 
         def body(writer: CdrWriter) -> None:
             writer.string(name)
@@ -211,11 +219,14 @@ class DeviceProxy:
         return SubscriptionInfo.parse(*self._longs_and_strings(SUBSCRIBE, subscriber.argin(), timeout))
 
     def confirm(self, subscriptions: Sequence[Confirmation], *, timeout: float | None = None) -> None:
-        """Confirm subscriptions (TG-37). Old servers have no such command: DevFailed, API_CommandNotFound."""
+        """Confirm subscriptions (TG-37).
+
+        :raises DevFailed: API_CommandNotFound: the server is too old to have the command
+        """
         self.command(CONFIRM, confirm_argin(subscriptions), timeout=timeout)
 
     def query_event_system(self, *, timeout: float | None = None) -> dict[str, Any]:
-        """State of the server's event system."""
+        """Return the state of the server's event system (``QueryEventSystem``, JSON)."""
         text = self.command(QUERY, timeout=timeout)
         try:
             found: dict[str, Any] = json.loads(text)
@@ -226,7 +237,7 @@ class DeviceProxy:
     # --- of the database ---
 
     def import_device(self, name: str, *, timeout: float | None = None) -> Imported:
-        """Entry of a device in the database."""
+        """Return the entry of a device in the database (``DbImportDevice``)."""
         return parse_import(*self._longs_and_strings(IMPORT, name, timeout))
 
     def _longs_and_strings(
@@ -234,17 +245,18 @@ class DeviceProxy:
     ) -> tuple[Sequence[int], Sequence[str]]:
         found = self.command(name, argin, timeout=timeout)
         if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[1], list):
-            raise BadReply(f"{name} of {self.name} did not return numbers and strings")
+            raise BadReply(f"{name} of {self.name} did not return a DevVarLongStringArray")
         return [int(number) for number in found[0]], found[1]
 
 
 def reference_of(name: DeviceName, *, timeout: float = TIMEOUT) -> Reference:
-    """Resolve the name of a device, by the database where there is one.
+    """Resolve the name of a device. Asks the database, unless the name says that there is none.
 
+    :param timeout: timeout of connecting and of the call, each in seconds
     :raises ServerAway: the database cannot be reached
     :raises DeviceAway: API_DeviceNotExported: the device's server does not run
-    :raises DevFailed: the database does not know the device
-    :raises BadAddress: the address in the database cannot be read
+    :raises DevFailed: the database has no such device
+    :raises BadAddress: the IOR in the database is invalid
     """
     if not name.dbase:
         return name.reference
@@ -258,6 +270,7 @@ def reference_of(name: DeviceName, *, timeout: float = TIMEOUT) -> Reference:
 def open_reference(reference: Reference, name: str = "", *, timeout: float = TIMEOUT) -> DeviceProxy:
     """Connect to an object by its reference.
 
+    :param name: name of the object in error messages
     :raises ServerAway: no address of its server accepted the connection
     """
     connection = RpcConnection(reference.addresses, timeout=timeout, minor=reference.minor)
@@ -265,30 +278,31 @@ def open_reference(reference: Reference, name: str = "", *, timeout: float = TIM
 
 
 def open_device(name: DeviceName | str, *, tango_host: str | None = None, timeout: float = TIMEOUT) -> DeviceProxy:
-    """Connect to a device by its name; raises as :func:`reference_of`.
+    """Connect to a device by its name. Raises the errors of :func:`reference_of` and :func:`open_reference`.
 
-    :param tango_host: database of names without a host
-    :param timeout: seconds of each step, and default timeout of calls
-    :raises BadAddress: the name cannot be read
+    :param tango_host: ``host:port`` of the database of names without a host
+    :param timeout: timeout of each step, and default timeout of calls, in seconds
+    :raises BadAddress: the name is invalid
     """
     known = parse_device(name, tango_host) if isinstance(name, str) else name
     return open_reference(reference_of(known, timeout=timeout), known.device, timeout=timeout)
 
 
 def device_names(host: str, pattern: str, timeout: float) -> set[str]:
-    """Names in the database that match a pattern, in lower case, whether the devices run or not. Admin devices only if
-    the pattern begins with ``dserver/``.
+    """Return the device names in the database that match a pattern, in lower case, whether the devices run or not.
+    Names of admin devices are included only if the pattern begins with ``dserver/``.
 
     :param host: ``host:port`` of the database
-    :param pattern: with ``*``, ``?`` and ``[ab]``
-    :raises MamaError: as methods of :class:`DeviceProxy`
+    :param pattern: pattern with ``*``, ``?`` and ``[ab]``, in lower case
+    :param timeout: timeout of connecting and of the call, each in seconds
+    :raises MamaError: the errors of :func:`open_reference` and :class:`DeviceProxy`
     """
     database_pattern = re.sub(r"\?|\[[^\]]*\]", "*", pattern)  # databases have no other wildcard
     reference = Reference((parse_tango_host(host),), DATABASE_KEY)
     with open_reference(reference, "the database", timeout=timeout) as database:
         found = database.command(_WIDE_LIST, database_pattern)
     if not isinstance(found, list):
-        raise BadReply(f"{_WIDE_LIST} of {host} returned no names")
+        raise BadReply(f"{_WIDE_LIST} of {host} did not return a DevVarStringArray")
     names = {str(name).lower() for name in found}
     admins = pattern.startswith(_ADMIN_PREFIX)
     return {name for name in names if fnmatchcase(name, pattern) and (admins or not name.startswith(_ADMIN_PREFIX))}

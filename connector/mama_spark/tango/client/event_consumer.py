@@ -1,8 +1,8 @@
-"""Event consumer of one subscriber: executes the actions of its state machine, and feeds back what happened.
+"""Event consumer of one subscriber: executes the actions of its state machine and reports their results to it.
 
-It owns the sockets, the connections, the clock and four kinds of threads: one receives
-(:mod:`~mama_spark.tango.client.zmq_event_receiver`), one checks heartbeats and confirms (cppTango's KeepAliveThread), a
-few make calls, and one runs callbacks if there are any. Decisions are made in
+The consumer owns the sockets, the connections, the clock and four kinds of threads: one receives
+(:mod:`~mama_spark.tango.client.zmq_event_receiver`), one checks heartbeats and confirms subscriptions (the
+KeepAliveThread of cppTango), some make calls, and one runs callbacks if there are any. Decisions are made in
 :mod:`~mama_spark.tango.client.subscription_machine` and :mod:`~mama_spark.tango.events.sequence_tracker`.
 """
 
@@ -39,11 +39,11 @@ T = TypeVar("T")
 _CALL_THREADS = 4
 _STOP_TIMEOUT = 10.0
 _MAX_SLEEP = 3600.0
-#: When the keep-alive thread wakes up so many seconds late, this process was stopped, or had no CPU.
+#: If the keep-alive thread wakes up later than its deadline by so many seconds, the process was stopped or got no CPU.
 _STOPPED_FOR = 0.5
 _HWM_VARIABLE = "TANGO_EVENT_BUFFER_HWM"
 _DEFAULT_HWM = 1000
-#: Seconds until a ZeroMQ subscription has reached the publisher: on a new connection, and on an existing one.
+#: Seconds until a subscription message has reached the publisher, on a new and on an existing ZeroMQ connection.
 _SETTLE_NEW, _SETTLE = 0.02, 0.001
 _READ_KINDS = {
     ReadReason.INITIAL: SubscriptionEventKind.INITIAL,
@@ -52,12 +52,16 @@ _READ_KINDS = {
 
 
 class EventConsumer:
-    """Subscriptions of one subscriber at work; see the module.
+    """Executes the subscriptions of one subscriber; see the module.
 
-    :param hwm: high-water mark of the sockets; None: of the environment, or what servers ask for
-    :param timeout: seconds of a call
+    :param limit: largest number of waiting events, of the shared queue and of the queue for callbacks each
+    :param octets: approximate memory of the events in each queue; 0: no limit
+    :param hwm: high-water mark of the sockets; None: ``TANGO_EVENT_BUFFER_HWM``, or the value that the server sends
+    :param timeouts: periods of heartbeat checks, confirmations and retries; None: those of cppTango
+    :param timeout: timeout of a call in seconds
     :param report_availability: deliver ONLINE and OFFLINE
-    :ivar hwm: of the newest connection
+    :ivar delivery: its queues
+    :ivar hwm: high-water mark of the newest connection
     """
 
     def __init__(
@@ -81,7 +85,7 @@ class EventConsumer:
         self._subscriptions: dict[int, Subscription] = {}
         self._heartbeat_channels: dict[bytes, str] = {}  # heartbeat topic -> channel
         self._heartbeat_endpoints: dict[str, str] = {}  # channel -> endpoint
-        self._server_hwms: dict[str, int] = {}  # channel -> what its server asks for
+        self._server_hwms: dict[str, int] = {}  # channel -> high-water mark that its server sent
         self._last_connect = 0.0
         self._calls = SubscriptionCalls(DeviceConnectionPool(timeout))
         self._receiver = ZmqEventReceiver(self, hwm=hwm or _DEFAULT_HWM)
@@ -99,6 +103,7 @@ class EventConsumer:
 
     @property
     def is_open(self) -> bool:
+        """Whether :meth:`start` was called and :meth:`close` was not."""
         return self._call_pool is not None
 
     def start(self) -> None:
@@ -113,7 +118,7 @@ class EventConsumer:
         self._threads[name].start()
 
     def close(self) -> None:
-        """Cancel all subscriptions and end all threads; may be called twice. Received events can still be taken."""
+        """Cancel all subscriptions and stop all threads; may be called twice. Received events stay in their queues."""
         with self._lock:
             if self.closed:
                 return
@@ -135,10 +140,10 @@ class EventConsumer:
     # --- subscriptions ---
 
     def add(self, subscriptions: Sequence[Subscription], *, read: bool, raises_errors: bool) -> None:
-        """Begin to negotiate subscriptions.
+        """Start to negotiate subscriptions.
 
-        :param read: deliver the value of the attribute first
-        :param raises_errors: the caller raises errors of the first negotiation, so they are not delivered
+        :param read: read the value of each attribute and deliver it before events
+        :param raises_errors: the caller raises errors of the first negotiation, so they are not delivered as events
         """
         requests = [
             SubscriptionRequest(str(s.device), s.device.device, s.attribute, s.event, read) for s in subscriptions
@@ -154,7 +159,7 @@ class EventConsumer:
         self._wakeup.set()
 
     def cancel(self, subscription: Subscription) -> None:
-        """End a subscription; may be called twice."""
+        """Cancel a subscription; may be called twice."""
         with self._lock:
             self._cancel(subscription.id)
 
@@ -170,29 +175,31 @@ class EventConsumer:
 
     @property
     def subscriptions(self) -> list[Subscription]:
-        """Those that were not cancelled."""
+        """All subscriptions that were not cancelled."""
         with self._lock:
             return list(self._subscriptions.values())
 
     def state(self, subscription: Subscription) -> SubscriptionState:
+        """Current state of a subscription."""
         with self._lock:
             return self._machine.state(subscription.id)
 
     def topic(self, subscription: Subscription) -> str | None:
-        """None before the first negotiation."""
+        """Topic of a subscription's events; None before the first negotiation."""
         with self._lock:
             negotiated = self._machine.negotiated(subscription.id)
         return None if negotiated is None else negotiated.topic
 
     @property
     def counts(self) -> SubscriberCounts:
+        """Totals since the subscriber was made."""
         with self._lock:
             dropped = self.delivery.dropped(list(self._subscriptions.values()))
             return SubscriberCounts(
                 replace(self._dispatcher.counts), dropped, self.delivery.callback_errors, self._reconnects
             )
 
-    # --- actions of the state machine; with the lock held, so that they are executed in its order ---
+    # --- actions of the state machine; the lock is held, so that they are executed in the order of its decisions ---
 
     def _execute(self, actions: Iterable[Action]) -> None:
         for action in actions:
@@ -249,20 +256,20 @@ class EventConsumer:
         subscription.queue.put([SubscriptionEvent(subscription, kind, time.time_ns(), None, 0, errors)])
 
     def _submit(self, call: Callable[[T], None], action: T) -> None:
-        """Make a call in a thread of the pool."""
+        """Execute an action that makes a call, in a thread of the pool."""
 
         def run() -> None:
             try:
                 call(action)
             except Exception as error:
-                logger.exception("%s failed", action)
+                logger.exception("the action %s of a Tango subscriber failed", action)
                 self.on_death(error)
 
         if self._call_pool is not None and not self.closed:
-            with contextlib.suppress(RuntimeError):  # the pool was shut down meanwhile
+            with contextlib.suppress(RuntimeError):  # close() has shut down the pool
                 self._call_pool.submit(run)
 
-    # --- calls, in the threads of the pool ---
+    # --- actions that make calls, in the threads of the pool ---
 
     def _negotiate(self, action: subscription_states.Negotiate) -> None:
         with self._lock:
@@ -272,8 +279,8 @@ class EventConsumer:
         results: Sequence[NegotiatedSubscription | MamaError]
         try:
             results = self._calls.negotiate(found[0].device, [(s.attribute, s.event) for s in found])
-        except Exception as error:  # must not end the other subscriptions
-            logger.exception("negotiating %s", found[0])
+        except Exception as error:  # a defect with one device must not end the other subscriptions
+            logger.exception("the negotiation of %s failed", found[0])
             results = [TangoError(f"{type(error).__name__}: {error}")] * len(found)
         with self._lock:
             for subscription, result in zip(found, results, strict=True):
@@ -309,7 +316,7 @@ class EventConsumer:
         try:
             result = self._calls.read(subscription.device, subscription.attribute, subscription.event, subscription.idl)
             frames = frames_of(negotiated.topic, result)
-        except MamaError as error:  # the value does not fit into an event
+        except MamaError as error:  # the value cannot be encoded as an event
             kind, errors = SubscriptionEventKind.ERROR, errors_of(error)
         with self._lock:
             event = SubscriptionEvent(subscription, kind, time.time_ns(), frames, 0, errors)
@@ -320,7 +327,7 @@ class EventConsumer:
         on_failed = self._machine.on_confirmation_failed
         with self._lock:
             found = next((self._subscriptions[id] for id in action.ids if id in self._subscriptions), None)
-            if found is None:  # all were cancelled meanwhile; the channel may have new ones
+            if found is None:  # all were cancelled meanwhile; the channel may have new subscriptions
                 self._execute(on_failed(time.monotonic(), action.channel, (), unreachable=True, unsupported=False))
                 return
         try:
@@ -351,22 +358,29 @@ class EventConsumer:
                     if not was_stopped:
                         self._execute(self._machine.tick(time.monotonic()))
                     due = float("inf") if was_stopped else self._machine.next_deadline()
-                if was_stopped:  # let the receiver process the heartbeats that waited, before any is reported missing
+                if was_stopped:  # let the receiver process waiting heartbeats before any is reported missing
                     time.sleep(_STOPPED_FOR)
                 else:
                     self._wakeup.wait(min(max(0.0, due - time.monotonic()), _MAX_SLEEP))
         except Exception as error:
-            logger.exception("the keep-alive thread of Tango subscriptions ended")
+            logger.exception("the keep-alive thread of a Tango subscriber failed")
             self.on_death(error)
 
     # --- EventSink, in the receiving thread ---
 
     def on_events(self, messages: Sequence[Sequence[bytes]], received: int) -> None:
-        """Events arrived."""
+        """Deliver received events.
+
+        :param messages: four frames each
+        :param received: time of arrival, nanoseconds since the epoch
+        """
         self.delivery.deliver(self._dispatcher.dispatch(messages, received))
 
     def on_heartbeats(self, topics: set[bytes]) -> None:
-        """Heartbeats arrived."""
+        """Report received heartbeats.
+
+        :param topics: their topics
+        """
         with self._lock:
             channels = self._heartbeat_channels
             for channel in {channels[topic] for topic in topics if topic in channels}:
@@ -374,7 +388,7 @@ class EventConsumer:
         self._wakeup.set()
 
     def on_disconnected(self, heartbeat_endpoint: str) -> None:
-        """The connection to a heartbeat endpoint ended."""
+        """Report that the connection to a heartbeat endpoint ended."""
         with self._lock:
             endpoints = self._heartbeat_endpoints.items()
             for channel in [name for name, endpoint in endpoints if endpoint == heartbeat_endpoint]:
@@ -382,12 +396,12 @@ class EventConsumer:
         self._wakeup.set()
 
     def on_death(self, error: BaseException) -> None:
-        """A thread ended with an error: everybody who waits gets it."""
+        """Report that a thread failed: close the queues and raise the error in waiting callers."""
         with self._lock:
             subscriptions = list(self._subscriptions.values())
             self.delivery.close(subscriptions, error)
             for subscription in subscriptions:
-                subscription.failure = subscription.failure or BackgroundTaskFailed(f"the subscriber ended: {error}")
+                subscription.failure = subscription.failure or BackgroundTaskFailed(f"the subscriber failed: {error}")
                 subscription.ready.set()
 
 

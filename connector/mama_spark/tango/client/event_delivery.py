@@ -1,6 +1,8 @@
-"""Puts received events into the queues of their subscriptions, and runs callbacks (TG-24, TG-25, TG-44).
+"""Delivery of received events: puts them into the queues of their subscriptions, and runs callbacks (TG-24, TG-25,
+TG-44).
 
-An event that arrives while the first value of its subscription is being read is held back until that is delivered.
+An event that arrives while the first value of its subscription is being read is held back until that value is
+delivered.
 """
 
 from __future__ import annotations
@@ -18,31 +20,31 @@ from .subscription_events import SubscriptionEvent
 logger = logging.getLogger(__name__)
 
 _CALLBACK_BATCH = 256
-#: Events of one subscription that are held back for its first value; when there are more, they are delivered before it.
+#: Most events of one subscription that are held back; when there are more, they are delivered before the first value.
 _MAX_HELD = 10_000
 
 
 class EventDelivery:
     """The queues of one subscriber.
 
-    :param lock: of the subscriber; methods that need it say so
-    :param limit: largest number of waiting events, in the shared queue and in that of callbacks each
-    :param octets: memory of the events in these, and in each queue of a subscription, approximately; 0: no limit
-    :ivar shared_queue: of the subscriptions that have neither a callback nor a queue of their own
-    :ivar callback_errors: callbacks that raised
+    :param lock: lock of the subscriber; some methods need it held
+    :param limit: largest number of waiting events, of the shared queue and of the queue for callbacks each
+    :param octets: approximate memory of the events in each queue; 0: no limit
+    :ivar shared_queue: queue of the subscriptions that have neither a callback nor a queue of their own
+    :ivar callback_errors: number of callbacks that raised
     """
 
     def __init__(self, lock: threading.Lock, limit: int, octets: int) -> None:
         self._lock, self._octets = lock, octets
         self.shared_queue, self._callbacks = EventQueue(limit, octets=octets), EventQueue(limit, octets=octets)
         self._held: dict[int, list[SubscriptionEvent]] = {}
-        self._dropped_by_ended = 0  # events that queues of ended subscriptions had dropped
+        self._dropped_by_ended = 0  # events that the queues of cancelled subscriptions dropped
         self.callback_errors = 0
 
     def queue_for(self, callback: Callback | None, size: int | None) -> EventQueue:
-        """The queue of a new subscription.
+        """Return the queue of a new subscription.
 
-        :param size: of a queue of its own, 0: unbounded; None: it shares one
+        :param size: largest number of events in a queue of its own, 0: no limit; None: it shares a queue
         """
         if callback is not None:
             return self._callbacks
@@ -56,38 +58,39 @@ class EventDelivery:
     # --- with the lock held ---
 
     def hold(self, subscription: Subscription) -> None:
-        """Hold back its events until :meth:`release`."""
+        """Hold back the events of a subscription until :meth:`release`."""
         self._held[subscription.id] = []
 
     def release(self, subscription: Subscription, events: list[SubscriptionEvent]) -> None:
-        """Deliver these events, and after them the ones that were held back."""
+        """Deliver these events, then the events that were held back."""
         if not subscription.cancelled:
             subscription.queue.put(events + self._held.get(subscription.id, []))
         self._held.pop(subscription.id, None)  # last: deliver() takes no lock when nothing is held
 
     def end(self, subscription: Subscription) -> None:
-        """The subscription was cancelled."""
+        """Forget a subscription that was cancelled."""
         self._dropped_by_ended += subscription.queue.dropped if self._has_own_queue(subscription) else 0
         self._held.pop(subscription.id, None)
 
     def dropped(self, subscriptions: Sequence[Subscription]) -> int:
-        """Events that full queues dropped, of these subscriptions and of those that ended."""
+        """Number of events that full queues dropped: of these subscriptions, and of cancelled ones."""
         own = sum(s.queue.dropped for s in subscriptions if self._has_own_queue(s))
         return self.shared_queue.dropped + self._callbacks.dropped + self._dropped_by_ended + own
 
-    # --- of any thread ---
+    # --- in any thread ---
 
     def close(self, subscriptions: Sequence[Subscription] = (), failure: BaseException | None = None) -> None:
-        """Close all queues, and wake waiting takers.
+        """Close all queues, and wake threads that wait in ``take``.
 
-        :param subscriptions: whose own queues are closed as well
+        :param subscriptions: subscriptions whose own queues are closed too
+        :param failure: error that closes the subscriber; None: there is none
         """
         own = (s.queue for s in subscriptions if self._has_own_queue(s))
         for queue in (self.shared_queue, self._callbacks, *own):
             queue.close(failure)
 
     def deliver(self, events: list[SubscriptionEvent]) -> None:
-        """Queue received events, in order. Only for the receiving thread."""
+        """Put received events into their queues, in order. Called in the receiving thread only."""
         if self._held:
             with self._lock:
                 self._put(self._without_held(events))
@@ -95,7 +98,7 @@ class EventDelivery:
             self._put(events)
 
     def _without_held(self, events: list[SubscriptionEvent]) -> list[SubscriptionEvent]:
-        """Hold back what must wait for a first value, and return the rest."""
+        """Hold back the events of subscriptions that wait for a first value; returns the other events."""
         free = []
         for event in events:
             held = self._held.get(event.subscription.id)
@@ -118,7 +121,7 @@ class EventDelivery:
             found[0].subscription.queue.put(found)
 
     def run_callbacks(self) -> None:
-        """Run callbacks until the queues are closed; the work of the callback thread."""
+        """Run callbacks until the queues are closed. Called in the callback thread."""
         while True:
             try:
                 events = self._callbacks.take(_CALLBACK_BATCH, None)

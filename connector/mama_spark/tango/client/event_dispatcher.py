@@ -1,6 +1,6 @@
-"""Routes the frames of events to the subscriptions of their topic, and tracks their counters. Pure.
+"""Dispatcher of received events: finds the subscriptions of a topic, and tracks the counter of its events. Pure.
 
-This is the cost of each event: one look-up and one comparison, no decoding.
+An event costs one look-up and one comparison; it is not decoded here.
 """
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ from ..events.sequence_tracker import SequenceGap, SequenceTracker, is_counted_t
 from ..types import EventType
 from .subscription_events import SubscriptionEvent, SubscriptionEventKind
 
-_COUNTER_END = 8  # octets of a call info up to the end of the counter
-_LITTLE, _BIG = Struct("<4xI").unpack_from, Struct(">4xI").unpack_from  # read the counter of a call info
+_COUNTER_END = 8  # size of a call info up to the end of the counter, in octets
+_LITTLE, _BIG = Struct("<4xI").unpack_from, Struct(">4xI").unpack_from  # decode the counter of a call info
 _make_event: Callable[[tuple[Any, ...]], SubscriptionEvent] = partial(
     tuple.__new__, SubscriptionEvent
-)  # from all fields: half the time of the constructor
+)  # takes half the time of the constructor
 
 
 class EventTarget(Protocol):
-    """The interface of a subscription that routing needs."""
+    """The part of a subscription that the dispatcher needs."""
 
     queue: Any
 
 
 @dataclass(slots=True)
 class DispatchCounts:
-    """Totals over all subscriptions since the beginning.
+    """Totals of all subscriptions since the subscriber was made.
 
-    :ivar events: delivered, once for each topic
-    :ivar duplicates: dropped second copies
-    :ivar gaps: of ``missed`` events together
-    :ivar restarts: counters that started again
-    :ivar unrouted: messages of topics without a subscription
+    :ivar events: delivered events, each counted once, whatever the number of its subscriptions
+    :ivar duplicates: second copies of events, which were dropped
+    :ivar gaps: gaps in the counters
+    :ivar missed: events missing in these gaps
+    :ivar restarts: restarts of counters
+    :ivar unrouted: messages with a topic without a subscription
     :ivar malformed: messages that are no events
     """
 
@@ -57,7 +58,8 @@ class _Route:
 
 
 class EventDispatcher:
-    """Topics and their subscriptions. One thread may change it while another dispatches: a change is one assignment."""
+    """Routes from topics to subscriptions. One thread may change routes while another dispatches: a change is one
+    assignment."""
 
     def __init__(self) -> None:
         self.counts = DispatchCounts()
@@ -71,7 +73,7 @@ class EventDispatcher:
         return topic in self._routes
 
     def add(self, topic: bytes, event: EventType, target: EventTarget) -> bool:
-        """Route a topic to a subscription. True: it is the first one of this topic."""
+        """Route a topic to a subscription; returns whether it is the first one of this topic."""
         route = self._routes.get(topic)
         if route is None:
             self._routes[topic] = _Route(is_counted_type(event), (target,))
@@ -80,7 +82,7 @@ class EventDispatcher:
         return False
 
     def remove(self, topic: bytes, target: EventTarget) -> bool:
-        """Stop routing a topic to a subscription. True: it was the last one of this topic."""
+        """Stop routing a topic to a subscription; returns whether it was the last one of this topic."""
         route = self._routes.get(topic)
         if route is None:
             return False
@@ -92,15 +94,16 @@ class EventDispatcher:
         return True
 
     def mark_restarted(self, topics: Iterable[bytes]) -> None:
-        """After a restart of the server: the next counters of these topics do not continue the last ones."""
+        """Note that the server restarted: the next counters of these topics do not continue the last ones."""
         for topic in topics:
             self.sequences.mark_restarted(topic)
 
     def dispatch(self, messages: Iterable[Sequence[bytes]], received: int) -> list[SubscriptionEvent]:
-        """One subscription event for each message and subscription, in order; GAP and RESTART before their event.
+        """Return one subscription event for each message and subscription, in order; GAP and RESTART precede their
+        event.
 
-        :param messages: frames
-        :param received: when they arrived, nanoseconds since the epoch
+        :param messages: frames of each message
+        :param received: time of arrival, nanoseconds since the epoch
         """
         dispatched: list[SubscriptionEvent] = []
         routes, track, counts, event = self._routes, self.sequences.track, self.counts, SubscriptionEventKind.EVENT

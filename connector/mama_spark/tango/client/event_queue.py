@@ -1,6 +1,6 @@
 """Bounded queue of received events that the application has not taken yet (TG-44, TG-45).
 
-When it is full, the oldest events are dropped and counted; the receiving thread never waits.
+A full queue drops and counts its oldest events, so the receiving thread never waits.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ from mama_spark.errors import BackgroundTaskFailed
 
 from .subscription_events import QueueOverflow, SubscriptionEvent, SubscriptionEventKind
 
-OCTETS = 1 << 30  #: default bound of the memory of waiting events: an event of an image has megabytes
-_TAKE_SHARE = 8  #: one call of :meth:`EventQueue.take` returns at most this part of the octets that may wait
-_OVERHEAD = 700  #: octets of memory that an event takes besides its frames
+OCTETS = 1 << 30  #: default of the memory of waiting events; an event with an image takes megabytes
+_TAKE_SHARE = 8  #: :meth:`EventQueue.take` returns at most this fraction of ``octets`` (1/8) in one call
+_OVERHEAD = 700  #: memory of an event besides its data, in octets
 
 
 def size_of(event: SubscriptionEvent) -> int:
-    """Octets of memory that an event takes, approximately."""
+    """Approximate memory of an event in octets."""
     frames = event[3]
     return _OVERHEAD if frames is None else _OVERHEAD + len(frames[3])
 
 
 class EventQueue:
-    """A queue of subscription events, for any thread.
+    """Queue of subscription events. Methods may be called in any thread.
 
     :param limit: largest number of waiting events; 0: no limit
-    :param octets: largest size of their frames together; 0: no limit. The newest event is kept, whatever its size
-    :param report_overflow: report dropped events by one event of kind OVERFLOW for each subscription, in the place of
-        the first that is missing; False: only count them, for users who want the newest events only
+    :param octets: approximate memory of waiting events; 0: no limit. The newest event is kept, whatever its size
+    :param report_overflow: report dropped events by one OVERFLOW event for each subscription, before its next event;
+        False: only count them, for users who want the newest events only
+    :ivar dropped: number of dropped events
     """
 
     def __init__(self, limit: int, *, octets: int = 0, report_overflow: bool = True) -> None:
@@ -39,7 +40,7 @@ class EventQueue:
         self.dropped = 0
         self._report_overflow = report_overflow
         self._queue: deque[SubscriptionEvent] = deque()
-        self._queued_octets = 0  #: only counted where they are bounded
+        self._queued_octets = 0  #: 0 unless ``octets`` is a limit
         self._overflows: dict[object, QueueOverflow] = {}
         self._changed = threading.Condition()
         self._closed = False
@@ -52,7 +53,7 @@ class EventQueue:
         return len(self._queue)
 
     def put(self, events: Sequence[SubscriptionEvent]) -> int:
-        """Append events; returns how many were dropped. Never waits for space."""
+        """Append events; returns the number of dropped events. Never waits for space."""
         with self._changed:
             if self._closed:
                 return 0
@@ -85,12 +86,12 @@ class EventQueue:
             self._overflows[event.subscription] = QueueOverflow(before.size + 1, first, last)
 
     def take(self, limit: int, timeout: float | None = 0.0) -> list[SubscriptionEvent]:
-        """Remove and return up to ``limit`` events, in order, and OVERFLOW events in addition. Where octets are
-        bounded, also no more than an eighth of that bound, unless one event alone is larger. Empty: nothing arrived in
-        time, or the queue is closed.
+        """Remove and return up to ``limit`` events, in order, after OVERFLOW events, which do not count. If ``octets``
+        is a limit, the events take at most an eighth of it, unless one event is larger. The list is empty if nothing
+        arrived in time or the queue is closed.
 
-        :param timeout: seconds to wait for the first one; None: without end
-        :raises BackgroundTaskFailed: the queue is empty, and closed because the receiver failed
+        :param timeout: seconds to wait for the first event; None: no limit
+        :raises BackgroundTaskFailed: the queue is empty, and closed because a thread of the subscriber failed
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
@@ -113,7 +114,7 @@ class EventQueue:
                     if self.octets and self._queued_octets <= until:
                         break
             if not found and self._failure is not None:
-                raise BackgroundTaskFailed(f"the subscriber ended: {self._failure}") from self._failure
+                raise BackgroundTaskFailed(f"the subscriber failed: {self._failure}") from self._failure
             return found
 
     def _take_overflows(self) -> list[SubscriptionEvent]:
@@ -137,9 +138,9 @@ class EventQueue:
         return self._closed
 
     def close(self, failure: BaseException | None = None) -> None:
-        """Accept no more events, and wake waiting takers. What is in the queue can still be taken.
+        """Accept no more events, and wake threads that wait in :meth:`take`. Events in the queue can still be taken.
 
-        :param failure: why the receiver ended; None: in order
+        :param failure: error that closes the subscriber; None: there is none
         """
         with self._changed:
             self._closed, self._failure = True, failure

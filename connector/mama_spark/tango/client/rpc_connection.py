@@ -1,7 +1,7 @@
-"""GIOP calls over one TCP connection to a server: synchronous, one at a time, each with a deadline.
+"""Connection for GIOP calls to a server over TCP. Calls are synchronous, one at a time, each with a deadline.
 
-A connection never reconnects by itself. After :class:`~mama_spark.tango.errors.ServerAway` it is closed
-(:attr:`RpcConnection.closed`), and its owner decides when to open it again.
+A connection does not reconnect by itself. When it is lost it is closed (:attr:`RpcConnection.closed`), and its owner
+decides when to open it again.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ..giop.assembler import MessageAssembler
 from ..giop.cdr import CdrError, CdrReader
 from ..giop.ior import Address
 
-TIMEOUT = 3.0  #: seconds of a call; the default of cppTango
+TIMEOUT = 3.0  #: default timeout of a call in seconds, as in cppTango
 _CHUNK = 1 << 16
 
 
 class RpcConnection:
-    """One connection, which threads may share: calls are made one after the other.
+    """One connection. Threads may share it; their calls wait for each other.
 
-    :param addresses: of the server, tried in order by :meth:`open`
-    :param timeout: default timeout of a call, in seconds, including the wait for calls of other threads
-    :param minor: minor version of GIOP
-    :param limit: octets of the longest reply
+    :param addresses: addresses of the server; :meth:`open` tries them in order
+    :param timeout: default timeout of a call in seconds, the wait for calls of other threads included
+    :param minor: minor version of GIOP 1
+    :param limit: largest size of a reply in octets
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class RpcConnection:
         return self._socket is None
 
     def open(self) -> Self:
-        """Connect; also after :meth:`close`.
+        """Connect. May be called again after :meth:`close`.
 
         :raises ServerAway: no address accepted the connection in time
         """
@@ -75,7 +75,7 @@ class RpcConnection:
         raise ServerAway("no connection to " + "; ".join(reasons))
 
     def close(self) -> None:
-        """May be called twice. A call in another thread ends with an error."""
+        """Close the connection; may be called twice. A call that another thread waits for raises."""
         found, self._socket = self._socket, None
         if found is not None:
             with contextlib.suppress(OSError):
@@ -91,25 +91,28 @@ class RpcConnection:
     def call(
         self, key: bytes, operation: str, body: messages.Body | None = None, *, timeout: float | None = None
     ) -> tuple[messages.GiopReply, CdrReader]:
-        """Make a call; returns the reply, whatever its status, and a reader at its body.
+        """Make a call; returns the reply, whatever its status, and a reader at the start of its body.
 
-        :raises ServerAway: not connected, or the connection ended before the call was sent
-        :raises CallLost: no reply in time (the connection stays open), or the connection ended first
-        :raises BadReply: the server does not speak GIOP (the connection is closed)
-        :raises CdrError: ``body`` could not be written
+        :param key: object key
+        :param body: encodes the arguments; None: there are none
+        :param timeout: timeout in seconds; None: that of the connection
+        :raises ServerAway: the connection is closed, or was lost before the call was sent
+        :raises CallLost: no reply arrived in time (the connection stays open), or the connection was lost meanwhile
+        :raises BadReply: the server sent no valid GIOP reply (the connection is closed)
+        :raises CdrError: ``body`` could not encode the arguments
         """
         reply, reader = self._exchange(
             lambda id: messages.GiopRequest(self._minor, id=id, key=key, operation=operation), body, timeout
         )
         if not isinstance(reply, messages.GiopReply):
-            raise self._protocol_error(f"{type(reply).__name__} for a request")
+            raise self._protocol_error(f"the server answered a request with {type(reply).__name__}")
         return reply, reader
 
     def locate(self, key: bytes, *, timeout: float | None = None) -> bool:
-        """Whether the server has this object; raises as :meth:`call`."""
+        """Whether the server has this object. Raises the errors of :meth:`call`."""
         reply, _ = self._exchange(lambda id: messages.LocateRequest(self._minor, id=id, key=key), None, timeout)
         if not isinstance(reply, messages.LocateReply):
-            raise self._protocol_error(f"{type(reply).__name__} for a locate request")
+            raise self._protocol_error(f"the server answered a locate request with {type(reply).__name__}")
         return reply.status is messages.LocateStatus.OBJECT_HERE
 
     def _exchange(
@@ -137,13 +140,13 @@ class RpcConnection:
         try:
             found.settimeout(max(0.001, deadline - time.monotonic()))
             found.sendall(data)
-        except OSError as error:  # the server received no whole message, so it did nothing
+        except OSError as error:  # the server received no complete message, so it did not execute the call
             self.close()
             raise ServerAway(f"{self!r}: {error}") from None
 
     def _detect_close(self) -> None:
-        """Servers close connections that were idle for minutes: notice it before a call is sent, so that the call was
-        certainly not executed."""
+        """Raise if the server closed the connection, as servers do after idle minutes. The check precedes the sending
+        of a call, so it is certain that the call was not executed."""
         found = self._socket
         if found is None:
             return
@@ -157,8 +160,8 @@ class RpcConnection:
             raise ServerAway(f"{self!r}: {error}") from None
         if not data:
             self.close()
-            raise ServerAway(f"{self!r}: the server closed it")
-        self._assembler.feed(data)  # replies that came too late; _receive skips them
+            raise ServerAway(f"{self!r}: the server closed the connection")
+        self._assembler.feed(data)  # replies to calls that have timed out; _receive skips them
 
     def _receive(self, request_id: int, deadline: float, limit: float) -> tuple[messages.GiopMessage, CdrReader]:
         while True:
@@ -167,9 +170,9 @@ class RpcConnection:
                 message, _ = found
                 if isinstance(message, messages.CloseConnection):
                     self.close()
-                    raise ServerAway(f"{self!r}: the server closed it without executing the call")
+                    raise ServerAway(f"{self!r}: the server closed the connection and did not execute the call")
                 if not isinstance(message, messages.GiopReply | messages.LocateReply) or message.id > request_id:
-                    raise self._protocol_error(f"{type(message).__name__} instead of a reply")
+                    raise self._protocol_error(f"the server sent {type(message).__name__} instead of a reply")
                 if message.id == request_id:
                     return found
                 continue
@@ -180,13 +183,13 @@ class RpcConnection:
         left = deadline - time.monotonic()
         try:
             if found is None:
-                raise ConnectionAbortedError("another thread closed it")
+                raise ConnectionAbortedError("another thread closed the connection")
             if left <= 0:
                 raise TimeoutError
             found.settimeout(left)
             data = found.recv(_CHUNK)
             if not data:
-                raise ConnectionAbortedError("the server closed it")
+                raise ConnectionAbortedError("the server closed the connection")
         except TimeoutError:
             raise CallLost(f"{self!r}: no reply within {limit:g} s") from None
         except OSError as error:

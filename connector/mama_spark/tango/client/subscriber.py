@@ -5,7 +5,7 @@
         for event in subscriber.take(1000, timeout=1.0):
             print(event.kind, event.value.read)
 
-This module is the interface for users; :mod:`~mama_spark.tango.client.event_consumer` does the work.
+This module is the interface for users; :mod:`~mama_spark.tango.client.event_consumer` executes subscriptions.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ _ATTRIBUTE = re.compile(r"[!\"$-.0-~\xa1-\xff]+")
 
 
 class TangoSubscriber:
-    """Subscriptions of one process. Opened by ``with`` or :meth:`start`; all methods are for any thread.
+    """Client that subscribes to Tango events. ``with`` or :meth:`start` opens it. Methods may be called in any thread.
 
     :param tango_host: ``host:port`` of the database of names without a host; None: the variable ``TANGO_HOST``
-    :param limit: largest number of waiting events, for :meth:`take` and for callbacks each (TG-44)
-    :param octets: memory of these, and of each subscription's own queue, approximately; 0: no limit
-    :param hwm: high-water mark of the sockets; None: ``TANGO_EVENT_BUFFER_HWM``, or what the server asks for
-    :param timeouts: periods of heartbeat checks, confirmations and retries
-    :param timeout: seconds of a call
-    :param report_availability: also deliver ONLINE and OFFLINE when servers come and go
+    :param limit: largest number of waiting events, of :meth:`take` and of callbacks each (TG-44)
+    :param octets: approximate memory of the events in each queue; 0: no limit
+    :param hwm: high-water mark of the sockets; None: ``TANGO_EVENT_BUFFER_HWM``, or the value that the server sends
+    :param timeouts: periods of heartbeat checks, confirmations and retries; None: those of cppTango
+    :param timeout: timeout of a call in seconds
+    :param report_availability: also deliver ONLINE and OFFLINE when heartbeats of a server arrive again or are missing
+    :ivar queue: events of the subscriptions that have neither a callback nor a queue of their own
     """
 
     def __init__(
@@ -74,14 +75,17 @@ class TangoSubscriber:
     # --- open and close ---
 
     def start(self) -> Self:
-        """:raises ClientClosed: it was closed"""
+        """Open the sockets and start the threads; may be called twice.
+
+        :raises ClientClosed: the subscriber was closed
+        """
         if self._consumer.closed:
-            raise ClientClosed("this subscriber was closed")
+            raise ClientClosed("this Tango subscriber was closed; make a new one")
         self._consumer.start()
         return self
 
     def close(self) -> None:
-        """Cancel all subscriptions and end all threads; may be called twice. Received events can still be taken."""
+        """Cancel all subscriptions and stop all threads; may be called twice. Received events can still be taken."""
         self._consumer.close()
 
     def __enter__(self) -> Self:
@@ -107,18 +111,20 @@ class TangoSubscriber:
         callback: Callback | None = None,
         queue: int | None = None,
     ) -> Subscription:
-        """Subscribe to one type of events of one attribute (TG-25, TG-27).
+        """Subscribe to one event type of one attribute (TG-25, TG-27).
 
-        :param device: its name, ``[tango://host:port/]domain/family/member[/attribute][#dbase=no]``
-        :param attribute: unless the name contains it; none for changes of the device's interface
-        :param event: also by its name in topics, ``change``, ``user_event``
-        :param callback: called with each subscription event, in one thread for all callbacks. What it raises is logged
+        :param device: device name, ``[tango://host:port/]domain/family/member[/attribute][#dbase=no]``
+        :param attribute: attribute name; None: the device name contains it, or the event is an interface change
+        :param event: event type, or its name in topics such as ``change`` or ``user_event``
+        :param mode: what the method waits for and whether it raises
+        :param callback: called with each subscription event; one thread runs all callbacks. Its exceptions are logged
             and counted.
-        :param queue: size of a queue of its own for :meth:`Subscription.get_events`, which keeps the newest events; 0:
-            all. Without callback and queue, events wait for :meth:`take`.
-        :raises BadAddress: the name of the device cannot be read
-        :raises ConfigError: callback and queue together, or no attribute
-        :raises MamaError: in the modes that raise: why the server could not be reached, or what it refused
+        :param queue: size of a queue for :meth:`Subscription.get_events`, which keeps the newest events; 0: no limit.
+            Without callback and queue, events wait for :meth:`take`.
+        :raises ClientClosed: the subscriber is not open
+        :raises BadAddress: the device name is invalid
+        :raises ConfigError: callback and queue are both given, or attribute or event type is invalid
+        :raises MamaError: in the modes that raise: the server cannot be reached, or refused the subscription
         """
         return self.subscribe_many([(device, attribute, event)], mode=mode, callback=callback, queue=queue)[0]
 
@@ -130,14 +136,15 @@ class TangoSubscriber:
         callback: Callback | None = None,
         queue: int | None = None,
     ) -> list[Subscription]:
-        """As :meth:`subscribe`, for many at once: devices are negotiated in parallel, the attributes of one in turn.
+        """As :meth:`subscribe`, for many subscriptions. Devices are negotiated in parallel, the attributes of one
+        device one after the other.
 
-        :param requests: device, attribute and event of each
-        :raises MamaError: in the modes that raise: the first failure; all subscriptions of this call are then cancelled
+        :param requests: device, attribute and event type of each subscription
+        :raises MamaError: in the modes that raise: the first failure; all subscriptions of this call are cancelled then
         """
         self._check_open()
         if callback is not None and queue is not None:
-            raise ConfigError("a subscription has a callback or a queue of its own, not both")
+            raise ConfigError("a subscription has a callback or a queue of its own, not both: give one of them")
         subscriptions = [self._new_subscription(*request, callback, queue) for request in requests]
         self._consumer.add(subscriptions, read=mode.reads, raises_errors=mode.raises)
         if mode.waits:
@@ -150,12 +157,12 @@ class TangoSubscriber:
         name = parse_device(device, self.tango_host)
         kind = event if isinstance(event, EventType) else EVENT_NAMES.get(event.lower())
         if kind is None:
-            raise ConfigError(f"no event type of Tango: {event!r}; give one of {', '.join(EVENT_NAMES)}")
+            raise ConfigError(f"unknown Tango event type {event!r}; give one of {', '.join(EVENT_NAMES)}")
         found = (attribute or name.attribute or "").lower()
         if kind is EventType.INTERFACE_CHANGE:
             found = ""
         elif not _ATTRIBUTE.fullmatch(found):
-            raise ConfigError(f"no name of an attribute of {device}: {found[:200]!r}")
+            raise ConfigError(f"invalid attribute name for {device}: {found[:200]!r}")
         own_queue = self._consumer.delivery.queue_for(callback, queue)
         return Subscription(self, replace(name, attribute=None), found, kind, own_queue, callback)
 
@@ -164,7 +171,7 @@ class TangoSubscriber:
         failure: MamaError | None = None
         for subscription in subscriptions:
             if not subscription.ready.wait(max(0.0, deadline - time.monotonic())):
-                failure = failure or CallLost(f"no answer about {subscription} in time")
+                failure = failure or CallLost(f"the negotiation of {subscription} did not end in time")
             failure = failure or subscription.failure
         if failure is not None and mode.raises:
             for subscription in subscriptions:
@@ -179,14 +186,14 @@ class TangoSubscriber:
 
     def _check_open(self) -> None:
         if self._consumer.closed or not self._consumer.is_open:
-            raise ClientClosed("this subscriber is not open")
+            raise ClientClosed("this Tango subscriber is not open; call start() or use `with`")
         if self.queue.closed:
             self.queue.take(0)
-            raise BackgroundTaskFailed("the subscriber ended")
+            raise BackgroundTaskFailed("the subscriber failed")
 
     @property
     def subscriptions(self) -> list[Subscription]:
-        """Those that were not cancelled."""
+        """All subscriptions that were not cancelled."""
         return self._consumer.subscriptions
 
     def state(self, subscription: Subscription) -> SubscriptionState:
@@ -200,15 +207,17 @@ class TangoSubscriber:
     # --- received events ---
 
     def take(self, limit: int = 10_000, timeout: float | None = 0.0) -> list[SubscriptionEvent]:
-        """Remove and return events of the subscriptions without callback and own queue, in the order of arrival.
+        """Remove and return events of the subscriptions without a callback and a queue of their own, in order of
+        arrival.
 
-        :param timeout: seconds to wait for the first one; None: without end
-        :raises BackgroundTaskFailed: a thread ended with an error, and everything received before it was taken
+        :param limit: largest number of events
+        :param timeout: seconds to wait for the first event; None: no limit
+        :raises BackgroundTaskFailed: a thread failed, and all events received before have been taken
         """
         return self.queue.take(limit, timeout)
 
     def take_batch(self, limit: int = 10_000, timeout: float | None = 0.0) -> EventBatch:
-        """As :meth:`take`, decoded into columns."""
+        """As :meth:`take`, with the events decoded into columns."""
         events = self.queue.take(limit, timeout)
         with self._decoder_lock:
             return decode_events(events, self._decoder)
@@ -220,5 +229,5 @@ class TangoSubscriber:
 
     @property
     def counts(self) -> SubscriberCounts:
-        """Totals since the beginning."""
+        """Totals since the subscriber was made."""
         return self._consumer.counts

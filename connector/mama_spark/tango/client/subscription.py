@@ -1,4 +1,4 @@
-"""A subscription as users hold it, and the modes of subscribing (EventSubMode)."""
+"""Subscription, the object that ``subscribe`` returns, and EventSubMode, the modes of subscribing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Callback = Callable[[SubscriptionEvent], object]
 
 
 class EventSubMode(IntEnum):
-    """What ``subscribe`` does before it returns; EventSubMode of Tango 10.1, with its numbers.
+    """Mode of ``subscribe``: when it returns and whether it raises. EventSubMode of Tango 10.1, with the same numbers.
 
     ========== ======================== ============================= ====================================
     mode       returns                  when the negotiation fails    first event
@@ -42,25 +42,28 @@ class EventSubMode(IntEnum):
 
     @property
     def reads(self) -> bool:
+        """The value is read first and delivered as INITIAL."""
         return self not in (EventSubMode.SYNC, EventSubMode.ASYNC)
 
     @property
     def waits(self) -> bool:
+        """``subscribe`` waits for the first attempt."""
         return self not in (EventSubMode.ASYNC, EventSubMode.ASYNC_READ)
 
     @property
     def raises(self) -> bool:
+        """``subscribe`` raises when the first attempt fails."""
         return self in (EventSubMode.SYNC, EventSubMode.SYNC_READ)
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriberCounts:
-    """Totals since the beginning.
+    """Totals since the subscriber was made.
 
-    :ivar dispatched: received events
-    :ivar dropped: events that full queues dropped
-    :ivar callback_errors: callbacks that raised
-    :ivar reconnects: channels that were connected again
+    :ivar dispatched: totals of received messages
+    :ivar dropped: number of events that full queues dropped
+    :ivar callback_errors: number of callbacks that raised
+    :ivar reconnects: number of reconnections of channels
     """
 
     dispatched: DispatchCounts
@@ -70,7 +73,7 @@ class SubscriberCounts:
 
 
 class SubscriptionOwner(Protocol):
-    """The subscriber, as far as its subscriptions need it."""
+    """The part of a subscriber that its subscriptions need."""
 
     queue: EventQueue
 
@@ -82,11 +85,13 @@ class SubscriptionOwner(Protocol):
 
 
 class Subscription:
-    """One subscription, returned by :meth:`~mama_spark.tango.client.subscriber.TangoSubscriber.subscribe`.
+    """One subscription; :meth:`~mama_spark.tango.client.subscriber.TangoSubscriber.subscribe` returns it.
 
-    :ivar queue: where its events wait; shared with others unless it was asked for
-    :ivar ready: set when ``subscribe`` may return: after the first answer of the server, and the read of the value
-    :ivar failure: of the first negotiation
+    :ivar idl: IDL version of the device
+    :ivar queue: queue of its events; subscriptions without ``queue`` and callback share one
+    :ivar raises_errors: ``subscribe`` raises errors; until the first negotiation succeeds they are not delivered
+    :ivar ready: set when ``subscribe`` may return: the first negotiation has ended, and the value was read
+    :ivar failure: error of the first negotiation
     """
 
     __slots__ = (
@@ -106,10 +111,10 @@ class Subscription:
         self._subscriber = subscriber
         self.id = 0
         self.device, self.attribute, self.event = device, attribute, event
-        self.idl = 5  #: version of the device's interface
+        self.idl = 5
         self.queue, self.callback = queue, callback
         self.cancelled = False
-        self.raises_errors = False  #: ``subscribe`` raises errors until the first negotiation succeeded
+        self.raises_errors = False
         self.ready = threading.Event()
         self.failure: MamaError | None = None
 
@@ -122,17 +127,19 @@ class Subscription:
 
     @property
     def state(self) -> SubscriptionState:
+        """Current state."""
         return self._subscriber.state(self)
 
     @property
     def topic(self) -> str | None:
-        """None before the first negotiation."""
+        """Topic of its events; None before the first negotiation."""
         return self._subscriber.topic(self)
 
     def get_events(self, limit: int = 1_000_000) -> list[SubscriptionEvent]:
-        """Take the events in the queue of this subscription, in order (pull model).
+        """Remove and return the events in the queue of this subscription, in order (pull model).
 
-        :raises ConfigError: it has no queue of its own
+        :param limit: largest number of events
+        :raises ConfigError: the subscription has no queue of its own
         """
         if self.queue is self._subscriber.queue or self.callback is not None:
             raise ConfigError(
@@ -141,5 +148,5 @@ class Subscription:
         return self.queue.take(limit)
 
     def unsubscribe(self) -> None:
-        """Cancel the subscription and discard its waiting events. May be called twice, and in a callback."""
+        """Cancel the subscription and discard its waiting events. May be called twice and in a callback."""
         self._subscriber.unsubscribe(self)

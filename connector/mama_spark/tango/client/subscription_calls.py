@@ -1,4 +1,4 @@
-"""The calls that subscriptions make: negotiation, confirmation, and reads of values. They block for network I/O."""
+"""Calls of subscriptions: negotiation, confirmation, and reads of values. They block for network I/O."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .device_connections import DeviceConnectionPool
 from .device_proxy import DeviceProxy
 from .subscription_states import NegotiatedChannel
 
-_PROBE_TIMEOUT = 0.1  # seconds to connect to one of several alternate endpoints (TG-33)
-_CLIENT_IDL = 6  # version that this client announces; servers send alarm events to no older one
-NO_COMMAND = "API_CommandNotFound"  #: reason of a server that does not have a command
+_PROBE_TIMEOUT = 0.1  # timeout of connecting to one of several endpoints, in seconds (TG-33)
+_CLIENT_IDL = 6  # IDL version that this client sends; servers refuse alarm events to older clients
+NO_COMMAND = "API_CommandNotFound"  #: reason in the error of a server that does not have a command
 
 
 def errors_of(error: MamaError) -> tuple[DevError, ...]:
-    """The error stack that a failed call delivers as EVENT_ERROR (TG-18)."""
+    """Error stack of a failed call, as an EVENT_ERROR carries it (TG-18)."""
     if isinstance(error, DevFailed) and error.errors:
         return error.errors
     reason = "API_DeviceTimedOut" if isinstance(error, CallLost) else "API_CorbaException"
@@ -37,20 +37,24 @@ def errors_of(error: MamaError) -> tuple[DevError, ...]:
 
 @dataclass(frozen=True, slots=True)
 class NegotiatedSubscription:
-    """Result of a negotiation: what the state machine needs, and the server's whole answer."""
+    """Result of a negotiation.
+
+    :ivar channel: the part that the state machine needs
+    :ivar info: the complete reply of the server
+    """
 
     channel: NegotiatedChannel
     info: SubscriptionInfo
 
 
 class SubscriptionCalls:
-    """Calls over the connections of one subscriber. For any thread."""
+    """Makes calls over the connections of one subscriber. Methods may be called in any thread."""
 
     def __init__(self, connections: DeviceConnectionPool) -> None:
         self._connections = connections
 
     def close(self) -> None:
-        """Close the connections; calls under way end with an error."""
+        """Close the connections; calls in progress raise."""
         self._connections.close()
 
     def negotiate(
@@ -58,8 +62,8 @@ class SubscriptionCalls:
     ) -> list[NegotiatedSubscription | MamaError]:
         """Negotiate subscriptions to one device (TG-26 to TG-28).
 
-        :param requests: attribute and event type of each
-        :returns: a result or an error for each request
+        :param requests: attribute and event type of each subscription
+        :returns: a result or an error for each request, in order
         """
         try:
             admin_name, admin = self._connections.admin(name)
@@ -81,7 +85,7 @@ class SubscriptionCalls:
                 results.append(NegotiatedSubscription(channel, info))
             except MamaError as error:
                 results.append(error)
-                if isinstance(error, ServerAway):  # do not run into the timeout for each request
+                if isinstance(error, ServerAway):  # else every further request would wait for the timeout
                     self._connections.drop(name)
                     self._connections.drop(admin_name)
                     results += [error] * (len(requests) - len(results))
@@ -89,11 +93,11 @@ class SubscriptionCalls:
         return results
 
     def confirm(self, name: DeviceName, confirmations: Sequence[Confirmation]) -> dict[Confirmation, DevFailed]:
-        """Confirm subscriptions (TG-37); returns those that the server refused, with the reasons.
+        """Confirm subscriptions (TG-37); returns the confirmations that the server refused, and its errors.
 
-        :param name: of any device of the server
-        :raises DevFailed: the server has no such command
-        :raises MamaError: none could be confirmed
+        :param name: any device of the server
+        :raises DevFailed: API_CommandNotFound: the server has no command to confirm
+        :raises MamaError: the server cannot be reached
         """
         admin_name, admin = self._connections.admin(name)
         try:
@@ -104,7 +108,7 @@ class SubscriptionCalls:
             raise
 
     def read(self, name: DeviceName, attribute: str, event: EventType, idl: int) -> Data | tuple[DevError, ...]:
-        """Read what an event of this type would carry now; errors instead if that fails."""
+        """Read the data that an event of this type would carry now; returns the error stack if that fails."""
         try:
             return _read(self._connections.device(name), attribute, event, idl)
         except MamaError as error:
@@ -114,7 +118,8 @@ class SubscriptionCalls:
 
 
 def _topic_host(name: DeviceName) -> str:
-    """Servers without a database put the name of their machine into topics, whatever address the client used."""
+    """Host and port in topics. Servers without a database use the name of their machine, whatever address the client
+    used."""
     host, port = name.address
     if not name.dbase and host in ("127.0.0.1", "::1", "localhost"):
         host = socket.gethostname()
@@ -122,7 +127,8 @@ def _topic_host(name: DeviceName) -> str:
 
 
 def _confirm(admin: DeviceProxy, confirmations: Sequence[Confirmation]) -> Iterator[tuple[Confirmation, DevFailed]]:
-    """A server stops at the first confirmation that it refuses, and all after it would expire: bisect to find it."""
+    """Confirm, and yield the refused confirmations. A server stops at the first one that it refuses, and the rest would
+    expire; so the list is bisected."""
     try:
         admin.confirm(confirmations)
     except DevFailed as error:
@@ -148,7 +154,10 @@ def _read(device: DeviceProxy, attribute: str, event: EventType, idl: int) -> Da
 
 
 def frames_of(topic: str, result: Data | tuple[DevError, ...]) -> list[bytes]:
-    """The frames in which the server would have sent the result of a read."""
+    """Encode the result of a read in the frames of an event with this topic and the counter 0.
+
+    :raises MamaError: the result cannot be encoded as an event
+    """
     parsed = parse(topic)
     if isinstance(result, tuple):
         return encode(Event(parsed, CallInfo(0, True), None, result))
@@ -156,11 +165,11 @@ def frames_of(topic: str, result: Data | tuple[DevError, ...]) -> list[bytes]:
 
 
 def choose(pairs: Sequence[EndpointPair]) -> EndpointPair:
-    """The pair to connect to: the only one, or the first one that accepts a connection (TG-33).
+    """Choose the endpoints to connect to: the only pair, or the first pair that accepts connections (TG-33).
 
-    :raises MulticastRefused: all are multicast endpoints
+    :raises MulticastRefused: all pairs are multicast endpoints
     :raises BadEndpoint: an endpoint is no ``tcp://host:port``
-    :raises ServerAway: none of several pairs accepts a connection
+    :raises ServerAway: none of several pairs accepts connections
     """
     possible = [pair for pair in pairs if not any(map(is_multicast, pair))]
     if not possible:

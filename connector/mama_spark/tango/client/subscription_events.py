@@ -1,4 +1,4 @@
-"""Subscription events: events, values that were read, errors, gaps, and changes of availability. Pure."""
+"""Subscription events, which a subscriber delivers: events, values that were read, errors, gaps, availability. Pure."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Frames = Sequence[bytes]
 class SubscriptionEventKind(Enum):
     """Kind of a subscription event."""
 
-    EVENT = "event"  #: as the server sent it, including errors that it sent
-    INITIAL = "initial"  #: the value that was read when the subscription began
+    EVENT = "event"  #: an event as the server sent it; it may carry errors
+    INITIAL = "initial"  #: the value that was read after the first negotiation
     RESUBSCRIPTION = "resubscription"  #: the value that was read after a reconnection
     ERROR = "error"  #: the server cannot be reached (API_EventTimeout), or refused the subscription
-    GAP = "gap"  #: events were lost; delivered before the next one (TG-46)
+    GAP = "gap"  #: events were lost; delivered before the next event (TG-46)
     RESTART = "restart"  #: the counter started again; delivered before the next event
-    OVERFLOW = "overflow"  #: the queue was full, and dropped its oldest events (TG-44)
+    OVERFLOW = "overflow"  #: the full queue dropped its oldest events (TG-44)
     ONLINE = "online"  #: heartbeats of the server arrive
     OFFLINE = "offline"  #: heartbeats of the server are missing
 
@@ -36,8 +36,8 @@ class QueueOverflow(NamedTuple):
     """The subscription events that a full queue dropped.
 
     :ivar size: number of subscription events
-    :ivar first: counter of the first event among them; -1: none of them was an event
-    :ivar last: likewise, of the last one
+    :ivar first: counter of the first EVENT among them; -1: there is none
+    :ivar last: counter of the last EVENT among them; -1: there is none
     """
 
     size: int
@@ -46,13 +46,13 @@ class QueueOverflow(NamedTuple):
 
 
 class SubscriptionEvent(NamedTuple):
-    """One event delivered to a user of a subscription.
+    """One event that a subscriber delivers for a subscription.
 
-    :ivar received: when it arrived, nanoseconds since the epoch
-    :ivar frames: topic, byte order, call info, data: of EVENT as received; of INITIAL and RESUBSCRIPTION as the server
-        would have sent the value, with the counter 0; else None
-    :ivar ctr: counter of an EVENT; else 0
-    :ivar detail: errors of an ERROR; :class:`~mama_spark.tango.events.sequence_tracker.SequenceGap` of a GAP,
+    :ivar received: time of arrival, nanoseconds since the epoch
+    :ivar frames: topic, byte order, call info and data. Of an EVENT as received; of INITIAL and RESUBSCRIPTION as the
+        server would send the value, with the counter 0; of other kinds None
+    :ivar ctr: counter of an EVENT; 0 for other kinds
+    :ivar detail: error stack of an ERROR; :class:`~mama_spark.tango.events.sequence_tracker.SequenceGap` of a GAP,
         :class:`~mama_spark.tango.events.sequence_tracker.SequenceRestart` of a RESTART, :class:`QueueOverflow` of an
         OVERFLOW; else None
     """
@@ -68,7 +68,7 @@ class SubscriptionEvent(NamedTuple):
     def event(self) -> Event | None:
         """The decoded frames (EVENT_INFO, TG-11); None without frames.
 
-        :raises BadEvent: the server sent no event
+        :raises BadEvent: the frames are no valid event
         """
         if self.frames is None:
             return None
@@ -84,23 +84,24 @@ class SubscriptionEvent(NamedTuple):
 
     @property
     def value(self) -> AttributeValue:
-        """The value of an attribute.
+        """The attribute value of the event (TG-17).
 
         :raises TypeError: the event carries no value of an attribute
         """
         data = self.data
         if not isinstance(data, AttributeValue):
-            raise TypeError(f"no value in {self!r}")
+            raise TypeError(f"this event carries no value: {self!r}")
         return data
 
     @property
     def errors(self) -> tuple[DevError, ...]:
-        """EVENT_ERROR (TG-18) of an EVENT or ERROR; API_MissedEvents of a GAP, as in cppTango."""
+        """Error stack (TG-18) of an EVENT or ERROR; API_MissedEvents of a GAP, as in cppTango; empty for other
+        kinds."""
         event, detail = self.event, self.detail
         if event is not None:
             return event.errors
         if isinstance(detail, SequenceGap):
-            desc = f"missed {detail.size} events, {detail.first} to {detail.last}"
+            desc = f"{detail.size} events are missing, with the counters {detail.first} to {detail.last}"
             return (DevError("API_MissedEvents", Severity.ERR, desc, str(self.subscription)),)
         return () if detail is None or isinstance(detail, (SequenceRestart, QueueOverflow)) else detail
 
@@ -109,7 +110,9 @@ class SubscriptionEvent(NamedTuple):
 class EventBatch:
     """Subscription events in order, and their decoded frames as columns.
 
-    :ivar rows: indices of the events that have frames, ascending; row ``i`` of ``columns`` is ``events[rows[i]]``
+    :ivar rows: shape (n,): indices of the events that have frames, ascending; row ``i`` of ``columns`` is
+        ``events[rows[i]]``
+    :ivar columns: the n decoded events
     """
 
     events: list[SubscriptionEvent]
@@ -124,7 +127,7 @@ class EventBatch:
 def decode_events(events: list[SubscriptionEvent], decoder: BatchDecoder) -> EventBatch:
     """Decode the frames of subscription events.
 
-    :param decoder: to be kept between calls, since it remembers the layouts of topics
+    :param decoder: decoder to reuse in further calls, since it caches the layouts of frames
     """
     framed = [event[3] for event in events]
     if None in framed:

@@ -1,8 +1,8 @@
 """State machine of all subscriptions of one subscriber, and of the channels that carry their heartbeats. Pure.
 
-:class:`SubscriptionMachine` takes what happened and the current time, and returns the actions to execute (see
-:mod:`~mama_spark.tango.client.subscription_states`). A channel is what all subscriptions at one server share: its
-endpoints, its heartbeats, its confirmation.
+:class:`SubscriptionMachine` takes an event and the current time, and returns the actions to execute (see
+:mod:`~mama_spark.tango.client.subscription_states`). A channel stands for one server: its endpoints, its heartbeats and
+the confirmation of all subscriptions there.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class _Subscription:
     request: SubscriptionRequest
     state: SubscriptionState = SubscriptionState.NEGOTIATING
     negotiated: NegotiatedChannel | None = None
-    failures: int = 0  #: negotiations in a row that failed
+    failures: int = 0  #: consecutive negotiations that failed
     next_retry: float = 0.0
     next_error: float = float("-inf")
     was_read: bool = False
 
     def apply(self, event: MachineEvent) -> SubscriptionState:
-        """Change the state; returns the state before.
+        """Apply an event; returns the state before it.
 
-        :raises IllegalTransition: the table does not allow the event in this state
+        :raises IllegalTransition: the table has no transition for this event in this state
         """
         before, after = self.state, TABLE[self.state].get(event)
         if after is None:
@@ -67,22 +67,25 @@ class _Channel:
     next_check: float
     next_confirm: float
     heartbeats: tuple[str, str]
-    stale: bool = False  #: heartbeats were missed: connect again after the next negotiation
+    stale: bool = False  #: heartbeats are missing: connect again after the next negotiation
     disconnected: bool = False  #: the heartbeat connection ended
-    confirming: bool = False  #: a confirmation is under way
+    confirming: bool = False  #: a confirmation is in progress
     can_confirm: bool = True  #: the server has the command EventConfirmSubscription
     members: dict[int, None] = field(default_factory=dict)  #: ids of its subscriptions
 
 
 def channel_key(channel: str) -> str:
-    """The one spelling of a heartbeat channel's name: lower case, without ``#dbase=no``."""
+    """Normalised name of a heartbeat channel: in lower case, without ``#dbase=no``."""
     return channel.lower().removesuffix(NO_DATABASE)
 
 
 class SubscriptionMachine:
-    """All subscriptions of one subscriber.
+    """State machine of all subscriptions of one subscriber.
 
-    Every method returns the actions to execute, in order. What is reported about a cancelled subscription is ignored.
+    Methods that change the state return the actions to execute, in order. Reports about a cancelled subscription are
+    ignored. ``now`` and deadlines are seconds of a monotonic clock.
+
+    :param timeouts: periods; None: those of cppTango
     """
 
     def __init__(self, timeouts: Timeouts | None = None) -> None:
@@ -102,7 +105,7 @@ class SubscriptionMachine:
         return len(self._subscriptions)
 
     def state(self, id: int) -> SubscriptionState:
-        """CANCELLED for every unknown id."""
+        """Current state of a subscription; CANCELLED for an unknown id."""
         subscription = self._subscriptions.get(id)
         return SubscriptionState.CANCELLED if subscription is None else subscription.state
 
@@ -112,7 +115,7 @@ class SubscriptionMachine:
         return None if subscription is None else subscription.negotiated
 
     def next_deadline(self) -> float:
-        """When :meth:`tick` has something to do at the latest; infinity: never."""
+        """Time of the next :meth:`tick` that has something to do; infinity if there is none."""
         times = [self._subscriptions[id].next_retry for id in self._retrying]
         for channel in self._channels.values():
             times.append(channel.next_check)
@@ -132,7 +135,7 @@ class SubscriptionMachine:
         return ids, list(self._negotiate(ids))
 
     def cancel(self, id: int) -> list[Action]:
-        """Remove a subscription. Tango has no message for it (TG-38): only the socket unsubscribes (TG-39)."""
+        """Remove a subscription. Tango has no message to unsubscribe (TG-38): only the ZeroMQ socket does (TG-39)."""
         subscription = self._subscriptions.pop(id, None)
         if subscription is None:
             return []
@@ -140,7 +143,7 @@ class SubscriptionMachine:
         self._retrying.pop(id, None)
         return list(self._unsubscribe_topic(subscription))
 
-    # --- results of actions, and what the sockets received ---
+    # --- results of actions, and messages that the sockets received ---
 
     def on_negotiated(self, now: float, id: int, negotiated: NegotiatedChannel) -> list[Action]:
         """The server accepted a subscription (TG-28, TG-29)."""
@@ -180,7 +183,7 @@ class SubscriptionMachine:
         subscription.next_retry = now + self.timeouts.retry.delay(subscription.failures)
         subscription.failures += 1
         self._retrying[id] = None
-        # while heartbeats are missing, API_EventTimeout is reported instead
+        # while heartbeats are missing, API_EventTimeout is reported, not this error
         return [] if self._is_stale(subscription) else list(self._report_error(now, subscription, errors))
 
     def on_heartbeat(self, now: float, channel: str) -> list[Action]:
@@ -190,7 +193,7 @@ class SubscriptionMachine:
             return []
         found.last_heartbeat = now
         actions: list[Action] = []
-        if not found.stale or found.disconnected:  # a new connection: HEARTBEAT_LOST members must negotiate again
+        if not found.stale or found.disconnected:  # after a new connection, HEARTBEAT_LOST members negotiate
             return actions
         for id in found.members:
             subscription = self._subscriptions[id]
@@ -199,24 +202,24 @@ class SubscriptionMachine:
                 self._recovered(subscription)
                 actions.append(ReportAvailability(id, True))
         found.stale = any(self._subscriptions[id].state is SubscriptionState.RECONNECTING for id in found.members)
-        found.next_confirm = now  # the server may have dropped the subscriptions meanwhile
+        found.next_confirm = now  # the server may have ended the subscriptions meanwhile
         return actions
 
     def on_disconnected(self, now: float, channel: str) -> list[Action]:
-        """The heartbeat connection ended. No heartbeat can arrive any more, so this counts as a missed one at once."""
+        """The heartbeat connection ended. No heartbeat can arrive over it, so heartbeats count as missing at once."""
         found = self._channels.get(channel_key(channel))
         if found is None or found.stale:
             return []
         found.disconnected, found.next_check = True, now + self.timeouts.check
-        return list(self._heartbeat_missed(now, found, "the connection for heartbeats ended"))
+        return list(self._heartbeat_missed(now, found, "the heartbeat connection ended"))
 
     def on_confirmed(
         self, now: float, channel: str, refused: Mapping[int, tuple[DevError, ...]] | None = None
     ) -> list[Action]:
         """The server answered a confirmation.
 
-        :param refused: ids that the server refused, with its errors; these are reported and confirmed again with the
-            next check
+        :param refused: ids that the server refused, with its error stacks; these errors are reported, and all ids are
+            confirmed again at the next check
         """
         found = self._channels.get(channel_key(channel))
         if found is None:
@@ -228,10 +231,10 @@ class SubscriptionMachine:
     def on_confirmation_failed(
         self, now: float, channel: str, errors: tuple[DevError, ...], *, unreachable: bool, unsupported: bool
     ) -> list[Action]:
-        """The confirmation could not be made; it is tried again with the next check.
+        """The confirmation failed; it is repeated at the next check.
 
-        :param unreachable: the server cannot be reached: missing heartbeats will be reported instead
-        :param unsupported: the server has no such command: negotiate again instead, now and later
+        :param unreachable: the server cannot be reached; no error is reported, since missing heartbeats will be
+        :param unsupported: the server has no command to confirm; subscriptions are negotiated again, now and later
         """
         found = self._channels.get(channel_key(channel))
         if found is None:
@@ -246,7 +249,7 @@ class SubscriptionMachine:
     # --- time ---
 
     def tick(self, now: float) -> list[Action]:
-        """Check heartbeats, confirm, and retry, as far as due."""
+        """Check heartbeats, confirm and retry, as far as these are due."""
         actions: list[Action] = []
         for channel in list(self._channels.values()):
             if now >= channel.next_check:
@@ -286,7 +289,7 @@ class SubscriptionMachine:
             yield from self._negotiate(ids)
 
     def _confirmation(self, id: int) -> Confirmation:
-        """The event name is that of the topic: without its ``idl5_`` the server would send each event twice."""
+        """The event name is that of the topic: without its prefix ``idl5_``, the server would send each event twice."""
         subscription = self._subscriptions[id]
         assert subscription.negotiated is not None
         request, event = subscription.request, subscription.negotiated.topic.rpartition(".")[2]
@@ -316,8 +319,8 @@ class SubscriptionMachine:
             yield ReportError(subscription.id, errors)
 
     def _read_value(self, subscription: _Subscription) -> Iterator[Action]:
-        """Read the first value, or the value after a reconnection: not for events without a value, and for periodic
-        events only the first."""
+        """Read the first value, or the value after a reconnection. Nothing is read for data_ready events; periodic
+        events need no value after a reconnection."""
         event, first = subscription.request.event, not subscription.was_read
         subscription.was_read = True
         if event is EventType.DATA_READY or (first and not subscription.request.read):
@@ -351,8 +354,8 @@ class SubscriptionMachine:
     def _change_server(
         self, subscription: _Subscription, old: NegotiatedChannel, new: NegotiatedChannel
     ) -> Iterator[Action]:
-        """The device runs in another server now. Its counters start again: marked once for all subscriptions of the
-        topic."""
+        """The device runs in another server now, so its counters start again. Only the first subscription of a topic
+        marks this."""
         yield from self._leave_channel(subscription, old)
         there = self._channels.get(channel_key(new.channel))
         if there is None or there.members.keys().isdisjoint(self._topics[new.topic]):

@@ -1,4 +1,4 @@
-"""State table of a subscription, and the actions that the state machine asks for (TG-06, TG-30, TG-31, TG-36 to TG-43).
+"""State table of a subscription, and the actions of the state machine (TG-06, TG-30, TG-31, TG-36 to TG-43).
 
 A subscription is always in one state of :data:`TABLE`.
 :class:`~mama_spark.tango.client.subscription_machine.SubscriptionMachine` applies events to it and returns actions;
@@ -18,6 +18,8 @@ from ..types import DevError, EventType
 
 
 class SubscriptionState(Enum):
+    """State of a subscription."""
+
     NEGOTIATING = "negotiating"
     CONNECTED = "connected"
     HEARTBEAT_LOST = "heartbeat lost"
@@ -27,6 +29,8 @@ class SubscriptionState(Enum):
 
 
 class MachineEvent(Enum):
+    """Event that may change the state of a subscription."""
+
     NEGOTIATED = "the server answered with SUBSCRIPTION_INFO"
     NEGOTIATION_FAILED = "the server cannot be reached, or refused the subscription"
     HEARTBEAT = "a heartbeat arrived"
@@ -48,7 +52,7 @@ TABLE: dict[SubscriptionState, dict[MachineEvent, SubscriptionState]] = {
     },
     SubscriptionState.CONNECTED: {
         MachineEvent.HEARTBEAT: _CONNECTED,
-        MachineEvent.NEGOTIATED: _CONNECTED,  # servers without the command for confirmations are negotiated with again
+        MachineEvent.NEGOTIATED: _CONNECTED,  # servers without EventConfirmSubscription
         MachineEvent.NEGOTIATION_FAILED: _CONNECTED,
         MachineEvent.HEARTBEAT_MISSED: SubscriptionState.HEARTBEAT_LOST,
         MachineEvent.CANCEL: _CANCELLED,
@@ -56,14 +60,14 @@ TABLE: dict[SubscriptionState, dict[MachineEvent, SubscriptionState]] = {
     SubscriptionState.HEARTBEAT_LOST: {
         MachineEvent.HEARTBEAT: _CONNECTED,
         MachineEvent.RETRY: SubscriptionState.RECONNECTING,
-        MachineEvent.NEGOTIATED: SubscriptionState.HEARTBEAT_LOST,  # an answer from before the heartbeat was missed
+        MachineEvent.NEGOTIATED: SubscriptionState.HEARTBEAT_LOST,  # a reply to an earlier call
         MachineEvent.NEGOTIATION_FAILED: SubscriptionState.HEARTBEAT_LOST,
         MachineEvent.CANCEL: _CANCELLED,
     },
     SubscriptionState.RECONNECTING: {
         MachineEvent.NEGOTIATED: _CONNECTED,
         MachineEvent.NEGOTIATION_FAILED: SubscriptionState.HEARTBEAT_LOST,
-        MachineEvent.HEARTBEAT: SubscriptionState.RECONNECTING,  # the answer of the negotiation decides
+        MachineEvent.HEARTBEAT: SubscriptionState.RECONNECTING,  # the result of the negotiation decides
         MachineEvent.CANCEL: _CANCELLED,
     },
     SubscriptionState.CANCELLED: dict.fromkeys(
@@ -73,7 +77,7 @@ TABLE: dict[SubscriptionState, dict[MachineEvent, SubscriptionState]] = {
 
 
 class ReadReason(Enum):
-    """Why the value of an attribute is read besides its events."""
+    """Why the value of an attribute is read."""
 
     INITIAL = "initial"
     RESUBSCRIPTION = "resubscription"
@@ -86,10 +90,10 @@ _RETRY = Backoff(1.0, 10.0)
 class Timeouts:
     """Periods of the keep-alive thread, in seconds. The defaults are those of cppTango (RFC 12, TG-36, TG-37, TG-41).
 
-    :ivar check: between two checks of the heartbeats; also the least time between two errors of one subscription
-    :ivar heartbeat: a channel whose last heartbeat is older is lost; servers send one every 9 s
-    :ivar confirm: between two confirmations; servers drop subscriptions that were not confirmed for 600 s
-    :ivar retry: delays between two attempts to negotiate with a server that cannot be reached
+    :ivar check: period of heartbeat checks; also the shortest time between two errors of one subscription
+    :ivar heartbeat: largest age of the last heartbeat of a channel; servers send one every 9 s
+    :ivar confirm: period of confirmations; servers end subscriptions that were not confirmed for 600 s
+    :ivar retry: delays between attempts to negotiate with a server that cannot be reached
     """
 
     check: float = 10.0
@@ -100,11 +104,12 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRequest:
-    """What a subscription subscribes to.
+    """Request for a subscription.
 
-    :ivar full_name: of the device, with host; requests with the same one are negotiated together
-    :ivar attribute: or pipe; empty for changes of the device's interface
-    :ivar read: read the value when the subscription begins
+    :ivar full_name: device name with host; requests with the same full name are negotiated together
+    :ivar device: device name without host
+    :ivar attribute: name of an attribute or a pipe; empty for interface changes
+    :ivar read: read the value after the first negotiation
     """
 
     full_name: str
@@ -118,9 +123,9 @@ class SubscriptionRequest:
 class NegotiatedChannel:
     """The part of SUBSCRIPTION_INFO (TG-28) that the state machine needs.
 
-    :ivar topic: of the events
-    :ivar channel: of the server's heartbeats
-    :ivar pair: the endpoints that were chosen
+    :ivar topic: topic of the events
+    :ivar channel: heartbeat channel of the server
+    :ivar pair: the chosen endpoints
     """
 
     topic: str
@@ -133,7 +138,7 @@ class NegotiatedChannel:
 
 @dataclass(frozen=True, slots=True)
 class Negotiate:
-    """Negotiate these subscriptions of one device with its server; report each one by
+    """Negotiate these subscriptions of one device with its server; report the result of each by
     :meth:`SubscriptionMachine.on_negotiated` or :meth:`SubscriptionMachine.on_negotiation_failed`."""
 
     ids: tuple[int, ...]
@@ -143,7 +148,8 @@ class Negotiate:
 class Connect:
     """Connect to both endpoints and subscribe to the heartbeats.
 
-    :ivar again: the channel was connected before; an existing connection is replaced
+    :ivar heartbeats: both spellings of the heartbeat topic
+    :ivar again: the channel was connected before; replace its connection
     """
 
     channel: str
@@ -179,14 +185,14 @@ class UnsubscribeTopic:
 
 @dataclass(frozen=True, slots=True)
 class MarkRestarted:
-    """The server is another process than before: the counters of these topics start again."""
+    """Mark these topics: their counters start again, since the server is another process than before."""
 
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ReadValue:
-    """Read the attribute, and deliver its value as INITIAL or RESUBSCRIPTION."""
+    """Read the attribute and deliver its value as INITIAL or RESUBSCRIPTION."""
 
     id: int
     reason: ReadReason
@@ -194,7 +200,7 @@ class ReadValue:
 
 @dataclass(frozen=True, slots=True)
 class ReportError:
-    """Deliver an ERROR to this subscription."""
+    """Deliver an ERROR for this subscription."""
 
     id: int
     errors: tuple[DevError, ...]
@@ -202,7 +208,7 @@ class ReportError:
 
 @dataclass(frozen=True, slots=True)
 class ReportAvailability:
-    """Deliver ONLINE or OFFLINE to this subscription."""
+    """Deliver ONLINE or OFFLINE for this subscription."""
 
     id: int
     online: bool
@@ -210,8 +216,8 @@ class ReportAvailability:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmSubscription:
-    """Confirm these subscriptions of one channel (TG-37); report by :meth:`SubscriptionMachine.on_confirmed` or
-    :meth:`SubscriptionMachine.on_confirmation_failed`.
+    """Confirm these subscriptions of one channel (TG-37); report the result by :meth:`SubscriptionMachine.on_confirmed`
+    or :meth:`SubscriptionMachine.on_confirmation_failed`.
 
     :ivar confirmations: one for each of ``ids``
     """
@@ -236,4 +242,4 @@ Action = (
 
 
 class IllegalTransition(MamaError):
-    """An event that :data:`TABLE` does not allow in this state: a fault of this package."""
+    """An event without a transition in :data:`TABLE` for this state: a defect of this package."""

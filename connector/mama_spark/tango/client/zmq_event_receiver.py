@@ -1,4 +1,4 @@
-"""Receives heartbeats and events: two ZeroMQ SUB sockets for all servers, and the thread that owns them."""
+"""Receiver of heartbeats and events: two ZeroMQ SUB sockets for all servers, and the thread that owns them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mama_spark.zmq_context import open_context
 from ..events.frames import split
 from ..idl.negotiation import EndpointPair
 
-_BURST = 8000  #: frames that are received before they are passed on
-_BURST_OCTETS = 16 << 20  #: likewise octets
+_BURST = 8000  #: most frames that are received before they are delivered
+_BURST_OCTETS = 16 << 20  #: octets that are received before they are delivered
 _STOP_TIMEOUT = 10.0
-_SUBSCRIBER_SNDHWM = 10_000  # subscription messages that wait for a server; the value of cppTango
+_SUBSCRIBER_SNDHWM = 10_000  # high-water mark of subscription messages, as in cppTango
 
 
 class EventSink(Protocol):
-    """Receives what arrives, in the receiving thread."""
+    """Gets received messages and reports, in the receiving thread."""
 
     def on_events(self, messages: Sequence[Sequence[bytes]], received: int) -> None: ...
 
@@ -36,10 +36,12 @@ class EventSink(Protocol):
 
 
 class ZmqEventReceiver:
-    """The sockets of one subscriber. :meth:`start` opens them; its thread executes commands in order.
+    """The SUB sockets of one subscriber. :meth:`start` opens them and starts a thread, which executes commands in
+    order.
 
-    :param hwm: high-water mark of the SUB sockets (TG-44); ZeroMQ drops further messages silently, and the counters of
-        the events show it
+    :param sink: gets received messages and reports
+    :param hwm: high-water mark of the SUB sockets (TG-44). ZeroMQ drops further messages silently; the counters of
+        events show the loss
     """
 
     def __init__(self, sink: EventSink, *, hwm: int) -> None:
@@ -49,7 +51,7 @@ class ZmqEventReceiver:
         self._commands: deque[Callable[[], None]] = deque()
         self._wakeup_lock = threading.Lock()
         self._wakeup: zmq.Socket[bytes] | None = None
-        self._wakeup_sent = False  # and not received yet
+        self._wakeup_sent = False  # a wakeup was sent and not received yet
         self._connected: set[EndpointPair] = set()
         self._stopping = False
 
@@ -71,7 +73,7 @@ class ZmqEventReceiver:
         assert self._context is not None
         socket = self._context.socket(zmq.SUB)
         socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.RECONNECT_IVL, -1)  # never by ZeroMQ: only after a new negotiation
+        socket.setsockopt(zmq.RECONNECT_IVL, -1)  # ZeroMQ must not reconnect: only a new negotiation does
         socket.setsockopt(zmq.RCVHWM, self.hwm)
         socket.setsockopt(zmq.SNDHWM, _SUBSCRIBER_SNDHWM)
         socket.setsockopt(zmq.IPV6, 1)
@@ -80,7 +82,10 @@ class ZmqEventReceiver:
     # --- commands, from any thread ---
 
     def connect(self, pair: EndpointPair, heartbeats: tuple[str, str], hwm: int) -> None:
-        """Connect to both endpoints, and subscribe to the heartbeats; an existing connection is replaced."""
+        """Connect to both endpoints and subscribe to the heartbeats. Replaces an existing connection.
+
+        :param hwm: high-water mark of the new event connection
+        """
         self._enqueue(lambda: self._connect(pair, heartbeats, hwm))
 
     def disconnect(self, pair: EndpointPair, heartbeats: tuple[str, str]) -> None:
@@ -96,7 +101,10 @@ class ZmqEventReceiver:
         self._enqueue(lambda: self._events.setsockopt(zmq.UNSUBSCRIBE, topic))
 
     def wait(self, timeout: float) -> bool:
-        """Wait until all commands so far were executed. False: not in time."""
+        """Wait until all commands so far were executed; returns False if they were not executed in time.
+
+        :param timeout: seconds
+        """
         done = threading.Event()
         self._enqueue(done.set)
         return done.wait(timeout)
@@ -106,11 +114,11 @@ class ZmqEventReceiver:
         with self._wakeup_lock:
             if self._wakeup is not None and not self._wakeup_sent:
                 self._wakeup_sent = True
-                with contextlib.suppress(zmq.Again):  # the thread has ended: it failed, or it was told to stop
+                with contextlib.suppress(zmq.Again):  # the thread has ended: it failed, or executed the command to stop
                     self._wakeup.send(b"", zmq.NOBLOCK)
 
     def close(self) -> None:
-        """End the thread and close the sockets. May be called twice, and before :meth:`start`.
+        """Stop the thread and close the sockets. May be called twice, and before :meth:`start`.
 
         :raises Unavailable: the thread did not end in time
         """
@@ -148,8 +156,8 @@ class ZmqEventReceiver:
             poller.register(socket, zmq.POLLIN)
         while not self._stopping:
             ready = dict(poller.poll())
-            # Receive before anything is disconnected: poll has taken the first frame of a message out of its
-            # connection, and libzmq aborts the process if the rest goes away with the connection.
+            # Receive before commands may disconnect: poll() takes the first frame of a message out of its pipe, and
+            # libzmq aborts the process if the other frames are lost with the connection.
             if self._heartbeats in ready:
                 found = _receive_messages(self._heartbeats)
                 self._sink.on_heartbeats({frames[0] for frames in found if len(frames) == 3})
@@ -172,9 +180,9 @@ class ZmqEventReceiver:
         self._disconnect(pair, heartbeats)
         for topic in heartbeats:
             self._heartbeats.setsockopt(zmq.SUBSCRIBE, topic.encode("latin-1"))
-        self._events.setsockopt(zmq.RCVHWM, hwm)  # for connections made from now on
+        self._events.setsockopt(zmq.RCVHWM, hwm)  # applies to new connections
         for socket, endpoint in ((self._heartbeats, pair.heartbeat), (self._events, pair.event)):
-            with contextlib.suppress(zmq.ZMQError):  # its heartbeats will be missing, which is reported
+            with contextlib.suppress(zmq.ZMQError):  # heartbeats will be missing, which the keep-alive thread reports
                 socket.connect(endpoint)
         self._connected.add(pair)
 
@@ -185,13 +193,13 @@ class ZmqEventReceiver:
         for topic in heartbeats:
             self._heartbeats.setsockopt(zmq.UNSUBSCRIBE, topic.encode("latin-1"))
         for socket, endpoint in ((self._heartbeats, pair.heartbeat), (self._events, pair.event)):
-            with contextlib.suppress(zmq.ZMQError):  # libzmq may have dropped it by itself
+            with contextlib.suppress(zmq.ZMQError):  # libzmq may have removed the endpoint already
                 socket.disconnect(endpoint)
 
 
 def _receive_frames(socket: zmq.Socket[bytes]) -> list[bytes]:
-    """The frames of all waiting messages, up to a burst. RCVMORE is only asked for at its end: that costs several times
-    what a frame costs."""
+    """Receive the frames of all waiting messages, up to a burst. RCVMORE is only read at the end, since that takes
+    several times as long as receiving a frame."""
     frames: list[bytes] = []
     receive, flags, octets = socket.recv, int(zmq.NOBLOCK), 0
     with contextlib.suppress(zmq.Again):
@@ -205,7 +213,7 @@ def _receive_frames(socket: zmq.Socket[bytes]) -> list[bytes]:
 
 
 def _receive_messages(socket: zmq.Socket[bytes]) -> list[list[bytes]]:
-    """All waiting messages of a socket that receives few."""
+    """Receive all waiting messages of a socket that receives few."""
     found: list[list[bytes]] = []
     with contextlib.suppress(zmq.Again):
         while len(found) < _BURST:

@@ -1,4 +1,4 @@
-"""CORBA as Tango uses it: CDR, GIOP messages, object references, TypeCodes. Pure."""
+"""The parts of CORBA that Tango uses: CDR, GIOP messages, object references and TypeCodes. Pure."""
 
 from __future__ import annotations
 

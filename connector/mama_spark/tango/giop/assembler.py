@@ -1,4 +1,4 @@
-"""Cuts a stream of octets into whole GIOP messages, and joins messages that were sent in fragments. Pure."""
+"""Assembler of GIOP messages: splits a stream of octets into messages and joins fragments (CORBA 3.0, 15.4.9). Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ MAX_PARTS = 64  #: incomplete messages of one connection at a time
 
 
 class MessageAssembler:
-    """Assembles the messages of one connection.
+    """Assembler of the messages of one connection.
 
-    After a :class:`~mama_spark.tango.giop.cdr.CdrError` the stream cannot be read any further: end the connection.
+    After a :class:`~mama_spark.tango.giop.cdr.CdrError` the rest of the stream cannot be read: close the connection.
 
-    :param limit: octets of the longest message, and of all incomplete messages together
+    :param limit: largest size of the body of a message, and of all incomplete messages together, in octets
     """
 
     def __init__(self, limit: int = LIMIT) -> None:
@@ -30,14 +30,14 @@ class MessageAssembler:
         self._data += data
 
     def next_message(self) -> bytes | None:
-        """The next complete message; None: feed more.
+        """Return the next complete message, fragments joined; None if more octets are needed.
 
-        :raises CdrError: the octets are no GIOP messages, or one is longer than the limit
+        :raises CdrError: the octets are not GIOP messages, or a message exceeds the limit
         """
         while len(self._data) >= HEADER:
             header = read_header(self._data)
             if header.size > self._limit:
-                raise CdrError(f"a message of {header.size} octets; the limit is {self._limit}")
+                raise CdrError(f"the message has {header.size} octets; the limit is {self._limit}")
             end = HEADER + header.size
             if len(self._data) < end:
                 return None
@@ -52,16 +52,16 @@ class MessageAssembler:
         if header.type is not MessageType.FRAGMENT and not header.more:
             return data
         number = -1
-        if header.minor == 2:  # the id is the first thing behind the header, in messages and fragments
+        if header.minor == 2:  # GIOP 1.2: the request id follows the header, in messages and in fragments
             number = CdrReader(data, header.little, HEADER).ulong()
         if header.type is not MessageType.FRAGMENT:
             if number in self._parts or len(self._parts) >= MAX_PARTS:
-                raise CdrError("too many incomplete messages")
+                raise CdrError(f"more than {MAX_PARTS} incomplete messages, or two with one request id")
             self._hold(number, bytearray(), data)
             return None
         part = self._parts.get(number)
         if part is None:
-            raise CdrError("a fragment of no message")
+            raise CdrError("a fragment without a first part")
         self._hold(number, part, data[HEADER + (4 if header.minor == 2 else 0) :])
         if header.more:
             return None
@@ -73,6 +73,6 @@ class MessageAssembler:
     def _hold(self, number: int, part: bytearray, data: bytes) -> None:
         self._held += len(data)
         if self._held > self._limit + HEADER:
-            raise CdrError(f"messages in fragments of more than {self._limit} octets")
+            raise CdrError(f"incomplete messages exceed the limit of {self._limit} octets")
         part += data
         self._parts[number] = part

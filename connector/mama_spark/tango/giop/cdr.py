@@ -1,10 +1,10 @@
-"""CDR (Common Data Representation): the encoding of values in GIOP messages and events, in both byte orders. Pure.
+"""CDR (Common Data Representation, CORBA 3.0, 15.3): encodes values in both byte orders. Pure.
 
-A number is aligned to a multiple of its size, counted from a base (the start of a message, or the octet after the magic
-of an event); padding may be anything when read, and is zero when written. A string is its length with the NUL, its
-octets (Latin-1) and a NUL; a sequence is its count and its elements, without padding if there are none.
+A number is aligned to a multiple of its size, counted from a base: the start of a message, or the octet after the magic
+of an event. The reader ignores the content of padding, the writer writes zeros. A string is its length (the NUL
+included), its octets in Latin-1, and a NUL. A sequence is its count and its elements; an empty one has no padding.
 
-Announced lengths are checked against the size of the data before memory is allocated.
+The reader compares lengths and counts with the size of the data before it allocates memory.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _NATIVE = sys.byteorder == "little"
 
 
 class CdrError(MamaError):
-    """Data that cannot be decoded (truncated, or out of range), or a value that cannot be encoded."""
+    """Data that cannot be decoded (truncated or out of range), or a value that cannot be encoded."""
 
 
 class _Codes:
-    """Precompiled structs of the numbers in one byte order."""
+    """Precompiled ``struct`` formats of the numbers in one byte order."""
 
     def __init__(self, order: str) -> None:
         self.i2, self.u2 = struct.Struct(order + "h"), struct.Struct(order + "H")
@@ -41,9 +41,9 @@ _CODES = {True: _Codes("<"), False: _Codes(">")}
 
 
 class CdrReader:
-    """Decodes values one after the other.
+    """Decoder of consecutive values.
 
-    Every method raises :class:`CdrError` for truncated or invalid data, and nothing else.
+    Every method raises :class:`CdrError` for truncated or invalid data, and no other exception.
 
     :param at: offset of the first value
     :param base: offset from which alignment counts
@@ -66,13 +66,13 @@ class CdrReader:
 
     @property
     def left(self) -> int:
-        """Number of octets that were not read yet."""
+        """Number of octets not read yet."""
         return self._end - self.at
 
     def finish(self) -> None:
-        """Raise if octets are left."""
+        """:raises CdrError: octets are left"""
         if self.at != self._end:
-            raise CdrError(f"{self._end - self.at} octets too many")
+            raise CdrError(f"{self._end - self.at} octets are left after the last value")
 
     def align(self, size: int) -> None:
         """Skip to the next multiple of ``size``, which may be beyond the end."""
@@ -81,7 +81,7 @@ class CdrReader:
     def _advance(self, size: int) -> int:
         at = self.at + (self._base - self.at) % size
         if at + size > self._end:
-            raise CdrError(f"cut short: {size} octets wanted at {at} of {self._end}")
+            raise CdrError(f"truncated: {size} octets needed at offset {at} of {self._end}")
         self.at = at + size
         return at
 
@@ -91,7 +91,7 @@ class CdrReader:
     def boolean(self) -> bool:
         value = self._data[self._advance(1)]
         if value > 1:
-            raise CdrError(f"a boolean of {value}")
+            raise CdrError(f"{value} is no boolean")
         return value == 1
 
     def short(self) -> int:
@@ -122,16 +122,20 @@ class CdrReader:
         return self._codes.f8.unpack_from(self._data, self._advance(8))[0]  # type: ignore[no-any-return]
 
     def count(self, octets_each: int = 1) -> int:
-        """The count of a sequence whose elements take at least so many octets each; raises if fewer octets are left."""
+        """The count of a sequence.
+
+        :param octets_each: smallest size of an element
+        :raises CdrError: fewer octets are left than so many elements need
+        """
         count = self.ulong()
         if count * octets_each > self._end - self.at:
-            raise CdrError(f"{count} elements announced, {self._end - self.at} octets left")
+            raise CdrError(f"truncated: the count is {count}, and {self._end - self.at} octets are left")
         return count
 
     def raw(self, size: int) -> bytes:
         """The next ``size`` octets."""
         if not 0 <= size <= self._end - self.at:
-            raise CdrError(f"cut short: {size} octets wanted, {self._end - self.at} left")
+            raise CdrError(f"truncated: {size} octets needed, {self._end - self.at} are left")
         start = self.at
         self.at += size
         return bytes(self._data[start : self.at])
@@ -141,13 +145,14 @@ class CdrReader:
         return self.raw(self.count())
 
     def string(self) -> str:
+        """A string, without its NUL."""
         size = self.count()
         if not size:
-            raise CdrError("a string without its NUL")
+            raise CdrError("a string of length 0; it must have a NUL")
         start, self.at = self.at, self.at + size
         text = str(self._data[start : self.at], "latin-1")
         if text.find("\0") != size - 1:
-            raise CdrError("a string whose only NUL is not its last octet")
+            raise CdrError("a string must have one NUL, as its last octet")
         return text[:-1]
 
     def strings(self) -> list[str]:
@@ -155,8 +160,8 @@ class CdrReader:
         return [self.string() for _ in range(self.count(5))]
 
     def array(self, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """A sequence of numbers or booleans, shape (count,), in the machine's byte order: a read-only view of the data
-        where its order is that, else a copy."""
+        """A sequence of numbers or booleans as an array of shape (count,) in native byte order. It is read-only;
+        it is a view of the data if the data has native byte order."""
         kind = np.dtype(dtype)
         size = kind.itemsize
         count = self.count(size)
@@ -164,12 +169,12 @@ class CdrReader:
             return np.frombuffer(b"", kind)
         start = self.at + (self._base - self.at) % size
         if start + count * size > self._end:
-            raise CdrError(f"{count} elements announced, {self._end - start} octets left")
+            raise CdrError(f"truncated: the count is {count}, and {self._end - start} octets are left")
         self.at = start + count * size
         if kind == np.bool_:
             octets = np.frombuffer(self._data, np.uint8, count, start)
             if octets.max() > 1:
-                raise CdrError(f"a boolean of {octets.max()}")
+                raise CdrError(f"{octets.max()} is no boolean")
             found = octets.view(np.bool_)
         elif self.little == _NATIVE or size == 1:
             found = np.frombuffer(self._data, kind, count, start)
@@ -179,17 +184,19 @@ class CdrReader:
         return found
 
     def encapsulation(self) -> CdrReader:
-        """A reader of an encapsulation, which has its own byte order and alignment."""
+        """A reader of the next encapsulation (CORBA 15.3.3), which has a byte order and alignment of its own."""
         size = self.count()
         start, self.at = self.at, self.at + size
         order = self._data[start] if size else 2
         if order > 1:
-            raise CdrError("an encapsulation without a byte order")
+            raise CdrError("an encapsulation must begin with its byte order, 0 or 1")
         return CdrReader(self._data, order == 1, start + 1, start, self.at)
 
 
 class CdrWriter:
-    """Encodes values one after the other; the inverse of :class:`CdrReader`.
+    """Encoder of consecutive values; the inverse of :class:`CdrReader`.
+
+    Every method raises :class:`CdrError` for a value that does not fit its type.
 
     :param head: octets before the first value
     :param base: offset from which alignment counts
@@ -215,7 +222,7 @@ class CdrWriter:
         return bytes(self._data)
 
     def align(self, size: int) -> None:
-        """Zeros up to the next multiple of ``size``."""
+        """Write zeros up to the next multiple of ``size``."""
         gap = (self._base - len(self._data)) % size
         if gap:
             self._data += bytes(gap)
@@ -225,7 +232,7 @@ class CdrWriter:
         try:
             self._data += code.pack(value)
         except (struct.error, OverflowError, TypeError) as error:
-            raise CdrError(f"{value!r} does not fit: {error}") from None
+            raise CdrError(f"{value!r} does not fit its type: {error}") from None
 
     def octet(self, value: int) -> None:
         try:
@@ -280,9 +287,9 @@ class CdrWriter:
         try:
             data = text.encode("latin-1")
         except UnicodeEncodeError:
-            raise CdrError(f"{text!r} is not Latin-1") from None
+            raise CdrError(f"{text!r} cannot be encoded as Latin-1") from None
         if 0 in data:
-            raise CdrError("a string with a NUL")
+            raise CdrError("a string must not contain a NUL")
         self.count(len(data) + 1)
         self._data += data
         self._data.append(0)
@@ -306,22 +313,25 @@ class CdrWriter:
             self._data += found.astype(kind.newbyteorder("<" if self.little else ">")).tobytes()
 
     def encapsulation(self, inner: CdrWriter) -> None:
-        """Append the content of a writer made by :meth:`inner`."""
+        """Write an encapsulation: the content of a writer that :meth:`inner` made."""
         self.octets(inner._data)
 
 
 def _converted(values: npt.ArrayLike, kind: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Convert to an array of this type; raises if a value would change, except by rounding to float."""
+    """Convert to an array of this type.
+
+    :raises CdrError: a value would change by more than rounding to float
+    """
     try:
         given = np.asarray(values)
         if given.dtype == kind or not given.size:
             return given.astype(kind)
         if given.dtype.kind not in "biuf" or (given.dtype.kind == "f") > (kind.kind == "f"):
-            raise CdrError(f"{given.dtype} is no {kind}")
+            raise CdrError(f"values of {given.dtype} cannot be encoded as {kind}")
         with np.errstate(over="ignore"):
             found = given.astype(kind)
     except (ValueError, TypeError, OverflowError) as error:
-        raise CdrError(f"no array of {kind}: {error}") from None
+        raise CdrError(f"cannot be encoded as an array of {kind}: {error}") from None
     same = np.array_equal(found, given) if kind.kind in "iub" else not (np.isinf(found) & np.isfinite(given)).any()
     if not same:
         raise CdrError(f"a value does not fit {kind}")

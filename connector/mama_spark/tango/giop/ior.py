@@ -1,4 +1,4 @@
-"""Object references: IORs, ``corbaloc:`` addresses, and names of Tango devices. Pure."""
+"""Object references: IORs (CORBA 3.0, 13.6), ``corbaloc:`` addresses (13.6.10), and names of Tango devices. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import TangoError
 from .cdr import CdrError, CdrReader, CdrWriter
 
 DATABASE_KEY = b"database"
-_IIOP, _ALTERNATE = 0, 3  # tag of a profile; of a component that names one more address
+_IIOP, _ALTERNATE = 0, 3  # TAG_INTERNET_IOP, a profile; TAG_ALTERNATE_IIOP_ADDRESS, a component
 _CORBALOC_PORT = 2809
 _HOST = r"\[[0-9A-Fa-f:.]+\]|[^:/@,\[\]]*"
 
@@ -32,11 +32,12 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Reference to an object that can be called by IIOP.
+    """Reference to an object that is called by IIOP.
 
-    :ivar addresses: of its server, to be tried in order; at least one
-    :ivar type_id: repository id, as ``IDL:Tango/Device_5:1.0``; empty: unknown
-    :ivar minor: minor version of GIOP that its server accepts
+    :ivar addresses: addresses of its server, at least one; clients try them in order
+    :ivar key: object key at its server
+    :ivar type_id: repository id such as ``IDL:Tango/Device_5:1.0``; empty: unknown
+    :ivar minor: newest minor version of GIOP 1 that its server accepts
     """
 
     addresses: tuple[Address, ...]
@@ -45,6 +46,7 @@ class Reference:
     minor: int = 2
 
     def corbaloc(self) -> str:
+        """The reference as a ``corbaloc:`` address."""
         hosts = ",".join(f"iiop:1.{self.minor}@{address}" for address in self.addresses)
         return f"corbaloc:{hosts}/{quote(self.key, safe=_KEY_CHARACTERS)}"
 
@@ -56,25 +58,25 @@ _KEY_CHARACTERS = ";/:?@&=+$,-_.!~*'()"
 
 
 def parse_ior(text: str) -> Reference:
-    """Parse ``IOR:`` and hex.
+    """Parse a stringified IOR: ``IOR:`` and hexadecimal digits.
 
-    :raises BadAddress: it cannot be parsed, or has no IIOP profile
+    :raises BadAddress: the text is no IOR, or has no IIOP profile
     """
     try:
         if text[:4].upper() != "IOR:":
-            raise ValueError("no IOR:")
+            raise ValueError("it must begin with IOR:")
         data = bytes.fromhex(text[4:].strip())
         if not data or data[0] > 1:
-            raise ValueError("no byte order")
+            raise ValueError("its first octet must be a byte order, 0 or 1")
         return read_reference(CdrReader(data, data[0] == 1, 1))
     except (ValueError, CdrError) as error:
-        raise BadAddress(f"no IOR: {error}") from None
+        raise BadAddress(f"invalid IOR: {error}") from None
 
 
 def read_reference(reader: CdrReader) -> Reference:
-    """Decode an IOR in a message, as in a LOCATION_FORWARD.
+    """Decode an IOR in a message, such as a LOCATION_FORWARD.
 
-    :raises CdrError: it is truncated, or has no IIOP profile
+    :raises CdrError: the IOR is truncated or has no IIOP profile
     """
     type_id, found = reader.string(), None
     for _ in range(reader.count(8)):
@@ -84,14 +86,14 @@ def read_reference(reader: CdrReader) -> Reference:
         else:
             reader.octets()
     if found is None:
-        raise CdrError("an object without an IIOP address")
+        raise CdrError("the object reference has no IIOP profile")
     return found
 
 
 def _read_profile(reader: CdrReader, type_id: str) -> Reference:
     major, minor = reader.octet(), reader.octet()
     if major != 1:
-        raise CdrError(f"IIOP {major}.{minor} is not known")
+        raise CdrError(f"IIOP {major}.{minor} is not supported")
     addresses = [Address(reader.string(), reader.ushort())]
     key = reader.octets()
     if minor:
@@ -140,16 +142,16 @@ _CORBALOC_ADDRESS = re.compile(
 
 
 def parse_corbaloc(text: str) -> Reference:
-    """``corbaloc:iiop:host:port/key``, with a version (``1.2@``), several addresses, and escapes (``%20``) or without.
+    """Parse ``corbaloc:iiop:host:port/key``. A version (``1.2@``), more addresses and escapes (``%20``) are optional.
     The default version is 1.0.
 
-    :raises BadAddress: it cannot be parsed
+    :raises BadAddress: the text is no ``corbaloc:`` address
     """
     scheme, _, rest = text.partition(":")
     addresses_text, slash, key = rest.partition("/")
     found = [_CORBALOC_ADDRESS.fullmatch(place) for place in addresses_text.split(",")]
     if scheme.lower() != "corbaloc" or not slash or not key or None in found:
-        raise BadAddress(f"no corbaloc address: {text[:200]!r}")
+        raise BadAddress(f"invalid corbaloc address: {text[:200]!r}")
     addresses, minors = [], []
     for place in found:
         assert place is not None
@@ -158,14 +160,14 @@ def parse_corbaloc(text: str) -> Reference:
     try:
         object_key = unquote_to_bytes(key)
     except UnicodeEncodeError as e:
-        raise BadAddress(f"no corbaloc address: {text[:200]!r} is no UTF-8") from e
+        raise BadAddress(f"invalid corbaloc address: {text[:200]!r} is not UTF-8") from e
     return Reference(tuple(addresses), object_key, minor=min(2, *minors))
 
 
 def _address(host: str, port: str | int, text: str) -> Address:
     number = int(port)
     if not host or not 0 < number < 65536:
-        raise BadAddress(f"no host and port: {text[:200]!r}")
+        raise BadAddress(f"invalid address {text[:200]!r}: it must have a host and a port from 1 to 65535")
     return Address(host.strip("[]"), number)
 
 
@@ -181,9 +183,10 @@ _SUFFIX = re.compile(r"#dbase=(?P<dbase>yes|no)", re.IGNORECASE)
 class DeviceName:
     """Name of a device, or of one of its attributes.
 
-    :ivar address: of the database; with ``dbase`` false, of the device's own server
+    :ivar address: address of the database; if ``dbase`` is false, of the device's server
     :ivar device: ``domain/family/member``, in lower case
-    :ivar attribute: in lower case; None: it is the name of a device
+    :ivar attribute: in lower case; None for the name of a device
+    :ivar dbase: whether the device's server uses a database
     """
 
     address: Address
@@ -196,45 +199,45 @@ class DeviceName:
         return f"tango://{self.address}/{self.device}{attribute}{'' if self.dbase else '#dbase=no'}"
 
     def sibling(self, device: str) -> DeviceName:
-        """Name of another device of the same database, or of the same server without one."""
+        """Name of another device of the same database, or of the same server if there is no database."""
         return DeviceName(self.address, device.lower(), None, self.dbase)
 
     @property
     def reference(self) -> Reference:
-        """The object to call first: the database, or the device of a server without one."""
+        """Reference to call first: the database, or the device itself if its server has no database."""
         return Reference((self.address,), DATABASE_KEY if self.dbase else self.device.encode("latin-1"))
 
 
 def parse_tango_host(text: str) -> Address:
-    """``host:port``, the first one of a comma list, as in ``TANGO_HOST``.
+    """Parse the value of ``TANGO_HOST``: ``host:port``, or a list of these with commas, of which the first is used.
 
-    :raises BadAddress: it cannot be parsed
+    :raises BadAddress: the text is no ``host:port``
     """
     first = text.split(",")[0].strip()
     host, _, port = first.rpartition(":")
     if not re.fullmatch("[0-9]{1,5}", port) or not re.fullmatch(_HOST, host):
-        raise BadAddress(f"no host:port: {text[:200]!r}")
+        raise BadAddress(f"invalid address {text[:200]!r}: it must be host:port")
     return _address(host, port, text)
 
 
 def parse_device(text: str, tango_host: str | None = None) -> DeviceName:
     """Parse ``[tango://host:port/]domain/family/member[/attribute][#dbase=no]``.
 
-    :param tango_host: for names without a host
-    :raises BadAddress: it cannot be parsed, or has no host and ``tango_host`` is empty
+    :param tango_host: ``host:port`` of the database of names without a host
+    :raises BadAddress: the text is no device name, or has no host and ``tango_host`` is empty
     """
     head, hash_, tail = text.strip().partition("#")
     suffix, found = _SUFFIX.fullmatch(hash_ + tail), _NAME.fullmatch(head)
     if found is None or (hash_ and suffix is None):
-        raise BadAddress(f"no name of a device: {text[:200]!r}")
+        raise BadAddress(f"invalid device name: {text[:200]!r}")
     parts = (found["bare"] if found["rest"] is None else found["rest"]).lower().split("/")
     if len(parts) not in (3, 4) or not all(parts) or not re.fullmatch(r"[\x21-\x7e/\xa1-\xff ]+", "/".join(parts)):
-        raise BadAddress(f"no name of a device: {text[:200]!r}")
+        raise BadAddress(f"invalid device name: {text[:200]!r}")
     if found["host"] is not None:
         address = _address(found["host"], found["port"], text)
     elif tango_host:
         address = parse_tango_host(tango_host)
     else:
-        raise BadAddress(f"no host in {text[:200]!r}, and no TANGO_HOST")
+        raise BadAddress(f"the device name {text[:200]!r} has no host, and TANGO_HOST is not set")
     dbase = suffix is None or suffix["dbase"].lower() == "yes"
     return DeviceName(address, "/".join(parts[:3]), parts[3] if len(parts) == 4 else None, dbase)

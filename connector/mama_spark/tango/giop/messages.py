@@ -1,8 +1,8 @@
-"""GIOP 1.0 to 1.2: the messages that carry CORBA calls, for client and server. Pure.
+"""GIOP messages of versions 1.0 to 1.2 (CORBA 3.0, 15.4), which carry CORBA calls, for client and server. Pure.
 
-A message is a header of 12 octets, a head of its type, and a body: the arguments of an operation or its result, which
-:mod:`~mama_spark.tango.idl.calls` reads and writes. Alignment counts from the start of the message.
-:mod:`~mama_spark.tango.giop.assembler` cuts a stream of octets into messages.
+A message is the GIOP header of 12 octets, the header of its type, and a body: the arguments of an operation or its
+result, which :mod:`~mama_spark.tango.idl.calls` reads and writes. Alignment counts from the start of the message.
+:mod:`~mama_spark.tango.giop.assembler` splits a stream of octets into messages.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import NamedTuple
 from .cdr import CdrError, CdrReader, CdrWriter, Octets
 
 MAGIC = b"GIOP"
-HEADER = 12
-LIMIT = 16 << 20  #: default for the longest message, in octets
-Body = Callable[[CdrWriter], None]
+HEADER = 12  #: size of the GIOP header in octets
+LIMIT = 16 << 20  #: default of the largest size of a message, in octets
+Body = Callable[[CdrWriter], None]  #: writes the body of a message
 
 
 class MessageType(IntEnum):
-    """MsgType_1_1"""
+    """MsgType_1_1 (CORBA 15.4.1): type of a message."""
 
     REQUEST = 0
     REPLY = 1
@@ -35,7 +35,7 @@ class MessageType(IntEnum):
 
 
 class ReplyStatus(IntEnum):
-    """ReplyStatusType_1_2: the body of a reply is the result, an exception, or another reference to call."""
+    """ReplyStatusType_1_2 (CORBA 15.4.3): whether the body of a reply is a result, an exception or a reference."""
 
     NO_EXCEPTION = 0
     USER_EXCEPTION = 1
@@ -46,7 +46,7 @@ class ReplyStatus(IntEnum):
 
 
 class LocateStatus(IntEnum):
-    """LocateStatusType_1_2"""
+    """LocateStatusType_1_2 (CORBA 15.4.6): result of a locate request."""
 
     UNKNOWN_OBJECT = 0
     OBJECT_HERE = 1
@@ -57,7 +57,7 @@ class LocateStatus(IntEnum):
 
 
 class Context(NamedTuple):
-    """A service context that an ORB, or telemetry, adds to a call."""
+    """Service context: data that an ORB or a telemetry library adds to a call."""
 
     id: int
     data: bytes
@@ -65,7 +65,11 @@ class Context(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GiopMessage:
-    """Base of all messages: minor version and byte order."""
+    """Base of all messages.
+
+    :ivar minor: minor version of GIOP 1
+    :ivar little: byte order
+    """
 
     minor: int = 2
     little: bool = True
@@ -73,7 +77,7 @@ class GiopMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiopRequest(GiopMessage):
-    """A call of ``operation`` of the object ``key``."""
+    """Request (CORBA 15.4.2): a call of ``operation`` of the object with the key ``key``."""
 
     id: int
     key: bytes
@@ -84,7 +88,7 @@ class GiopRequest(GiopMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiopReply(GiopMessage):
-    """The reply to the request ``id``."""
+    """Reply (CORBA 15.4.3) to the request ``id``."""
 
     id: int
     status: ReplyStatus = ReplyStatus.NO_EXCEPTION
@@ -93,14 +97,14 @@ class GiopReply(GiopMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRequest(GiopMessage):
-    """The client does not wait for the reply of ``id`` any more."""
+    """CancelRequest (CORBA 15.4.4): the client no longer waits for the reply to ``id``."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocateRequest(GiopMessage):
-    """Asks whether the server has the object ``key``."""
+    """LocateRequest (CORBA 15.4.5): asks whether the server has the object with the key ``key``."""
 
     id: int
     key: bytes
@@ -108,7 +112,7 @@ class LocateRequest(GiopMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocateReply(GiopMessage):
-    """The reply to a :class:`LocateRequest`."""
+    """LocateReply (CORBA 15.4.6): the reply to a :class:`LocateRequest`."""
 
     id: int
     status: LocateStatus = LocateStatus.OBJECT_HERE
@@ -116,16 +120,19 @@ class LocateReply(GiopMessage):
 
 @dataclass(frozen=True, slots=True)
 class CloseConnection(GiopMessage):
-    """The server ends the connection; requests without a reply were not executed."""
+    """CloseConnection (CORBA 15.4.7): the server closes the connection; it did not execute requests without a reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageError(GiopMessage):
-    """The peer could not read a message."""
+    """MessageError (CORBA 15.4.8): the peer could not read a message."""
 
 
 class MessageHeader(NamedTuple):
-    """The first 12 octets of a message."""
+    """GIOP header: the first 12 octets of a message.
+
+    :ivar size: size of the rest of the message in octets
+    """
 
     minor: int
     flags: int
@@ -147,16 +154,19 @@ class MessageHeader(NamedTuple):
 
 
 def read_header(data: Octets) -> MessageHeader:
-    """:raises CdrError: no header of GIOP 1.0 to 1.2"""
+    """Decode the GIOP header.
+
+    :raises CdrError: the data does not begin with a header of GIOP 1.0 to 1.2
+    """
     if len(data) < HEADER:
-        raise CdrError(f"a message of {len(data)} octets")
+        raise CdrError(f"truncated: {len(data)} octets, a GIOP header has {HEADER}")
     magic, major, minor, flags, kind, size = struct.unpack_from("<4sBBBBI", data)
     if magic != MAGIC:
-        raise CdrError(f"no GIOP message begins with {magic.hex()}")
+        raise CdrError(f"the message begins with the octets {magic.hex()}, not with GIOP")
     if major != 1 or minor > 2:
-        raise CdrError(f"GIOP {major}.{minor} is not known")
+        raise CdrError(f"GIOP {major}.{minor} is not supported")
     if flags > (3 if minor else 1) or kind > MessageType.FRAGMENT:
-        raise CdrError(f"flags {flags}, type {kind}")
+        raise CdrError(f"a GIOP header cannot have flags {flags} and message type {kind}")
     if not flags & 1:
         size = int.from_bytes(size.to_bytes(4, "little"), "big")
     return MessageHeader(minor, flags, MessageType(kind), size)
@@ -166,15 +176,15 @@ def read_header(data: Octets) -> MessageHeader:
 
 
 def decode(data: Octets) -> tuple[GiopMessage, CdrReader]:
-    """One whole message, and a reader that stands at its body.
+    """Decode a whole message; returns its header fields, and a reader at the start of its body.
 
-    :raises CdrError: it is none, or a fragment of one
+    :raises CdrError: the data is no GIOP message, or a fragment of one
     """
     header = read_header(data)
     if header.size != len(data) - HEADER:
-        raise CdrError(f"{header.size} octets announced, {len(data) - HEADER} there")
+        raise CdrError(f"the header gives a size of {header.size} octets, {len(data) - HEADER} follow it")
     if header.more or header.type is MessageType.FRAGMENT:
-        raise CdrError("a fragment of a message")
+        raise CdrError("the data is a fragment of a message")
     reader = CdrReader(data, header.little, HEADER)
     return _READERS[header.type](reader, header.minor, header.little), reader
 
@@ -184,10 +194,10 @@ def _read_contexts(reader: CdrReader) -> tuple[Context, ...]:
 
 
 def _read_target(reader: CdrReader) -> bytes:
-    """TargetAddress of 1.2: of its three forms only the object key, which is what clients begin with."""
+    """TargetAddress of GIOP 1.2 (CORBA 15.4.2.1). Of its three forms only KeyAddr is read, which clients try first."""
     form = reader.ushort()
     if form:
-        raise CdrError(f"an object addressed in form {form}")
+        raise CdrError(f"the target address has the form {form}; only 0 (KeyAddr) is supported")
     return reader.octets()
 
 
@@ -195,7 +205,7 @@ def _read_body_gap(reader: CdrReader, minor: int) -> None:
     if minor == 2 and reader.left:
         reader.align(8)
         if reader.left < 0:
-            raise CdrError("cut short before the body")
+            raise CdrError("truncated before the body")
 
 
 def _read_request(reader: CdrReader, minor: int, little: bool) -> GiopRequest:
@@ -217,7 +227,7 @@ def _read_request(reader: CdrReader, minor: int, little: bool) -> GiopRequest:
 def _read_status(reader: CdrReader, statuses: type[IntEnum]) -> int:
     status = reader.ulong()
     if status >= len(statuses):
-        raise CdrError(f"{statuses.__name__} {status}")
+        raise CdrError(f"{status} is no {statuses.__name__}")
     return status
 
 
@@ -256,10 +266,10 @@ _READERS: dict[MessageType, Callable[[CdrReader, int, bool], GiopMessage]] = {
 
 
 def encode(message: GiopMessage, body: Body | None = None) -> bytes:
-    """The octets of a message.
+    """Encode a message.
 
-    :param body: writes what follows the head; None: nothing does
-    :raises CdrError: a value does not fit, or the message would be longer than 4 GiB
+    :param body: writes the body; None: there is none
+    :raises CdrError: a value does not fit its type, or the message is larger than 4 GiB
     """
     writer = CdrWriter(message.little, bytes(HEADER))
     kind = _TYPES[type(message)]
@@ -270,12 +280,12 @@ def encode(message: GiopMessage, body: Body | None = None) -> bytes:
         body(writer)
     size = len(writer) - HEADER
     if size >> 32:
-        raise CdrError(f"a message of {size} octets")
+        raise CdrError(f"a message of {size} octets is larger than 4 GiB")
     return MessageHeader(message.minor, int(message.little), kind, size).pack() + writer.getvalue()[HEADER:]
 
 
 def _write_nothing(writer: CdrWriter, message: GiopMessage) -> None:
-    """Close and error are a header alone."""
+    """CloseConnection and MessageError are the GIOP header alone."""
 
 
 def _write_contexts(writer: CdrWriter, contexts: tuple[Context, ...]) -> None:

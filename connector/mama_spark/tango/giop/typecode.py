@@ -1,7 +1,7 @@
-"""CORBA TypeCodes, and the CORBA ``any`` of commands: a TypeCode and a value of that type. Pure.
+"""CORBA TypeCodes (CORBA 3.0, 15.3.5), and the ``any`` of command arguments: a TypeCode and a value of that type. Pure.
 
-Commands have strings, numbers, enumerations, sequences of these, and structures. In Python they are numbers, ``str``,
-numpy arrays (sequences of numbers), ``bytes`` (sequences of octets), lists of ``str``, and tuples (structures).
+Types are strings, numbers, enumerations, sequences of these, and structures. Python values are numbers, ``str``, numpy
+arrays (sequences of numbers), ``bytes`` (sequences of octets), lists of ``str``, and tuples (structures).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 from .cdr import CdrError, CdrReader, CdrWriter
 
-_DEPTH = 8  # of nested types; Tango's have 5 at most
+_DEPTH = 8  # most levels of nested types; those of Tango have up to 5
 
 
 class TypeKind(IntEnum):
-    """TCKind, as far as Tango uses it."""
+    """TCKind: the kinds of TypeCodes that Tango uses."""
 
     NULL = 0
     VOID = 1
@@ -41,10 +41,12 @@ class TypeKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TypeCode:
-    """A type.
+    """TypeCode: the description of a type.
 
-    :ivar names: of the members of a structure, of the labels of an enumeration
-    :ivar members: types of the members of a structure; the one type of a sequence or an alias
+    :ivar id: repository id such as ``IDL:Tango/DevVarStringArray:1.0``; empty for basic types
+    :ivar names: names of the members of a structure, or labels of an enumeration
+    :ivar members: types of the members of a structure; the one element type of a sequence or original type of an alias
+    :ivar bound: largest length of a string or sequence; 0: unbounded
     """
 
     kind: TypeKind
@@ -56,7 +58,7 @@ class TypeCode:
 
     @property
     def real(self) -> TypeCode:
-        """Without the aliases."""
+        """The type behind aliases."""
         return self.members[0].real if self.kind is TypeKind.ALIAS else self
 
 
@@ -85,7 +87,7 @@ def _sequence_of(name: str, element: TypeCode) -> TypeCode:
     return _tango(TypeKind.ALIAS, name, (), TypeCode(TypeKind.SEQUENCE, members=(element,)))
 
 
-VOID = TypeCode(TypeKind.NULL)  #: type of no argument, as real servers send it
+VOID = TypeCode(TypeKind.NULL)  #: type of no argument; cppTango sends tk_null
 STRING = TypeCode(TypeKind.STRING)
 STRINGS = _sequence_of("DevVarStringArray", STRING)
 LONGS = _sequence_of("DevVarLongArray", TypeCode(TypeKind.LONG))
@@ -97,22 +99,26 @@ LONGS_AND_STRINGS = _tango(TypeKind.STRUCT, "DevVarLongStringArray", ("lvalue", 
 
 
 def read_typecode(reader: CdrReader, depth: int = _DEPTH) -> TypeCode:
-    """:raises CdrError: it is truncated, nested too deeply, or of a type that Tango does not have"""
+    """Decode a TypeCode.
+
+    :param depth: most levels of nested types
+    :raises CdrError: the TypeCode is truncated, nested too deeply, or of a kind that Tango does not use
+    """
     number = reader.ulong()
     if number not in _KINDS:
-        raise CdrError(f"a TypeCode of kind {number}")
+        raise CdrError(f"Tango does not use TypeCodes of kind {number}")
     kind = _KINDS[number]
     if kind is TypeKind.STRING:
         return TypeCode(kind, bound=reader.ulong())
     if kind not in (TypeKind.STRUCT, TypeKind.ENUM, TypeKind.SEQUENCE, TypeKind.ALIAS):
         return TypeCode(kind)
     if not depth:
-        raise CdrError("a type nested too deeply")
+        raise CdrError(f"a type with more than {_DEPTH} levels")
     inner = reader.encapsulation()
     if kind is TypeKind.SEQUENCE:
         member = read_typecode(inner, depth - 1)
         if member.real.kind is not TypeKind.STRING and member.real.kind not in _NUMBERS:
-            raise CdrError(f"a sequence of {member.real.kind.name}")
+            raise CdrError(f"a sequence of {member.real.kind.name} is not supported")
         return TypeCode(kind, members=(member,), bound=inner.ulong())
     id_, name = inner.string(), inner.string()
     if kind is TypeKind.ALIAS:
@@ -124,7 +130,7 @@ def read_typecode(reader: CdrReader, depth: int = _DEPTH) -> TypeCode:
         names.append(inner.string())
         members.append(read_typecode(inner, depth - 1))
         if members[-1].real.kind in (TypeKind.NULL, TypeKind.VOID):
-            raise CdrError("a member of no type")
+            raise CdrError("a structure with a member of type void")
     return TypeCode(kind, id_, name, tuple(names), tuple(members))
 
 
@@ -161,9 +167,9 @@ def write_typecode(writer: CdrWriter, code: TypeCode) -> None:
 
 
 def read_any(reader: CdrReader) -> tuple[TypeCode, Any]:
-    """Type and value of an ``any``; the value of VOID is None.
+    """Decode an ``any``; returns its type and value. The value of VOID is None.
 
-    :raises CdrError: it is truncated, or of a type that Tango does not have
+    :raises CdrError: the data is truncated, or of a type that Tango does not use
     """
     code = read_typecode(reader)
     return code, read_value(reader, code)
@@ -172,16 +178,16 @@ def read_any(reader: CdrReader) -> tuple[TypeCode, Any]:
 def write_any(writer: CdrWriter, code: TypeCode, value: Any) -> None:
     """The inverse of :func:`read_any`.
 
-    :raises CdrError: the value is none of this type
+    :raises CdrError: the value is not of this type
     """
     write_typecode(writer, code)
     write_value(writer, code, value)
 
 
 def read_value(reader: CdrReader, code: TypeCode) -> Any:
-    """A value of a known type.
+    """Decode a value of this type.
 
-    :raises CdrError: it is truncated
+    :raises CdrError: the data is truncated
     """
     code = code.real
     if code.kind in _NUMBERS:
@@ -204,7 +210,7 @@ def _read_sequence(reader: CdrReader, element: TypeCode) -> Any:
 def write_value(writer: CdrWriter, code: TypeCode, value: Any) -> None:
     """The inverse of :func:`read_value`.
 
-    :raises CdrError: the value is none of this type
+    :raises CdrError: the value is not of this type
     """
     code = code.real
     try:
@@ -218,7 +224,7 @@ def write_value(writer: CdrWriter, code: TypeCode, value: Any) -> None:
         elif code.kind is TypeKind.SEQUENCE:
             _write_sequence(writer, code.members[0].real, value)
     except (TypeError, ValueError, AttributeError) as error:
-        raise CdrError(f"{value!r:.100} is no {code.name or code.kind.name}: {error}") from None
+        raise CdrError(f"{value!r:.100} cannot be encoded as {code.name or code.kind.name}: {error}") from None
 
 
 def _write_sequence(writer: CdrWriter, element: TypeCode, value: Any) -> None:

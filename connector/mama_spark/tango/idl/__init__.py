@@ -1,3 +1,3 @@
-"""Types and operations of Tango's IDL, encoded as CDR. Pure."""
+"""Types and operations of the Tango IDL, encoded as CDR. Pure."""
 
 __all__ = ["any_value", "calls", "negotiation", "structs", "union", "values"]

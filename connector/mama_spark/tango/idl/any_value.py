@@ -1,6 +1,6 @@
-"""The CORBA ``any`` of AttributeValue_3, the value for clients before Tango 8. Pure.
+"""Encodes the CORBA ``any`` of AttributeValue_3, the attribute value for clients older than Tango 8. Pure.
 
-Its type is an alias of a sequence (``DevVarDoubleArray``), a DevState, or void.
+The type of the ``any`` is an alias of a sequence (``DevVarDoubleArray``), DevState, or void.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _KINDS = {element.kind: kind for kind, (element, _) in _SEQUENCES.items()}
 
 
 def read_any(reader: CdrReader) -> tuple[ValueKind, Content]:
-    """Kind and content of an ``any``; a void one is NO_DATA.
+    """Decode an ``any``; returns kind and content. A void one has the kind NO_DATA.
 
-    :raises CdrError: it is truncated, or of a type that no attribute has
+    :raises CdrError: the data is truncated, or of a type that no attribute has
     """
     code = read_typecode(reader).real
     if code.kind in (TypeKind.NULL, TypeKind.VOID):
@@ -41,14 +41,14 @@ def read_any(reader: CdrReader) -> tuple[ValueKind, Content]:
         return ValueKind.DEVICE_STATE, read_content(reader, ValueKind.DEVICE_STATE)
     kind = _KINDS.get(code.members[0].real.kind) if code.kind is TypeKind.SEQUENCE else None
     if kind is None:
-        raise CdrError(f"an attribute of {code.kind.name}")
+        raise CdrError(f"no attribute has a value of type {code.kind.name}")
     return kind, read_content(reader, kind)
 
 
 def write_any(writer: CdrWriter, kind: ValueKind, content: Content) -> None:
     """The inverse of :func:`read_any`.
 
-    :raises CdrError: the content is of another kind, or of a later one (DevEncoded)
+    :raises CdrError: the content is of another kind, or AttributeValue_3 does not have the kind (DevEncoded)
     """
     if kind is ValueKind.NO_DATA:
         write_typecode(writer, VOID)
@@ -60,5 +60,5 @@ def write_any(writer: CdrWriter, kind: ValueKind, content: Content) -> None:
         sequence = TypeCode(TypeKind.SEQUENCE, members=(element,))
         write_typecode(writer, TypeCode(TypeKind.ALIAS, f"IDL:Tango/{name}:1.0", name, members=(sequence,)))
     else:
-        raise CdrError(f"an any of {kind.name}")
+        raise CdrError(f"AttributeValue_3 cannot carry {kind.name}")
     write_content(writer, kind, content)

@@ -1,6 +1,7 @@
-"""CORBA operations of a Tango device, for client and server: their arguments and results in GIOP messages. Pure.
+"""CORBA operations of a Tango device (Tango IDL, interfaces Device to Device_6): arguments, results, exceptions. Pure.
 
-The commands of admin devices that negotiate subscriptions are in :mod:`~mama_spark.tango.idl.negotiation`.
+The module encodes and decodes bodies of GIOP messages, for client and server. The commands of admin devices that
+negotiate subscriptions are in :mod:`~mama_spark.tango.idl.negotiation`.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from ..types import AttributeValue
 from .values import read_errors, read_value, write_errors, write_value
 
 _SYSTEM = "IDL:omg.org/CORBA/"
-_VALUE_SIZE = 49  #: octets of the shortest value of an attribute
+_VALUE_SIZE = 49  #: smallest size of an encoded attribute value, in octets
 
 
 class Operation(StrEnum):
-    """Operations that subscriptions need; the numbers are versions of Tango's IDL."""
+    """Names of CORBA operations; the numbers in them are versions of the Tango IDL."""
 
     IS_A = "_is_a"
     NON_EXISTENT = "_non_existent"
@@ -49,12 +50,12 @@ class Operation(StrEnum):
 
 
 def device_type(idl: int) -> str:
-    """Repository id of a device's interface, the argument of ``_is_a``."""
+    """Repository id of the device interface of an IDL version, the argument of ``_is_a``."""
     return f"IDL:Tango/Device{f'_{idl}' if idl > 1 else ''}:1.0"
 
 
 class DevSource(IntEnum):
-    """DevSource: where a server reads a value."""
+    """DevSource (Tango IDL): where a server reads a value from."""
 
     DEV = 0
     CACHE = 1
@@ -62,7 +63,7 @@ class DevSource(IntEnum):
 
 
 class Language(IntEnum):
-    """LockerLanguage; the last two came with IDL 6 and carry telemetry."""
+    """LockerLanguage (Tango IDL); IDL 6 added the last two, which carry telemetry."""
 
     CPLUSPLUS = 0
     JAVA = 1
@@ -72,10 +73,11 @@ class Language(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClientIdent:
-    """ClntIdent: identity of a client.
+    """ClntIdent (Tango IDL): identity of a client.
 
-    :ivar pid: of a C++ client
-    :ivar main_class: of a Java client, with its ``uuid``
+    :ivar pid: process id of a C++ client
+    :ivar main_class: main class of a Java client
+    :ivar uuid: both halves of the UUID of a Java client
     """
 
     language: Language = Language.CPLUSPLUS
@@ -85,10 +87,13 @@ class ClientIdent:
 
 
 def read_client(reader: CdrReader) -> ClientIdent:
-    """The last argument of a call; fields that IDL 6 added are skipped."""
+    """Decode the identity of a client, the last argument of a call. Skips the fields that IDL 6 added.
+
+    :raises CdrError: the data is truncated, or the language is unknown
+    """
     number = reader.ulong()
     if number >= len(Language):
-        raise CdrError(f"a client in language {number}")
+        raise CdrError(f"{number} is no LockerLanguage")
     language = Language(number)
     if language in (Language.CPLUSPLUS, Language.CPLUSPLUS_6):
         found = ClientIdent(language, reader.ulong())
@@ -100,7 +105,10 @@ def read_client(reader: CdrReader) -> ClientIdent:
 
 
 def write_client(writer: CdrWriter, client: ClientIdent) -> None:
-    """:raises CdrError: a client of IDL 6, which is not supported"""
+    """The inverse of :func:`read_client`.
+
+    :raises CdrError: the client is one of IDL 6, which is not supported
+    """
     writer.ulong(client.language)
     if client.language is Language.CPLUSPLUS:
         writer.ulong(client.pid)
@@ -109,7 +117,7 @@ def write_client(writer: CdrWriter, client: ClientIdent) -> None:
         for number in client.uuid:
             writer.ulonglong(number)
     else:
-        raise CdrError(f"{client.language.name} is not written")
+        raise CdrError(f"the identity of a client of {client.language.name} cannot be encoded")
 
 
 # --- commands ------------------------------------------------------------------------------------------------
@@ -117,7 +125,10 @@ def write_client(writer: CdrWriter, client: ClientIdent) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CommandCall:
-    """Arguments of ``command_inout``; older versions have no source or client."""
+    """Arguments of ``command_inout`` (``_2`` added the source, ``_4`` the client).
+
+    :ivar type: type of ``argin``
+    """
 
     name: str
     type: TypeCode
@@ -127,14 +138,19 @@ class CommandCall:
 
 
 def read_source(reader: CdrReader) -> DevSource:
+    """:raises CdrError: the data is truncated, or the number is no DevSource"""
     number = reader.ulong()
     if number >= len(DevSource):
-        raise CdrError(f"a source of number {number}")
+        raise CdrError(f"{number} is no DevSource")
     return DevSource(number)
 
 
 def read_command(reader: CdrReader, operation: str) -> CommandCall:
-    """:raises CdrError: cut short, or no such arguments"""
+    """Decode the arguments of ``command_inout``.
+
+    :param operation: its version
+    :raises CdrError: the data is truncated or invalid
+    """
     name = reader.string()
     code, argin = read_any(reader)
     source = DevSource.DEV if operation == Operation.COMMAND else read_source(reader)
@@ -157,13 +173,16 @@ _IDL_OF = {Operation.READ_3: 3, Operation.READ_4: 4, Operation.READ_5: 5}
 
 
 def reading(idl: int) -> Operation:
-    """The operation to read attributes of a device of this version."""
+    """Operation that reads attributes of a device of this IDL version."""
     return Operation.READ_5 if idl >= 5 else Operation.READ_4 if idl == 4 else Operation.READ_3
 
 
 @dataclass(frozen=True, slots=True)
 class ReadCall:
-    """Arguments of ``read_attributes``."""
+    """Arguments of ``read_attributes`` (``_4`` added the client).
+
+    :ivar names: names of attributes
+    """
 
     names: tuple[str, ...]
     source: DevSource = DevSource.CACHE_DEV
@@ -171,7 +190,11 @@ class ReadCall:
 
 
 def read_reading(reader: CdrReader, operation: str) -> ReadCall:
-    """:raises CdrError: cut short, or no such arguments"""
+    """Decode the arguments of ``read_attributes``.
+
+    :param operation: its version
+    :raises CdrError: the data is truncated or invalid
+    """
     names, source = tuple(reader.strings()), read_source(reader)
     return ReadCall(names, source, None if operation == Operation.READ_3 else read_client(reader))
 
@@ -185,9 +208,10 @@ def write_reading(writer: CdrWriter, call: ReadCall, operation: str = Operation.
 
 
 def read_values(reader: CdrReader, operation: str = Operation.READ_5) -> list[AttributeValue]:
-    """Result of ``read_attributes``: a value for each name; an attribute that could not be read carries its errors.
+    """Decode the result of ``read_attributes``: one value for each name. The value of an attribute that could not be
+    read has ``errors``.
 
-    :raises CdrError: it is truncated
+    :raises CdrError: the data is truncated or invalid
     """
     idl = _IDL_OF[Operation(operation)]
     return [read_value(reader, idl) for _ in range(reader.count(_VALUE_SIZE))]
@@ -205,9 +229,9 @@ def write_values(writer: CdrWriter, values: list[AttributeValue], operation: str
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """DevInfo, DevInfo_3 (with ``dev_type``), DevInfo_6 (with ``versions``).
+    """DevInfo (Tango IDL); DevInfo_3 added ``dev_type``, DevInfo_6 ``versions``.
 
-    :ivar server_version: of the IDL that the device has
+    :ivar server_version: IDL version of the device
     """
 
     dev_class: str
@@ -220,7 +244,10 @@ class DeviceInfo:
 
 
 def read_info(reader: CdrReader, operation: str = Operation.INFO) -> DeviceInfo:
-    """:raises CdrError: cut short"""
+    """Decode the result of ``info``.
+
+    :raises CdrError: the data is truncated
+    """
     info = (reader.string(), reader.string(), reader.string(), reader.long(), reader.string())
     if operation == Operation.INFO:
         return DeviceInfo(*info)
@@ -249,7 +276,7 @@ def write_info(writer: CdrWriter, info: DeviceInfo, operation: str = Operation.I
 
 
 class Forwarded(TangoError):
-    """LOCATION_FORWARD: the object is at another reference."""
+    """LOCATION_FORWARD (CORBA 3.0, 15.4.3.2): the object has another reference."""
 
     retryable = True
 
@@ -259,38 +286,38 @@ class Forwarded(TangoError):
 
 
 def check(reply: GiopReply, reader: CdrReader) -> CdrReader:
-    """Return the reader if the reply is a result; else raise what it is.
+    """Return the reader if the reply carries a result; else raise the exception that it carries.
 
-    :raises DevFailed: the device refused
-    :raises SystemException: the ORB refused
-    :raises Forwarded: the object has moved
-    :raises CdrError: it is truncated, or an exception that no operation of a device declares
+    :raises DevFailed: the device refused the call
+    :raises SystemException: the server's ORB refused the call
+    :raises Forwarded: the object has another reference
+    :raises CdrError: the reply is truncated, or carries an exception that no operation of a device declares
     """
     if reply.status is ReplyStatus.NO_EXCEPTION:
         return reader
     if reply.status is ReplyStatus.USER_EXCEPTION:
         name = reader.string()
         if name != DEV_FAILED:
-            raise CdrError(f"an exception {name:.100}")
+            raise CdrError(f"the reply carries the exception {name:.100}, which no operation of a device declares")
         raise failed(read_errors(reader))
     if reply.status is ReplyStatus.SYSTEM_EXCEPTION:
         name, minor, completed = reader.string(), reader.ulong(), reader.ulong()
         if completed >= len(Completed):
-            raise CdrError(f"completed {completed}")
+            raise CdrError(f"{completed} is no CompletionStatus")
         raise system_exception(name.removeprefix(_SYSTEM).removesuffix(":1.0"), minor, Completed(completed))
     if reply.status is ReplyStatus.NEEDS_ADDRESSING_MODE:
-        raise CdrError("the server wants another form of address")
+        raise CdrError("the server needs another addressing mode than KeyAddr")
     raise Forwarded(read_reference(reader))
 
 
 def write_failure(writer: CdrWriter, error: DevFailed) -> None:
-    """Body of a reply with USER_EXCEPTION."""
+    """Encode the body of a reply with USER_EXCEPTION."""
     writer.string(DEV_FAILED)
     write_errors(writer, error.errors)
 
 
 def write_system_exception(writer: CdrWriter, error: SystemException) -> None:
-    """Body of a reply with SYSTEM_EXCEPTION."""
+    """Encode the body of a reply with SYSTEM_EXCEPTION."""
     writer.string(f"{_SYSTEM}{error.name}:1.0")
     writer.ulong(error.minor)
     writer.ulong(error.completed)

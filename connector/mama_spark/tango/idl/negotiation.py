@@ -1,6 +1,7 @@
-"""Arguments and results of the admin device's commands that negotiate subscriptions (TG-09, TG-10, TG-26). Pure.
+"""Arguments and results of the admin device commands that negotiate subscriptions (TG-09, TG-10, TG-26). Pure.
 
-They are lists of strings and numbers with positional meaning, which became longer with every release.
+They are lists of strings and numbers; the position of an element gives its meaning. Releases of Tango appended
+elements.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ SUBSCRIBE = "ZmqEventSubscriptionChange"
 CONFIRM = "EventConfirmSubscription"
 QUERY = "QueryEventSystem"
 IMPORT = "DbImportDevice"
-ACTION = "subscribe"  #: the only one; there is no command to unsubscribe
-INFO = "info"  #: instead of all arguments: returns the endpoints as text
+ACTION = "subscribe"  #: the only action; no command unsubscribes
+INFO = "info"  #: as the only argument: the command returns the endpoints as text
 _IDL_PREFIX = "idl5_"
 
 
 def _event(text: str) -> tuple[EventType, bool]:
-    """The type, and whether it has the prefix, which reconnecting clients add."""
+    """Event type, and whether its name has the prefix that reconnecting clients add."""
     name = text.lower()
     event = EVENT_NAMES.get(name.removeprefix(_IDL_PREFIX))
     if event is None or event is EventType.QUALITY:
-        desc = f"The event type {text!r} is not known"
+        desc = f"The event type {text!r} is unknown"
         raise refusal("API_WrongNumberOfArgs", desc, "ZmqEventSubscriptionChange")
     return event, name.startswith(_IDL_PREFIX)
 
@@ -36,9 +37,9 @@ def _event(text: str) -> tuple[EventType, bool]:
 class SubscriberInfo:
     """SUBSCRIBER_INFO (TG-09).
 
-    :ivar attribute: or pipe; ignored, and possibly empty, for interface changes
-    :ivar idl: newest IDL version that the client can decode; real clients send 0 when they reconnect
-    :ivar prefixed: the event was written as ``idl5_change``
+    :ivar attribute: name of an attribute or a pipe; ignored for interface changes, and may be empty there
+    :ivar idl: newest IDL version that the client decodes; cppTango sends 0 when it reconnects
+    :ivar prefixed: the name of the event had the prefix ``idl5_``
     """
 
     device: str
@@ -55,21 +56,21 @@ class SubscriberInfo:
 
     @classmethod
     def parse(cls, argin: Sequence[str]) -> SubscriberInfo:
-        """Parse the argument of a client. One that sends no version decodes IDL 4.
+        """Parse the argument of a client. A client that sends no IDL version decodes IDL 4.
 
-        :raises DevFailed: API_WrongNumberOfArgs, as real servers answer
+        :raises DevFailed: API_WrongNumberOfArgs, as in cppTango: the argument is invalid
         """
         if len(argin) not in (4, 5):
-            raise refusal("API_WrongNumberOfArgs", f"{len(argin)} arguments; there must be 5", SUBSCRIBE)
+            raise refusal("API_WrongNumberOfArgs", f"The command has {len(argin)} arguments; it must have 5", SUBSCRIBE)
         event, prefixed = _event(argin[3])
         version = argin[4] if len(argin) == 5 else "4"
         if not version.isdecimal() or len(version) > 4:
-            raise refusal("API_WrongNumberOfArgs", f"{version!r:.50} is no version of a client", SUBSCRIBE)
+            raise refusal("API_WrongNumberOfArgs", f"The IDL version {version!r:.50} is no number", SUBSCRIBE)
         return cls(argin[0].lower(), argin[1].lower(), event, int(version), argin[2].lower(), prefixed)
 
 
 class EndpointPair(NamedTuple):
-    """Endpoints of heartbeats and events (TG-08, TG-31)."""
+    """ZeroMQ endpoints of heartbeats and events (TG-08, TG-31)."""
 
     heartbeat: str
     event: str
@@ -79,14 +80,15 @@ class EndpointPair(NamedTuple):
 class SubscriptionInfo:
     """SUBSCRIPTION_INFO (TG-10, TG-28).
 
-    :ivar release: of the server's Tango library, 1033 = 10.3.3
-    :ivar device_idl: version of the device's interface
-    :ivar hwm: high-water mark for the subscriber
-    :ivar rate: of multicast, as ``ivl``; garbage from servers without a database
-    :ivar zmq: release of the server's ZeroMQ, 435 = 4.3.5; 0: unknown
-    :ivar endpoints: the first pair, then alternates (TG-33)
-    :ivar topic: of the events (EVENT_CHANNEL, TG-35); None: an old server, see :meth:`completed`
-    :ivar channel: of the heartbeats without its last part (HEARTBEAT_CHANNEL, TG-36); None likewise
+    :ivar release: release of the server's Tango library; 1033 is 10.3.3
+    :ivar device_idl: IDL version of the device
+    :ivar hwm: high-water mark that the subscriber is to set
+    :ivar rate: rate of multicast; undefined if the server has no database
+    :ivar ivl: interval of multicast; undefined if the server has no database
+    :ivar zmq: release of the server's ZeroMQ; 435 is 4.3.5; 0: unknown
+    :ivar endpoints: the preferred pair, then alternates (TG-33)
+    :ivar topic: topic of the events (EVENT_CHANNEL, TG-35); None: the server is old, see :meth:`completed`
+    :ivar channel: topic of the heartbeats without ``.heartbeat`` (HEARTBEAT_CHANNEL, TG-36); None as for ``topic``
     """
 
     release: int
@@ -107,10 +109,10 @@ class SubscriptionInfo:
 
     @classmethod
     def parse(cls, longs: Sequence[int], strings: Sequence[str]) -> SubscriptionInfo:
-        """Parse the result of a server. Servers before 9.3, and JTango, send no names after the endpoints; the list is
-        examined, since the release number does not tell.
+        """Parse the result of a server. Servers before 9.3, and JTango, send no topics after the endpoints; the list
+        itself shows whether it has topics, the release number does not.
 
-        :raises BadReply: they contain no endpoints
+        :raises BadReply: the result has no pairs of endpoints
         """
         named = len(strings) > 1 and strings[-1].lower().startswith(SCHEME)
         endpoints = list(strings[:-2] if named else strings)
@@ -120,16 +122,18 @@ class SubscriptionInfo:
             or len(endpoints) % 2
             or not all("://" in endpoint for endpoint in endpoints)
         ):
-            raise BadReply(f"no answer to a subscription: {list(longs)[:10]}, {list(strings)[:10]}")
+            found = f"{list(longs)[:10]}, {list(strings)[:10]}"
+            raise BadReply(f"the result of {SUBSCRIBE} has no pairs of endpoints: {found}")
         topic, channel = strings[-2:] if named else (None, None)
         release, idl, hwm, rate, ivl, zmq = [int(n) for n in longs[:6]] + [0] * (6 - len(longs))
         pairs = tuple(EndpointPair(*endpoints[i : i + 2]) for i in range(0, len(endpoints), 2))
         return cls(release, idl, hwm, rate, ivl, zmq, pairs, topic, channel)
 
     def completed(self, tango_host: str, dbase: bool, subscriber: SubscriberInfo, admin: str) -> SubscriptionInfo:
-        """With topic and channel, which clients of servers before 9.3 must construct.
+        """Add topic and channel, which clients of servers before 9.3 construct themselves.
 
-        :param tango_host: host in topics: of the database; without one, host name and port of the server
+        :param tango_host: host in topics: ``host:port`` of the database; without a database, of the server
+        :param dbase: whether the server has a database
         :param admin: name of the admin device
         """
         if self.topic is not None:
@@ -141,7 +145,10 @@ class SubscriptionInfo:
 
 
 class Confirmation(NamedTuple):
-    """Confirmation of one subscription (TG-37). ``event`` as in its topic: ``idl5_change``."""
+    """Confirmation of one subscription (TG-37).
+
+    :ivar event: name of the event as in the topic, such as ``idl5_change``
+    """
 
     device: str
     attribute: str
@@ -154,9 +161,13 @@ def confirm_argin(subscriptions: Sequence[Confirmation]) -> list[str]:
 
 
 def parse_confirm(argin: Sequence[str]) -> list[Confirmation]:
-    """:raises DevFailed: API_WrongNumberOfArgs: the number of arguments is not a multiple of 3"""
+    """The inverse of :func:`confirm_argin`.
+
+    :raises DevFailed: API_WrongNumberOfArgs: the number of arguments is not a multiple of 3
+    """
     if not argin or len(argin) % 3:
-        raise refusal("API_WrongNumberOfArgs", f"{len(argin)} arguments are no triples", CONFIRM)
+        desc = f"The command has {len(argin)} arguments; it must have 3 for each subscription"
+        raise refusal("API_WrongNumberOfArgs", desc, CONFIRM)
     return [Confirmation(*argin[i : i + 3]) for i in range(0, len(argin), 3)]
 
 
@@ -174,9 +185,12 @@ class Imported(NamedTuple):
 
 
 def parse_import(longs: Sequence[int], strings: Sequence[str]) -> Imported:
-    """:raises BadReply: the lists are too short"""
+    """Parse the result of ``DbImportDevice``.
+
+    :raises BadReply: the lists are too short
+    """
     if len(longs) < 1 or len(strings) < 5:
-        raise BadReply(f"no answer to {IMPORT}: {list(longs)[:10]}, {list(strings)[:10]}")
+        raise BadReply(f"the result of {IMPORT} is too short: {list(longs)[:10]}, {list(strings)[:10]}")
     name, ior, version, server, host = strings[:5]
     dev_class, pid = strings[5] if len(strings) > 5 else "", int(longs[1]) if len(longs) > 1 else 0
     return Imported(name, ior, version, server, host, dev_class, bool(longs[0]), pid)

@@ -1,6 +1,6 @@
-"""Structures of Tango's IDL as CDR: attribute configurations, interfaces, data ready, commands, pipes. Pure.
+"""Structures of the Tango IDL as CDR: attribute configurations, interface changes, data ready, commands, pipes. Pure.
 
-Flat structures are tables of their fields, which decoding and encoding follow.
+A flat structure is a table of its fields; one decoder and one encoder follow the table.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from ..types import (
 from .union import read_enum, read_union, write_union
 from .values import read_time, write_time
 
-#: nested blobs of a pipe; real ones have two or three levels
+#: most levels of nested blobs of a pipe; common pipes have two or three
 MAX_DEPTH = 16
-#: smallest size of a command, a configuration, an element of a blob, in octets
+#: smallest encoded size of a command, an attribute configuration, and an element of a blob, in octets
 _COMMAND_SIZE, CONFIG_SIZE, _ELEMENT_SIZE = 37, 200, 25
 
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """A structure of the IDL: its fields in order.
+    """Structure of the IDL: its fields, in order.
 
     Types are ``s`` string, ``S`` sequence<string>, ``l`` long, ``b`` boolean, an enumeration, or another structure.
     """
@@ -46,11 +46,17 @@ class Struct:
     fields: tuple[tuple[str, str | type[IntEnum] | Struct], ...]
 
     def read(self, reader: CdrReader) -> Any:
-        """:raises CdrError: it is truncated, or a value is out of range"""
+        """Decode a structure.
+
+        :raises CdrError: the data is truncated, or a value is out of range
+        """
         return self.cls(**{name: _read(reader, code) for name, code in self.fields})
 
     def write(self, writer: CdrWriter, value: Any) -> None:
-        """:raises CdrError: a value does not fit its field"""
+        """The inverse of :meth:`read`.
+
+        :raises CdrError: a value does not fit its field
+        """
         for name, code in self.fields:
             _write(writer, code, getattr(value, name))
 
@@ -123,12 +129,15 @@ CONFIG_5 = Struct(
     AttributeConfig, (*_CONFIG_BEGIN, *_fields("b", "memorized mem_init"), *_CONFIG_MIDDLE,
                       ("root_attr_name", "s"), ("enum_labels", "S"), *_CONFIG_END),
 )  # fmt: skip
-#: for clients of IDL 3 and 4
+#: AttributeConfig_3, for clients of IDL 3 and 4
 CONFIG_3 = Struct(AttributeConfig, (*_CONFIG_BEGIN, *_CONFIG_MIDDLE, *_CONFIG_END))
 
 
 def read_commands(reader: CdrReader) -> tuple[CommandInfo, ...]:
-    """DevCmdInfoList_2"""
+    """Decode DevCmdInfoList_2, the result of ``command_list_query_2``.
+
+    :raises CdrError: the data is truncated
+    """
     return tuple(COMMAND_INFO.read(reader) for _ in range(reader.count(_COMMAND_SIZE)))
 
 
@@ -140,7 +149,10 @@ def write_commands(writer: CdrWriter, commands: Sequence[CommandInfo]) -> None:
 
 
 def read_interface(reader: CdrReader) -> InterfaceChange:
-    """DevIntrChange"""
+    """Decode DevIntrChange, the data of an interface change (TG-16).
+
+    :raises CdrError: the data is truncated
+    """
     started, commands = reader.boolean(), read_commands(reader)
     return InterfaceChange(started, commands, tuple(CONFIG_5.read(reader) for _ in range(reader.count(CONFIG_SIZE))))
 
@@ -155,14 +167,17 @@ def write_interface(writer: CdrWriter, change: InterfaceChange) -> None:
 
 
 def read_pipe(reader: CdrReader) -> PipeData:
-    """DevPipeData"""
+    """Decode DevPipeData, the data of a pipe event (TG-14).
+
+    :raises CdrError: the data is truncated, or has more than :data:`MAX_DEPTH` levels of blobs
+    """
     return PipeData(reader.string(), read_time(reader), PipeBlob(reader.string(), _read_elements(reader, MAX_DEPTH)))
 
 
 def _read_elements(reader: CdrReader, depth: int) -> tuple[PipeElement, ...]:
     count = reader.count(_ELEMENT_SIZE)
     if count and not depth:
-        raise CdrError(f"blobs nest more than {MAX_DEPTH} times")
+        raise CdrError(f"a pipe with more than {MAX_DEPTH} levels of nested blobs")
     elements = []
     for _ in range(count):
         name, (kind, content) = reader.string(), read_union(reader)
@@ -180,7 +195,7 @@ def write_pipe(writer: CdrWriter, pipe: PipeData) -> None:
 
 def _write_elements(writer: CdrWriter, elements: tuple[PipeElement, ...], depth: int) -> None:
     if elements and not depth:
-        raise CdrError(f"blobs nest more than {MAX_DEPTH} times")
+        raise CdrError(f"a pipe with more than {MAX_DEPTH} levels of nested blobs")
     writer.count(len(elements))
     for element in elements:
         writer.string(element.name)

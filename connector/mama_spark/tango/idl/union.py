@@ -1,6 +1,6 @@
-"""AttrValUnion: the value of an attribute or of an element of a pipe, as CDR. Pure.
+"""AttrValUnion (Tango IDL) as CDR: the value of an attribute or of an element of a pipe. Pure.
 
-Announced counts are checked first, so that decoding takes no more memory than a small multiple of the data's size.
+Counts are checked before memory is allocated, so decoding takes at most a small multiple of the size of the data.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..types import DTYPES, Content, DevState, Encoded, ValueKind
 
 _E = TypeVar("_E", bound=IntEnum)
 _STATES = tuple(DevState)
-#: octets of the shortest encoded value
+#: smallest size of an encoded DevEncoded, in octets
 _ENCODED_SIZE = 12
 
 
@@ -28,11 +28,11 @@ def _members(enum: type[_E]) -> dict[int, _E]:
 
 
 def enum_of(enum: type[_E], value: int) -> _E:
-    """The member with this number.
+    """Return the member with this number.
 
-    :raises CdrError: there is none
+    :raises CdrError: the enumeration has no such member
     """
-    found: _E | None = _members(enum).get(value)  # three times as fast as to call the enumeration
+    found: _E | None = _members(enum).get(value)  # three times as fast as calling the enumeration
     if found is None:
         raise CdrError(f"{value} is no {enum.__name__}")
     return found
@@ -41,19 +41,25 @@ def enum_of(enum: type[_E], value: int) -> _E:
 def read_enum(reader: CdrReader, enum: type[_E]) -> _E:
     """Decode a member of an enumeration.
 
-    :raises CdrError: there is none with this number
+    :raises CdrError: the enumeration has no member with this number
     """
     return enum_of(enum, reader.ulong())
 
 
 def read_union(reader: CdrReader) -> tuple[ValueKind, Content]:
-    """AttrValUnion: the discriminator and the content."""
+    """Decode AttrValUnion; returns discriminator and content.
+
+    :raises CdrError: the data is truncated or invalid
+    """
     kind = read_enum(reader, ValueKind)
     return kind, read_content(reader, kind)
 
 
 def read_content(reader: CdrReader, kind: ValueKind) -> Content:
-    """Decode the content after a discriminator."""
+    """Decode the content of an AttrValUnion: an array of shape (n,) for numbers, a tuple for other sequences.
+
+    :raises CdrError: the data is truncated or invalid
+    """
     dtype = DTYPES.get(kind)
     if dtype is not None:
         return reader.array(dtype)
@@ -65,7 +71,7 @@ def read_content(reader: CdrReader, kind: ValueKind) -> Content:
         return read_enum(reader, DevState)
     if kind is ValueKind.ENCODED:
         return tuple(Encoded(reader.string(), reader.octets()) for _ in range(reader.count(_ENCODED_SIZE)))
-    reader.octet()  # a boolean without meaning
+    reader.octet()  # the union carries a boolean without meaning
     return None
 
 
@@ -79,23 +85,26 @@ def _read_states(reader: CdrReader) -> tuple[DevState, ...]:
 def write_union(writer: CdrWriter, kind: ValueKind, content: Content) -> None:
     """The inverse of :func:`read_union`.
 
-    :raises CdrError: the content is none of this kind
+    :raises CdrError: the content is not of this kind
     """
     writer.ulong(kind)
     write_content(writer, kind, content)
 
 
 def write_content(writer: CdrWriter, kind: ValueKind, content: Content) -> None:
-    """The inverse of :func:`read_content`."""
+    """The inverse of :func:`read_content`.
+
+    :raises CdrError: the content is not of this kind
+    """
     dtype = DTYPES.get(kind)
     if kind is ValueKind.NO_DATA:
         if content is not None:
-            raise CdrError("no data with data")
+            raise CdrError("a value of kind NO_DATA must have no content")
         writer.octet(1)
     elif kind is ValueKind.DEVICE_STATE:
         writer.ulong(_state(content))
     elif content is None or isinstance(content, (DevState, str)):
-        raise CdrError(f"{content!r} is no sequence for {kind.name}")
+        raise CdrError(f"{content!r} is no sequence of {kind.name}")
     elif dtype is not None:
         writer.array(cast(npt.ArrayLike, content), dtype)
     elif kind is ValueKind.STRING:

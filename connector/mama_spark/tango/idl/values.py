@@ -1,7 +1,6 @@
-"""Attribute values as CDR (AttributeValue_5, _4 and _3), times, and error stacks. Pure.
+"""Attribute values (AttributeValue_5, _4 and _3 of the Tango IDL), times and error stacks as CDR. Pure.
 
-The three versions differ in where the type is: in the union alone (4), also in a field (5), or in the TypeCode of an
-``any`` (3).
+The versions differ in what carries the data type: 4 the union, 5 the union and a field, 3 the TypeCode of an ``any``.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from ..types import (
 from .any_value import read_any, write_any
 from .union import enum_of, read_enum, read_union, write_union
 
-#: octets of the shortest error
+#: smallest size of an encoded error, in octets
 _ERROR_SIZE = 25
 
 
@@ -31,7 +30,7 @@ def _both(code: str) -> tuple[struct.Struct, struct.Struct]:
     return struct.Struct(">" + code), struct.Struct("<" + code)
 
 
-#: by IDL version: quality, format and data type as far as they exist, and the time; big and little endian
+#: IDL version -> big- and little-endian formats of quality, format (4, 5), data type (5) and time
 _BEFORE_NAME = {5: _both("II4i"), 4: _both("II3i"), 3: _both("I3i")}
 _DIMS = _both("4i")
 
@@ -40,7 +39,10 @@ _DIMS = _both("4i")
 
 
 def read_errors(reader: CdrReader) -> tuple[DevError, ...]:
-    """sequence<DevError>"""
+    """Decode DevErrorList, an error stack (TG-18).
+
+    :raises CdrError: the data is truncated or invalid
+    """
     count = reader.count(_ERROR_SIZE)
     if not count:
         return ()
@@ -50,7 +52,7 @@ def read_errors(reader: CdrReader) -> tuple[DevError, ...]:
 
 
 def write_errors(writer: CdrWriter, errors: Sequence[DevError]) -> None:
-    """sequence<DevError>"""
+    """The inverse of :func:`read_errors`."""
     writer.count(len(errors))
     for error in errors:
         writer.string(error.reason)
@@ -60,12 +62,12 @@ def write_errors(writer: CdrWriter, errors: Sequence[DevError]) -> None:
 
 
 def read_time(reader: CdrReader) -> int:
-    """TimeVal as nanoseconds since the epoch."""
+    """Decode TimeVal as nanoseconds since the epoch."""
     return reader.long() * 1_000_000_000 + reader.long() * 1000 + reader.long()
 
 
 def write_time(writer: CdrWriter, time: int) -> None:
-    """TimeVal of nanoseconds since the epoch."""
+    """Encode nanoseconds since the epoch as TimeVal."""
     seconds, rest = divmod(time, 1_000_000_000)
     writer.long(seconds)
     writer.long(rest // 1000)
@@ -76,13 +78,13 @@ def write_time(writer: CdrWriter, time: int) -> None:
 
 
 def read_value(reader: CdrReader, idl: int = 5) -> AttributeValue:
-    """AttributeValue_5, _4 or _3.
+    """Decode AttributeValue_5, _4 or _3 (TG-17).
 
     :param idl: 5, 4 or 3
-    :raises CdrError: it is invalid, or its dimensions exceed its content
+    :raises CdrError: the data is truncated or invalid, or the dimensions exceed the content
     """
     kind, content = read_any(reader) if idl == 3 else read_union(reader)
-    # all at once, since every event has them
+    # unpacked together, since every event has them
     *fields, seconds, micro, nano = _numbers(reader, _BEFORE_NAME[idl])
     quality = enum_of(Quality, fields[0])
     format_ = Format.UNKNOWN if idl == 3 else enum_of(Format, fields[1])
@@ -103,16 +105,16 @@ def _numbers(reader: CdrReader, codes: tuple[struct.Struct, struct.Struct]) -> t
 
 def _check_dims(content: Content, r_dim: Dim, w_dim: Dim) -> None:
     if min(*r_dim, *w_dim) < 0:
-        raise CdrError(f"dimensions {tuple(r_dim)} and {tuple(w_dim)}")
-    # a set value that is shorter than its dimensions is accepted
+        raise CdrError(f"negative dimensions: {tuple(r_dim)} and {tuple(w_dim)}")
+    # a set value with fewer elements than its dimensions give is accepted
     if content is not None and not isinstance(content, DevState) and r_dim.size > len(content):
-        raise CdrError(f"{r_dim.size} elements in the dimensions, {len(content)} in the value")
+        raise CdrError(f"the dimensions give {r_dim.size} elements, the value has {len(content)}")
 
 
 def write_value(writer: CdrWriter, value: AttributeValue, idl: int = 5) -> None:
     """The inverse of :func:`read_value`.
 
-    :raises CdrError: a value does not fit its field, or IDL 5 needs a data type that is unknown
+    :raises CdrError: a value does not fit its field, or the data type is unknown, which IDL 5 needs
     """
     if idl == 3:
         write_any(writer, value.kind, value.content)
@@ -123,7 +125,7 @@ def write_value(writer: CdrWriter, value: AttributeValue, idl: int = 5) -> None:
         writer.ulong(value.format)
     if idl == 5:
         if value.data_type is None:
-            raise CdrError(f"{value.name}: AttributeValue_5 needs the data type")
+            raise CdrError(f"{value.name}: AttributeValue_5 needs a data type")
         writer.long(value.data_type)
     write_time(writer, value.time)
     writer.string(value.name)

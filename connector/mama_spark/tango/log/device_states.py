@@ -1,11 +1,11 @@
-"""State of each recorded device, and the records that are written when it changes (TG-36, TG-41). Pure.
+"""State of each recorded device, and the records of its changes (TG-36, TG-41). Pure.
 
 ========== ==============================================================================================
 state      condition
 ========== ==============================================================================================
-ONLINE     heartbeats of its server arrive
-SUSPECT    heartbeats arrive, but the last event of a topic was an error, or its value was INVALID
-OFFLINE    heartbeats do not arrive, or never did
+ONLINE     heartbeats of the device's server arrive
+SUSPECT    heartbeats arrive, and the last event of a topic carried errors or the quality INVALID
+OFFLINE    heartbeats are missing, or none arrived yet
 ========== ==============================================================================================
 """
 
@@ -25,9 +25,11 @@ Errors = tuple[DevError, ...]
 
 
 class RecordedDevice(NamedTuple):
-    """Identity of a device.
+    """Identity of a recorded device.
 
-    :ivar dbase: its server has a database
+    :ivar tango_host: ``host:port`` of the database; of the server if it has none
+    :ivar name: ``domain/family/member``
+    :ivar dbase: whether the server has a database
     """
 
     tango_host: str
@@ -36,22 +38,22 @@ class RecordedDevice(NamedTuple):
 
     @classmethod
     def of(cls, topic: Topic) -> RecordedDevice:
-        """The device that a topic belongs to."""
+        """The device of a topic."""
         return cls(topic.tango_host, topic.device, topic.dbase)
 
 
 class DeviceStates:
-    """The states of all devices that a recorder knows.
+    """States of all recorded devices of one recorder. ``now`` is nanoseconds since the epoch.
 
-    :param prefix: of topics in the log
+    :param prefix: first part of topics in the log
     """
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._states: dict[RecordedDevice, RecordKind] = {}
         self._online: dict[RecordedDevice, bool] = {}
-        self._errors: dict[RecordedDevice, dict[bytes, Errors]] = {}  #: by topic, of the last event
-        self._refused: set[RecordedDevice] = set()  #: devices whose state record the log refused
+        self._errors: dict[RecordedDevice, dict[bytes, Errors]] = {}  #: device -> topic -> errors of its last event
+        self._refused: set[RecordedDevice] = set()  #: devices whose state record the log rejected
 
     def __repr__(self) -> str:
         kinds = list(self._states.values())
@@ -59,31 +61,34 @@ class DeviceStates:
         return f"<DeviceStates {counts or 'none'}>"
 
     def as_dict(self) -> dict[RecordedDevice, RecordKind]:
-        """A copy."""
+        """Copy of the states."""
         return dict(self._states)
 
     # --- restored from the log ---
 
     def state(self) -> list[tuple[str, str, bool, str]]:
-        """For the recorder's STATE record."""
+        """The states as a STATE record contains them."""
         return [(*device, kind.name) for device, kind in self._states.items()]
 
     def restore(self, state: Iterable[Any]) -> None:
-        """:raises ValueError, TypeError, KeyError: this is no such state"""
+        """The inverse of :meth:`state`.
+
+        :raises ValueError, TypeError, KeyError: the state is invalid
+        """
         self._states = {RecordedDevice(h, d, bool(b)): RecordKind[k] for h, d, b, k in state}
 
     def replay(self, device: RecordedDevice, kind: RecordKind) -> None:
-        """Apply a record of the log."""
+        """Apply the record of a device's state that the log contains."""
         self._states[device] = kind
 
     # --- events ---
 
     def any_errors(self) -> bool:
-        """Some device is SUSPECT, or would be if it were online."""
+        """Whether a device is SUSPECT, or would be if its heartbeats arrived."""
         return any(self._errors.values())
 
     def availability(self, records: RecordBuilder, topic: Topic, online: bool, now: int) -> None:
-        """Heartbeats for a subscription arrive again, or are missing."""
+        """Note that heartbeats for a subscription arrive again or are missing."""
         device = RecordedDevice.of(topic)
         self._online[device] = online
         if online:
@@ -91,35 +96,38 @@ class DeviceStates:
         self._update(records, device, now)
 
     def failed(self, records: RecordBuilder, device: RecordedDevice, topic: bytes, errors: Errors, now: int) -> None:
-        """The last event of a topic was an error, or INVALID."""
+        """Note that the last event of a topic carried errors or the quality INVALID."""
         self._errors.setdefault(device, {})[topic] = errors
         self._update(records, device, now)
 
     def succeeded(self, records: RecordBuilder, device: RecordedDevice, topic: bytes, now: int) -> None:
-        """The last event of a topic was a value."""
+        """Note that the last event of a topic carried a valid value."""
         errors = self._errors.get(device)
         if errors is not None and errors.pop(topic, None) is not None:
             self._update(records, device, now)
 
     def _update(self, records: RecordBuilder, device: RecordedDevice, now: int) -> None:
-        """Write a record if the state of the device has changed."""
+        """Add a record if the state of the device changed."""
         by_topic = self._errors.get(device)
         errors = next(iter(by_topic.values())) if by_topic else ()
         kind = RecordKind.OFFLINE
         if self._online.get(device):
             kind = RecordKind.SUSPECT if by_topic else RecordKind.ONLINE
         elif not errors:
-            errors = (DevError("API_EventTimeout", Severity.ERR, "no heartbeat in time", ""),)
+            errors = (DevError("API_EventTimeout", Severity.ERR, "heartbeats are missing", ""),)
         if self._states.get(device) is not kind:
             self._states[device] = kind
             self._write(records, device, kind, errors, now)
 
-    # --- devices that end, and records that the log refused ---
+    # --- devices that are no longer recorded, and rejected records ---
 
     def end_unless(
         self, records: RecordBuilder, is_recorded: Callable[[RecordedDevice], bool], reason: str, now: int
     ) -> None:
-        """Set devices that are not recorded any more OFFLINE, and forget them."""
+        """Set devices OFFLINE that are no longer recorded, and forget them.
+
+        :param reason: text in the error of their records
+        """
         for device in [device for device in self._states if not is_recorded(device)]:
             if self._states.pop(device) is not RecordKind.OFFLINE:
                 errors = (DevError("NotRecorded", Severity.WARN, reason, ""),)
@@ -128,16 +136,16 @@ class DeviceStates:
             self._errors.pop(device, None)
 
     def refused(self, device: RecordedDevice) -> None:
-        """The log refused the record of a device's state."""
+        """Note that the log rejected the record of a device's state."""
         self._refused.add(device)
 
     @property
     def has_refused(self) -> bool:
-        """The log does not have the state of some device."""
+        """Whether the log rejected the state of a device."""
         return bool(self._refused)
 
     def write_refused(self, records: RecordBuilder, now: int) -> None:
-        """Write the states again that the log refused."""
+        """Add records of the states that the log rejected."""
         for device in self._refused & self._states.keys():
             del self._states[device]
             self._update(records, device, now)

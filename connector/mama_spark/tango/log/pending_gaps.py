@@ -1,4 +1,4 @@
-"""Tracks records that the log refused; they are reported as gap records once it accepts writes again. Pure."""
+"""Tracks records that the log rejected; gap records report them once the log accepts writes again. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _GAPS = (RecordKind.GAP, RecordKind.RESTART)
 
 
 class PendingGaps:
-    """For each topic of Tango: first and last counter that the log refused, and how many records."""
+    """Rejected records of each Tango topic: first counter, last counter, and number of records."""
 
     def __init__(self) -> None:
         self._gaps: dict[bytes, tuple[int, int, int]] = {}
@@ -25,7 +25,7 @@ class PendingGaps:
         return len(self._gaps)
 
     def refused(self, records: DecodedRecords) -> None:
-        """The log refused these records: events, values that were read, and reports of gaps."""
+        """Add rejected records: events, values that were read, and gaps."""
         for row, kind in enumerate(records.kind.tolist()):
             topic = records.frames.topics[row]
             if kind in _VALUES:
@@ -36,7 +36,7 @@ class PendingGaps:
                 self._add(topic, int(records.first[row]), int(records.last[row]), count)
 
     def _add(self, topic: bytes, first: int, last: int, count: int) -> None:
-        """Extend the gap of a topic; the counter 0 stands for none. Refusals arrive in any order."""
+        """Extend the gap of a topic; the counter 0 means none. Rejections arrive in any order."""
         before = self._gaps.get(topic)
         if before is not None:
             first, last = min(before[0] or first, first or before[0]), max(before[1], last)
@@ -44,26 +44,29 @@ class PendingGaps:
         self._gaps[topic] = (first, last, count)
 
     def take(self) -> list[tuple[bytes, GapNumbers]]:
-        """Remove and return all gaps, to be reported now."""
+        """Remove and return all gaps, for the caller to report."""
         gaps, self._gaps = self._gaps, {}
         return [(topic, GapNumbers(*numbers, GapCause.REFUSED)) for topic, numbers in gaps.items()]
 
     # --- restored from the log ---
 
     def state(self) -> list[tuple[str, int, int, int]]:
-        """For the recorder's STATE record."""
+        """The gaps as a STATE record contains them."""
         return [(topic.decode("latin-1"), *numbers) for topic, numbers in self._gaps.items()]
 
     def restore(self, state: Iterable[Any]) -> None:
-        """:raises ValueError: this is no such state"""
+        """The inverse of :meth:`state`.
+
+        :raises ValueError: the state is invalid
+        """
         self._gaps = {str(t).encode("latin-1"): (int(f), int(last), int(n)) for t, f, last, n in state}
 
     def replay(self, topic: bytes, ctr: int, last: int) -> int:
-        """Replay an event of the log. Missing events before it were refused, and the recorder ended before it reported
-        them; unless they follow later, in a log that keeps no order.
+        """Apply an event that the log contains. If counters before it are missing, the log rejected these events and
+        the recorder ended before it reported the gap; or they follow later, if the log does not keep the order.
 
-        :param last: newest counter before, or the end of a reported gap; 0: unknown
-        :returns: the newest counter
+        :param last: newest counter before the event, or last counter of a reported gap; 0: unknown
+        :returns: newest counter
         """
         first, until, count = self._gaps.get(topic, (0, 0, 0))
         if first <= ctr <= until and ctr < last:
@@ -77,5 +80,5 @@ class PendingGaps:
         return ctr
 
     def forget(self, topic: bytes) -> None:
-        """To be called when the log has the report of this gap."""
+        """Forget the gap of a topic, since the log contains its record."""
         self._gaps.pop(topic, None)

@@ -1,4 +1,4 @@
-"""Collects records of a log column by column, and makes one batch of messages of them. Pure."""
+"""Builder of log records: collects them in columns, and encodes them as one batch of messages. Pure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ _NO_FRAMES = (b"", b"", b"", b"")
 
 @dataclass(slots=True)
 class RecordBuilder:
-    """Records in the making.
+    """Records that are not encoded yet: one list a column, one element a record.
 
-    :ivar topics: of the log
+    :ivar topics: topics in the log
+    :ivar kinds: :class:`~mama_spark.tango.log.records.RecordKind` numbers
+    :ivar received: nanoseconds since the epoch
     :ivar gaps: row -> numbers of a gap or restart
     """
 
@@ -38,8 +40,10 @@ class RecordBuilder:
     ) -> None:
         """Append a record.
 
+        :param topic: topic in the log
         :param received: nanoseconds since the epoch
-        :param frames: none, or up to four
+        :param frames: no frames, or up to four
+        :param ctr: counter of an event; 0: none
         """
         self.topics.append(topic)
         self.kinds.append(kind)
@@ -55,9 +59,9 @@ class RecordBuilder:
         self.add(kind, topic, received, frames)
 
     def messages(self, ids: Callable[[int], list[str]] | None = None) -> MessageBatch:
-        """All records, which are at least one.
+        """Encode all records, of which there must be at least one.
 
-        :param ids: makes so many message ids, for brokers that deduplicate
+        :param ids: makes the given number of message ids, for brokers that deduplicate; None: no ids
         """
         columns = {name: np.zeros(len(self), np.int64) for name in ("first", "last", "count", "cause")}
         for row, numbers in self.gaps.items():

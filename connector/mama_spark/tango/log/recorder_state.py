@@ -1,7 +1,7 @@
-"""Makes records of a log from subscription events, and keeps the state for it. Pure.
+"""State of a recorder, which makes log records from subscription events. Pure.
 
-Events become records as received. At the first event of each topic after a restart of the recorder, its counter is
-compared with that of the last event in the log: missing events were lost while no recorder ran.
+Events are recorded as received. After a restart of the recorder, the counter of the first event of each topic is
+compared with the last one in the log: missing events were lost while no recorder ran.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from .records import (
 )
 
 STATE_VERSION = 1
-#: Topics in one STATE record, so that it fits into a message.
+#: Most topics in one STATE record, so that it fits into a message.
 _TOPICS_IN_PART = 4000
-_INVALID = (DevError("API_AttrQualityInvalid", Severity.ERR, "the quality is INVALID", ""),)
+_INVALID = (DevError("API_AttrQualityInvalid", Severity.ERR, "the quality of the value is INVALID", ""),)
 
 
 class BadState(MamaError):
@@ -56,10 +56,10 @@ class BadState(MamaError):
 class RecorderState:
     """Counters, pending gaps and device states of one recorder.
 
-    :param name: of the recorder
-    :param prefix: of topics in the log
-    :ivar topic: of the records about the recorder itself
-    :ivar gaps: records of gaps so far
+    :param name: name of the recorder
+    :param prefix: first part of topics in the log
+    :ivar topic: topic of the records about the recorder itself
+    :ivar gaps: number of gap records so far
     """
 
     def __init__(self, name: str, prefix: str = PREFIX) -> None:
@@ -67,10 +67,10 @@ class RecorderState:
         self.topic = writer_topic(name, prefix)
         self.gaps = 0
         self._last: dict[bytes, int] = {}  #: topic -> counter of its last event
-        self._resumed: set[bytes] = set()  #: topics whose last event is in the log, without one since the restart
+        self._resumed: set[bytes] = set()  #: topics with events in the log and none since the restart
         self._devices = DeviceStates(prefix)
-        self._hosts: dict[str, str] = {}  #: configured address -> host in the server's topics
-        self._topics: dict[bytes, tuple[str, bool, RecordedDevice]] = {}  #: see _topic_info
+        self._hosts: dict[str, str] = {}  #: configured address -> host in topics of the server
+        self._topics: dict[bytes, tuple[str, bool, RecordedDevice]] = {}  #: results of _topic_info
         self._pending_gaps = PendingGaps()
 
     def __repr__(self) -> str:
@@ -78,17 +78,17 @@ class RecorderState:
 
     @property
     def devices(self) -> dict[RecordedDevice, RecordKind]:
-        """The current state of each device."""
+        """Current state of each device."""
         return self._devices.as_dict()
 
     # --- restored from the log ----------------------------------------------------------------------------------
 
     def restore(self, state: dict[str, Any] | None, tail: Iterable[DecodedRecords]) -> None:
-        """Continue where the last recorder of this name ended.
+        """Restore the state of the last recorder of this name.
 
-        :param state: its last state; None: the log has none
-        :param tail: all records after that
-        :raises BadState: the state cannot be read
+        :param state: its last state; None: the log contains none
+        :param tail: all records after that state
+        :raises BadState: the state is invalid
         """
         if state is not None:
             try:
@@ -97,7 +97,7 @@ class RecorderState:
                 self._hosts = {str(k): str(v) for k, v in state["hosts"].items()}
                 self._pending_gaps.restore(state.get("owed", ()))
             except (KeyError, TypeError, ValueError, AttributeError, UnicodeEncodeError) as error:
-                raise BadState(f"the state of the recorder cannot be read: {error!r}") from None
+                raise BadState(f"the state of the recorder is invalid: {error!r}") from None
         for records in tail:
             self._replay(records)
         self._resumed = set(self._last)
@@ -126,23 +126,24 @@ class RecorderState:
     # --- records about the recorder -----------------------------------------------------------------------------
 
     def started(self, now: int, is_recorded: Callable[[str], bool]) -> RecordBuilder:
-        """STARTED, and OFFLINE for devices that are not recorded any more.
+        """Return STARTED, and OFFLINE for devices that are no longer recorded.
 
-        :param is_recorded: for names of devices
+        :param now: nanoseconds since the epoch
+        :param is_recorded: whether a device name is recorded
         """
         records = RecordBuilder()
         records.add(RecordKind.STARTED, self.topic, now)
-        self._devices.end_unless(records, lambda d: is_recorded(d.name), "it is not recorded any more", now)
+        self._devices.end_unless(records, lambda d: is_recorded(d.name), "the device is no longer recorded", now)
         return records
 
     def stopped(self, now: int) -> RecordBuilder:
-        """The state, and STOPPED."""
+        """Return the STATE records, and STOPPED."""
         records = self.state(now)
         records.add(RecordKind.STOPPED, self.topic, now)
         return records
 
     def state(self, now: int) -> RecordBuilder:
-        """The state, in as many STATE records as necessary."""
+        """Return the state in one or more STATE records."""
         records, topics = RecordBuilder(), list(self._last.items())
         parts = [topics[at : at + _TOPICS_IN_PART] for at in range(0, len(topics), _TOPICS_IN_PART)] or [[]]
         for number, part in enumerate(parts):
@@ -158,10 +159,10 @@ class RecorderState:
             records.add(RecordKind.STATE, self.topic, now, (self.topic.encode(), LITTLE, b"", orjson.dumps(state)))
         return records
 
-    # --- what the subscriber delivers ---------------------------------------------------------------------------
+    # --- subscription events ----------------------------------------------------------------------------------
 
     def record(self, batch: EventBatch) -> RecordBuilder:
-        """The records of subscription events, in their order."""
+        """Return the records of subscription events, in order."""
         records = RecordBuilder()
         errors = self._errors_of(batch)
         event_kind, resumed, last = SubscriptionEventKind.EVENT, self._resumed, self._last
@@ -182,14 +183,14 @@ class RecorderState:
         return records
 
     def _topic_info(self, frame: bytes) -> tuple[str, bool, RecordedDevice]:
-        """Of a topic: the one of its records, whether its server counts its events, and its device."""
+        """Of a Tango topic: the topic of its records, whether its events have counters, and its device."""
         topic = read_topic(frame)
         info = (record_topic(topic, self.prefix), is_counted_type(topic.event), RecordedDevice.of(topic))
         self._topics[frame] = info
         return info
 
     def _resume(self, records: RecordBuilder, topic: bytes, ctr: int, now: int) -> None:
-        """The first event of a topic since the recorder started."""
+        """Record what is missing before the first event of a topic since the recorder started."""
         self._resumed.discard(topic)
         last = self._last[topic]
         missing = discontinuity(last, ctr) if is_counted(ctr) and is_counted(last) else None
@@ -243,7 +244,7 @@ class RecorderState:
         self._devices.availability(records, topic, event.kind is SubscriptionEventKind.ONLINE, event.received)
 
     def _topic(self, subscription: Any, records: RecordBuilder, now: int) -> Topic:
-        """Topic of a subscription; before its server has named one, the expected one."""
+        """Topic of a subscription; before the first negotiation, the topic that is expected."""
         name = subscription.device
         address = str(name.address).lower()
         if subscription.topic is not None:
@@ -251,7 +252,7 @@ class RecorderState:
             if address not in self._hosts and address != topic.tango_host:
                 self._hosts[address] = topic.tango_host
                 renamed = (address, name.dbase)
-                reason = f"its server calls itself {topic.tango_host}"
+                reason = f"the host in topics of its server is {topic.tango_host}"
                 self._devices.end_unless(records, lambda d: (d.tango_host, d.dbase) != renamed, reason, now)
             return topic
         attribute = subscription.attribute or None
@@ -260,7 +261,8 @@ class RecorderState:
     # --- devices ---
 
     def _errors_of(self, batch: EventBatch) -> list[Errors | None] | None:
-        """For each event the errors that make its device SUSPECT; None: there are none, and no device is SUSPECT."""
+        """Errors of each event that make its device SUSPECT, or None. None in total if no event has errors and no
+        device is SUSPECT."""
         columns = batch.columns
         errors: dict[int, Errors] = dict.fromkeys(np.flatnonzero(columns.quality == Quality.INVALID).tolist(), _INVALID)
         for row, event in columns.others.items():
@@ -280,24 +282,24 @@ class RecorderState:
         else:
             self._devices.failed(records, device, topic, errors, now)
 
-    # --- records that the log refused ---------------------------------------------------------------------------
+    # --- records that the log rejected --------------------------------------------------------------------------
 
     def refused(self, records: DecodedRecords) -> None:
-        """The log refused these records."""
+        """Note that the log rejected these records."""
         self._pending_gaps.refused(records)
         for row in np.flatnonzero(np.isin(records.kind, DEVICE_STATES)).tolist():
             self._devices.refused(RecordedDevice.of(read_topic(records.frames.topics[row])))
 
     @property
     def has_pending(self) -> bool:
-        """The log refused something that is not reported yet."""
+        """Whether the log rejected records that are not reported yet."""
         return bool(len(self._pending_gaps) or self._devices.has_refused)
 
     def report_pending(self, now: int) -> RecordBuilder:
-        """Gap records for the records that the log refused, and the states of devices again."""
+        """Return gap records for the rejected records, and the device states that the log rejected."""
         records = RecordBuilder()
         for topic, numbers in self._pending_gaps.take():
-            with contextlib.suppress(BadEventTopic):  # the record of another writer
+            with contextlib.suppress(BadEventTopic):  # a record about a recorder, not of a Tango topic
                 self._record_gap(records, read_topic(topic), now, numbers)
         self._devices.write_refused(records, now)
         return records
@@ -316,7 +318,10 @@ _RECORD: dict[SubscriptionEventKind, Callable[[RecorderState, RecordBuilder, Sub
 
 
 def merge_states(parts: Sequence[bytes]) -> dict[str, Any] | None:
-    """The newest complete state among the parts that a recorder wrote, in their order; None: there is none."""
+    """Return the newest complete state among the STATE records of a recorder; None if none is complete.
+
+    :param parts: contents of the records, in order
+    """
     open_parts: list[dict[str, Any]] = []
     newest: dict[str, Any] | None = None
     for data in parts:

@@ -1,6 +1,6 @@
-"""Format of records in a log of Tango events, which recorders write and event sources serve, and their topics. Pure.
+"""Format of the records in a log of Tango events, which recorders write, and of their topics. Pure.
 
-A record is a head of fixed size, followed by the frames as received, one after the other. Numbers are little endian:
+A record is a head of fixed size, followed by the frames of the event, in order. Numbers are little endian:
 
 ========= ======= ============ ================================================================================
 at octet  type    field        meaning
@@ -10,19 +10,18 @@ at octet  type    field        meaning
 5         u8      kind         :class:`RecordKind`
 6         u8      cause        :class:`GapCause` of a gap; else 0
 7         u8      frames       number of frames: 0, 3 or 4
-8         i64     received     when it arrived, nanoseconds since the epoch, by the clock of the writer
+8         i64     received     time of arrival by the clock of the writer, nanoseconds since the epoch
 16        u32     ctr          counter of the event in its third frame; 0: none
-20        u32     first        of a gap: its first counter; of a restart: the last counter before it
-24        u32     last         of a gap: its last counter; of a restart: the first counter after it
-28        i64     count        of a gap: number of lost events; -1: unknown
-36        4 u32   sizes        octets of each frame: topic, byte order, call info, data; 0: no such frame
+20        u32     first        first counter of a gap; last counter before a restart
+24        u32     last         last counter of a gap; first counter after a restart
+28        i64     count        number of lost events of a gap; -1: unknown
+36        4 u32   sizes        octets of each frame: topic, byte order, call info, data; 0: there is none
 ========= ======= ============ ================================================================================
 
-A topic is ``<prefix>.<host>.<domain>.<family>.<member>.<attribute>.<event>``, the parts percent-encoded, so that each
-is one token of a NATS subject, in lower case as Tango's topics are; ``-`` stands for no attribute. In the place of the
-event, gaps have ``gap``, restarts ``restart``, and states of devices ``heartbeat``, so that readers of these need not
-read all values; the first frame of a gap contains the event. Records about the writer itself have the topic
-``<prefix>.<name>``.
+The topic of a record is ``<prefix>.<host>.<domain>.<family>.<member>.<attribute>.<event>`` in lower case, as in Tango.
+Parts are percent-encoded, so that each is one token of a NATS subject; ``-`` stands for no attribute. Instead of an
+event type, gaps have ``gap``, restarts ``restart`` and device states ``heartbeat``, so that readers can select these;
+the first frame of a gap is the topic of its events. Records about the writer itself have the topic ``<prefix>.<name>``.
 """
 
 from __future__ import annotations
@@ -47,38 +46,38 @@ from ..topics import HEARTBEAT, Topic
 from ..types import EVENT_NAMES, DevError, EventType
 
 MAGIC, VERSION = b"MTGO", 1
-PREFIX = "tango"  #: one token
-NO_ATTRIBUTE = "-"  #: in topics, in the place of an attribute
+PREFIX = "tango"  #: default prefix of topics; one token
+NO_ATTRIBUTE = "-"  #: stands for no attribute in topics
 UNKNOWN_COUNT = -1
 GAP, RESTART = "gap", "restart"
 
 
 class RecordKind(IntEnum):
-    """Kind of a record. Type, data and errors of an event are in its frames."""
+    """Kind of a record. The frames contain event type, data and errors."""
 
     EVENT = 1  #: an event, with its frames as received
-    INITIAL = 2  #: the value that was read when the subscription began, in frames of the reader
-    RESUBSCRIBED = 3  #: the value that was read after a reconnection, in frames of the reader
-    PUSH = 4  #: for an event source to send; the frames that it sends except for the counter
-    GAP = 5  #: events were lost before the next one of this topic
+    INITIAL = 2  #: the value that was read after the first negotiation; the recorder made the frames
+    RESUBSCRIBED = 3  #: the value that was read after a reconnection; the recorder made the frames
+    PUSH = 4  #: a value that an event source is to push; the frames have no counter
+    GAP = 5  #: events of this topic were lost
     RESTART = 6  #: the counter of this topic started again; the number of lost events is unknown
-    ERROR = 7  #: of the subscription, not of the attribute; the fourth frame has the errors
+    ERROR = 7  #: the subscription failed; the fourth frame contains the errors
     ONLINE = 8  #: heartbeats of a device's server arrive
-    OFFLINE = 9  #: they do not; the fourth frame has the reason
+    OFFLINE = 9  #: heartbeats are missing; the fourth frame contains the error
     STARTED = 10  #: the writer started
-    STOPPED = 11  #: the writer stopped in order
-    STATE = 12  #: the writer's state, so that a reader need not start at the beginning of the log
-    SUSPECT = 13  #: heartbeats arrive, but the last event of an attribute was INVALID or an error
+    STOPPED = 11  #: the writer stopped normally
+    STATE = 12  #: state of the writer, so that a recorder or reader need not read the log from its start
+    SUSPECT = 13  #: heartbeats arrive, and the last event of an attribute was INVALID or carried errors
 
 
 class GapCause(IntEnum):
-    """Why events are missing in the log."""
+    """Reason why events are missing in the log."""
 
     NONE = 0
-    WAY = 1  #: lost between server and recorder, as the counters show
-    AWAY = 2  #: sent while no recorder ran, as the counters show
-    BUFFER = 3  #: dropped by the recorder's full queue while the log could not be reached
-    REFUSED = 4  #: the log refused their records
+    WAY = 1  #: lost between server and recorder; the counters show it
+    AWAY = 2  #: sent while no recorder ran; the counters show it
+    BUFFER = 3  #: dropped by the full queue of the recorder
+    REFUSED = 4  #: the log rejected their records
 
 
 class BadEventRecord(MamaError):
@@ -95,13 +94,13 @@ HEAD_SIZE = _HEAD.itemsize
 _KINDS = np.zeros(256, np.bool_)
 _KINDS[list(RecordKind)] = True
 
-#: The states of a device, best first.
+#: Kinds of records of device states, best state first.
 DEVICE_STATES = (RecordKind.ONLINE, RecordKind.SUSPECT, RecordKind.OFFLINE)
 Numbers = npt.NDArray[Any] | int
 
 
 class GapNumbers(NamedTuple):
-    """Numbers of the record of a gap or restart; see the table of the module."""
+    """Fields of the record of a gap or restart; see the table of the module."""
 
     first: int
     last: int
@@ -111,10 +110,12 @@ class GapNumbers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordFrames:
-    """The four frames of ``n`` records, as columns; ``b""`` where a record has none.
+    """The four frames of ``n`` records, as columns of length n; ``b""`` if a record has no such frame.
 
-    :ivar topics: as sent: ``tango://host/device/attribute#dbase=no.idl5_change``
-    :ivar orders: one octet each
+    :ivar topics: Tango topics such as ``tango://host/device/attribute#dbase=no.idl5_change``
+    :ivar orders: byte orders, one octet each
+    :ivar calls: call infos (TG-11)
+    :ivar datas: data (TG-12) or errors (TG-18)
     """
 
     topics: Sequence[bytes]
@@ -131,18 +132,19 @@ class RecordFrames:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[bytes]]) -> RecordFrames:
-        """From the frames of each record: none, or up to four."""
+        """Make the columns from the frames of each record: none, or up to four."""
         full = [(*row, *(b"",) * (4 - len(row))) for row in rows]
         return cls(*([row[i] for row in full] for i in range(4)))
 
 
 @dataclass(frozen=True, slots=True)
 class RecordHeads:
-    """The head fields of ``n`` records: arrays, or one number for all.
+    """Fields of the heads of ``n`` records: each an array of shape (n,), or one number for all records.
 
     :ivar kind: :class:`RecordKind`
     :ivar received: nanoseconds since the epoch
-    :ivar first: and ``last``, ``count``, ``cause``: see the table of the module
+    :ivar ctr: counter of an event; 0: none
+    :ivar first: see the table of the module, as for ``last``, ``count``, ``cause``
     """
 
     kind: Numbers
@@ -156,9 +158,10 @@ class RecordHeads:
 
 @dataclass(frozen=True, slots=True)
 class DecodedRecords:
-    """``n`` decoded records; in rows that are ``bad`` all numbers are 0 and all frames empty.
+    """``n`` decoded records, as arrays of shape (n,). In rows listed in ``bad``, numbers are 0 and frames are empty.
 
     :ivar frames: copies, not views of the payloads
+    :ivar bad: row -> error of a payload that is no record
     """
 
     kind: npt.NDArray[np.uint8]
@@ -179,9 +182,9 @@ class DecodedRecords:
 
 
 def encode(heads: RecordHeads, frames: RecordFrames) -> pa.Array:
-    """The payloads of records: binary, or large_binary if they have 2 GiB together.
+    """Encode records; returns their payloads as binary, or as large_binary if they have 2 GiB or more together.
 
-    :raises ValueError: the columns differ in length, or a frame has 4 GiB
+    :raises ValueError: the columns differ in length, or a frame has 4 GiB or more
     """
     n = len(frames)
     block = np.zeros(n, _HEAD)
@@ -190,7 +193,7 @@ def encode(heads: RecordHeads, frames: RecordFrames) -> pa.Array:
         block[name] = getattr(heads, name)
     sizes = np.array([list(map(len, column)) for column in frames.columns()], np.int64).reshape(4, n).T
     if sizes.size and sizes.max() >= 2**32:
-        raise ValueError(f"a frame of {sizes.max()} octets")
+        raise ValueError(f"a frame of {sizes.max()} octets; the limit is 4 GiB")
     block["sizes"] = sizes
     block["frames"] = np.where(sizes[:, 3] > 0, 4, np.where(sizes[:, 0] > 0, 3, 0))
     octets = block.tobytes()
@@ -207,8 +210,9 @@ def encode(heads: RecordHeads, frames: RecordFrames) -> pa.Array:
 
 
 def encode_one(kind: RecordKind, received: int, frames: Sequence[bytes] = (), **numbers: int) -> bytes:
-    """The payload of one record.
+    """Encode one record.
 
+    :param received: nanoseconds since the epoch
     :param numbers: other fields of :class:`RecordHeads`
     """
     payload: bytes = encode(RecordHeads(kind, received, **numbers), RecordFrames.of([frames]))[0].as_py()
@@ -216,7 +220,7 @@ def encode_one(kind: RecordKind, received: int, frames: Sequence[bytes] = (), **
 
 
 def decode(payloads: pa.Array) -> DecodedRecords:
-    """Decode payloads (binary or large_binary). Raises nothing: payloads that are no records are listed in ``bad``."""
+    """Decode payloads (binary or large_binary). ``bad`` lists payloads that are no records; nothing is raised."""
     n = len(payloads)
     wide = pa.types.is_large_binary(payloads.type)
     _, places, buffer = payloads.buffers()
@@ -247,7 +251,7 @@ def decode(payloads: pa.Array) -> DecodedRecords:
 
 
 def _heads(buffer: Any, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """The heads of all payloads; zeros where the payload is shorter than a head."""
+    """The heads of all payloads, shape (n,); zeros if a payload is shorter than a head."""
     whole = ends - starts >= HEAD_SIZE
     heads = np.zeros(len(starts), _HEAD)
     if whole.any():
@@ -262,7 +266,7 @@ def _check(
     lengths: npt.NDArray[np.int64],
     bad: dict[int, BadEventRecord],
 ) -> npt.NDArray[np.bool_]:
-    """Which payloads are records; reasons why the others are not are added to ``bad``."""
+    """Which payloads are records, shape (n,); adds the errors of the others to ``bad``."""
     count = heads["frames"]
     present = (sizes > 0).sum(axis=1)
     checks = (
@@ -270,13 +274,13 @@ def _check(
         (heads["magic"] == MAGIC, f"it does not begin with {MAGIC.decode()}"),
         (heads["version"] == VERSION, f"its version is not {VERSION}"),
         (_KINDS[heads["kind"]], "its kind is unknown"),
-        (sizes.sum(axis=1) + HEAD_SIZE == lengths, "its frames are not as long as it says"),
-        (np.isin(count, (0, 3, 4)) & (present <= count), "its frames are not as many as it says"),
+        (sizes.sum(axis=1) + HEAD_SIZE == lengths, "its length differs from the sizes of its frames"),
+        (np.isin(count, (0, 3, 4)) & (present <= count), "the number of its frames differs from the sizes"),
     )
     good = np.ones(len(heads), np.bool_)
     for passed, reason in checks:
         for row in np.flatnonzero(good & ~passed).tolist():
-            bad[row] = BadEventRecord(f"no record of Tango events: {reason}")
+            bad[row] = BadEventRecord(f"the payload is no record of Tango events: {reason}")
         good &= passed
     return good
 
@@ -287,8 +291,8 @@ def _check(
 class RecordTopic(NamedTuple):
     """The parsed topic of a record.
 
-    :ivar tango_host: of the database, or host and port of a server without one
-    :ivar event: as in topics of Tango without ``idl5_`` (``change``); or ``heartbeat``, ``gap``, ``restart``
+    :ivar tango_host: ``host:port`` of the database; of the server if it has none
+    :ivar event: event name as in Tango topics, without ``idl5_``; or ``heartbeat``, ``gap``, ``restart``
     """
 
     prefix: str
@@ -299,15 +303,15 @@ class RecordTopic(NamedTuple):
 
     @property
     def event_type(self) -> EventType | None:
-        """None for ``heartbeat``, ``gap`` and ``restart``."""
+        """Event type; None for ``heartbeat``, ``gap`` and ``restart``."""
         return EVENT_NAMES.get(self.event)
 
 
 @lru_cache(16384)
 def record_topic(topic: Topic, prefix: str = PREFIX, kind: RecordKind = RecordKind.EVENT) -> str:
-    """The topic in the log of records of this topic of Tango.
+    """Topic in the log of the records of a Tango topic.
 
-    :param prefix: one token of the middleware's topics
+    :param prefix: first part of topics in the log, one token
     """
     event = HEARTBEAT if topic.event is None else topic.event.wire_name
     if kind in (RecordKind.GAP, RecordKind.RESTART):
@@ -319,16 +323,16 @@ def record_topic(topic: Topic, prefix: str = PREFIX, kind: RecordKind = RecordKi
 
 @lru_cache(16384)
 def parse_record_topic(text: str) -> RecordTopic:
-    """The inverse of :func:`record_topic`; whether the server has a database is only in the frames.
+    """The inverse of :func:`record_topic`. Only the frames show whether the server has a database.
 
-    :raises BadEventRecord: no topic of a record of Tango events
+    :raises BadEventRecord: the text is no topic of a record of Tango events
     """
     parts = text.rsplit(".", 6)
     if len(parts) < 7:
         parts = [""] * 7
     prefix, host, domain, family, member, attribute, event = parts
     if not host or (event not in (HEARTBEAT, GAP, RESTART) and event not in EVENT_NAMES):
-        raise BadEventRecord(f"no topic of a record of Tango events: {text[:200]!r}")
+        raise BadEventRecord(f"invalid topic of a record of Tango events: {text[:200]!r}")
     device = "/".join(map(unquote, (domain, family, member)))
     name = None if attribute == NO_ATTRIBUTE else unquote(attribute)
     return RecordTopic(prefix, unquote(host), device, name, event)
@@ -340,14 +344,14 @@ def writer_topic(name: str, prefix: str = PREFIX) -> str:
 
 
 def device_topic(tango_host: str, device: str, dbase: bool) -> Topic:
-    """First frame of records of a device's state: as if the device itself sent heartbeats."""
+    """First frame of the records of a device's state: a heartbeat topic with the name of the device."""
     return Topic(tango_host, device, None, None, dbase)
 
 
 def errors_of(recorded: DecodedRecords, row: int) -> tuple[DevError, ...]:
-    """Errors in a record of a device's state, or of kind ERROR; empty if it has none.
+    """Errors in a record of a device's state or of kind ERROR; empty if it has none.
 
-    :raises BadEventRecord: they cannot be read
+    :raises BadEventRecord: the fourth frame cannot be decoded
     """
     data = recorded.frames.datas[row]
     if not data:
@@ -355,9 +359,9 @@ def errors_of(recorded: DecodedRecords, row: int) -> tuple[DevError, ...]:
     try:
         return read_except(data, recorded.frames.orders[row] != BIG)
     except CdrError as error:
-        raise BadEventRecord(f"no errors in a record: {error}") from None
+        raise BadEventRecord(f"the errors of a record cannot be decoded: {error}") from None
 
 
 def _token(part: str) -> str:
-    """One token of a NATS subject, different from :data:`NO_ATTRIBUTE`."""
+    """Encode a part as one token of a NATS subject other than :data:`NO_ATTRIBUTE`."""
     return quote(part.lower(), safe=":").replace(".", "%2E").replace("~", "%7E") if part != NO_ATTRIBUTE else "%2D"

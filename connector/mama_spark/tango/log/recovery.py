@@ -1,6 +1,6 @@
-"""Recovery of a recorder: restores its state from the log that the last recorder of its name wrote.
+"""Recovery of a recorder: restores the state of the last recorder of its name from the log.
 
-Reads the log that it is given; everything else is pure.
+The caller passes the log; the module does no other I/O.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from mama_spark.record_log import RecordLog
 from .recorder_state import BadState, RecorderState, merge_states
 from .records import DecodedRecords, RecordKind, decode
 
-_FIRST_RANGE = 50_000  #: records that are searched for STATE records first, from the end; each further range doubles
+_FIRST_RANGE = 50_000  #: records that are searched first, from the end of the log; each further range is doubled
 
 
 def restore(state: RecorderState, log: RecordLog) -> None:
-    """Let a recorder continue where the last one of its name ended: with its last state, and the records after it.
+    """Restore the state of the last recorder of the same name: its last STATE records, and the records after them.
 
-    :raises ConfigError: the last state cannot be read
+    :param state: empty state; its name selects the STATE records
+    :raises ConfigError: the last state is invalid
     :raises MamaError: the log cannot be read
     """
     bounds = log.bounds()
@@ -37,10 +38,12 @@ def restore(state: RecorderState, log: RecordLog) -> None:
 
 
 def last_state(log: RecordLog, first: int, last: int, topic: str) -> tuple[list[bytes], int]:
-    """Search backwards for the last complete state under a topic.
+    """Search backwards for the last complete state with a topic.
 
-    :returns: its parts, maybe after parts of older ones; and the sequence of the last part, ``first - 1`` if there is
-        no state
+    :param first: first sequence of the log
+    :param last: last sequence to search
+    :returns: contents of its STATE records, possibly after those of older states; and the sequence of the last one,
+        ``first - 1`` if there is none
     """
     parts: list[bytes] = []
     newest, low, size = first - 1, last, _FIRST_RANGE

@@ -143,7 +143,7 @@ def test_the_attribute_state_has_a_state() -> None:
 )
 def test_state_and_status_cannot_be_something_else(column: pa.Array) -> None:
     encoded = encode(batch(column, attribute=["STATE", "Status", "other"], quality=["VALID", "VALID", "INVALID"]))
-    told = "State and Status are each device's own: their values are strings"
+    told = "the attribute is State or Status, whose values must be strings"
     assert reasons(encoded) == {0: told, 1: told}
 
 
@@ -199,16 +199,16 @@ def test_topics_are_those_of_the_source_in_lower_case_and_names_keep_their_case(
     [
         (None, "a", "the device is null"),
         ("d/f/m", None, "the attribute is null"),
-        ("d/f", "a", "no device (domain/family/member): 'd/f'"),
-        ("d//m", "a", "no device"),
-        ("d/f/m", "", "no attribute"),
-        ("d/f/m", "a/b", "no attribute"),
-        ("d/f/m", "a#b", "no name of an attribute"),
-        ("d/f/m", "a b", "no name of an attribute"),
-        ("d/f/m", "a.b", "no name of an attribute"),
-        ("d/f/m", "*", "no name of an attribute"),
-        ("d/f/é", "a", "no name of an attribute"),
-        ("d/f/m", "a" * 300, "no name of an attribute"),
+        ("d/f", "a", "invalid device name, it must be domain/family/member: 'd/f'"),
+        ("d//m", "a", "invalid device name"),
+        ("d/f/m", "", "invalid attribute name"),
+        ("d/f/m", "a/b", "invalid attribute name"),
+        ("d/f/m", "a#b", "Tango does not allow this attribute name"),
+        ("d/f/m", "a b", "Tango does not allow this attribute name"),
+        ("d/f/m", "a.b", "Tango does not allow this attribute name"),
+        ("d/f/m", "*", "Tango does not allow this attribute name"),
+        ("d/f/é", "a", "Tango does not allow this attribute name"),
+        ("d/f/m", "a" * 300, "Tango does not allow this attribute name"),
     ],
 )
 def test_bad_names_are_bad_rows_and_leave_the_others_alone(
@@ -227,8 +227,8 @@ def test_quality_is_a_word_and_valid_where_none_is_said() -> None:
     encoded = encode(batch(pa.array([1.0] * 6), quality=words))
     assert [v.quality.name for v in values_of(encoded)] == ["ALARM", "WARNING", "CHANGING", "VALID"]
     assert reasons(encoded) == {
-        4: "'good' is no quality; there are VALID, INVALID, ALARM, CHANGING, WARNING",
-        5: "'' is no quality; there are VALID, INVALID, ALARM, CHANGING, WARNING",
+        4: "'good' is no quality; give one of VALID, INVALID, ALARM, CHANGING, WARNING",
+        5: "'' is no quality; give one of VALID, INVALID, ALARM, CHANGING, WARNING",
     }
 
 
@@ -238,7 +238,7 @@ def test_a_null_is_an_event_without_data_where_the_quality_says_invalid() -> Non
     assert [(v.kind, v.content, v.data_type, v.r_dim.size) for v in found] == [
         (ValueKind.NO_DATA, None, DataType.DOUBLE, 0)
     ] * 2
-    assert reasons(encoded) == {2: "the value is null, which only the quality INVALID allows"}
+    assert reasons(encoded) == {2: "the value is null, which is allowed only with the quality INVALID"}
 
 
 def test_time_is_a_timestamp_or_nanoseconds_and_none_where_none_is_said() -> None:
@@ -263,12 +263,12 @@ def test_a_time_that_tango_cannot_tell_is_a_bad_row(seconds: int) -> None:
         (pa.array([[1.0, None]]), "an element of the value is null"),
         (pa.array([[[1], [2, 3]]]), "one length"),
         (pa.array([[[1], None]]), "one length"),
-        (pa.array(["日本"]), "not Latin-1"),
+        (pa.array(["日本"]), "cannot be encoded as Latin-1"),
         (pa.array(["a\0b"]), "NUL"),
         (pa.array([{"format": None, "data": b""}], STRUCT), "format or data of the value is null"),
-        (pa.array([Decimal(2**64)], pa.decimal128(20, 0)), "does not fit"),
-        (pa.array([Decimal(-1)], pa.decimal128(20, 0)), "does not fit"),
-        (pa.array([[Decimal(0), Decimal(-1)]], pa.list_(pa.decimal128(20, 0))), "does not fit"),
+        (pa.array([Decimal(2**64)], pa.decimal128(20, 0)), "outside the range of DevULong64"),
+        (pa.array([Decimal(-1)], pa.decimal128(20, 0)), "outside the range of DevULong64"),
+        (pa.array([[Decimal(0), Decimal(-1)]], pa.list_(pa.decimal128(20, 0))), "outside the range of DevULong64"),
     ],
     ids=str,
 )

@@ -105,7 +105,7 @@ def test_what_is_not_to_be_served_is_passed_over_and_what_is_broken_counted(sour
     serving.replay(Records(np.array([8, 9]), np.array([1, 1]), topics, payloads))
     counts = serving.counts
     assert (counts.records, counts.skipped, counts.recorded, counts.bad) == (0, 2, 1, 1)
-    assert serving.counts.reasons[0].startswith("record 9: no record of Tango events")
+    assert serving.counts.reasons[0].startswith("record 9: the payload is no record of Tango events")
     assert source.devices == ()
 
 

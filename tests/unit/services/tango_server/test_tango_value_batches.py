@@ -49,8 +49,8 @@ def test_qualities_are_names_or_numbers_and_times_fall_back_to_now() -> None:
     ("columns", "text"),
     [
         ({"speed": [1, 2, 3]}, "speed"),
-        ({"device": [None, "a/b/c", "a/b/d"]}, "a null in column device"),
-        ({"event": ["change", "nothing", "user_event"]}, "no event of Tango: 'nothing'"),
+        ({"device": [None, "a/b/c", "a/b/d"]}, "column device contains null"),
+        ({"event": ["change", "nothing", "user_event"]}, "unknown Tango event type in column event: 'nothing'"),
         ({"quality": ["good", "bad", "ugly"]}, "column quality"),
         ({"quality": [0, 5, 1]}, "column quality"),
         ({"quality": [1.5, 0.5, 2.5]}, "column quality"),

@@ -263,7 +263,9 @@ def test_a_batch_tells_which_of_its_notices_have_frames() -> None:
     assert len(decode_events([], BatchDecoder())) == 0
     assert decode_events(events[1:2], BatchDecoder()).rows.tolist() == [0]
     assert events[0].errors == error
-    assert [(e.reason, e.desc) for e in events[2].errors] == [("API_MissedEvents", "missed 2 events, 2 to 3")]
+    assert [(e.reason, e.desc) for e in events[2].errors] == [
+        ("API_MissedEvents", "2 events are missing, with the counters 2 to 3")
+    ]
     assert SubscriptionEvent("s", SubscriptionEventKind.RESTART, 0, None, 0, SequenceRestart(3, 1)).errors == ()
     assert SubscriptionEvent("s", SubscriptionEventKind.ONLINE, 0).errors == ()
     assert events[1].errors == ()
