@@ -1,4 +1,4 @@
-"""The codec of Tango events against what a real device server sends (TG-11 to TG-19)."""
+"""Event codec with the frames of a device server (TG-11 to TG-19)."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def value_of(event: Event) -> AttributeValue:
 
 
 def check_columns(wire: Wire) -> None:
-    """All that came is the same in columns, and single numbers are written back as they came, but for the padding."""
+    """Received events equal their columns, and encoding single numbers gives the received octets except for padding."""
     columns = BatchDecoder().decode(*(list(c) for c in zip(*wire.frames, strict=True)))
     assert not columns.bad
     assert columns.scalars
@@ -261,7 +261,7 @@ def test_the_forms_of_older_clients(lab: TangoServer, wire: Wire, idl: int) -> N
 @pytest.mark.spec("TG-13")
 @pytest.mark.parametrize("idl", [3, 5])
 def test_configurations_of_a_real_server(lab: TangoServer, wire: Wire, probe: DeviceProbe, idl: int) -> None:
-    """TG-13, and the form of older clients"""
+    """TG-13, and AttributeConfig_3 of older clients."""
     wire.subscribe("level", "attr_conf", idl)
     numbers = itertools.count()
 

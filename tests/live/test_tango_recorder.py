@@ -1,4 +1,4 @@
-"""The recorder of Tango events between real device servers and a real log."""
+"""Tango recorder between device servers and a log."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def test_values_that_were_read_are_no_events(log: RecorderLog, lab: TangoServer)
 
 
 @pytest.mark.spec("TG-46")
-def test_what_a_killed_recorder_missed_is_a_gap(log: RecorderLog, lab: TangoServer, tmp_path: Path) -> None:
-    """Every event is in the log, or in a gap of it, exactly once. Ctrl-C ends a recorder clean."""
+def test_events_missed_by_a_killed_recorder_are_a_gap(log: RecorderLog, lab: TangoServer, tmp_path: Path) -> None:
+    """Every event is in the log or in one of its gaps, exactly once. Ctrl-C stops a recorder normally."""
     with RecorderProcess(log, lab, tmp_path) as first:
         stored = log.push_until(lab, 20)
         first.end(signal.SIGKILL)
@@ -100,7 +100,7 @@ def test_what_a_killed_recorder_missed_is_a_gap(log: RecorderLog, lab: TangoServ
 
 
 @pytest.mark.own_server
-def test_an_outage_of_the_log_loses_nothing_that_the_buffer_holds(log: RecorderLog, lab: TangoServer) -> None:
+def test_an_outage_of_the_log_loses_nothing_that_fits_into_the_queue(log: RecorderLog, lab: TangoServer) -> None:
     with RecorderThread(log.options, settings(lab)) as running:
         log.push_until(lab, 3)
         log.room.kill()
@@ -116,7 +116,7 @@ def test_an_outage_of_the_log_loses_nothing_that_the_buffer_holds(log: RecorderL
 
 @pytest.mark.own_server
 @pytest.mark.spec("TG-44", "TG-45")
-def test_what_the_buffer_cannot_hold_is_counted_and_told_by_a_gap(log: RecorderLog, lab: TangoServer) -> None:
+def test_events_dropped_by_the_full_queue_are_counted_and_recorded_as_a_gap(log: RecorderLog, lab: TangoServer) -> None:
     with RecorderThread(log.options, settings(lab, buffer=100)):
         log.push_until(lab, 3)
         log.room.kill()
@@ -132,8 +132,8 @@ def test_what_the_buffer_cannot_hold_is_counted_and_told_by_a_gap(log: RecorderL
 
 
 @pytest.mark.spec("TG-36", "TG-41")
-def test_a_server_that_died_and_came_back_is_told(log: RecorderLog, own_lab: TangoServer) -> None:
-    """OFFLINE when its heartbeats are missed, ONLINE, a value that was read, and a restart."""
+def test_the_end_and_restart_of_a_server_are_recorded(log: RecorderLog, own_lab: TangoServer) -> None:
+    """The log contains OFFLINE, ONLINE, a value that was read, and a restart."""
     with RecorderThread(log.options, settings(own_lab)):
         log.push_until(own_lab, 5)
         own_lab.kill()
@@ -168,7 +168,7 @@ def test_a_device_with_bad_values_is_suspect_until_a_good_one_comes(log: Recorde
     assert life() == [RecordKind.ONLINE, RecordKind.SUSPECT, RecordKind.ONLINE, RecordKind.SUSPECT, RecordKind.ONLINE]
 
 
-def test_wildcards_are_what_the_server_has_also_later(log: RecorderLog, lab: TangoServer) -> None:
+def test_patterns_match_attributes_that_are_added_later(log: RecorderLog, lab: TangoServer) -> None:
     def recorded() -> set[str | None]:
         return {
             r.place.attribute for r in log.records(RecordKind.INITIAL, RecordKind.EVENT) if r.place.event == "change"
@@ -199,14 +199,14 @@ def test_two_recorders_of_other_names_share_a_log(log: RecorderLog, lab: TangoSe
     assert consecutive(accounted([r for r in log.records() if r.topic.startswith("tango.")]))
 
 
-def test_a_recorder_says_what_it_needs(log: RecorderLog, lab: TangoServer) -> None:
+def test_missing_settings_of_a_recorder_are_named(log: RecorderLog, lab: TangoServer) -> None:
     options = log_options({"url": log.given["url"]})
     with pytest.raises(ConfigError, match=STREAM):
         record(settings(lab), options, lambda: False, lambda text: None)
 
 
-def test_records_are_refused_one_by_one_and_told(log: RecorderLog, lab: TangoServer) -> None:
-    """An image that is too large for the log is a gap, and nothing else is lost."""
+def test_each_rejected_record_is_reported(log: RecorderLog, lab: TangoServer) -> None:
+    """An image that is too large for the log becomes a gap, and no other event is lost."""
     admin(log).create_stream(STREAM, ["tango.>"], max_msg_size=20_000, allow_atomic=True, allow_batched=True)
     with RecorderThread(log.options, settings(lab, attributes=["double", "double_spectrum"])):
         log.push_until(lab, 2)

@@ -1,4 +1,4 @@
-"""A recorder with a database, which knows the devices that its patterns are compared with."""
+"""Tango recorder with a database, which resolves patterns of devices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEVICES = ("names/lab/1", "names/lab/2", "other/lab/1")
 def test_patterns_are_the_devices_of_the_database_also_later(
     tango_database: TangoDatabase, nats_server: NatsServer, tmp_path: Path
 ) -> None:
-    """The database is asked for names, and again later."""
+    """The recorder reads device names from the database, at its start and later."""
     host = tango_database.host
 
     def server(instance: str, *devices: str) -> TangoServer:

@@ -1,4 +1,4 @@
-"""A recorder whose log is another one, or is in trouble: every event is in it, or in a gap of it."""
+"""Tango recorder whose log is full, unavailable or of Malamute: every event is in the log or in a gap."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def nats(nats_server: NatsServer) -> Iterator[RestartableNatsServer]:
 
 @pytest.mark.spec("TG-44", "TG-46")
 def test_a_durable_stream_of_malamute_is_a_log_too(lab: TangoServer, tmp_path: Path) -> None:
-    """Over an end of the recorder, and a kill of the broker."""
+    """The recorder is stopped, and the broker is killed."""
     with RestartableMalamuteBroker(tmp_path / "broker") as room:
         log = RecorderLog(room)
         with RecorderThread(log.options, settings(lab)):
@@ -63,7 +63,9 @@ def test_a_durable_stream_of_malamute_is_a_log_too(lab: TangoServer, tmp_path: P
 
 
 @pytest.mark.spec("TG-46")
-def test_what_a_full_log_refused_is_told_when_it_has_room_again(lab: TangoServer, nats: RestartableNatsServer) -> None:
+def test_records_rejected_by_a_full_log_are_reported_when_it_has_space_again(
+    lab: TangoServer, nats: RestartableNatsServer
+) -> None:
     limits = {"max_bytes": 20_000, "discard": "new", "allow_batched": True}
     nats.admin.create_stream(STREAM, ["tango.>"], **limits)
     log = RecorderLog(nats)
@@ -98,7 +100,7 @@ def test_a_log_that_may_not_be_written_to_ends_the_recorder_with_the_reason(lab:
 
 
 @pytest.mark.own_server
-def test_a_recorder_that_must_end_while_the_log_is_away_says_what_is_not_stored(
+def test_a_recorder_that_ends_during_an_outage_of_the_log_reports_unstored_records(
     lab: TangoServer,
     nats: RestartableNatsServer,
     tmp_path: Path,
@@ -123,10 +125,10 @@ def test_a_recorder_that_must_end_while_the_log_is_away_says_what_is_not_stored(
 
 @pytest.mark.own_server
 @pytest.mark.spec("TG-44", "TG-45")
-def test_spectra_that_are_too_much_for_the_memory_are_counted_and_told(
+def test_spectra_above_the_memory_limit_are_counted_and_recorded_as_gaps(
     lab: TangoServer, nats: RestartableNatsServer
 ) -> None:
-    """100 times 800 kB are more than 4 MiB, which are never taken."""
+    """100 spectra of 800 kB exceed the limit of 4 MiB."""
     log, spectrum = RecorderLog(nats), "double_spectrum"
     given = settings(lab, attributes=[spectrum], bufferOctets="4 MiB")
     with RecorderThread(log.options, given):

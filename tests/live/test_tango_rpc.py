@@ -1,4 +1,4 @@
-"""Calls of real device servers, with and without a database, and of servers that misbehave."""
+"""Calls of device servers, with and without a database, and of servers that violate the protocol."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def opened(server: TangoServer) -> DeviceProxy:
 
 
 @pytest.mark.spec("TG-03", "TG-26")
-def test_a_device_says_what_it_is(either: TangoServer) -> None:
+def test_a_device_answers_with_info_and_types(either: TangoServer) -> None:
     with opened(either) as device:
         device.ping()
         info = device.info()
@@ -82,7 +82,7 @@ def test_a_subscription_is_negotiated_confirmed_and_counted(either: TangoServer)
         ("plain", EventType.DATA_READY, "API_AttributeNotDataReadyEnabled", False),
     ],
 )
-def test_a_refused_subscription_says_why(
+def test_a_refused_subscription_has_the_reason_of_cpptango(
     lab: TangoServer, attribute: str, event: EventType, reason: str, retryable: bool
 ) -> None:
     with admin_of(lab) as admin, pytest.raises(DevFailed) as caught:
@@ -187,7 +187,7 @@ def test_real_servers_understand_every_version_and_order(lab: TangoServer, minor
     reader.finish()
 
 
-def test_objects_and_operations_that_are_not_there_are_told_apart(lab: TangoServer) -> None:
+def test_missing_objects_and_missing_operations_have_different_exceptions(lab: TangoServer) -> None:
     with opened(lab) as device:
         with pytest.raises(SystemException) as caught:
             device.call("no_such_operation", None, lambda _: None)
@@ -201,7 +201,7 @@ def test_objects_and_operations_that_are_not_there_are_told_apart(lab: TangoServ
 
 
 @pytest.mark.spec("TG-21", "TG-30")
-def test_the_database_says_which_devices_there_are_and_which_run(tango_database: TangoDatabase, tmp_path: Path) -> None:
+def test_the_database_returns_defined_and_exported_devices(tango_database: TangoDatabase, tmp_path: Path) -> None:
     with pytest.raises(DevFailed, match="DB_DeviceNotDefined"):
         reference_of(parse_device("no/such/device", tango_database.host), timeout=TIMEOUT)
     device = "test/own/1"
@@ -264,7 +264,7 @@ def test_threads_share_a_connection(lab: TangoServer) -> None:
 
 
 def test_a_real_client_gets_what_a_real_server_pushes(either: TangoServer, probe: DeviceProbe) -> None:
-    """The tools of these tests themselves."""
+    """Checks the helpers of these tests."""
     number = probe.subscribe(either.address(), "double", "change")
     until(lambda: len(probe.events(number)) > 1, lambda: either.push("double", 1.0))
     either.push("double", 2.5, quality="ALARM")
@@ -281,7 +281,7 @@ Script = Callable[[socket.socket, Callable[[], GiopRequest]], None]
 
 
 class Scripted:
-    """A server that does to each connection what a script says."""
+    """A server that runs a script for each connection."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -380,7 +380,7 @@ BROKEN: dict[str, tuple[type[MamaError], float, Fault]] = {
 
 
 def outcome_of(fault: Fault, timeout: float) -> MamaError:
-    """The error of one call of a server that does this with it."""
+    """The error of a call to a server that runs this script."""
     scripted = Scripted(lambda connection, request: fault(connection, request(), scripted))
     with scripted, RpcConnection([scripted.address], timeout=timeout) as connection:
         with pytest.raises(MamaError) as caught:
@@ -436,7 +436,7 @@ def test_a_device_that_moved_within_its_server_is_followed() -> None:
 
 
 @pytest.mark.parametrize(("key", "kind"), [(b"old", ServerAway), (b"x", Forwarded)])
-def test_a_device_that_moves_for_ever_or_away_is_told(key: bytes, kind: type[MamaError]) -> None:
+def test_endless_and_foreign_location_forwards_are_errors(key: bytes, kind: type[MamaError]) -> None:
     def script(connection: socket.socket, request: Callable[[], GiopRequest]) -> None:
         while True:
             port = connection.getsockname()[1] if key == b"old" else 1
@@ -472,7 +472,7 @@ def test_a_call_waits_for_other_threads_no_longer_than_its_deadline_and_close_wa
 
 
 @pytest.mark.spec("TG-33")
-def test_addresses_are_tried_in_turn_and_nobody_at_any_is_an_error() -> None:
+def test_addresses_are_tried_in_order_and_none_that_answers_is_an_error() -> None:
     """TG-33 in the control plane: an object may name several addresses."""
     nobody = Address("127.0.0.1", free_port())
     with (

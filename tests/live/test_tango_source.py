@@ -1,4 +1,4 @@
-"""A real client (``tango.DeviceProxy``) of our event source gets exactly what was pushed."""
+"""Event source with PyTango clients (``tango.DeviceProxy``), which get exactly the pushed events."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def source_of(*attributes: Attribute, **settings: Any) -> TangoEventSource:
 
 
 def attached(probe: DeviceProbe, source: TangoEventSource, attribute: str, event: str, push: Callable[[], Any]) -> int:
-    """A subscription that is known to work; its events so far are forgotten."""
+    """A subscription that has delivered an event; the events so far are discarded."""
     number = probe.subscribe(source.address(DEVICE), attribute, event)
     first = 0 if event == "data_ready" else 1
     probe.wait_events(number, first)
@@ -70,7 +70,7 @@ def attached(probe: DeviceProbe, source: TangoEventSource, attribute: str, event
 
 
 def spelled(value: Any) -> Any:
-    """As the probe tells values: PyTango has states in arrays as numbers."""
+    """A value in the form of the probe: PyTango has states in arrays as numbers."""
     if isinstance(value, list):
         return [spelled(one) if isinstance(one, list) else one for one in value]
     return value.name if isinstance(value, DevState) else value
@@ -190,7 +190,7 @@ def test_every_event_type_reaches_its_subscribers_and_only_those(probe: DevicePr
 
 
 @pytest.mark.spec("TG-11", "TG-18")
-def test_errors_come_with_their_whole_stack_and_values_after_them(probe: DeviceProbe) -> None:
+def test_clients_get_complete_error_stacks_and_later_values(probe: DeviceProbe) -> None:
     stack = [
         DevError("First", Severity.ERR, "the cause", "here"),
         DevError("Second", Severity.PANIC, "around it", "there"),
@@ -209,7 +209,7 @@ def test_errors_come_with_their_whole_stack_and_values_after_them(probe: DeviceP
 
 @pytest.mark.spec("TG-03", "TG-13", "TG-21")
 def test_a_client_looks_around_and_reads(probe: DeviceProbe) -> None:
-    """What browsers of devices ask for"""
+    """Operations that device browsers call."""
     change = Criteria(abs_change=0.5)
     with source_of(Attribute("a", change=change, unit="V"), Attribute("b", DataType.STRING)) as source:
         address = source.address(DEVICE)
@@ -260,8 +260,10 @@ def test_two_clients_get_the_same_and_one_may_leave(probe: DeviceProbe, tmp_path
 
 
 @pytest.mark.spec("TG-28", "TG-44")
-def test_a_client_listens_when_its_subscription_has_reached_the_socket(probe: DeviceProbe, tmp_path: Path) -> None:
-    """And no more when it is gone; what else comes there is nothing."""
+def test_a_client_counts_as_a_listener_when_its_subscription_has_reached_the_socket(
+    probe: DeviceProbe, tmp_path: Path
+) -> None:
+    """It no longer counts when it is gone; other subscription messages are ignored."""
     place = (DEVICE, "a", EventType.CHANGE)
     with source_of(Attribute("a")) as source:
         with open_device(parse_device(source.address(DEVICE)).sibling(source.admin), timeout=TIMEOUT) as admin:
@@ -287,7 +289,7 @@ def test_a_client_listens_when_its_subscription_has_reached_the_socket(probe: De
 
 
 def test_tables_and_encoded_frames_are_pushed_in_order(probe: DeviceProbe) -> None:
-    """Both orders of octets alternate, as they may"""
+    """Events alternate between both byte orders."""
     count = 300
     with source_of(Attribute("a"), Attribute("b", DataType.STRING)) as source:
         a = attached(probe, source, "a", "change", lambda: source.push_change_event(DEVICE, "a", -1.0))
@@ -318,7 +320,7 @@ def test_tables_and_encoded_frames_are_pushed_in_order(probe: DeviceProbe) -> No
 
 
 def recorded() -> list[tuple[bool, bytes]]:
-    """Fourth frames in both orders."""
+    """Fourth frames in both byte orders."""
 
     topic = parse(f"tango://h:1/{DEVICE}/a#dbase=no.idl5_change")
     orders = [True, False, True, False]
@@ -330,7 +332,7 @@ def recorded() -> list[tuple[bool, bytes]]:
 
 @pytest.mark.spec("TG-08", "TG-32", "TG-33")
 def test_clients_follow_alternate_endpoints(probe: DeviceProbe) -> None:
-    """The first pair leads nowhere"""
+    """No server listens at the first pair."""
     nowhere = f"tcp://127.0.0.1:{free_port()}"
     beat, event = free_port(), free_port()
     pairs = [EndpointPair(nowhere, nowhere), EndpointPair(f"tcp://127.0.0.1:{beat}", f"tcp://127.0.0.1:{event}")]
@@ -340,8 +342,8 @@ def test_clients_follow_alternate_endpoints(probe: DeviceProbe) -> None:
 
 
 @pytest.mark.spec("TG-08")
-def test_a_source_on_all_interfaces_tells_clients_the_way_they_came(probe: DeviceProbe) -> None:
-    """Several network cards"""
+def test_a_source_on_all_interfaces_sends_endpoints_with_the_called_address(probe: DeviceProbe) -> None:
+    """The server has several network interfaces."""
     with TangoEventSource([Device(DEVICE, [Attribute("a")])], "0.0.0.0", heartbeat_period=BEAT) as source:
         address = f"tango://127.0.0.1:{source.port}/{DEVICE}#dbase=no"
         number = probe.subscribe(address, "a", "change")
@@ -393,7 +395,7 @@ def test_times_that_cannot_be_are_refused(times: dict[str, Any]) -> None:
 
 @pytest.mark.spec("TG-01", "TG-02")
 def test_our_own_subscriber_gets_the_same() -> None:
-    """Both ends are ours"""
+    """Client and server are parts of this project."""
     taken: list[SubscriptionEvent] = []
     attributes = [Attribute("a"), Attribute("spec", DataType.LONG, Format.SPECTRUM)]
     with source_of(*attributes) as source, TangoSubscriber(timeouts=PATIENT, timeout=TIMEOUT) as subscriber:
@@ -416,7 +418,7 @@ def test_our_own_subscriber_gets_the_same() -> None:
 
 
 def told(events: list[SubscriptionEvent]) -> list[tuple[str, list[Any]]]:
-    """Values that were read at the time of the calendar."""
+    """Values of PyTango at the given time."""
     found = [n.event.data for n in events if n.ctr and n.event is not None]
     return [
         (v.name, np.asarray(v.read).tolist())

@@ -1,4 +1,4 @@
-"""``mama tango-source``: a log served to a real Tango client, over restarts of everything."""
+"""``mama tango-source`` serves a log to a PyTango client, across restarts of source, client and broker."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Command:
 
 
 class CommandProcess:
-    """The program as users run it."""
+    """The command in a process of its own."""
 
     def __init__(self, command: Command, folder: Path) -> None:
         self._command, self._said = command, folder / "said.txt"
@@ -157,12 +157,12 @@ def process(command: Command, tmp_path: Path) -> Iterator[CommandProcess]:
 
 
 def append(log: RecordLog, values: Any, *what: Any, **columns: Any) -> int:
-    """As the sink does."""
+    """Encode rows as the sink does."""
     return log.append(rows(values, *what, **columns))
 
 
 def rows(values: Any, attribute: str = "temperature", first: int = 0, **columns: Any) -> MessageBatch:
-    """Their records."""
+    """The records of these values."""
     n = len(values)
     named = {
         "device": [DEVICE] * n, "attribute": [attribute] * n, "value": pa.array(values),
@@ -174,13 +174,13 @@ def rows(values: Any, attribute: str = "temperature", first: int = 0, **columns:
 
 
 def listening(command: Command) -> int:
-    """Clients of the temperature, as the position has it."""
+    """Clients of the temperature in the position file."""
     wanted = orjson.loads(command.position.read_bytes())["wanted"]
     return sum(n for device, attribute, event, n in wanted if (device, attribute, event) == (DEVICE, *CHANGES))
 
 
 class Listener:
-    """A client that asks for changes of the temperature, and listens to them some time after it was answered."""
+    """A client that negotiates change events of the temperature, and subscribes its ZeroMQ socket some time later."""
 
     def __init__(self, command: Command, after: float = 0.0) -> None:
         with open_device(parse_device(command.address).sibling(ADMIN), timeout=TIMEOUT) as admin:
@@ -281,7 +281,7 @@ def test_values_of_all_types_arrive_and_attributes_appear_while_it_runs(
 def test_a_restart_goes_on_where_it_was_and_sends_nothing_twice(
     log: RecordLog, command: Command, process: CommandProcess
 ) -> None:
-    """The client comes back by itself; what was stored meanwhile waits for it."""
+    """The client reconnects by itself and gets the records that were stored meanwhile."""
     sent = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
     append(log, [0.0])
     process.start()
@@ -312,10 +312,10 @@ def test_a_restart_goes_on_where_it_was_and_sends_nothing_twice(
 
 
 @pytest.mark.spec("TG-28", "TG-40")
-def test_after_a_restart_what_is_new_waits_until_all_subscriptions_have_reached_the_socket(
+def test_after_a_restart_new_records_wait_until_all_subscriptions_have_reached_the_socket(
     log: RecordLog, command: Command
 ) -> None:
-    """Two clients, the slower one long after it was told where the events are."""
+    """Two clients; one connects long after its negotiation."""
     sent = [4.0, 5.0, 6.0]
     append(log, [0.0])
     command.start()
@@ -329,7 +329,7 @@ def test_after_a_restart_what_is_new_waits_until_all_subscriptions_have_reached_
     assert f"waiting up to {TIMEOUT:g} s for 2 subscriptions to come back" in "".join(command.lines)
 
 
-def test_who_was_waited_for_when_it_ended_is_waited_for_again(log: RecordLog, command: Command) -> None:
+def test_a_restarted_source_waits_again_for_the_same_clients(log: RecordLog, command: Command) -> None:
     append(log, [0.0])
     command.start()
     with Listener(command):
@@ -345,7 +345,7 @@ def test_who_was_waited_for_when_it_ended_is_waited_for_again(log: RecordLog, co
         assert one.value() == 4.0
 
 
-def test_what_was_pushed_is_pushed_again_when_asked(log: RecordLog, command: Command) -> None:
+def test_pushed_records_are_replayed_on_request(log: RecordLog, command: Command) -> None:
     append(log, [1.0, 2.0, 3.0])
     command.start()
     assert command.end() == 0
@@ -358,8 +358,8 @@ def test_what_was_pushed_is_pushed_again_when_asked(log: RecordLog, command: Com
 
 
 @pytest.mark.spec("TG-06")
-def test_criteria_decide_what_is_an_event(log: RecordLog, command: Command, probe: DeviceProbe, tmp_path: Path) -> None:
-    """Updates are filtered by the configuration."""
+def test_criteria_select_the_events(log: RecordLog, command: Command, probe: DeviceProbe, tmp_path: Path) -> None:
+    """The configured criteria filter updates."""
     rules = tmp_path / "rules.toml"
     rules.write_text('[[attribute]]\npattern = "LAB/*/temp*"\nabs_change = 0.5\nunit = "degC"\n')
     append(log, [0.0])
@@ -377,7 +377,9 @@ def test_criteria_decide_what_is_an_event(log: RecordLog, command: Command, prob
 
 @pytest.mark.own_server
 @pytest.mark.own_server
-def test_it_waits_while_the_log_is_away(log: RecordLog, nats_server: NatsServer, command: Command) -> None:
+def test_the_command_waits_while_the_log_is_unavailable(
+    log: RecordLog, nats_server: NatsServer, command: Command
+) -> None:
     append(log, [1.0])
     command.start()
     nats_server.kill()
@@ -387,8 +389,10 @@ def test_it_waits_while_the_log_is_away(log: RecordLog, nats_server: NatsServer,
     assert command.end() == 0
 
 
-def test_what_a_recorder_wrote_is_refused_and_beside_rows_passed_over(log: RecordLog, command: Command) -> None:
-    """Events that were recorded come back by ``mamasub``: serving them again would let two systems feed each other."""
+def test_a_log_of_a_recorder_is_refused_and_its_records_among_rows_are_skipped(
+    log: RecordLog, command: Command
+) -> None:
+    """Recorded events are read with ``mamasub``; serving them too would let two systems feed each other."""
     frames = encode(
         Event(
             TEMPERATURE,

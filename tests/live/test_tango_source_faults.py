@@ -1,4 +1,4 @@
-"""What goes wrong around an event source: it ends, stands still, overflows, is sent nonsense; and it goes on."""
+"""Event source with faults: restarts, stopped clients, overflow, invalid data."""
 
 from __future__ import annotations
 
@@ -59,12 +59,9 @@ def still_serves(source: TangoEventSource, probe: DeviceProbe) -> None:
 
 
 @pytest.mark.spec("TG-30", "TG-31", "TG-36", "TG-40-TG-42")
-def test_clients_find_a_source_again_that_was_away_and_stay_with_one_that_is_silent(
-    tmp_path: Path, probe: DeviceProbe
-) -> None:
-    """Upstream: cxx_reconnection_zmq. The clients' own constants, so all at
-    once: a source that is restarted, one that is killed, one that stands still, and one that only sends heartbeats
-    while a client looks at them twice."""
+def test_clients_reconnect_to_a_restarted_source_and_keep_a_silent_one(tmp_path: Path, probe: DeviceProbe) -> None:
+    """Upstream: cxx_reconnection_zmq, with the periods of the clients, so all cases run at once: a source that is
+    restarted, one that is killed, one that is stopped, and one that sends only heartbeats during two checks."""
     with ExitStack() as stack:
         silent, *away = [
             stack.enter_context(SourceProcess(tmp_path / how)) for how in ("silent", "pause", "restart", "kill")
@@ -103,8 +100,8 @@ def test_clients_find_a_source_again_that_was_away_and_stay_with_one_that_is_sil
 
 
 @pytest.mark.spec("TG-44-TG-46")
-def test_a_client_that_stands_still_holds_up_nobody_and_learns_what_it_missed(tmp_path: Path) -> None:
-    """Far more than the high-water marks hold, and more than the buffers of TCP"""
+def test_a_stopped_client_blocks_no_other_and_sees_its_gap(tmp_path: Path) -> None:
+    """The events exceed the high-water marks and the TCP buffers."""
     count, first = 60_000, 1000
     with (
         SourceProcess(tmp_path / "source", hwm=100, heartbeat_period=BEAT) as source,
@@ -134,7 +131,7 @@ def test_a_client_that_stands_still_holds_up_nobody_and_learns_what_it_missed(tm
 
 @pytest.mark.spec("TG-45")
 def test_pushing_goes_on_while_answers_are_waited_for(source: TangoEventSource) -> None:
-    """A client that asks and never reads its answers is dropped, and nobody waits for it"""
+    """A client that never reads its replies is disconnected and does not block others."""
     source.add_attributes(DEVICE, [Attribute(f"a{n}", description="d" * 50_000) for n in range(20)])
     asked = messages.GiopRequest(0, id=1, key=DEVICE.encode(), operation="get_attribute_config_5")
     call = messages.encode(asked, lambda writer: writer.strings(["All attributes_3"]))
@@ -166,7 +163,7 @@ def test_pushing_goes_on_while_answers_are_waited_for(source: TangoEventSource) 
 
 @pytest.mark.spec("TG-37", "TG-43")
 def test_a_silent_client_is_dropped_and_one_that_confirms_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten minutes of a clock that goes as the test says"""
+    """The test advances the clock by ten minutes."""
     clock = SimpleNamespace(now=time.monotonic(), time_ns=time.time_ns)
     clock.monotonic = lambda: clock.now
     monkeypatch.setattr("mama_spark.services.tango_server.event_source._clock", clock)
@@ -192,7 +189,7 @@ def test_a_silent_client_is_dropped_and_one_that_confirms_is_kept(monkeypatch: p
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_real_clients_confirm_in_time(tmp_path: Path, probe: DeviceProbe) -> None:
-    """The real constants, beyond the ten minutes after which a silent client is dropped"""
+    """With the constants of Tango, for longer than the ten minutes until a subscription expires."""
     with SourceProcess(tmp_path / "source") as source:
         number = probe.subscribe(source.address, "level", "change")
         until(lambda: len(probe.events(number)) > 1, lambda: source.push("level", 1.0))
@@ -246,8 +243,8 @@ def _mutated(rng: random.Random, calls: list[bytes]) -> bytes:
 
 
 @pytest.mark.spec("TG-45")
-def test_hostile_octets_harm_nobody(source: TangoEventSource, probe: DeviceProbe) -> None:
-    """Broken messages, thousands where there is time; a fresh client is served as if nothing had been"""
+def test_invalid_octets_do_not_affect_other_clients(source: TangoEventSource, probe: DeviceProbe) -> None:
+    """Many invalid messages are sent; then a new client is served normally."""
     rng, calls, sent, connections = random.Random(SEED), _calls(), 0, 400 if FULL else 60
     with admin_of(source) as bystander:
         for _ in range(connections):
@@ -266,7 +263,7 @@ def test_hostile_octets_harm_nobody(source: TangoEventSource, probe: DeviceProbe
     still_serves(source, probe)
 
 
-def test_what_is_no_giop_is_told_so_and_ended(source: TangoEventSource) -> None:
+def test_a_client_that_does_not_send_giop_gets_a_message_error(source: TangoEventSource) -> None:
     for nonsense in (
         b"GET / HTTP/1.1\r\n\r\n",
         b"GIOP\x01\x02\x01\x00\xff\xff\xff\x7f",
@@ -282,8 +279,8 @@ def test_what_is_no_giop_is_told_so_and_ended(source: TangoEventSource) -> None:
 
 
 @pytest.mark.spec("TG-45")
-def test_who_sends_nonsense_and_does_not_read_fills_no_memory(probe: DeviceProbe) -> None:
-    """Its answers wait, so the connection is still there; what it goes on sending is kept by nobody"""
+def test_a_client_that_sends_invalid_data_and_does_not_read_uses_limited_memory(probe: DeviceProbe) -> None:
+    """The connection stays open while its replies wait, and further data is discarded."""
     wide = Attribute("wide", format=Format.SPECTRUM)
     with TangoEventSource([Device(DEVICE, [wide])], "127.0.0.1") as source:
         source.set(DEVICE, "wide", [0.0] * 500_000)

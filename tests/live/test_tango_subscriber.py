@@ -17,7 +17,7 @@ from tests.support.tango_subscriptions import Taker, numbers
 
 
 @pytest.mark.spec("TG-12-TG-16", "TG-19", "TG-22", "TG-23")
-def test_every_event_type_that_servers_send_comes(
+def test_every_event_type_of_device_servers_arrives(
     either: TangoServer, subscriber: TangoSubscriber, probe: DeviceProbe
 ) -> None:
     either.do("poll", "double_rw", period=20)
@@ -60,8 +60,8 @@ def test_every_event_type_that_servers_send_comes(
     assert {c.cmd_name for c in first.cmds} >= {"State", "Status", "Init", "Echo"}
 
 
-def test_the_first_value_is_read_and_told_apart_from_events(either: TangoServer, subscriber: TangoSubscriber) -> None:
-    """A value, not an event; the modes with a read have it."""
+def test_the_first_value_is_delivered_as_initial(either: TangoServer, subscriber: TangoSubscriber) -> None:
+    """The modes with a read deliver the value before events."""
     either.tell("double", 7.5, quality="ALARM")
     either.tell("long", error={"reason": "NotNow", "desc": "d", "origin": "o"})
     with_value = subscriber.subscribe(either.address(), "double")
@@ -99,7 +99,7 @@ def test_a_refused_subscription_raises_why_and_leaves_nothing_behind(
 
 
 @pytest.mark.spec("TG-08")
-def test_names_and_settings_that_cannot_be_are_refused_before_anything_is_asked(subscriber: TangoSubscriber) -> None:
+def test_invalid_names_and_settings_are_refused_before_any_call(subscriber: TangoSubscriber) -> None:
     for name in ("a/b", "tango://h/a/b/c", "a/b/c#dbase=maybe"):
         with pytest.raises(BadAddress):
             subscriber.subscribe(name, "x")
@@ -124,13 +124,13 @@ def test_a_subscriber_that_is_not_open_takes_no_subscriptions(lab: TangoServer) 
     assert subscription.state is SubscriptionState.CANCELLED
     assert [event.kind for event in subscriber.take()] == [
         SubscriptionEventKind.INITIAL
-    ]  # what came can still be taken
+    ]  # received events can still be taken
     subscriber.close()
     with pytest.raises(ClientClosed):
         subscriber.start()
 
 
-def test_full_names_with_the_attribute_and_the_variable_of_the_database_are_understood(
+def test_full_attribute_names_and_tango_host_are_supported(
     lab_with_database: TangoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (device,) = lab_with_database.devices

@@ -24,8 +24,8 @@ from tests.support.tango_subscriptions import DEVICE, Watch, reasons
 
 
 @pytest.mark.spec("TG-37")
-def test_real_servers_take_the_confirmation_of_the_whole_channel(either: TangoServer) -> None:
-    """Seen in the admin device's black box."""
+def test_device_servers_accept_the_confirmation_of_all_subscriptions_of_a_channel(either: TangoServer) -> None:
+    """The black box of the admin device contains the confirmations."""
     admin = open_device(parse_device(either.address()).sibling(either.admin), timeout=TIMEOUT)
 
     def black_box() -> list[str]:
@@ -44,7 +44,7 @@ def test_real_servers_take_the_confirmation_of_the_whole_channel(either: TangoSe
         until(lambda: len({line for line in black_box() if "EventConfirmSubscription" in line} - before) >= 2)
         watch.until(lambda: True)
         assert watch.of(SubscriptionEventKind.ERROR) == []
-        # whoever confirms by another name than that of the topic makes the server send everything twice
+        # a confirmation with another event name than the topic's would make the server send each event twice
         info = admin.subscribe(SubscriberInfo(either.devices[0], "double", EventType.CHANGE, 6))
         with zmq.Context() as context, context.socket(zmq.SUB) as everything:
             everything.setsockopt(zmq.LINGER, 0)
@@ -58,9 +58,9 @@ def test_real_servers_take_the_confirmation_of_the_whole_channel(either: TangoSe
 
 
 @pytest.mark.spec("TG-37", "TG-43")
-def test_an_attribute_that_is_gone_takes_no_other_one_along(lab: TangoServer) -> None:
-    """A server stops at the first confirmation that it refuses; the others are confirmed all the same,
-    and the one is told until it is there again. Half a second in place of ten minutes at a source of our own."""
+def test_a_removed_attribute_does_not_stop_confirmations_of_others(lab: TangoServer) -> None:
+    """A server stops at the first confirmation that it refuses. The others are confirmed all the same, and the refused
+    one is reported until the attribute exists again. The expiry of the event source is half a second."""
     names = ["kept", "gone", "more"]
     device = Device(DEVICE, [Attribute(name) for name in names])
     times = Timeouts(check=0.1, heartbeat=60.0, confirm=0.1)
@@ -78,7 +78,7 @@ def test_an_attribute_that_is_gone_takes_no_other_one_along(lab: TangoServer) ->
         assert [n.subscription for n in watch.of(SubscriptionEventKind.ERROR)] == [gone] * len(
             watch.of(SubscriptionEventKind.ERROR)
         )
-        for other in others:  # for ever gone if nobody confirmed them; after a pause of this process for a moment
+        for other in others:  # without confirmations they would have expired for good
             until(lambda name=other.attribute: source.subscribed(DEVICE, name))  # type: ignore[misc]
         source.add_attributes(DEVICE, [Attribute("gone")])
         watch.until(
@@ -97,8 +97,8 @@ def test_an_attribute_that_is_gone_takes_no_other_one_along(lab: TangoServer) ->
 
 
 @pytest.mark.spec("TG-37", "TG-43")
-def test_a_confirmation_that_is_late_does_not_end_those_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its subscription was cancelled before it went out, and the channel has another one"""
+def test_a_late_confirmation_does_not_stop_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The subscription was cancelled before its confirmation was sent, and the channel has another subscription."""
     late: list[tuple[Any, Any]] = []
     device = Device(DEVICE, [Attribute("first"), Attribute("second")])
     with (

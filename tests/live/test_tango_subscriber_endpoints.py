@@ -21,7 +21,7 @@ from tests.support.tango_subscriptions import DEVICE, Watch, pair
 
 
 @pytest.mark.spec("TG-33")
-def test_of_several_endpoints_the_first_one_that_listens_is_taken() -> None:
+def test_the_first_of_several_endpoints_that_accepts_connections_is_chosen() -> None:
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
         first, second = (pair(s.getsockname()[1]) for s in (one, two))
         assert choose([pair(free_port()), first, second]) == first
@@ -30,8 +30,8 @@ def test_of_several_endpoints_the_first_one_that_listens_is_taken() -> None:
 
 @pytest.mark.spec("TG-08", "TG-32")
 @pytest.mark.parametrize("host", ["!x", "\xe9", "a@b", "-", "*"])
-def test_an_endpoint_that_is_none_is_told_and_takes_nobody_along(host: str) -> None:
-    """ZeroMQ raises at such names, in the thread that receives for everybody."""
+def test_an_invalid_endpoint_is_an_error_and_other_subscriptions_continue(host: str) -> None:
+    """ZeroMQ raises for such endpoints, in the receiving thread of all subscriptions."""
     attributes = [Attribute("level")]
     with (
         TangoEventSource([Device(DEVICE, attributes)], "127.0.0.1") as bad,
@@ -49,15 +49,15 @@ def test_an_endpoint_that_is_none_is_told_and_takes_nobody_along(host: str) -> N
         watch.wait(SubscriptionEventKind.EVENT, act=lambda: good.push_change_event(DEVICE, "level", 1.0))
 
 
-def test_a_single_endpoint_is_not_tried() -> None:
-    """Its heartbeats will tell."""
+def test_a_single_endpoint_is_not_probed() -> None:
+    """Its heartbeats show whether it works."""
     nobody = pair(free_port())
     assert choose([nobody]) == nobody
 
 
 @pytest.mark.spec("TG-32")
-def test_multicast_is_refused_by_its_name_and_nobody_listening_is_told() -> None:
-    """cppTango cxx_zmcast01 to 03, which receive it."""
+def test_multicast_endpoints_are_refused_and_unreachable_endpoints_are_an_error() -> None:
+    """cppTango cxx_zmcast01 to 03, which receive events by multicast."""
     with pytest.raises(MulticastRefused, match=r"multicast are not supported: epgm://127\.0\.0\.1:9"):
         choose([pair(9, "epgm"), pair(10, "pgm")])
     with pytest.raises(BadEndpoint):
@@ -67,7 +67,7 @@ def test_multicast_is_refused_by_its_name_and_nobody_listening_is_told() -> None
 
 
 @pytest.mark.spec("TG-10", "TG-44")
-def test_the_high_water_mark_is_the_given_one_or_the_variables_or_the_servers(
+def test_the_high_water_mark_is_that_of_the_argument_the_variable_or_the_server(
     lab: TangoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TANGO_EVENT_BUFFER_HWM", raising=False)

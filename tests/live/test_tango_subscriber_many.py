@@ -36,10 +36,10 @@ def test_one_of_two_subscriptions_to_the_same_event_can_end(lab: TangoServer, su
     assert subscriber.counts.dispatched.unrouted == 0
 
 
-def test_what_a_new_client_makes_servers_send_twice_comes_once(
+def test_duplicates_that_servers_send_for_new_clients_are_dropped(
     lab: TangoServer, subscriber: TangoSubscriber, tmp_path: Path
 ) -> None:
-    """New is a client that the server has not seen before, whatever it subscribes to."""
+    """A client is new if it did not call the server before, whatever it subscribes to."""
     subscription = subscriber.subscribe(lab.address(), "long", mode=EventSubMode.SYNC)
     taker = Taker(subscriber)
     effective(taker, subscription, lambda value: lab.push("long", value))
@@ -73,7 +73,7 @@ def test_many_threads_subscribe_at_once(lab: TangoServer, subscriber: TangoSubsc
 def test_many_devices_of_a_server_share_connections(
     database_labs: DeviceServers, subscriber: TangoSubscriber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a database each has one of its own until there are many, since a process may not open any number of files"""
+    """With a database, each device has a connection of its own until there are many, since open files are limited."""
     monkeypatch.setattr("mama_spark.tango.client.device_connections._OWN_CONNECTIONS", 3)
     lab = database_labs.fresh(8)
     found = [subscriber.subscribe(lab.address(device), "long") for device in lab.devices]
@@ -85,7 +85,7 @@ def test_many_devices_of_a_server_share_connections(
 
 
 def test_a_thousand_subscriptions_in_one_process(labs: DeviceServers, subscriber: TangoSubscriber) -> None:
-    """25 devices with 40 attributes each: all agreed on, all read, all get their events."""
+    """25 devices with 40 attributes each: every subscription is negotiated, reads its value and gets its event."""
     lab = labs.fresh(25)
     types = [t for t in SAMPLES if t != "state"]
     names = [t + s for t in types for s in ("", "_spectrum", "_image")] + [
@@ -105,7 +105,7 @@ def test_a_thousand_subscriptions_in_one_process(labs: DeviceServers, subscriber
     taker.events.clear()
     last = subscriber.subscribe(lab.address(lab.devices[0]), "double", "archive")
     taker.until(lambda _: taker.of(last), lambda: lab.push("double", 1.0, "archive", device=lab.devices[0]))
-    last.unsubscribe()  # the publisher has heard of it, so it has of all before
+    last.unsubscribe()  # its subscription has reached the publisher, so all earlier ones have
     taker.events.clear()
     for device in lab.devices:
         for name in names:

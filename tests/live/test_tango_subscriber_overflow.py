@@ -19,9 +19,9 @@ from tests.support.tango_subscriptions import Watch, number, reasons
 
 
 @pytest.mark.spec("TG-44-TG-46")
-def test_what_a_small_high_water_mark_loses_is_told_to_the_last_event(tmp_path: Path) -> None:
-    """What came and what the gaps tell is all that was pushed, in order."""
-    pushed, wide = 30_000, "double_spectrum"  # more than the buffers of TCP hold
+def test_every_event_lost_at_a_small_high_water_mark_is_in_a_gap(tmp_path: Path) -> None:
+    """Delivered events and gaps together are all pushed events, in order."""
+    pushed, wide = 30_000, "double_spectrum"  # more than the TCP buffers hold
     with (
         TangoServer(tmp_path / "server", environment={"TANGO_DS_EVENT_BUFFER_HWM": "1"}) as server,
         TangoSubscriber(hwm=1, timeouts=PATIENT, timeout=TIMEOUT) as subscriber,
@@ -30,7 +30,7 @@ def test_what_a_small_high_water_mark_loses_is_told_to_the_last_event(tmp_path: 
         subscription = subscriber.subscribe(server.address(), wide, mode=EventSubMode.SYNC)
         watch.wait(SubscriptionEventKind.EVENT, act=lambda: server.push(wide, [-1.0]))
         gate = threading.Event()
-        subscriber._consumer._receiver._enqueue(lambda: (gate.wait(TIMEOUT), None)[1])  # nobody receives
+        subscriber._consumer._receiver._enqueue(lambda: (gate.wait(TIMEOUT), None)[1])  # blocks the receiving thread
         server.do("burst", wide, count=pushed, width=128)
         gate.set()
         watch.until(
@@ -50,12 +50,12 @@ def test_what_a_small_high_water_mark_loses_is_told_to_the_last_event(tmp_path: 
         first_gap = watch.events.index(watch.of(SubscriptionEventKind.GAP)[0])
         detail = watch.events[first_gap].detail
         assert isinstance(detail, SequenceGap)
-        assert watch.events[first_gap + 1].ctr == detail.last + 1  # the marker is before the event
+        assert watch.events[first_gap + 1].ctr == detail.last + 1  # GAP precedes its event
         assert subscription.state is SubscriptionState.CONNECTED
 
 
 @pytest.mark.spec("TG-44", "TG-45")
-def test_what_nobody_takes_is_dropped_from_the_oldest_on_and_told(lab: TangoServer) -> None:
+def test_a_full_queue_drops_the_oldest_events_and_reports_it(lab: TangoServer) -> None:
     with TangoSubscriber(limit=100, timeouts=PATIENT, timeout=TIMEOUT) as subscriber:
         watch = Watch(subscriber)
         subscription = subscriber.subscribe(lab.address(), "long", mode=EventSubMode.SYNC)
@@ -70,7 +70,7 @@ def test_what_nobody_takes_is_dropped_from_the_oldest_on_and_told(lab: TangoServ
 
 
 @pytest.mark.spec("TG-45")
-def test_a_slow_callback_loses_the_oldest_and_not_the_receiver(lab: TangoServer) -> None:
+def test_a_slow_callback_loses_the_oldest_events_and_does_not_block_the_receiver(lab: TangoServer) -> None:
     gate, came = threading.Event(), []
 
     def callback(event: SubscriptionEvent) -> None:
@@ -102,8 +102,8 @@ def test_closing_leaves_no_thread_and_is_quick_in_the_middle_of_a_flood(lab: Tan
     assert subscriber.subscriptions == []
 
 
-def test_a_receiver_whose_thread_has_ended_takes_commands_and_closes() -> None:
-    """Its sockets are gone; so are they when the thread ends between the command to stop and the wakeup of it."""
+def test_a_receiver_whose_thread_failed_accepts_commands_and_closes() -> None:
+    """Its sockets are closed then, as when the thread ends between the stop command and its wakeup."""
     subscriber = TangoSubscriber(timeouts=PATIENT, timeout=TIMEOUT).start()
     receiver = subscriber._consumer._receiver
 
@@ -115,7 +115,7 @@ def test_a_receiver_whose_thread_has_ended_takes_commands_and_closes() -> None:
     assert receiver._wakeup is not None
     receiver._thread.join(TIMEOUT)
     wakeup = receiver._wakeup
-    until(lambda: not int(wakeup.getsockopt(zmq.EVENTS)) & zmq.POLLOUT)  # nobody is at the other end any more
+    until(lambda: not int(wakeup.getsockopt(zmq.EVENTS)) & zmq.POLLOUT)  # the other end is closed
     receiver.subscribe(b"topic")
     subscriber.close()
     assert receiver._thread is None

@@ -21,7 +21,7 @@ def test_callbacks_that_raise_are_counted_and_delivery_goes_on(lab: TangoServer,
 
     def callback(event: SubscriptionEvent) -> None:
         came.append(numbers([event])[0])
-        raise RuntimeError("as wanted")
+        raise RuntimeError("raised by the test")
 
     subscriber.subscribe(lab.address(), "double", mode=EventSubMode.SYNC, callback=callback)
     until(lambda: came, lambda: lab.push("double", 0.0))
@@ -67,13 +67,13 @@ def test_a_callback_can_subscribe(lab: TangoServer, subscriber: TangoSubscriber)
 
 
 @pytest.mark.spec("TG-44")
-def test_a_queue_keeps_the_last_ones_and_counts_what_it_dropped(lab: TangoServer, subscriber: TangoSubscriber) -> None:
-    """Queues of 1, of 5, and of any number."""
+def test_a_queue_keeps_the_newest_events_and_counts_dropped_ones(lab: TangoServer, subscriber: TangoSubscriber) -> None:
+    """Queues with the sizes 1, 5 and no limit."""
     queues = {n: subscriber.subscribe(lab.address(), "long", mode=EventSubMode.SYNC, queue=n) for n in (1, 5, 0)}
     until(lambda: all(len(s.queue) for s in queues.values()), lambda: lab.push("long", -1))
-    lab.push("long", -2)  # several of -1 may be on their way; behind this one is nothing
+    lab.push("long", -2)  # several events of -1 may still arrive; none arrives after -2
     seen: list[SubscriptionEvent] = []
-    until(lambda: -2 in numbers(seen), lambda: seen.extend(queues[0].get_events()))  # the one that is told last
+    until(lambda: -2 in numbers(seen), lambda: seen.extend(queues[0].get_events()))  # this queue gets each event last
     for subscription in queues.values():
         subscription.get_events()
     dropped = subscriber.counts.dropped

@@ -28,11 +28,11 @@ from tests.support.tango_subscriptions import DEVICE, Watch, number, own, reason
 
 @pytest.mark.spec("TG-30", "TG-40-TG-42")
 @pytest.mark.parametrize(("kind", "end"), [("nodb", "stop"), ("database", "kill")])
-def test_a_restarted_server_is_found_again_with_one_value_and_a_restart(
+def test_a_restarted_server_is_reconnected_with_one_value_and_a_restart(
     kind: str, end: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """TG-30, TG-40, TG-41, TG-42, twice: an error each check while it is away, one value that is told apart, and
-    then events; that the counter began anew is told before the first."""
+    """An ERROR is delivered at each check while the server is down; then one RESUBSCRIPTION value, a RESTART of the
+    counter, and events."""
     database = request.getfixturevalue("tango_database") if kind == "database" else None
     with (
         own(tmp_path, database) as server,
@@ -51,7 +51,7 @@ def test_a_restarted_server_is_found_again_with_one_value_and_a_restart(
         watch.wait(SubscriptionEventKind.RESUBSCRIPTION)
         watch.wait(SubscriptionEventKind.EVENT, act=lambda: server.push("long", 2))
         (value,) = watch.of(SubscriptionEventKind.RESUBSCRIPTION)
-        assert number(value) in (0, 77)  # told when it was up already
+        assert number(value) in (0, 77)  # 77 was set after the start
         (restart,) = watch.of(SubscriptionEventKind.RESTART)
         first = watch.of(SubscriptionEventKind.EVENT)[0]
         assert restart.detail == SequenceRestart(last, first.ctr)
@@ -62,8 +62,8 @@ def test_a_restarted_server_is_found_again_with_one_value_and_a_restart(
 
 
 @pytest.mark.spec("TG-40", "TG-41")
-def test_a_restarted_server_with_fixed_ports_is_told_by_its_counter(tmp_path: Path) -> None:
-    """cppTango catch2_configure_zmq_ports: the endpoints are the same, so nothing else tells."""
+def test_the_counter_shows_the_restart_of_a_server_with_fixed_ports(tmp_path: Path) -> None:
+    """cppTango catch2_configure_zmq_ports: the endpoints stay the same, so only the counter shows the restart."""
     ports = {f"TANGO_ZMQ_{name}_PORT": str(free_port()) for name in ("HEARTBEAT", "EVENT")}
     with (
         TangoServer(tmp_path / "server", environment=ports) as server,
@@ -86,8 +86,10 @@ def test_a_restarted_server_with_fixed_ports_is_told_by_its_counter(tmp_path: Pa
 
 
 @pytest.mark.spec("TG-40", "TG-41", "TG-46")
-def test_a_device_that_moved_to_another_server_is_found_there(tango_database: TangoDatabase, tmp_path: Path) -> None:
-    """What Tango's own clients before 9.5 never did; that counters begin anew is told."""
+def test_a_device_that_moved_to_another_server_is_reconnected_there(
+    tango_database: TangoDatabase, tmp_path: Path
+) -> None:
+    """Clients of Tango before 9.5 do not reconnect then. The restart of the counters is reported."""
     with TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as subscriber:
         watch = Watch(subscriber)
         with own(tmp_path, tango_database, "one") as server:
@@ -102,15 +104,15 @@ def test_a_device_that_moved_to_another_server_is_found_there(tango_database: Ta
 
 
 @pytest.mark.spec("TG-40")
-def test_a_stopped_server_is_missed_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    """SIGSTOP, SIGCONT. The same process: no restart, nothing lost. It sends a heartbeat more often than real ones."""
+def test_a_stopped_server_loses_heartbeats_and_continues_without_a_gap(tmp_path: Path) -> None:
+    """SIGSTOP and SIGCONT: the process stays, so nothing is lost. Its heartbeat period is shorter than in cppTango."""
     times = Timeouts(check=0.3, heartbeat=3.0, confirm=200.0, retry=Backoff(0.1, 0.3))
     with (
         SourceProcess(tmp_path, ("long", "short"), heartbeat_period=0.3) as server,
         TangoSubscriber(timeouts=times, timeout=0.5, report_availability=True) as subscriber,
     ):
         watch = Watch(subscriber)
-        # not in a mode that raises: half a second may be too short for a busy server
+        # ASYNC does not raise: half a second may be too short for a busy server
         long, short = (
             subscriber.subscribe(server.address, name, mode=EventSubMode.ASYNC) for name in ("long", "short")
         )
@@ -123,7 +125,7 @@ def test_a_stopped_server_is_missed_and_goes_on_where_it_was(tmp_path: Path) -> 
         server.resume()
         watch.wait(SubscriptionEventKind.ONLINE, 2)
         assert subscriber._consumer._receiver.wait(TIMEOUT)
-        # connected anew or not: what comes through for the one, subscribed behind the other, comes for both
+        # after a reconnection, short is subscribed after long: its events show that both subscriptions arrived
         watch.begin(short, lambda value: server.push("short", value))
         server.call("burst", attribute="long", first=0, count=10)
         watch.until(lambda: [number(n) for n in watch.of(SubscriptionEventKind.EVENT, long)][-1:] == [9])
@@ -137,8 +139,8 @@ def test_a_stopped_server_is_missed_and_goes_on_where_it_was(tmp_path: Path) -> 
 
 
 @pytest.mark.spec("TG-36", "TG-40")
-def test_a_subscriber_that_stood_still_itself_misses_nobody_who_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What came meanwhile waits to be heard; without that, it would connect anew and lose events."""
+def test_a_subscriber_that_was_stopped_itself_reports_no_missing_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heartbeats that arrived meanwhile are processed first; otherwise it would reconnect and lose events."""
     clock = SimpleNamespace(time_ns=time.time_ns, ahead=0.0)
     clock.monotonic = lambda: time.monotonic() + clock.ahead
     clock.sleep = lambda seconds: until(lambda: beat() > clock.ahead)
@@ -155,7 +157,7 @@ def test_a_subscriber_that_stood_still_itself_misses_nobody_who_was_there(monkey
             subscription = subscriber.subscribe(source.address(DEVICE), "level", mode=EventSubMode.SYNC)
             watch.begin(subscription, lambda value: source.push_change_event(DEVICE, "level", value))
             for ahead in (1000.0, 2000.0):
-                with subscriber._consumer._lock:  # nothing is heard, and nobody looks
+                with subscriber._consumer._lock:  # stops receiver and keep-alive thread
                     clock.ahead = ahead
                 until(lambda: beat() > clock.ahead)
             source.push_change_event(DEVICE, "level", 1.0)
@@ -164,7 +166,7 @@ def test_a_subscriber_that_stood_still_itself_misses_nobody_who_was_there(monkey
             assert subscriber.counts.reconnects == 0
 
 
-def test_one_server_that_is_away_does_not_hold_up_another_one(own_lab: TangoServer, lab: TangoServer) -> None:
+def test_an_unreachable_server_does_not_delay_events_of_another(own_lab: TangoServer, lab: TangoServer) -> None:
     with TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as subscriber:
         watch = Watch(subscriber)
         away = subscriber.subscribe(own_lab.address(), "long")

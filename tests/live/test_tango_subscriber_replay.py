@@ -1,4 +1,4 @@
-"""Many events from a publisher that only replays: through the sockets, numbered and decoded, without loss (TG-44)."""
+"""Subscriber with a publisher that replays many events: all are received, counted and decoded (TG-44)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BEATS = ("tango://h:1/dserver/d/i.heartbeat", "tango://h:1/dserver/d/i#dbase=no.
 
 @dataclasses.dataclass(eq=False)
 class Receiver:
-    """What a subscriber does with events: one target for all topics."""
+    """A dispatcher with one target for all topics."""
 
     queue: EventQueue = dataclasses.field(default_factory=lambda: EventQueue(0))
     dispatcher: EventDispatcher = dataclasses.field(default_factory=EventDispatcher)
@@ -143,7 +143,7 @@ def test_hostile_messages_end_nothing(publisher: Publisher) -> None:
     assert publisher.receiver.dispatcher.counts.malformed == 5
 
 
-def test_disconnecting_and_connecting_again_tells_no_end_of_a_connection(publisher: Publisher) -> None:
+def test_disconnecting_and_connecting_again_reports_no_lost_connection(publisher: Publisher) -> None:
     publisher.start([b"tango://h:1/a/b/c/d.idl5_change"])
     publisher.channels.connect(publisher.pair, BEATS, 1000)
     assert publisher.channels.wait(60)
@@ -153,7 +153,7 @@ def test_disconnecting_and_connecting_again_tells_no_end_of_a_connection(publish
 
 
 @pytest.mark.spec("TG-41")
-def test_the_end_of_a_connection_is_told(publisher: Publisher) -> None:
+def test_a_lost_connection_is_reported(publisher: Publisher) -> None:
     publisher.start([b"tango://h:1/a/b/c/d.idl5_change"])
     publisher.socket.close()
     until(lambda: publisher.receiver.lost)

@@ -1,4 +1,4 @@
-"""The specification's own seconds, at a real device server."""
+"""Subscriber with the periods of the specification, at a device server."""
 
 from __future__ import annotations
 
@@ -41,9 +41,8 @@ def test_a_killed_server_is_back_within_40_seconds_twice(own_lab: TangoServer) -
 
 @pytest.mark.spec("TG-37", "TG-43")
 def test_confirmed_subscriptions_outlive_600_seconds_and_others_do_not(own_lab: TangoServer) -> None:
-    """The server ends what is not confirmed; heartbeats go on, and no counter shows it. A late
-    confirmation alone brings the events back. cppTango back_ch_event, back_per_event: pushed and periodic events come
-    all the time."""
+    """The server ends a subscription without confirmations; heartbeats continue, and no counter shows it. A late
+    confirmation restores the events. cppTango back_ch_event, back_per_event: events arrive during the whole test."""
     own_lab.do("poll", "plain", period=500)
     begin = time.monotonic()
     with (

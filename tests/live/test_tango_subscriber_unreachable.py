@@ -21,8 +21,8 @@ from tests.support.tango_subscriptions import Watch, reasons
 
 
 @pytest.mark.spec("TG-30")
-def test_a_server_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
-    """No exception, an error each period, and connected when it comes."""
+def test_a_subscription_connects_when_its_server_starts(tmp_path: Path) -> None:
+    """No exception is raised, an ERROR is delivered each period, and the subscription connects when the server runs."""
     server = TangoServer(tmp_path / "server", port=free_port())
     with TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as subscriber:
         watch = Watch(subscriber)
@@ -44,7 +44,7 @@ def test_a_server_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("TG-30")
-def test_a_database_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
+def test_a_subscription_connects_when_its_database_starts(tmp_path: Path) -> None:
     with TangoSubscriber(f"127.0.0.1:{(port := free_port())}", timeouts=FAST, timeout=TIMEOUT) as subscriber:
         watch = Watch(subscriber)
         subscriber.subscribe("test/lab/1", "long", mode=EventSubMode.ASYNC_READ)
@@ -57,7 +57,7 @@ def test_a_database_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("TG-21")
-def test_in_the_modes_that_raise_a_server_that_is_away_is_an_error_and_nothing_is_told(tmp_path: Path) -> None:
+def test_in_the_modes_that_raise_an_unreachable_server_is_an_error_and_no_event(tmp_path: Path) -> None:
     with TangoSubscriber(timeouts=FAST) as subscriber:
         came: list[SubscriptionEvent] = []
         for mode in (EventSubMode.SYNC, EventSubMode.SYNC_READ):
@@ -69,7 +69,7 @@ def test_in_the_modes_that_raise_a_server_that_is_away_is_an_error_and_nothing_i
 
 
 @pytest.mark.spec("TG-38")
-def test_what_was_never_connected_can_be_cancelled(tmp_path: Path) -> None:
+def test_a_subscription_that_never_connected_can_be_cancelled(tmp_path: Path) -> None:
     with TangoSubscriber(timeouts=FAST) as subscriber:
         watch = Watch(subscriber)
         subscription = subscriber.subscribe(
@@ -84,8 +84,8 @@ def test_what_was_never_connected_can_be_cancelled(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("TG-45")
-def test_a_server_that_never_answers_ends_no_subscriber(tmp_path: Path) -> None:
-    """A port that takes connections and says nothing; closing does not wait for it."""
+def test_a_server_that_never_answers_does_not_block_closing(tmp_path: Path) -> None:
+    """The port accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         with TangoSubscriber(timeouts=FAST, timeout=0.2) as subscriber:
@@ -96,7 +96,7 @@ def test_a_server_that_never_answers_ends_no_subscriber(tmp_path: Path) -> None:
 
 @pytest.mark.spec("TG-45")
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"GIOP\1\2\1\1" + b"\xff" * 40])
-def test_a_server_of_something_else_is_an_error_that_repeats(answer: bytes) -> None:
+def test_a_server_that_is_no_tango_server_is_a_repeated_error(answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:

@@ -15,7 +15,7 @@ from tests.support.tango_subscriptions import SAMPLES, Taker, effective, element
 
 
 @pytest.mark.spec("TG-17", "TG-19", "TG-24", "TG-35")
-def test_every_type_in_every_shape_comes_as_it_was_pushed(either: TangoServer, subscriber: TangoSubscriber) -> None:
+def test_values_of_every_type_and_format_arrive_unchanged(either: TangoServer, subscriber: TangoSubscriber) -> None:
     """cppTango att_type_event: change, archive, alarm and user events."""
     names = [(t, s, t if s == "scalar" else f"{t}_{s}") for t in SAMPLES for s in ("scalar", "spectrum", "image")]
     events = ("change", "archive", "alarm", "user_event")
@@ -50,7 +50,7 @@ def test_every_type_in_every_shape_comes_as_it_was_pushed(either: TangoServer, s
 
 
 @pytest.mark.spec("TG-11", "TG-18")
-def test_quality_time_and_errors_come_as_they_were_pushed(lab: TangoServer, subscriber: TangoSubscriber) -> None:
+def test_quality_time_and_errors_arrive_unchanged(lab: TangoServer, subscriber: TangoSubscriber) -> None:
     subscription = subscriber.subscribe(lab.address(), "double", mode=EventSubMode.SYNC)
     taker = Taker(subscriber)
     effective(taker, subscription, lambda value: lab.push("double", value))
@@ -67,9 +67,7 @@ def test_quality_time_and_errors_come_as_they_were_pushed(lab: TangoServer, subs
         _ = error.value
 
 
-def test_frames_are_handed_out_as_they_came_and_batches_as_columns(
-    lab: TangoServer, subscriber: TangoSubscriber
-) -> None:
+def test_frames_are_delivered_unchanged_and_batches_as_columns(lab: TangoServer, subscriber: TangoSubscriber) -> None:
     subscription = subscriber.subscribe(lab.address(), "double")
     taker = Taker(subscriber)
     effective(taker, subscription, lambda value: lab.push("double", value))

@@ -43,7 +43,7 @@ ATTRIBUTES = [
 
 
 class Source:
-    """A source whose clock is a number."""
+    """Event supplier and device servant; ``now`` is their clock, in seconds."""
 
     def __init__(self, **settings: Any) -> None:
         self.supplier = EventSupplier("mama/t", **settings)
@@ -55,7 +55,7 @@ class Source:
     def call(
         self, key: str, operation: str, body: giop.Body | None = None, minor: int = 2, little: bool = True
     ) -> CdrReader:
-        """As a client calls: through the octets, both ways."""
+        """Encode and decode a request and its reply, as client and server do."""
         asked = giop.GiopRequest(minor, little, id=9, key=key.encode(), operation=operation)
         request, reader = giop.decode(giop.encode(asked, body))
         assert isinstance(request, giop.GiopRequest)
@@ -83,7 +83,7 @@ class Source:
         return SubscriptionInfo.parse(*self.command(ADMIN, "ZmqEventSubscriptionChange", argin, pid=pid))
 
     def settled(self, attribute: str = "scal", event: str = "change", **more: Any) -> SubscriptionInfo:
-        """Subscribed, and the doubled first event is behind us."""
+        """Subscribe; the next event is not sent twice."""
         found = self.subscribe(attribute, event, **more)
         self.supplier.duplicate_event = False
         return found
@@ -93,7 +93,7 @@ class Source:
         return events(self.supplier.push(state, event, state.readings.make(value, 5, **more), self.now))
 
     def set(self, attribute: str, value: Any, **more: Any) -> list[str]:
-        """Names of the events that a new value leads to."""
+        """Set a value; returns the names of the events that are sent."""
         state = self.supplier.attribute(DEVICE, attribute)
         found = events(self.supplier.detect_and_push(state, state.readings.make(value, 5, **more), self.now))
         return [event.topic.event.wire_name for event in found if event.topic.event is not None]

@@ -20,14 +20,14 @@ DEVICE = "test/pub/1"
 
 
 def own(folder: Path, database: TangoDatabase | None = None, name: str = "own") -> TangoServer:
-    """A server of one test, which registers under a name of its own."""
+    """A device server for one test, with an instance name of its own."""
     return TangoServer(
         folder / name, [f"test/{folder.name.lower()}/1"], database=database, instance=f"{folder.name}-{name}"
     )
 
 
 class Watch:
-    """What one subscription was told."""
+    """Collects the events of a subscriber until a condition is true."""
 
     def __init__(self, subscriber: TangoSubscriber) -> None:
         self.subscriber = subscriber
@@ -50,7 +50,7 @@ class Watch:
         return self.of(kind)
 
     def begin(self, subscription: Subscription, push: Callable[[int], Any]) -> int:
-        """Push -1 until the first event comes, and then -2: behind it nothing is on its way any more. Its counter."""
+        """Push -1 until an event arrives, then -2, after which no earlier event arrives; returns the counter of -2."""
         self.until(lambda: self.of(SubscriptionEventKind.EVENT, subscription), lambda: push(-1))
         push(-2)
         self.until(lambda: number(self.of(SubscriptionEventKind.EVENT, subscription)[-1]) == -2)
@@ -86,7 +86,7 @@ SAMPLES: dict[str, list[Any]] = {
 
 
 class Taker:
-    """Takes all, and waits for what is looked for."""
+    """Takes events of a subscriber until a condition is true."""
 
     def __init__(self, subscriber: TangoSubscriber) -> None:
         self.subscriber = subscriber
@@ -109,8 +109,8 @@ class Taker:
 
 
 def effective(taker: Taker, subscription: Subscription, push: Callable[[Any], None]) -> None:
-    """Push -1 until the first event comes: before, the subscription may not have reached the publisher. Then -2, and
-    when that has come, nothing is on its way any more."""
+    """Push -1 until the first event arrives, since the subscription may not have reached the publisher yet. Then push
+    -2; after -2, no earlier event can arrive."""
     taker.until(lambda _: taker.of(subscription), lambda: push(-1))
     push(-2)
     taker.until(lambda _: numbers(taker.of(subscription)[-1:]) == [-2])
@@ -118,7 +118,7 @@ def effective(taker: Taker, subscription: Subscription, push: Callable[[Any], No
 
 
 def numbers(events: list[SubscriptionEvent]) -> list[Any]:
-    """What was read: scalars."""
+    """The read values of scalar events."""
     found = []
     for event in events:
         read = event.value.read
@@ -127,7 +127,7 @@ def numbers(events: list[SubscriptionEvent]) -> list[Any]:
 
 
 def shaped(type_: str, shape: str) -> tuple[Any, list[Any], tuple[int, int]]:
-    """A value as the server takes it, its elements, and its dimensions."""
+    """A value in the form that the server needs, its elements, and its dimensions."""
     first, second = SAMPLES[type_]
     if shape == "scalar":
         return second, [second], (1, 0)

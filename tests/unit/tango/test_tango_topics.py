@@ -44,7 +44,7 @@ def test_recorded_topics_are_taken_apart_and_put_together(one: dict[str, Any]) -
 
 
 @given(WORD, WORD, WORD, WORD, WORD, st.sampled_from(EventType), st.booleans(), st.sampled_from([3, 4, 5, 6]))
-def test_topics_that_we_build_are_read_as_what_they_were_built_from(
+def test_built_topics_parse_to_the_same_topic(
     host: str, a: str, b: str, c: str, attribute: str, event: EventType, dbase: bool, idl: int
 ) -> None:
     found = event_topic(f"{host}:1", f"{a}/{b}/{c}", attribute, event, dbase, idl)
@@ -78,7 +78,7 @@ def test_topics_are_in_lower_case_whatever_the_names_are() -> None:
         "tango://h:1/a/b/c/#dbase=no.change",
     ],
 )  # fmt: skip
-def test_what_is_no_topic_is_refused(text: str) -> None:
+def test_invalid_topics_are_refused(text: str) -> None:
     with pytest.raises(BadEventTopic):
         parse(text)
     with pytest.raises(BadEventTopic):
@@ -108,8 +108,8 @@ def test_long_topics_are_refused_and_few_are_remembered() -> None:
 
 @pytest.mark.spec("TG-31", "TG-36")
 @pytest.mark.parametrize("suffix", ["", "#dbase=no"])
-def test_heartbeats_are_looked_for_in_both_spellings_the_told_one_first(suffix: str) -> None:
-    """Real servers without a database name the channel without the suffix and beat with it."""
+def test_heartbeat_topics_have_both_spellings_that_of_the_server_first(suffix: str) -> None:
+    """Servers without a database send the channel without ``#dbase=no``, and heartbeats with it."""
     spellings = heartbeat_topics(f"tango://VM:11001/dserver/DS/inst{suffix}")
     assert spellings[0] == f"tango://vm:11001/dserver/ds/inst{suffix}.heartbeat"
     assert set(spellings) == {f"tango://vm:11001/dserver/ds/inst{s}.heartbeat" for s in ("", "#dbase=no")}

@@ -17,7 +17,7 @@ from tests.support.servant_harness import ADMIN, DEVICE, Source, read
 
 @pytest.mark.parametrize("minor", [0, 1, 2])
 @pytest.mark.parametrize("little", [True, False])
-def test_answers_come_in_the_version_and_order_of_the_question(source: Source, minor: int, little: bool) -> None:
+def test_replies_have_version_and_byte_order_of_the_request(source: Source, minor: int, little: bool) -> None:
     found = source.call(DEVICE, "_is_a", lambda w: w.string("IDL:Tango/Device_5:1.0"), minor, little)
     assert found.boolean()
 
@@ -36,12 +36,12 @@ def test_answers_come_in_the_version_and_order_of_the_question(source: Source, m
 )
 @pytest.mark.parametrize("key", [DEVICE, ADMIN, DEVICE.upper()])
 def test_devices_are_of_idl_5(source: Source, key: str, type_id: str, expected: bool) -> None:
-    """Also the admin device is one."""
+    """The admin device implements the interface too."""
     assert source.call(key, "_is_a", lambda w: w.string(type_id)).boolean() is expected
 
 
 @pytest.mark.spec("TG-03")
-def test_a_device_says_who_it_is(source: Source) -> None:
+def test_a_device_answers_with_names_and_info(source: Source) -> None:
     assert not source.call(DEVICE, "_non_existent").boolean()
     source.call(DEVICE, "ping").finish()
     assert source.call(DEVICE, "_get_name").string() == DEVICE
@@ -65,7 +65,7 @@ def test_a_device_says_who_it_is(source: Source) -> None:
         (ADMIN, "command_inout_4", "MARSHAL"),
     ],
 )
-def test_what_is_no_call_gets_a_system_exception(source: Source, key: str, operation: str, name: str) -> None:
+def test_invalid_calls_get_a_system_exception(source: Source, key: str, operation: str, name: str) -> None:
     with pytest.raises(SystemException) as caught:
         source.call(key, operation)
     assert (caught.value.name, caught.value.may_have_landed) == (name, False)
@@ -79,7 +79,7 @@ def test_what_is_no_call_gets_a_system_exception(source: Source, key: str, opera
         ("read_attribute_history_5", "API_AttrNotPolled"),
     ],
 )
-def test_what_a_source_cannot_do_is_refused_with_a_reason(source: Source, operation: str, reason: str) -> None:
+def test_unsupported_operations_are_refused_with_a_reason(source: Source, operation: str, reason: str) -> None:
     with pytest.raises(DevFailed) as caught:
         source.call(DEVICE, operation)
     assert caught.value.reason == reason
@@ -106,7 +106,7 @@ def test_attributes_have_their_last_values(source: Source, operation: str) -> No
     assert (silent.quality, silent.content, silent.errors) == (Quality.INVALID, None, ())
 
 
-def test_one_unknown_attribute_does_not_spoil_the_others(source: Source) -> None:
+def test_an_unknown_attribute_does_not_affect_the_others(source: Source) -> None:
     state, unknown, status = read(source, "State", "nope", "Status")
     assert state.content is DevState.ON
     assert [error.reason for error in unknown.errors] == ["API_AttrNotFound"]
@@ -114,7 +114,7 @@ def test_one_unknown_attribute_does_not_spoil_the_others(source: Source) -> None
 
 
 @pytest.mark.spec("TG-13")
-def test_configurations_are_told(source: Source) -> None:
+def test_attribute_configurations_are_returned(source: Source) -> None:
     found = source.call(DEVICE, "get_attribute_config_5", lambda w: w.strings(["All attributes_3"]))
     names = [structs.CONFIG_5.read(found).name for _ in range(found.ulong())]
     assert names == ["Scal", "spec", "set", "level", "tick", "silent", "unset", "text", "State", "Status"]
@@ -127,7 +127,7 @@ def test_configurations_are_told(source: Source) -> None:
 
 @pytest.mark.spec("TG-03")
 @pytest.mark.parametrize(("key", "some"), [(DEVICE, {"Init", "State", "Status"}), (ADMIN, {"QueryEventSystem"})])
-def test_commands_are_listed_and_run(source: Source, key: str, some: set[str]) -> None:
+def test_commands_are_listed_and_executed(source: Source, key: str, some: set[str]) -> None:
     found = source.call(key, "command_list_query_2")
     commands = [structs.COMMAND_INFO.read(found) for _ in range(found.ulong())]
     found.finish()
@@ -143,8 +143,8 @@ def test_commands_are_listed_and_run(source: Source, key: str, some: set[str]) -
 
 
 @pytest.mark.spec("TG-45")
-def test_arguments_that_are_cut_short_are_answered_too(source: Source) -> None:
-    """Each cut of each call gets a reply, and nothing is subscribed to by half a call"""
+def test_truncated_arguments_get_a_marshal_exception(source: Source) -> None:
+    """Each truncated call gets a reply and makes no subscription."""
     writer = CdrWriter(True)
     write_command(writer, CommandCall("ZmqEventSubscriptionChange", STRINGS, [DEVICE, "scal", "subscribe", "change"]))
     whole = writer.getvalue()

@@ -12,7 +12,7 @@ from tests.support.servant_harness import ADMIN, DEVICE, PAIRS, PREFIX, Source
 
 
 @pytest.mark.spec("TG-10", "TG-20", "TG-26", "TG-28", "TG-31", "TG-33", "TG-35", "TG-36")
-def test_a_subscription_is_answered_with_all_that_the_client_needs(source: Source) -> None:
+def test_subscription_info_has_releases_endpoints_topic_and_channel(source: Source) -> None:
     info = source.subscribe()
     assert (info.release, info.device_idl, info.hwm, info.zmq) == (1033, 5, 1000, 435)
     assert info.endpoints == PAIRS
@@ -63,14 +63,14 @@ def test_each_event_type_has_its_topic(source: Source, attribute: str, event: st
         ([], "API_WrongNumberOfArgs"),
     ],
 )
-def test_a_refused_subscription_says_why(source: Source, argin: list[str], reason: str) -> None:
+def test_a_refused_subscription_has_the_reason_of_cpptango(source: Source, argin: list[str], reason: str) -> None:
     with pytest.raises(DevFailed) as caught:
         source.command(ADMIN, "ZmqEventSubscriptionChange", argin)
     assert caught.value.reason == reason
     assert source.supplier.due_heartbeats(1e9) == []
 
 
-def test_admin_commands_take_lists_of_strings_alone(source: Source) -> None:
+def test_admin_commands_take_only_lists_of_strings(source: Source) -> None:
     for name in ("ZmqEventSubscriptionChange", "EventConfirmSubscription"):
         with pytest.raises(DevFailed, match="API_IncompatibleCmdArgumentType"):
             source.command(ADMIN, name, "text", STRING)
@@ -80,7 +80,7 @@ def test_admin_commands_take_lists_of_strings_alone(source: Source) -> None:
         source.command(DEVICE, "ZmqEventSubscriptionChange", [])
 
 
-def test_the_endpoints_can_be_asked_for_by_people(source: Source) -> None:
+def test_info_returns_the_endpoints_as_text(source: Source) -> None:
     longs, strings = source.command(ADMIN, "ZmqEventSubscriptionChange", ["info"])
     assert strings[0] == "Heartbeat: tcp://1.2.3.4:5"
     assert list(longs) == [1033]

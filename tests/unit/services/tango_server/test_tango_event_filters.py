@@ -1,4 +1,4 @@
-"""Which values an event source finds worth an event (section 8 of the reference; TG-06)."""
+"""Event criteria: which values an event source sends as events (TG-06)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def reading(attribute: Attribute, value_set: Told) -> AttributeReading:
 
 
 def sent(attribute: Attribute, criteria: Criteria, value_set: list[Told]) -> list[bool]:
-    """Which of these would be sent, each compared with the one sent last."""
+    """Which of these values are sent, each compared with the last sent one."""
     filter_, found = ChangeFilter(attribute, criteria), []
     for one in value_set:
         given = reading(attribute, one)
@@ -101,7 +101,7 @@ def test_other_types_and_shapes(
     assert sent(Attribute("a", data_type, format_), criteria, value_set) == expected
 
 
-def test_the_period_sends_what_has_not_changed() -> None:
+def test_after_the_period_an_unchanged_value_is_sent() -> None:
     attribute = Attribute("a")
     filter_ = ChangeFilter(attribute, Criteria(abs_change=1, period=2000))
     given = reading(attribute, 1.0)
@@ -127,7 +127,7 @@ def test_alarm_events_are_for_transitions_to_and_from_alarm(value_set: list[Qual
     assert found == expected
 
 
-def test_alarm_events_tell_when_reading_fails_and_works_again() -> None:
+def test_alarm_events_are_sent_when_errors_begin_and_end() -> None:
     filter_, found, attribute = AlarmFilter(), [], Attribute("a")
     for value_set in (1.0, BROKEN, BROKEN, 1.0):
         given = reading(attribute, value_set)
@@ -161,7 +161,7 @@ def test_alarm_events_tell_when_reading_fails_and_works_again() -> None:
         (DataType.ENCODED, Format.SCALAR, "text"),
     ],
 )
-def test_a_value_that_cannot_be_sent_is_refused_when_it_is_told(
+def test_a_value_that_cannot_be_encoded_is_refused_when_it_is_set(
     data_type: DataType, format_: Format, value: Any
 ) -> None:
     with pytest.raises(CdrError, match=r"^a: "):
@@ -194,7 +194,7 @@ def test_numbers_of_64_bits_keep_all_their_digits() -> None:
             ReadingFactory(attribute).make(wrong, 0)
 
 
-def test_an_array_that_changes_later_does_not_change_what_was_told() -> None:
+def test_later_changes_of_an_array_do_not_change_the_set_value() -> None:
     attribute, array = Attribute("a", DataType.DOUBLE, SPECTRUM), np.array([1.0, 2.0])
     found = ReadingFactory(attribute).make(array, 0)
     array[:] = 9
@@ -202,7 +202,7 @@ def test_an_array_that_changes_later_does_not_change_what_was_told() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "a#b", "a.b", "ä"])
-def test_names_that_no_topic_can_hold_are_refused(name: str) -> None:
+def test_names_that_topics_do_not_allow_are_refused(name: str) -> None:
     with pytest.raises(ConfigError):
         Attribute(name)
     with pytest.raises(ConfigError):

@@ -15,15 +15,15 @@ from tests.support.servant_harness import DEVICE, Source, events, read
 
 
 @pytest.mark.spec("TG-39")
-def test_nothing_is_sent_to_nobody(source: Source) -> None:
-    """And what was told is read all the same"""
+def test_without_subscriptions_nothing_is_sent(source: Source) -> None:
+    """Clients can still read the set value."""
     assert source.push("scal", 3.0) == []
     assert source.set("level", 3.0) == []
     assert read(source, "scal")[0].read.tolist() == [3.0]  # type: ignore[union-attr]
 
 
 @pytest.mark.spec("TG-35")
-def test_counters_go_by_attribute_and_event_type_from_one_on(source: Source) -> None:
+def test_each_attribute_and_event_type_has_a_counter_that_starts_at_one(source: Source) -> None:
     source.subscribe("scal", "change")
     source.subscribe("scal", "archive")
     source.settled("set", "change")
@@ -46,7 +46,7 @@ def test_the_counter_wraps(source: Source) -> None:
     assert [source.push("scal", 1.0)[0].call.ctr for _ in range(2)] == [2**32 - 1, 0]
 
 
-def test_the_first_event_after_a_new_client_goes_out_twice(source: Source) -> None:
+def test_the_first_event_after_a_new_client_is_sent_twice(source: Source) -> None:
     source.subscribe(pid=1)
     assert [event.call.ctr for event in source.push("scal", 1.0)] == [1, 1]
     source.subscribe("set", pid=1)  # the same client
@@ -55,13 +55,13 @@ def test_the_first_event_after_a_new_client_goes_out_twice(source: Source) -> No
     assert [event.call.ctr for event in source.push("set", 1.0)] == [1, 1]
     assert [event.call.ctr for event in source.push("scal", 1.0)] == [3]
     source.now += 501
-    source.subscribe(pid=2)  # forgotten meanwhile
+    source.subscribe(pid=2)  # the client counts as new again
     assert len(source.push("scal", 1.0)) == 2
 
 
 @pytest.mark.spec("TG-45")
-def test_clients_that_are_remembered_are_bounded(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever calls under ever new names, or whoever comes and goes for years, fills no memory"""
+def test_the_number_of_remembered_clients_is_limited(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that call with ever new identities use limited memory."""
     monkeypatch.setattr("mama_spark.services.tango_server.event_supplier.MAX_CLIENTS", 3)
     for pid in range(20):
         source.subscribe(pid=pid)
@@ -71,12 +71,12 @@ def test_clients_that_are_remembered_are_bounded(source: Source, monkeypatch: py
     for pid in (21, 22, 23):
         source.now += 200
         source.settled(pid=pid)
-    source.subscribe(pid=23)  # seen lately, so an event comes once
+    source.subscribe(pid=23)  # this client called recently: the event is sent once
     assert len(source.push("scal", 1.0)) == 1
 
 
 @pytest.mark.spec("TG-09")
-def test_old_clients_get_their_own_form_and_the_same_counter(source: Source) -> None:
+def test_old_clients_get_their_idl_version_with_the_same_counter(source: Source) -> None:
     source.settled(idl="5")
     source.settled(idl="4")
     new, old = source.push("scal", 2.5)
@@ -91,8 +91,8 @@ def test_old_clients_get_their_own_form_and_the_same_counter(source: Source) -> 
 
 
 @pytest.mark.parametrize("event", [EventType.ALARM, EventType.ATTR_CONF])
-def test_an_old_client_takes_nothing_from_a_new_one(source: Source, event: EventType) -> None:
-    """Alarms have one form for all, and are sent once; configurations have two topics"""
+def test_subscriptions_of_old_and_new_clients_are_independent(source: Source, event: EventType) -> None:
+    """Alarm events have one IDL version and are sent once; attr_conf events have two topics."""
     topics = [source.settled("scal", event.wire_name, idl=idl).topic for idl in ("5", "4", "0")]
     channel = source.supplier.attribute(DEVICE, "scal").active_channel(event)
     if event is EventType.ALARM:
@@ -104,7 +104,7 @@ def test_an_old_client_takes_nothing_from_a_new_one(source: Source, event: Event
 
 
 @pytest.mark.parametrize("little", [True, False])
-def test_events_come_in_the_order_that_was_set(little: bool) -> None:
+def test_events_have_the_configured_byte_order(little: bool) -> None:
     source = Source(little=little)
     for attribute in ("scal", "spec", "text"):
         source.settled(attribute)
@@ -117,7 +117,7 @@ def test_events_come_in_the_order_that_was_set(little: bool) -> None:
 
 
 @pytest.mark.spec("TG-11", "TG-18")
-def test_errors_are_events_with_the_flag(source: Source) -> None:
+def test_errors_are_sent_as_events_with_is_except(source: Source) -> None:
     source.settled()
     state, error = source.supplier.attribute(DEVICE, "scal"), DevError("Broken", Severity.PANIC, "d", "o")
     (event,) = events(source.supplier.push(state, EventType.CHANGE, AttributeReading.failed([error], 5), source.now))
@@ -126,8 +126,8 @@ def test_errors_are_events_with_the_flag(source: Source) -> None:
 
 
 @pytest.mark.spec("TG-06")
-def test_detection_holds_back_what_is_pushed(source: Source) -> None:
-    """Compared with the value that clients read when they subscribed"""
+def test_criteria_with_detect_filter_pushed_events(source: Source) -> None:
+    """Pushed values are compared with the value that clients read when they subscribed."""
     source.set("level", 1.0)
     source.settled("level")
     pushed = [len(source.push("level", value)) for value in (1.4, 1.5, 1.9, 2.0)]
@@ -135,7 +135,7 @@ def test_detection_holds_back_what_is_pushed(source: Source) -> None:
 
 
 @pytest.mark.spec("TG-06", "TG-22")
-def test_a_new_value_leads_to_the_events_that_it_is_worth(source: Source) -> None:
+def test_a_set_value_sends_the_events_that_its_criteria_select(source: Source) -> None:
     source.set("level", 1.0)
     for event in ("change", "archive", "alarm"):
         source.settled("level", event)
@@ -145,14 +145,14 @@ def test_a_new_value_leads_to_the_events_that_it_is_worth(source: Source) -> Non
     assert source.set("level", 2.0, quality=Quality.ALARM) == []
 
 
-def test_an_alarm_goes_with_a_pushed_change(source: Source) -> None:
+def test_a_pushed_change_sends_an_alarm_event(source: Source) -> None:
     source.settled("scal", "alarm")
     assert [e.topic.event for e in source.push("scal", 1.0, quality=Quality.WARNING)] == [EventType.ALARM]
     assert source.push("scal", 1.0, quality=Quality.WARNING) == []
 
 
 @pytest.mark.parametrize("form", ["frame", "errors"])
-def test_frames_that_others_encoded_are_sent_as_they_are(source: Source, form: str) -> None:
+def test_encoded_frames_are_sent_unchanged(source: Source, form: str) -> None:
     source.settled()
     state = source.supplier.attribute(DEVICE, "scal")
     (made,) = source.supplier.push(state, EventType.CHANGE, state.readings.make(2.5, 5), source.now)
@@ -164,8 +164,8 @@ def test_frames_that_others_encoded_are_sent_as_they_are(source: Source, form: s
 
 @pytest.mark.spec("TG-09")
 @pytest.mark.parametrize("little", [True, False])
-def test_older_clients_get_the_frames_of_others_in_their_own_form(source: Source, little: bool) -> None:
-    """With the same counter, and in the order of octets that they came in; what they cannot read is a gap"""
+def test_encoded_frames_are_converted_for_older_clients(source: Source, little: bool) -> None:
+    """Converted frames keep counter and byte order; a frame that cannot be converted is a gap."""
     for idl in ("5", "4"):
         source.settled(idl=idl)
     state = source.supplier.attribute(DEVICE, "scal")
@@ -186,7 +186,7 @@ def test_older_clients_get_the_frames_of_others_in_their_own_form(source: Source
 
 
 @pytest.mark.spec("TG-15", "TG-16")
-def test_interfaces_and_data_ready_are_told(source: Source) -> None:
+def test_interface_changes_and_data_ready_are_sent(source: Source) -> None:
     source.settled("", "intr_change")
     source.settled("spec", "data_ready")
     state = source.supplier.device(DEVICE)
@@ -197,7 +197,7 @@ def test_interfaces_and_data_ready_are_told(source: Source) -> None:
     assert event.data == ready
 
 
-def test_a_restart_begins_anew_and_keeps_the_values(source: Source) -> None:
+def test_a_restart_resets_counters_and_keeps_values(source: Source) -> None:
     source.settled()
     source.push("scal", 2.5)
     source.supplier.reset("vm:11002")

@@ -10,7 +10,7 @@ from tests.support.servant_harness import ADMIN, DEVICE, Source, values
 
 
 @pytest.mark.spec("TG-05", "TG-22")
-def test_periodic_events_come_by_the_clock(source: Source) -> None:
+def test_periodic_events_are_sent_at_their_period(source: Source) -> None:
     source.set("tick", 1.0)
     source.settled("tick", "periodic")
     assert source.supplier.next_deadline() == source.now  # the first heartbeat
@@ -21,11 +21,11 @@ def test_periodic_events_come_by_the_clock(source: Source) -> None:
         source.now += 0.25
         times += [source.now - 100 for _ in source.due_events()]
     assert times == [0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0]
-    source.now += 60  # the thread was away: one event, not a hundred
+    source.now += 60  # the thread was stopped: one event, not one for each period
     assert len(source.due_events()) == 1
 
 
-def test_an_archive_event_comes_when_its_period_is_over(source: Source) -> None:
+def test_an_archive_event_is_sent_when_its_period_is_over(source: Source) -> None:
     source.set("level", 1.0)
     source.settled("level", "archive")
     source.now += 0.9
@@ -38,8 +38,8 @@ def test_an_archive_event_comes_when_its_period_is_over(source: Source) -> None:
 
 
 @pytest.mark.spec("TG-31", "TG-36")
-def test_heartbeats_come_every_nine_seconds_and_twice_for_a_new_client(source: Source) -> None:
-    assert source.supplier.due_heartbeats(source.now) == []  # nobody subscribed
+def test_heartbeats_are_sent_every_nine_seconds_and_twice_for_a_new_client(source: Source) -> None:
+    assert source.supplier.due_heartbeats(source.now) == []  # no client has subscribed
     source.subscribe()
     first = source.supplier.due_heartbeats(source.now)
     assert len(first) == 2
@@ -57,8 +57,10 @@ def test_heartbeats_come_every_nine_seconds_and_twice_for_a_new_client(source: S
 
 @pytest.mark.spec("TG-37", "TG-43")
 @pytest.mark.parametrize(("event", "attribute"), [("change", "scal"), ("periodic", "tick"), ("archive", "level")])
-def test_who_does_not_confirm_is_dropped_after_600_seconds(source: Source, event: str, attribute: str) -> None:
-    """The counter stands still"""
+def test_a_subscription_without_confirmation_expires_after_600_seconds(
+    source: Source, event: str, attribute: str
+) -> None:
+    """The counter stops then."""
     kind = {"change": EventType.CHANGE, "periodic": EventType.PERIODIC, "archive": EventType.ARCHIVE}[event]
     source.settled(attribute, event)
     source.push(attribute, 1.0, kind)
@@ -80,7 +82,7 @@ def test_who_does_not_confirm_is_dropped_after_600_seconds(source: Source, event
 
 
 @pytest.mark.spec("TG-37")
-def test_confirming_keeps_a_subscription(source: Source) -> None:
+def test_confirmations_keep_a_subscription(source: Source) -> None:
     source.settled("scal")
     source.settled("level")
     for _ in range(10):

@@ -1,4 +1,4 @@
-"""Records of a log become devices, attributes and values of an event source (here one that nobody listens to)."""
+"""Log records become devices, attributes and values of an event source, here without subscribers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_devices_and_attributes_are_declared_as_they_appear(source: TangoEventSo
     assert (serving.counts.records, serving.counts.bad, serving.counts.skipped) == (3, 0, 0)
 
 
-def test_an_attribute_whose_type_changes_is_declared_anew(source: TangoEventSource) -> None:
+def test_an_attribute_whose_type_changes_is_declared_again(source: TangoEventSource) -> None:
     serving = LogReplayer(source)
     serving.replay(records(pa.array([1.5])))
     serving.replay(records(pa.array(["high"])))
@@ -97,7 +97,7 @@ def test_state_is_the_devices_own(source: TangoEventSource) -> None:
     assert serving.counts.reasons == [f"record 1: {DEVICE}/state is STATE, not LONG64"]
 
 
-def test_what_is_not_to_be_served_is_passed_over_and_what_is_broken_counted(source: TangoEventSource) -> None:
+def test_records_of_other_sources_are_skipped_and_bad_records_counted(source: TangoEventSource) -> None:
     serving = LogReplayer(source, name="Lab")
     serving.replay(records(pa.array([1.0]), source="other"))
     payloads = pa.array([encode_one(RecordKind.STARTED, 5), b"no record"], pa.binary())
@@ -121,7 +121,7 @@ def test_the_newest_record_of_each_topic_is_known(source: TangoEventSource) -> N
 # --- settings ----------------------------------------------------------------------------------------------
 
 
-def test_the_first_rule_that_matches_holds(source: TangoEventSource) -> None:
+def test_the_first_matching_rule_applies(source: TangoEventSource) -> None:
     rules = [Rule("LAB/*/lev*", abs_change=0.5, archive_period=1000, unit="mm"), Rule("*", unit="K")]
     serving = LogReplayer(source, rules)
     serving.replay(records(pa.array([1.0, 2.0]), attribute=["Level", "other"]))
@@ -154,7 +154,7 @@ def test_rules_that_cannot_be_are_refused_with_the_file(tmp_path: Path, text: st
     assert str(path) in str(caught.value)
 
 
-def test_a_position_comes_back_and_what_is_none_is_told(tmp_path: Path) -> None:
+def test_a_position_file_is_read_and_an_invalid_one_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "position.json"
     assert StartPosition.load(path) is None
     at = StartPosition("id", 7, {"a.b": 3}, [("d/f/m", "a", "CHANGE", 2)])

@@ -1,4 +1,4 @@
-"""Tables of values to push: what is grouped, and what is refused."""
+"""Tables of values to push: groups, and invalid tables."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_missing_column_is_named() -> None:
         list(group_values({"device": ["a/b/c"], "attribute": ["x"]}, EventType.CHANGE, 7))
 
 
-def test_a_table_is_taken_apart_by_attribute_and_event() -> None:
+def test_a_table_is_grouped_by_attribute_and_event_type() -> None:
     table = pa.table(
         {
             "device": ["a/b/c", "a/b/d", "a/b/c", "a/b/c"],
@@ -99,6 +99,6 @@ def test_a_table_is_taken_apart_by_attribute_and_event() -> None:
         {"device": ["a/b/c"], "attribute": ["x"], "value": [1], "time": ["now"]},
     ],
 )
-def test_tables_that_say_nothing_clear_are_refused(columns: dict[str, Any]) -> None:
+def test_invalid_tables_are_refused(columns: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         list(group_values(columns, EventType.CHANGE, 0))

@@ -1,4 +1,4 @@
-"""The queue of received events, and the dispatch of frames, without a socket."""
+"""Queue of received events, and dispatch of frames, without a socket."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def large(ctr: int, octets: int) -> SubscriptionEvent:
 
 
 @pytest.mark.spec("TG-44", "TG-45")
-def test_what_waits_is_bounded_in_octets_too() -> None:
-    """A spectrum of 8 MB, again and again, is not kept a hundred thousand times."""
+def test_memory_of_waiting_events_is_limited() -> None:
+    """The queue keeps far fewer than 100,000 spectra of 8 MB."""
     queue, spectrum = EventQueue(100_000, octets=64 << 20), bytes(8 << 20)
     for ctr in range(1, 101):
         queue.put([SubscriptionEvent("a", SubscriptionEventKind.EVENT, 0, frames(ctr, spectrum), ctr)])
@@ -76,8 +76,8 @@ def test_one_notice_that_is_larger_than_all_that_may_wait_comes() -> None:
 
 @pytest.mark.spec("TG-44")
 @given(st.integers(0, 7), st.lists(st.tuples(st.sampled_from("ab"), st.booleans()), max_size=40))
-def test_what_is_taken_and_what_an_overflow_tells_is_all_that_came(limit: int, steps: list[tuple[str, bool]]) -> None:
-    """Whoever takes when, nothing is lost without being told, and the order stays."""
+def test_taken_and_dropped_events_are_all_events(limit: int, steps: list[tuple[str, bool]]) -> None:
+    """Whatever the order of calls: each lost event is reported, and the order of events is kept."""
     queue, put, got, n = EventQueue(limit), {"a": 0, "b": 0}, {"a": 0, "b": 0}, 0
     taken: list[int] = []
     for who, take in [*steps, ("a", True)]:
@@ -107,14 +107,14 @@ def test_an_overflow_names_the_counters_of_the_events_that_it_dropped() -> None:
     assert repr(queue) == "<EventQueue 0 of 1, 3 dropped>"
 
 
-def test_who_wants_only_the_last_ones_is_told_nothing() -> None:
+def test_a_queue_of_newest_events_reports_no_overflow() -> None:
     queue = EventQueue(2, report_overflow=False)
     queue.put([event("s", n) for n in range(5)])
     assert [n.ctr for n in queue.take(10)] == [3, 4]
     assert queue.dropped == 3
 
 
-def test_taking_waits_for_what_comes_and_closing_wakes_it() -> None:
+def test_take_waits_for_events_and_close_wakes_it() -> None:
     queue, got = EventQueue(0), []
     ready = threading.Barrier(2)
 
@@ -136,7 +136,7 @@ def test_taking_waits_for_what_comes_and_closing_wakes_it() -> None:
     assert queue.take(1, 0.0) == []
 
 
-def test_a_death_is_told_after_everything_that_had_come() -> None:
+def test_a_failure_is_raised_after_all_received_events() -> None:
     queue = EventQueue(0)
     queue.put([event("s", 1)])
     queue.close(RuntimeError("broken"))
@@ -145,7 +145,7 @@ def test_a_death_is_told_after_everything_that_had_come() -> None:
         queue.take(10)
 
 
-def test_what_was_cancelled_is_forgotten() -> None:
+def test_events_of_a_cancelled_subscription_are_discarded() -> None:
     queue = EventQueue(2)
     queue.put([event(s, n) for n, s in enumerate("aabab")])
     queue.forget("a")
@@ -183,7 +183,7 @@ def kinds(events: list[SubscriptionEvent]) -> list[SubscriptionEventKind]:
 
 
 @pytest.mark.spec("TG-46")
-def test_markers_come_before_their_event_and_to_everybody_who_listens() -> None:
+def test_gap_and_restart_precede_their_event_for_every_subscription() -> None:
     dispatcher, one, two = EventDispatcher(), Target(), Target()
     assert dispatcher.add(TOPIC, EventType.CHANGE, one)
     assert not dispatcher.add(TOPIC, EventType.CHANGE, two)
@@ -209,8 +209,8 @@ def test_the_counter_of_data_ready_means_nothing() -> None:
 
 
 @pytest.mark.spec("TG-34", "TG-45")
-def test_what_is_no_event_or_wanted_by_nobody_is_counted() -> None:
-    """Who sends is told by the topic alone."""
+def test_malformed_and_unrouted_messages_are_counted() -> None:
+    """Only the topic identifies the sender."""
     dispatcher, target = EventDispatcher(), Target()
     dispatcher.add(TOPIC, EventType.CHANGE, target)
     beat = heartbeat(b"tango://h:1/dserver/d/i.heartbeat")
@@ -239,7 +239,7 @@ def test_the_last_one_to_leave_forgets_the_topic() -> None:
     assert repr(dispatcher) == "<EventDispatcher of 1 topics>"
 
 
-def test_behind_a_known_restart_the_first_event_says_so() -> None:
+def test_the_first_event_after_a_marked_restart_reports_it() -> None:
     dispatcher, target = EventDispatcher(), Target()
     dispatcher.add(TOPIC, EventType.CHANGE, target)
     dispatcher.dispatch([frames(5)], 0)
@@ -250,7 +250,7 @@ def test_behind_a_known_restart_the_first_event_says_so() -> None:
 # --- batches ---------------------------------------------------------------------------------------------
 
 
-def test_a_batch_tells_which_of_its_notices_have_frames() -> None:
+def test_a_batch_lists_the_events_with_frames() -> None:
     error = (DevError("R", Severity.ERR, "d", "o"),)
     events = [
         SubscriptionEvent("s", SubscriptionEventKind.ERROR, 0, None, 0, error),

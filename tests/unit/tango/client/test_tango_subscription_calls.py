@@ -1,4 +1,4 @@
-"""What the calls of subscriptions decide without a server: errors, frames, and which endpoints to connect to."""
+"""Calls of subscriptions without a server: errors, frames, and the choice of endpoints."""
 
 from __future__ import annotations
 

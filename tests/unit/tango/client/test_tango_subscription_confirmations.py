@@ -17,7 +17,7 @@ from tests.support.subscription_machines import AWAY, CHANNEL, connected, negoti
 
 
 def alive(machine: SubscriptionMachine, start: int, end: int) -> list[tuple[float, Action]]:
-    """Heartbeats each 9 s; what was to be done."""
+    """Send a heartbeat every 9 s; returns the actions and their times."""
     done: list[tuple[float, Action]] = []
     for now in range(start, end):
         if now % 9 == 0:
@@ -27,7 +27,7 @@ def alive(machine: SubscriptionMachine, start: int, end: int) -> list[tuple[floa
 
 
 @pytest.mark.spec("TG-37")
-def test_the_whole_channel_is_confirmed_each_200_seconds_with_the_names_of_its_topics() -> None:
+def test_all_subscriptions_of_a_channel_are_confirmed_every_200_seconds_with_event_names_of_topics() -> None:
     machine, first = connected()
     (second,), _ = machine.subscribe([request("y")])
     machine.on_negotiated(0.0, second, negotiated("y"))
@@ -38,8 +38,8 @@ def test_the_whole_channel_is_confirmed_each_200_seconds_with_the_names_of_its_t
 
 
 @pytest.mark.spec("TG-37")
-def test_a_failed_confirmation_is_told_and_tried_again_with_the_next_check() -> None:
-    """Servers that reject it silently would end the events after 600 s."""
+def test_a_failed_confirmation_is_reported_and_repeated_at_the_next_check() -> None:
+    """A server that did not get the confirmation would end the subscription after 600 s."""
     machine, id = connected()
     alive(machine, 1, 201)
     assert machine.on_confirmation_failed(201.0, CHANNEL, AWAY, unreachable=False, unsupported=False) == [
@@ -50,7 +50,7 @@ def test_a_failed_confirmation_is_told_and_tried_again_with_the_next_check() -> 
 
 
 @pytest.mark.spec("TG-37")
-def test_what_a_server_refuses_to_confirm_is_told_alone_and_tried_again_with_the_next_check() -> None:
+def test_only_refused_confirmations_are_reported_and_all_are_repeated_at_the_next_check() -> None:
     machine, first = connected()
     (second,), _ = machine.subscribe([request("y")])
     machine.on_negotiated(0.0, second, negotiated("y"))
@@ -62,7 +62,7 @@ def test_what_a_server_refuses_to_confirm_is_told_alone_and_tried_again_with_the
     assert machine.state(first) is machine.state(second) is SubscriptionState.CONNECTED
 
 
-def test_a_server_without_the_command_is_negotiated_with_again_and_nothing_is_read() -> None:
+def test_without_the_confirm_command_subscriptions_are_negotiated_again_and_no_value_is_read() -> None:
     machine, id = connected()
     alive(machine, 1, 201)
     machine.on_confirmation_failed(201.0, CHANNEL, AWAY, unreachable=False, unsupported=True)

@@ -48,7 +48,7 @@ def test_the_heartbeat_of_either_spelling_counts() -> None:
 
 
 @pytest.mark.spec("TG-41")
-def test_a_missed_heartbeat_is_told_and_the_server_asked_again() -> None:
+def test_a_missed_heartbeat_is_reported_and_the_subscription_negotiated_again() -> None:
     machine, id = connected()
     assert machine.tick(10.0) == []  # not older than 10 s
     actions = machine.tick(20.0)
@@ -59,7 +59,7 @@ def test_a_missed_heartbeat_is_told_and_the_server_asked_again() -> None:
 
 
 @pytest.mark.spec("TG-42")
-def test_as_long_as_it_is_away_an_error_comes_with_each_check() -> None:
+def test_missing_heartbeats_are_reported_at_each_check() -> None:
     machine, id = connected()
     reported, now = [], 0.0
     while now < 60:
@@ -72,7 +72,7 @@ def test_as_long_as_it_is_away_an_error_comes_with_each_check() -> None:
     assert reported == [(now, "API_EventTimeout") for now in (20.0, 30.0, 40.0, 50.0, 60.0)]
 
 
-def test_a_reconnection_makes_the_connections_anew_and_reads_the_value() -> None:
+def test_a_reconnection_replaces_the_connections_and_reads_the_value() -> None:
     machine, id = connected()
     machine.tick(20.0)
     assert machine.on_negotiated(21.0, id, negotiated()) == [
@@ -83,7 +83,7 @@ def test_a_reconnection_makes_the_connections_anew_and_reads_the_value() -> None
     assert machine.tick(30.0) == []  # its heartbeat counts from here
 
 
-def test_other_endpoints_are_another_process_whose_counters_begin_anew() -> None:
+def test_other_endpoints_restart_the_counters() -> None:
     machine, id = connected()
     machine.tick(20.0)
     assert machine.on_negotiated(21.0, id, negotiated(pair=OTHER))[:3] == [
@@ -93,7 +93,7 @@ def test_other_endpoints_are_another_process_whose_counters_begin_anew() -> None
     ]
 
 
-def test_a_server_that_was_only_stopped_is_connected_by_its_heartbeat_and_confirmed_at_once() -> None:
+def test_a_heartbeat_of_a_resumed_server_reconnects_and_confirms_at_once() -> None:
     machine, id = connected()
     machine.tick(20.0)
     machine.on_negotiation_failed(23.0, id, AWAY)
@@ -103,7 +103,7 @@ def test_a_server_that_was_only_stopped_is_connected_by_its_heartbeat_and_confir
     assert [type(action) for action in machine.tick(23.5)] == [ConfirmSubscription]
 
 
-def test_a_heartbeat_does_not_connect_what_the_new_server_does_not_know() -> None:
+def test_a_heartbeat_does_not_connect_a_subscription_that_the_new_server_refused() -> None:
     machine, first = connected()
     (second,), _ = machine.subscribe([request("y")])
     machine.on_negotiated(0.0, second, negotiated("y"))
@@ -123,8 +123,8 @@ def test_a_heartbeat_does_not_connect_what_the_new_server_does_not_know() -> Non
 
 
 @pytest.mark.spec("TG-46")
-def test_a_device_that_is_found_at_another_server_leaves_the_first_one_and_its_counters() -> None:
-    """It is reported once, however many listen"""
+def test_a_device_that_moved_to_another_server_leaves_the_old_channel_and_counters() -> None:
+    """The restart is marked once for all subscriptions of the topic."""
     machine, first = connected()
     (second,), _ = machine.subscribe([request()])
     machine.on_negotiated(0.0, second, negotiated())
@@ -143,7 +143,7 @@ def test_a_device_that_is_found_at_another_server_leaves_the_first_one_and_its_c
     ]  # fmt: skip
 
 
-def test_a_server_that_names_another_topic_is_listened_to_there() -> None:
+def test_a_changed_topic_is_subscribed_to() -> None:
     machine, id = connected()
     machine.tick(20.0)
     kinds = [type(action) for action in machine.on_negotiated(21.0, id, negotiated("y", OTHER))]
@@ -151,7 +151,7 @@ def test_a_server_that_names_another_topic_is_listened_to_there() -> None:
 
 
 @pytest.mark.spec("TG-41")
-def test_an_ended_connection_is_a_missed_heartbeat_at_once() -> None:
+def test_a_lost_connection_counts_as_a_missed_heartbeat_at_once() -> None:
     machine, id = connected()
     actions = machine.on_disconnected(1.0, CHANNEL)
     assert actions[0] == ReportAvailability(id, False)
@@ -166,7 +166,7 @@ def test_an_ended_connection_is_a_missed_heartbeat_at_once() -> None:
     assert machine.tick(21.0) == []
 
 
-def test_the_heartbeat_of_an_unknown_channel_is_nothing() -> None:
+def test_heartbeats_and_confirmations_of_unknown_channels_are_ignored() -> None:
     machine, _ = connected()
     assert machine.on_heartbeat(1.0, "tango://h:1/dserver/other/i") == []
     assert (

@@ -34,8 +34,8 @@ from tests.support.subscription_machines import (
 
 
 @pytest.mark.spec("TG-29", "TG-31", "TG-32")
-def test_an_agreement_connects_listens_and_reads_the_first_value() -> None:
-    """Two channels, both spellings of the heartbeat."""
+def test_a_negotiated_subscription_connects_subscribes_and_reads_the_first_value() -> None:
+    """It connects both channels and subscribes to both spellings of the heartbeat topic."""
     machine, id = one()
     assert machine.on_negotiated(0.0, id, negotiated()) == [
         Connect(CHANNEL, PAIR, HEARTBEATS),
@@ -67,7 +67,7 @@ def test_which_events_have_a_first_value_and_one_after_a_reconnection(event: Eve
     assert bool(again) is (event not in (EventType.DATA_READY, EventType.PERIODIC))
 
 
-def test_who_wants_no_first_value_gets_one_after_a_reconnection_all_the_same() -> None:
+def test_without_a_first_value_the_value_is_read_after_a_reconnection() -> None:
     machine, id = one(read=False)
     assert not [a for a in machine.on_negotiated(0.0, id, negotiated()) if isinstance(a, ReadValue)]
     machine.tick(11.0)
@@ -75,8 +75,8 @@ def test_who_wants_no_first_value_gets_one_after_a_reconnection_all_the_same() -
 
 
 @pytest.mark.spec("TG-38", "TG-39")
-def test_the_last_one_to_cancel_ends_listening_and_the_connections() -> None:
-    """There is no message for it."""
+def test_the_last_cancelled_subscription_unsubscribes_and_disconnects() -> None:
+    """Tango has no message to unsubscribe."""
     machine, first = connected()
     (second,), _ = machine.subscribe([request()])
     machine.on_negotiated(0.0, second, negotiated())
@@ -89,7 +89,7 @@ def test_the_last_one_to_cancel_ends_listening_and_the_connections() -> None:
     assert (len(machine), machine.next_deadline(), machine.state(second)) == (0, math.inf, SubscriptionState.CANCELLED)
 
 
-def test_what_was_cancelled_before_it_was_connected_changes_nothing_later() -> None:
+def test_results_for_a_subscription_cancelled_while_negotiating_are_ignored() -> None:
     machine, id = one()
     assert machine.cancel(id) == []
     assert machine.on_negotiated(1.0, id, negotiated()) == []
@@ -98,7 +98,7 @@ def test_what_was_cancelled_before_it_was_connected_changes_nothing_later() -> N
 
 
 @pytest.mark.spec("TG-30", "TG-42")
-def test_a_server_that_is_away_is_tried_for_ever_with_a_back_off_and_an_error_each_period() -> None:
+def test_an_unreachable_server_is_retried_with_back_off_and_an_error_each_check_period() -> None:
     machine, id = one()
     errors = machine.on_negotiation_failed(0.0, id, AWAY)
     assert reasons(errors) == ["API_CantConnectToDevice"]
@@ -124,7 +124,7 @@ def test_attributes_of_one_device_are_negotiated_together() -> None:
     assert actions == [Negotiate((ids[0], ids[2])), Negotiate((ids[1],))]
 
 
-def test_repr_tells_the_states() -> None:
+def test_repr_counts_the_states() -> None:
     machine, _ = connected()
     machine.subscribe([request("y")])
     assert repr(machine) == "<SubscriptionMachine 1 negotiating, 1 connected, 1 channels>"

@@ -30,10 +30,10 @@ from tests.support.subscription_machines import AWAY
 
 
 @dataclass
-class World:
-    """What a shell that obeys would have."""
+class ConsumerModel:
+    """Model of the state of an event consumer that executes all actions."""
 
-    calls: list[int] = field(default_factory=list)  # negotiations under way
+    calls: list[int] = field(default_factory=list)  # ids of negotiations in progress
     confirming: list[str] = field(default_factory=list)
     connected: dict[str, EndpointPair] = field(default_factory=dict)
     topics: dict[int, str] = field(default_factory=dict)
@@ -58,13 +58,13 @@ class World:
                     assert self.topics.pop(action.id) == action.topic
 
 
-class AnyLife(RuleBasedStateMachine):
-    """Servers that come and go as they like, and two devices with three attributes each that move from one to another;
-    the model is a shell that obeys."""
+class SubscriptionSequences(RuleBasedStateMachine):
+    """Random sequences of events: two servers start and stop, and two devices with three attributes each move between
+    them. The model is an event consumer that executes all actions."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.machine, self.world, self.now = SubscriptionMachine(), World(), 0.0
+        self.machine, self.model, self.now = SubscriptionMachine(), ConsumerModel(), 0.0
         self.ids: list[int] = []
         self.requests: dict[int, SubscriptionRequest] = {}
         self.generation = {0: 0, 1: 0}
@@ -90,51 +90,51 @@ class AnyLife(RuleBasedStateMachine):
         ids, actions = self.machine.subscribe([request])
         self.requests[ids[0]] = request
         self.ids += ids
-        self.world.do(actions)
+        self.model.do(actions)
 
     @precondition(lambda self: self.ids)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         id = data.draw(st.sampled_from(self.ids))
-        self.world.do(self.machine.cancel(id))
+        self.model.do(self.machine.cancel(id))
         assert self.machine.state(id) is SubscriptionState.CANCELLED
 
-    @precondition(lambda self: self.world.calls)
+    @precondition(lambda self: self.model.calls)
     @rule(data=st.data(), good=st.booleans())
     def answer(self, data: st.DataObject, good: bool) -> None:
-        id = self.world.calls.pop(data.draw(st.integers(0, len(self.world.calls) - 1)))
+        id = self.model.calls.pop(data.draw(st.integers(0, len(self.model.calls) - 1)))
         before = self.machine.state(id)
         if good:
-            self.world.do(self.machine.on_negotiated(self.now, id, self._agreement(id)))
+            self.model.do(self.machine.on_negotiated(self.now, id, self._agreement(id)))
         else:
-            self.world.do(self.machine.on_negotiation_failed(self.now, id, AWAY))
+            self.model.do(self.machine.on_negotiation_failed(self.now, id, AWAY))
         assert (
             self.machine.state(id)
             is TABLE[before][MachineEvent.NEGOTIATED if good else MachineEvent.NEGOTIATION_FAILED]
         )
 
-    @precondition(lambda self: self.world.confirming)
+    @precondition(lambda self: self.model.confirming)
     @rule(how=st.sampled_from(["good", "some", "away", "unknown", "refused"]))
     def confirm(self, how: str) -> None:
-        channel = self.world.confirming.pop()
+        channel = self.model.confirming.pop()
         if how == "good":
-            self.world.do(self.machine.on_confirmed(self.now, channel))
+            self.model.do(self.machine.on_confirmed(self.now, channel))
         elif how == "some":
-            self.world.do(self.machine.on_confirmed(self.now, channel, dict.fromkeys(self.ids[::2], AWAY)))
+            self.model.do(self.machine.on_confirmed(self.now, channel, dict.fromkeys(self.ids[::2], AWAY)))
         else:
             unreachable, unsupported = how == "away", how == "unknown"
             found = self.machine.on_confirmation_failed(
                 self.now, channel, AWAY, unreachable=unreachable, unsupported=unsupported
             )
-            self.world.do(found)
+            self.model.do(found)
 
     @rule(server=st.sampled_from("01"))
     def beat(self, server: str) -> None:
-        self.world.do(self.machine.on_heartbeat(self.now, f"tango://h:1/dserver/d/{server}#dbase=no"))
+        self.model.do(self.machine.on_heartbeat(self.now, f"tango://h:1/dserver/d/{server}#dbase=no"))
 
     @rule(server=st.sampled_from("01"))
     def end_connection(self, server: str) -> None:
-        self.world.do(self.machine.on_disconnected(self.now, f"tango://h:1/dserver/d/{server}"))
+        self.model.do(self.machine.on_disconnected(self.now, f"tango://h:1/dserver/d/{server}"))
 
     @rule(server=st.sampled_from([0, 1]))
     def restart(self, server: int) -> None:
@@ -143,37 +143,37 @@ class AnyLife(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.0, 1.0, 9.0, 11.0, 250.0]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        self.world.do(self.machine.tick(self.now))
+        self.model.do(self.machine.tick(self.now))
 
     @rule()
-    def sleep_as_told(self) -> None:
+    def wait_until_deadline(self) -> None:
         at = self.machine.next_deadline()
         if at < math.inf:
             self.now = max(self.now, at)
-            self.world.do(self.machine.tick(self.now))
-            assert self.machine.next_deadline() > self.now or self.world.confirming
+            self.model.do(self.machine.tick(self.now))
+            assert self.machine.next_deadline() > self.now or self.model.confirming
 
     @invariant()
-    def who_lives_is_heard_or_asked_for(self) -> None:
-        """No subscription is forgotten: it is connected, or a call is under way, or there is a time to try again."""
+    def every_subscription_is_connected_negotiated_or_retried(self) -> None:
+        """Each subscription is connected, or a call is in progress, or there is a deadline for a retry."""
         for id in self.ids:
             state = self.machine.state(id)
-            listens = id in self.world.topics
+            listens = id in self.model.topics
             if state is SubscriptionState.CANCELLED:
                 assert not listens
             elif state is SubscriptionState.CONNECTED:
                 assert listens
             elif state in (SubscriptionState.NEGOTIATING, SubscriptionState.RECONNECTING):
-                assert id in self.world.calls
+                assert id in self.model.calls
             else:
                 assert self.machine.next_deadline() < math.inf
 
     @invariant()
-    def connections_are_there_for_who_listens_and_for_nobody_else(self) -> None:
-        agreed = [self.machine.negotiated(id) for id in self.world.topics]
-        assert self.world.connected.keys() == {found.channel for found in agreed if found is not None}
+    def channels_are_connected_exactly_for_subscribed_topics(self) -> None:
+        agreed = [self.machine.negotiated(id) for id in self.model.topics]
+        assert self.model.connected.keys() == {found.channel for found in agreed if found is not None}
         assert None not in agreed
 
 
-TestAnyLife = AnyLife.TestCase
-TestAnyLife.settings = examples(150, stateful_step_count=40)
+TestSubscriptionSequences = SubscriptionSequences.TestCase
+TestSubscriptionSequences.settings = examples(150, stateful_step_count=40)

@@ -31,7 +31,7 @@ def test_every_state_can_be_reached() -> None:
     assert reached == set(SubscriptionState)
 
 
-def test_a_step_that_the_table_does_not_have_raises() -> None:
+def test_an_event_without_a_transition_raises() -> None:
     machine, id = one()
     machine.on_negotiation_failed(0.0, id, AWAY)
     with pytest.raises(IllegalTransition, match="NEGOTIATED in POSTPONED"):

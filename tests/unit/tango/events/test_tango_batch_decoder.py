@@ -1,4 +1,4 @@
-"""Batches of events as columns, and scalar events by one struct: always what the general way says."""
+"""Batch decoder and scalar encoder: their results equal those of the general codec."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def batch(rows: list[Frames], decoder: BatchDecoder | None = None) -> EventColum
 
 
 def check(rows: list[Frames], columns: EventColumns) -> None:
-    """Each row is in one place, and what it holds there is what the general way says."""
+    """Each row is in one column group, and its value equals that of the general decoder."""
     assert len(columns) == len(rows)
     places = [row for part in columns.scalars for row in part.rows.tolist()] + [*columns.others, *columns.bad]
     assert sorted(places) == list(range(len(rows)))
@@ -89,7 +89,7 @@ def _check_common(columns: EventColumns, row: int, event: Event | Heartbeat) -> 
 
 @st.composite
 def scalar_events(draw: st.DrawFn) -> Frames:
-    """A good event of one number, of few topics and names so that layouts meet."""
+    """A valid event of one number; few topics and names, so that events share layouts."""
     topic = draw(st.sampled_from([NEW, OLD, parse("tango://h:1/a/b/c/d.alarm"), parse("tango://h:1/a/b/c/d.quality")]))
     data_type = draw(st.sampled_from(NUMBERS))
     kind = KIND_OF[data_type]
@@ -108,7 +108,7 @@ def scalar_events(draw: st.DrawFn) -> Frames:
 
 @st.composite
 def spoiled(draw: st.DrawFn) -> Frames:
-    """An event with a few octets that are others, or with another's frame in it."""
+    """An event with some changed octets, or with a frame of another event."""
     frames = list(draw(scalar_events() | st.sampled_from(EVENTS)))
     index = draw(st.integers(1, 3))
     if draw(st.booleans()):
@@ -124,8 +124,8 @@ def spoiled(draw: st.DrawFn) -> Frames:
 
 @examples(300)
 @given(st.lists(scalar_events() | st.sampled_from(EVENTS) | spoiled(), max_size=12), st.integers(1, 3))
-def test_columns_say_what_the_general_way_says(rows: list[Frames], times: int) -> None:
-    """Also when the layouts were learnt before, from these rows."""
+def test_columns_equal_the_general_decoder(rows: list[Frames], times: int) -> None:
+    """Also with layouts that were cached from the same rows."""
     decoder = BatchDecoder()
     for _ in range(times):
         check(rows, batch(rows, decoder))
@@ -144,7 +144,7 @@ def test_no_row_gives_no_column() -> None:
 
 @pytest.mark.parametrize("vector", [v for v in VECTORS if v["name"] in ("change_double_scalar", "change_read_write")])
 def test_every_octet_of_a_frame_is_compared_or_read_or_padding(vector: dict[str, Any]) -> None:
-    """All single octets changed, in one batch behind the good frame that taught the layout."""
+    """Frames with one changed octet each, in one batch after the valid frame of the layout."""
     good = [bytes.fromhex(h) for h in vector["hex"]]
     rows = [good]
     for index in (1, 2, 3):
@@ -158,7 +158,7 @@ def test_every_octet_of_a_frame_is_compared_or_read_or_padding(vector: dict[str,
     assert len(columns.bad) > 100
 
 
-def test_a_topic_that_changes_its_type_is_learnt_anew() -> None:
+def test_a_topic_that_changes_its_type_gets_a_new_layout() -> None:
     first = ScalarEncoder(NEW, "d", DataType.DOUBLE).frames(1, 5, Quality.VALID, 1.5)
     second = ScalarEncoder(NEW, "d", DataType.LONG64).frames(2, 6, Quality.VALID, 7)
     assert len(first[3]) == len(second[3])
@@ -266,7 +266,7 @@ def test_a_float_too_large_for_its_type_is_refused_and_an_infinite_one_is_not() 
     assert encoder.data(0, Quality.VALID, float("inf")) == write_data(NEW, value)
 
 
-def test_shapes_tell_the_size_of_their_frames() -> None:
+def test_layouts_know_the_size_of_their_frames() -> None:
     for little in (True, False):
         for data_type in NUMBERS:
             for settable in (True, False):

@@ -1,4 +1,4 @@
-"""Events and heartbeats against recorded frames, and against everything else (TG-11 to TG-19, TG-36)."""
+"""Event codec with recorded and with invalid frames (TG-11 to TG-19, TG-36)."""
 
 from __future__ import annotations
 
@@ -133,8 +133,8 @@ def whole(event: Event | Heartbeat) -> dict[str, Any]:
 @pytest.mark.spec("TG-11-TG-19")
 @pytest.mark.parametrize("vector", vectors("event", "heartbeat"))
 def test_recorded_frames_are_read_to_the_last_octet_and_written_back(vector: dict[str, Any]) -> None:
-    """Every event and its data. Padding is zero in what is written; the vectors with the padding of
-    real senders are the same events, so their octets come back with zeros."""
+    """Every event and its data. Encoded padding is zero; vectors with other padding are the same events, so encoding
+    them gives zeros there."""
     event = decode(frames_of(vector))
     assert whole(event) == vector["decoded"]
     twin = vector["name"].removesuffix("_raw_pads")
@@ -143,7 +143,7 @@ def test_recorded_frames_are_read_to_the_last_octet_and_written_back(vector: dic
 
 
 @pytest.mark.parametrize("vector", vectors("bad", layer="event"))
-def test_what_is_no_event_is_refused(vector: dict[str, Any]) -> None:
+def test_invalid_frames_are_refused(vector: dict[str, Any]) -> None:
     with pytest.raises(BadEvent) as caught:
         decode(frames_of(vector))
     assert isinstance(caught.value, NotAnEvent) is (len(vector["hex"]) not in (3, 4))
@@ -205,7 +205,7 @@ def test_the_dummy_frame_of_servers_is_no_event_and_not_counted(beer: list[bytes
         decode(beer)
 
 
-def test_a_pipe_says_errors_behind_four_or_eight_octets_of_magic() -> None:
+def test_errors_of_a_pipe_follow_four_or_eight_octets_of_magic() -> None:
     errors = (DevError("R", Severity.PANIC, "desc", "origin"),)
     event = Event(topics.parse("tango://h:1/a/b/c/p.pipe"), CallInfo(1, is_except=True), None, errors)
     sent = encode(event)
@@ -246,7 +246,7 @@ def test_a_value_without_its_data_type_goes_to_older_clients_alone() -> None:
 
 
 @pytest.mark.parametrize("little", [True, False])
-def test_the_usual_call_info_is_what_the_general_one_writes(little: bool) -> None:
+def test_the_usual_call_info_equals_the_general_encoder(little: bool) -> None:
     for ctr in (0, 1, 2**31, 2**32 - 1):
         for flag in (False, True):
             frame = frames.usual_call(ctr, flag, little)
@@ -293,7 +293,7 @@ def test_event_types_have_the_numbers_and_names_of_the_wire() -> None:
     }  # fmt: skip
 
 
-def test_dimensions_that_tell_of_more_than_there_is_are_refused() -> None:
+def test_dimensions_above_the_content_are_refused() -> None:
     topic = topics.parse("tango://h:1/a/b/c/d.idl5_change")
     for r_dim in (Dim(3, 0), Dim(1, 3), Dim(2**31 - 1, 2**31 - 1), Dim(-1, 0), Dim(1, -1)):
         value = AttributeValue("d", ValueKind.DOUBLE, np.array([1.0, 2.0]), 0, data_type=5, r_dim=r_dim)

@@ -1,4 +1,4 @@
-"""What counters of events tell (TG-46)."""
+"""Counters of events: gaps, restarts and duplicates (TG-46)."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ def test_topics_are_counted_apart_and_forgotten_apart() -> None:
 
 
 @given(st.sets(st.integers(1, 200), min_size=1), st.data())
-def test_what_came_and_what_the_gaps_tell_is_all_there_was(came: set[int], data: st.DataObject) -> None:
-    """Conservation: between the first and the last event, each number came or is in one gap; doubles change nothing."""
+def test_events_and_gaps_together_are_all_events(came: set[int], data: st.DataObject) -> None:
+    """Each counter from the first to the last event is delivered or in exactly one gap; duplicates change nothing."""
     counters = SequenceTracker()
     numbers = sorted(came)
     doubled = data.draw(st.sets(st.sampled_from(numbers)))

@@ -1,4 +1,4 @@
-"""CDR: values come back as they were, and octets that are none are refused before anything is made of them."""
+"""CDR: values round-trip, and invalid data is refused before memory is allocated."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_padding_is_written_as_zeros_and_read_as_anything(little: bool) -> None:
 
 
 @ORDERS
-def test_what_is_wrapped_has_its_own_order_and_alignment(little: bool) -> None:
+def test_an_encapsulation_has_its_own_byte_order_and_alignment(little: bool) -> None:
     inner = CdrWriter.inner(not little)
     inner.long(-5)
     writer = CdrWriter(little)

@@ -1,4 +1,4 @@
-"""GIOP: every recorded message is read to its last octet and written back; whatever else is an error, and small."""
+"""GIOP: recorded messages round-trip, and invalid messages are refused with limited memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ EVERY = pytest.mark.parametrize("vector", GOOD, ids=lambda v: v["name"])
 
 
 def operation_of(vector: dict[str, Any]) -> str:
-    """A reply does not say what it answers; the name of the vector does."""
+    """A reply does not contain the operation; the name of the vector does."""
     told = vector["decoded"].get("operation")
     if told:
         return str(told)
@@ -121,7 +121,7 @@ def understand(data: bytes, operation: str) -> tuple[GiopMessage, Any, CdrReader
 
 
 def express(message: GiopMessage, value: Any, operation: str) -> bytes:
-    """The way back."""
+    """The inverse."""
     if isinstance(message, GiopRequest):
         has_body = operation == Operation.IS_A or operation.startswith(("command_inout", "read_"))
         return encode(message, (lambda w: write_arguments(w, operation, value)) if has_body else None)
@@ -131,7 +131,7 @@ def express(message: GiopMessage, value: Any, operation: str) -> bytes:
 
 
 def plain(message: GiopMessage, value: Any) -> dict[str, Any]:
-    """In the words of the vectors."""
+    """The value in the form of the vectors."""
     told: dict[str, Any] = {"giop": f"1.{message.minor}", "endian": "little" if message.little else "big"}
     told |= {"message": type(message).__name__.removeprefix("Giop"), "request_id": message.id}  # type: ignore[attr-defined]
     if isinstance(message, GiopRequest):
@@ -198,7 +198,7 @@ def test_every_recorded_message_is_read_to_its_last_octet(vector: dict[str, Any]
 
 @EVERY
 def test_every_recorded_message_is_written_as_it_was(vector: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """All but the padding, which may be anything: it is where other fillings change what is written."""
+    """All octets but the padding, whose content is undefined: the octets that do not change with another filling."""
     data, operation = bytes.fromhex(vector["hex"]), operation_of(vector)
     message, value, _ = understand(data, operation)
     written = express(message, value, operation)
@@ -213,7 +213,7 @@ def test_every_recorded_message_is_written_as_it_was(vector: dict[str, Any], mon
 
 
 @pytest.mark.parametrize("vector", BAD, ids=lambda v: v["name"])
-def test_what_is_no_message_is_refused(vector: dict[str, Any]) -> None:
+def test_invalid_messages_are_refused(vector: dict[str, Any]) -> None:
     data = bytes.fromhex(vector["hex"])
 
     def as_a_stream() -> None:
@@ -228,7 +228,7 @@ def test_what_is_no_message_is_refused(vector: dict[str, Any]) -> None:
 
 
 def sized(data: bytes) -> bytes:
-    """With the size that fits, so that the cut is found in the middle."""
+    """The size in the header fits, so that the truncation is found in the body."""
     return data[:8] + (len(data) - giop.HEADER).to_bytes(4, "little") + data[12:]
 
 
@@ -335,7 +335,7 @@ def test_a_stream_gives_the_same_messages_however_it_is_cut(messages: list[GiopM
 
 
 def fragments(data: bytes, size: int) -> list[bytes]:
-    """A message of 1.2, as senders cut it that do not know its length before: all but the last in multiples of 8."""
+    """A message of GIOP 1.2 in fragments, all but the last one with a size that is a multiple of 8."""
     little = bool(data[6] & 1)
     number = data[12:16]
 

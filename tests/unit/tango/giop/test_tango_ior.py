@@ -1,4 +1,4 @@
-"""Where objects are: IORs of real servers, ``corbaloc:`` addresses, and names of devices."""
+"""Object references: IORs of device servers, ``corbaloc:`` addresses, and device names."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_every_cut_and_every_changed_digit_of_an_ior_is_read_or_refused() -> Non
 
 
 @pytest.mark.parametrize("text", ["", "IOR:", "IOR:zz", "IOR:02", "ior", "IOR:0100", "IOR:" + "00" * 12, "é"])
-def test_what_is_no_ior_is_refused(text: str) -> None:
+def test_invalid_iors_are_refused(text: str) -> None:
     with pytest.raises(BadAddress):
         parse_ior(text)
 
@@ -99,7 +99,7 @@ def test_corbaloc_addresses_are_read(text: str, addresses: list[tuple[str, int]]
         "corbaloc:iiop:h:99999/a",
     ],
 )
-def test_what_is_no_corbaloc_address_is_refused(text: str) -> None:
+def test_invalid_corbaloc_addresses_are_refused(text: str) -> None:
     with pytest.raises(BadAddress):
         parse_corbaloc(text)
 
@@ -149,7 +149,7 @@ def test_the_object_of_a_device_is_the_database_or_itself() -> None:
         "a/b/c\n/d",
     ],
 )
-def test_what_is_no_name_of_a_device_is_refused(text: str) -> None:
+def test_invalid_device_names_are_refused(text: str) -> None:
     with pytest.raises(BadAddress):
         parse_device(text, "db:10000")
 

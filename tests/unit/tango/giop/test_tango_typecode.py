@@ -1,4 +1,4 @@
-"""The ``any`` of commands: every type that Tango has comes back with its value, and no type makes much of little."""
+"""The ``any`` of commands: every type of Tango round-trips, and small data never takes much memory."""
 
 from __future__ import annotations
 
@@ -130,12 +130,12 @@ def test_types_that_no_command_has_are_refused(code: TypeCode) -> None:
 
 @pytest.mark.parametrize("kind", [11, 12, 13, 14, 16, 20, 22, 25, 0xFFFFFFFF])
 def test_kinds_that_tango_has_not_are_refused(kind: int) -> None:
-    """0xFFFFFFFF is an indirection: a type that contains itself."""
+    """0xFFFFFFFF is an indirection: the TypeCode of a recursive type."""
     with pytest.raises(CdrError):
         read_any(CdrReader(kind.to_bytes(4, "little") + bytes(64), True))
 
 
-def test_the_value_may_not_reach_into_what_follows_the_type() -> None:
+def test_a_value_cannot_extend_beyond_its_type() -> None:
     data = bytearray(written(STRINGS, ["a"], True))
     data[4] -= 4  # the type says that it is shorter than it is
     with pytest.raises(CdrError):

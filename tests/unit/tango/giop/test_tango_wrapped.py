@@ -1,4 +1,4 @@
-"""What is wrapped in an encapsulation ends where that ends, whatever octets follow."""
+"""An encapsulation is read up to its end, whatever octets follow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from mama_spark.tango.giop.cdr import CdrError, CdrReader, CdrWriter
 
 
 @pytest.mark.parametrize("little", [True, False])
-def test_nothing_is_read_behind_the_end_of_what_is_wrapped(little: bool) -> None:
+def test_nothing_is_read_behind_the_end_of_an_encapsulation(little: bool) -> None:
     inner = CdrWriter.inner(little)
     inner.ulong(7)
     writer = CdrWriter(little)

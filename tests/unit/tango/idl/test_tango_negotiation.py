@@ -1,4 +1,4 @@
-"""What client and server agree on (TG-09, TG-10, TG-26 to TG-28), and what goes wrong with calls."""
+"""Negotiation of subscriptions (TG-09, TG-10, TG-26 to TG-28), and errors of calls."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_names_are_lowered_and_a_client_without_a_version_reads_idl_4() -> None:
     assert info == SubscriberInfo("test/pub/1", "scal", EventType.CHANGE, 4)
 
 
-def test_a_client_that_reconnects_says_idl_0_and_the_prefix() -> None:
+def test_a_reconnecting_client_sends_idl_0_and_the_prefix() -> None:
     info = SubscriberInfo.parse(["a/b/c", "x", "subscribe", "idl5_change", "0"])
     assert (info.event, info.idl, info.prefixed) == (EventType.CHANGE, 0, True)
 
@@ -69,8 +69,8 @@ def test_a_client_that_reconnects_says_idl_0_and_the_prefix() -> None:
         ["a/b/c", "x", "subscribe", "change", "5", "6"],
     ],
 )
-def test_a_subscription_to_what_is_no_event_is_refused_as_real_servers_do(argin: list[str]) -> None:
-    """QUALITY is no event any more, and a heartbeat never was one."""
+def test_a_subscription_to_an_unknown_event_type_is_refused_as_in_cpptango(argin: list[str]) -> None:
+    """Tango 10 has no QUALITY events, and heartbeats have no subscriptions."""
     with pytest.raises(DevFailed) as caught:
         SubscriberInfo.parse(argin)
     assert caught.value.reason == "API_WrongNumberOfArgs"
@@ -85,7 +85,7 @@ def test_subscription_info_comes_back(pairs: tuple[EndpointPair, ...], names: tu
 
 
 @pytest.mark.spec("TG-08", "TG-10", "TG-28")
-def test_subscription_info_is_read_from_what_a_real_server_said() -> None:
+def test_subscription_info_of_real_servers_is_parsed() -> None:
     strings = [*PAIR, TOPIC, CHANNEL]
     info = SubscriptionInfo.parse([1033, 6, 1000, 192940800, 192940928, 435], strings)
     assert (info.release, info.device_idl, info.hwm, info.zmq) == (1033, 6, 1000, 435)
@@ -104,7 +104,7 @@ def test_servers_before_9_3_name_neither_topic_nor_channel() -> None:
     assert bare.channel == "tango://vm:1/dserver/ds/inst#dbase=no"
 
 
-def test_what_the_server_named_is_not_computed() -> None:
+def test_topics_sent_by_the_server_are_not_constructed() -> None:
     info = SubscriptionInfo(1033, 6, 1000, endpoints=(PAIR,), topic=TOPIC, channel=CHANNEL)
     assert info.completed("x:1", True, SubscriberInfo("a/b/c", "d", EventType.CHANGE), "dserver/x/y") is info
 
@@ -149,7 +149,7 @@ def test_confirmations_are_triples() -> None:
 
 
 @pytest.mark.parametrize("little", [True, False])
-def test_clients_come_back_and_what_idl_6_adds_is_skipped(little: bool) -> None:
+def test_client_identities_round_trip_and_fields_of_idl_6_are_skipped(little: bool) -> None:
     for client in (ClientIdent(pid=7035), ClientIdent(Language.JAVA, 0, "Main", (1, 2**63))):
         writer = CdrWriter(little)
         calls.write_client(writer, client)
@@ -218,7 +218,7 @@ def test_a_stack_of_errors_comes_back(little: bool) -> None:
         ("anything else", False),
     ],
 )
-def test_the_first_cause_says_whether_asking_again_may_help(reason: str, retryable: bool) -> None:
+def test_the_first_error_decides_whether_a_retry_may_help(reason: str, retryable: bool) -> None:
     found = refusal(reason, "", "")
     assert found.retryable is retryable
     assert not found.may_have_landed
@@ -244,7 +244,7 @@ def test_exceptions_of_the_orb_keep_their_names_and_answer_both_questions(
     assert (type(found), found.retryable, found.may_have_landed) == (type(given), retryable, landed)
 
 
-def test_an_object_that_moved_says_where_to() -> None:
+def test_a_location_forward_carries_the_new_reference() -> None:
     reference = Reference((Address("h", 5),), b"new", "IDL:x:1.0")
     for status in (messages.ReplyStatus.LOCATION_FORWARD, messages.ReplyStatus.LOCATION_FORWARD_PERM):
         found = outcome(status, lambda writer: write_reference(writer, reference))

@@ -1,4 +1,4 @@
-"""Values of attributes: all types, both byte orders, all forms and shapes, there and back (TG-17)."""
+"""Attribute values: all types, byte orders, IDL versions and formats round-trip (TG-17)."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ def test_every_value_comes_back_in_an_event(idl: int, data: st.DataObject, littl
 
 @pytest.mark.parametrize("little", [True, False])
 @pytest.mark.parametrize("kind", [k for k in ValueKind if k is not ValueKind.ENCODED])
-def test_on_plain_topics_the_octets_tell_idl_3_from_idl_4(kind: ValueKind, little: bool) -> None:
-    """Servers publish both forms to one topic: a value in an ``any`` is found behind that of a union."""
+def test_on_topics_without_a_prefix_the_data_show_idl_3_or_4(kind: ValueKind, little: bool) -> None:
+    """Servers publish both forms to one topic: a value in an ``any`` follows a value in a union."""
     size = 2
     content: Content = np.arange(size).astype(DTYPES[kind]) if kind in DTYPES else None
     if kind is ValueKind.STRING:
@@ -190,7 +190,7 @@ def test_each_type_has_a_way_to_travel(data_type: DataType) -> None:
     assert kind in DTYPES or kind in (ValueKind.STRING, ValueKind.STATE, ValueKind.ENCODED)
 
 
-def test_read_part_and_set_part_are_told_by_the_dimensions() -> None:
+def test_the_dimensions_separate_read_and_set_value() -> None:
     """Lengths by r_dim and w_dim; of an image, rows one after the other."""
     content = np.arange(8.0)
     image = AttributeValue("i", ValueKind.DOUBLE, content, 0, r_dim=Dim(3, 2), w_dim=Dim(2, 1))
@@ -206,7 +206,7 @@ def test_read_part_and_set_part_are_told_by_the_dimensions() -> None:
     assert (nothing.read, nothing.written) == (None, None)
 
 
-def test_numbers_are_views_of_what_came_and_cannot_be_changed() -> None:
+def test_numbers_are_read_only_views_of_the_data() -> None:
     value = AttributeValue("d", ValueKind.DOUBLE, np.arange(1000.0), 0, Quality.VALID, Format.SPECTRUM, 5, Dim(1000, 0))
     topic = parse(TOPICS[5])
     frame = event_codec.write_data(topic, value, little=True)
@@ -269,7 +269,7 @@ STRINGS = st.lists(TEXT, max_size=2).map(tuple)
 
 
 def flat(struct: structs.Struct) -> st.SearchStrategy[Any]:
-    """Any value of a structure."""
+    """Values of a structure."""
     codes: dict[str, st.SearchStrategy[Any]] = {"s": TEXT, "S": STRINGS, "l": LONG, "b": st.booleans()}
 
     def field(code: Any) -> st.SearchStrategy[Any]:
@@ -317,7 +317,7 @@ def test_configurations_interfaces_pipes_and_data_ready_come_back(told: tuple[An
 @examples(200)
 @given(ERRORS, st.booleans(), st.sampled_from(["d.idl5_change", "d.change", "d.pipe", "d.data_ready", "d.alarm"]))
 def test_errors_come_back_on_every_topic(errors: tuple[DevError, ...], little: bool, name: str) -> None:
-    """A flag in the call info, and a stack of errors instead of data"""
+    """The call info has the flag is_except, and the fourth frame contains the error stack."""
     event = Event(parse(f"tango://h:1/a/b/c/{name}"), CallInfo(3, is_except=True), None, errors, little)
     assert decode(encode(event)) == event
 

@@ -1,4 +1,4 @@
-"""States of recorded devices: which records are written when heartbeats, errors and refusals change them."""
+"""States of recorded devices: the records of changes by heartbeats, errors and rejected records."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_state_that_the_log_refused_is_written_again_unless_the_device_has_end
     assert not states.has_refused
 
 
-def test_a_state_is_restored_from_what_was_written() -> None:
+def test_a_written_state_is_restored() -> None:
     states, after = DeviceStates("tango"), DeviceStates("tango")
     states.availability(RecordBuilder(), TOPIC, True, 1)
     after.restore(states.state())

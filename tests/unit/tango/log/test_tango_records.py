@@ -1,4 +1,4 @@
-"""Records of a log of Tango events, the records that a recorder makes, and its settings."""
+"""Format of log records, the records that a recorder makes, and its settings."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_topics_are_seven_tokens_and_reversible(
     assert parse_record_topic(text).event_type is event
 
 
-def test_what_is_no_event_has_a_token_of_its_own() -> None:
+def test_gaps_restarts_and_states_have_tokens_of_their_own() -> None:
     topic = event_topic("vm:1", "a/b/c", "x", EventType.CHANGE, False)
     assert record_topic(topic, "p", RecordKind.GAP) == "p.vm:1.a.b.c.x.gap"
     assert record_topic(topic, "p", RecordKind.RESTART) == "p.vm:1.a.b.c.x.restart"
@@ -195,7 +195,9 @@ def test_a_gap_that_the_subscriber_saw_is_written_before_the_event() -> None:
         (5, 0, None),
     ],
 )
-def test_the_next_recorder_tells_what_came_in_between(last: int, first: int, wanted: tuple[int, ...] | None) -> None:
+def test_the_next_recorder_reports_events_sent_between_recorders(
+    last: int, first: int, wanted: tuple[int, ...] | None
+) -> None:
     state = RecorderState("r")
     record(state, event(last))
     found = record(restored(state), event(first), event(first + 1))
@@ -229,7 +231,7 @@ def test_a_state_of_many_topics_is_in_parts_that_fit_together() -> None:
         state.restore({"counters": 3}, ())
 
 
-def test_restarts_and_overflows_are_told() -> None:
+def test_restarts_and_overflows_are_recorded() -> None:
     state = RecorderState("r")
     found = record(
         state,
@@ -292,7 +294,7 @@ def test_a_device_that_is_not_recorded_any_more_is_offline() -> None:
 
 
 def some(found: DecodedRecords, *wanted: int) -> DecodedRecords:
-    """These records of those that were made."""
+    """The records with these indices."""
     frames = RecordFrames(*([column[row] for row in wanted] for column in found.frames.columns()))
     names = ("kind", "cause", "received", "ctr", "first", "last", "count")
     return DecodedRecords(**{name: getattr(found, name)[list(wanted)] for name in names}, frames=frames)
@@ -303,8 +305,8 @@ def gaps(found: DecodedRecords) -> list[tuple[int, int, int, int]]:
 
 
 @pytest.mark.spec("TG-46")
-def test_what_the_log_refused_is_told_until_it_takes_it() -> None:
-    """Events, values that were read, and gaps of which nobody was told so."""
+def test_rejected_records_are_reported_until_the_log_accepts_the_report() -> None:
+    """Events, values that were read, and gaps that were not reported."""
     state = RecorderState("r")
     made = record(state, *map(event, range(1, 6)))
     state.refused(some(made, 1, 2))
@@ -323,7 +325,7 @@ def test_what_the_log_refused_is_told_until_it_takes_it() -> None:
     assert gaps(read(state.report_pending(9))) == [(2, 6, -1, GapCause.REFUSED)]
 
 
-def test_what_is_owed_outlives_the_recorder() -> None:
+def test_pending_gaps_survive_a_restart_of_the_recorder() -> None:
     state = RecorderState("r")
     state.refused(record(state, *map(event, (1, 2))))
     after = restored(state)
@@ -332,7 +334,7 @@ def test_what_is_owed_outlives_the_recorder() -> None:
         after.restore({"counters": {}, "devices": [], "hosts": {}, "owed": [["t", "x"]]}, ())
 
 
-def test_a_recorder_that_was_killed_before_it_told_is_found_out_by_the_counters() -> None:
+def test_counters_show_gaps_that_a_killed_recorder_did_not_report() -> None:
     state = RecorderState("r")
     made = record(
         state,
@@ -358,7 +360,7 @@ def test_a_recorder_that_was_killed_before_it_told_is_found_out_by_the_counters(
 
 
 @pytest.mark.spec("TG-15")
-def test_counters_that_are_the_users_own_tell_of_nothing_missing() -> None:
+def test_counters_of_users_make_no_gaps() -> None:
     ready = Topic(CHANGE.tango_host, CHANGE.device, CHANGE.attribute, EventType.DATA_READY, CHANGE.dbase)
     after = RecorderState("r")
     made = [encode_one(RecordKind.EVENT, 5, [ready.encode(), b"\1", b"c" * 21, b"d"], ctr=ctr) for ctr in (3, 900)]
@@ -366,7 +368,7 @@ def test_counters_that_are_the_users_own_tell_of_nothing_missing() -> None:
     assert not after.has_pending
 
 
-def test_a_gap_that_was_told_is_not_told_again_by_the_next_recorder() -> None:
+def test_the_next_recorder_does_not_repeat_a_reported_gap() -> None:
     state = RecorderState("r")
     made = record(state, event(5), event(6), event(7))
     state.refused(some(made, 1, 2))
