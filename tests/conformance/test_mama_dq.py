@@ -45,7 +45,7 @@ def test_the_first_update_carries_two_with_status_and_sender(memory: MemoryMamaH
     msg = of_type(None)
     dq.send(msg)
     assert [(f.name, f.fid, f.type.name, f.value) for f in msg] == [
-        ("MdMsgStatus", 2, "I32", 0),
+        ("MdMsgStatus", 2, "U8", 0),
         ("MdSeqNum", 10, "U32", 2),
         ("MamaSenderId", 20, "U64", dq.sender_id),
     ]
@@ -72,16 +72,19 @@ def test_what_is_no_data_carries_the_number_as_it_is_and_no_status(memory: Memor
     assert [(m.get("MdSeqNum"), m.get("MdMsgStatus")) for m in sent(memory)] == [(2, 0), (2, None), (3, 0)]
 
 
-def test_number_zero_switches_numbering_off(memory: MemoryMamaHarness) -> None:
+def test_number_zero_stamps_neither_number_nor_status(memory: MemoryMamaHarness) -> None:
     dq = DQPublisher.create(memory.transport(), memory.symbol, memory.source)
     dq.set_seq_num(0)
     dq.send(of_type(None))
     dq.send(of_type(MsgType.RECAP))
-    assert [m.get("MdSeqNum") for m in sent(memory)] == [None, None]
+    assert [[f.name for f in m] for m in sent(memory)] == [["MamaSenderId"], ["MdMsgType", "MamaSenderId"]]
+    dq.set_sender_id(0)
+    dq.send(of_type(None))
+    assert len(sent(memory)[2]) == 0
     dq.set_seq_num(0xFFFF_FFFE)
     for _ in range(2):
         dq.send(of_type(None))
-    assert [m.get("MdSeqNum") for m in sent(memory)][2:] == [0xFFFF_FFFF, 1], "around without becoming 0"
+    assert [m.get("MdSeqNum") for m in sent(memory)][3:] == [0xFFFF_FFFF, 1], "around without becoming 0"
 
 
 def test_sender_number_and_time_can_be_set(memory: MemoryMamaHarness) -> None:

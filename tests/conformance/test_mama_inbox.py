@@ -10,6 +10,7 @@ import pytest
 from mama_spark.bridge import EventStyle
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama import (
+    DQPublisher,
     DQPublisherManager,
     DQPublisherManagerCallbacks,
     Inbox,
@@ -92,6 +93,23 @@ def test_a_request_is_answered_to_the_inbox_and_to_no_publisher_callback(
     replies.destroy()
     assert recorder.counters == (2, 0, 0, 2)
     assert answers.errors == []
+
+
+def test_a_reply_of_a_numbering_publisher_carries_the_number_as_it_is(harness: MamaHarness) -> None:
+    asking, answering, replies = harness.transport(), harness.transport(), list[MamaMsg]()
+    dq = DQPublisher.create(answering, harness.symbol, harness.source)
+    RequestListener.create(
+        answering, None, f"{ASKED}.{harness.symbol}", lambda request, _: dq.send_reply(request, a_message())
+    )
+    publisher = Publisher.create(asking, harness.symbol, ASKED)
+    inbox = Inbox.create(asking, None, lambda msg, _: replies.append(msg))
+    publisher.send_from_inbox(inbox, a_message())
+    until(lambda: len(replies) == 1)
+    dq.set_seq_num(0)
+    publisher.send_from_inbox(inbox, a_message())
+    until(lambda: len(replies) == 2)
+    stamps = [tuple(msg.get(name) for name in ("MdSeqNum", "MdMsgStatus", "MamaSenderId")) for msg in replies]
+    assert stamps == [(1, 0, dq.sender_id), (None, None, dq.sender_id)]
 
 
 def test_answers_come_on_the_queue_of_the_inbox(harness: MamaHarness) -> None:
@@ -249,11 +267,12 @@ def test_a_full_queue_drops_an_answer_with_a_warning(caplog: pytest.LogCaptureFi
 # --- the DQ manager, which lives on requests -------------------------------------------------------------------
 
 
-def request_for(symbol: str | None, message: int | None) -> MamaMsg:
+def request_for(symbol: str | None, message: int | None, kind: int | None = 0) -> MamaMsg:
     msg = MamaMsg()
     if symbol is not None:
         msg.add_string("MdSubscSymbol", 71, symbol)
-    msg.add_i32("MdSubscriptionType", 60, 0)
+    if kind is not None:
+        msg.add_i32("MdSubscriptionType", 60, kind)
     if message is not None:
         msg.add_i32("MdSubscMsgType", 61, message)
     return msg
@@ -276,11 +295,13 @@ def test_a_manager_tells_requests_from_refreshes_and_new_ones(harness: MamaHarne
     assert manager.find_topic("A") is topic
     asking = harness.transport()
     publisher, inbox = Publisher.create(asking, None, source, "_MD"), Answers().inbox(asking)
-    for symbol, message in (("B", 0), ("A", 0), ("A", 4), (None, 0), ("A", None), ("C", None)):
-        publisher.send_from_inbox(inbox, request_for(symbol, message))
-    until(lambda: len(heard) == 7)
-    assert heard == [("create", "mine"), ("new", "B", 0, 0), ("request", "A", 0), ("refresh", "kept", 4),
-                     ("error", "BAD_SYMBOL"), ("msg", "A"), ("msg", None)]  # fmt: skip
+    for symbol, message, kind in (
+        ("B", 0, 1), ("A", 0, 0), ("A", 4, 0), (None, 0, 0), ("A", None, 0), ("A", None, None), ("C", 0, None),
+    ):  # fmt: skip
+        publisher.send_from_inbox(inbox, request_for(symbol, message, kind))
+    until(lambda: len(heard) == 8)
+    assert heard == [("create", "mine"), ("new", "B", 1, 0), ("request", "A", 0), ("refresh", "kept", 4),
+                     ("error", "NOT_FOUND"), ("error", "NOT_FOUND"), ("msg", "A"), ("msg", None)]  # fmt: skip
     manager.remove_topic("A")
     assert topic.publisher.state.name == "DESTROYED"
     with pytest.raises(StatusError, match="NOT_FOUND"):
@@ -304,6 +325,20 @@ def test_a_manager_without_callbacks_ignores_requests(harness: MamaHarness) -> N
         publisher.send_from_inbox(inbox, request_for(symbol, message))
     until(lambda: heard)
     assert heard == ["last"]
+
+
+def test_a_manager_answers_a_refresh_on_the_topic_with_the_number_as_it_is(harness: MamaHarness) -> None:
+    manager = DQPublisherManager.create(harness.transport(), None, DQPublisherManagerCallbacks(), harness.source)
+    topic = manager.add_topic(harness.symbol)
+    asking = harness.transport()
+    Publisher.create(asking, None, harness.source, "_MD").send_from_inbox(
+        Answers().inbox(asking), request_for(harness.symbol, 4)
+    )
+    until(lambda: harness.held())
+    assert [(f.name, f.type.name, f.value) for f in decode(harness.held()[0].payload)] == [
+        ("MdMsgStatus", "U8", 6), ("MdMsgType", "U8", 171), ("MdSeqNum", "U32", 1),
+        ("MamaSenderId", "U64", topic.publisher.sender_id),
+    ]  # fmt: skip
 
 
 def test_a_manager_needs_a_transport() -> None:

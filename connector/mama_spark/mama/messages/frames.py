@@ -4,7 +4,7 @@
 part         ``zmq`` (and NNG)                               ``oz``
 ===========  ==============================================  =====================================================
 topic, NUL   yes                                             yes
-zero bytes   8                                               none
+reserved     8 bytes, written as 0, ignored                  none
 type byte    0 publish, 1 inbox request, 2 inbox response    1 publish, 2 inbox request, 3 inbox reply
 addresses    request: reply inbox, NUL; response: subject,   request: reply address, NUL; others: NUL
              NUL
@@ -58,9 +58,7 @@ def decode_frame(framing: str, data: bytes) -> BridgeFrame:
     """:raises BadMessage: for bytes that are no frame of this framing"""
     topic, at = _text(data, 0, "topic")
     if framing == ZMQ:
-        if data[at : at + 8] != _RESERVED:
-            raise BadMessage("the eight bytes after the topic are not zero: no frame of this bridge")
-        at += 8
+        at += len(_RESERVED)
     if at >= len(data):
         raise BadMessage("the frame ends inside its header")
     kind = _TYPES[framing].get(data[at])

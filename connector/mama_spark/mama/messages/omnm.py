@@ -1,11 +1,13 @@
 """OMNM version 1: a MAMA message as bytes.
 
 Little-endian, unaligned. A header of three bytes (``O``, version, number of further header bytes), then fields to the
-end: type u8, fid u16, name and NUL, value. :data:`_READERS` and :data:`_WRITE` hold the layout of each type.
+end: type u8, fid u16, name and NUL, value. :data:`_SCALARS`, :data:`_READERS` and :data:`_WRITE` hold the layout of
+each type.
 
 :func:`decode` is safe for untrusted bytes: it raises only :class:`BadMessage`, reads nothing beyond the message, and
-allocates by the bytes present, never by an announced length. It handles what the C library is known to write: a
-shortened VECTOR_STRING keeps its old length (empty strings at the end are dropped); a narrow value under a wide type
+allocates by the bytes present, never by an announced length. It handles what the C library is known to write: text has
+no encoding (what is no UTF-8 is read as Latin-1); a VECTOR_STRING may be announced too long, with old bytes of the
+buffer behind its strings (read up to the last NUL, without empty strings at the end); a narrow value under a wide type
 makes the following fields unreadable (an error). Empty vectors are decoded, although the library cannot write them.
 
 :func:`encode` writes what the C library reads. That library uses the length of the *first* element of a VECTOR_MSG for
@@ -88,33 +90,58 @@ def _decode(data: bytes, at: int, end: int, levels: int) -> MamaMsg:
     if at > end:
         raise BadMessage("the header is longer than the message")
     fields: list[Field] = []
+    append, find, known = fields.append, data.find, _known_head
     while at < end:
-        name_at = at + 3
-        name_end = data.find(0, name_at, end)
+        name_end = find(0, at + 3, end)
         if name_end < 0:
             raise BadMessage(f"the field at byte {at} ends inside its head")
-        fid = data[at + 1] | data[at + 2] << 8
+        head = data[at:name_end]
         try:
-            field_type, read = _READ[data[at]]
-        except KeyError:
-            raise BadMessage(f"the field at byte {at} is of unknown type {data[at]}") from None
-        if name_end == name_at and not fid:
-            raise BadMessage(f"the field at byte {at} has neither name nor fid")
-        try:
-            name = data[name_at:name_end].decode()
-            value, at = read(data, name_end + 1, end, levels)
-        except UnicodeDecodeError:
-            raise BadMessage(f"the field at byte {at} holds text that is not UTF-8") from None
+            name, fid, field_type, unpack, size, read = known(head) if len(head) <= _CACHED_HEAD else _parse_head(head)
+            if size:
+                (value,) = unpack(data, name_end + 1)
+                at = name_end + 1 + size
+            else:
+                value, at = read(data, name_end + 1, end, levels)
         except struct.error:
             raise BadMessage(f"the field at byte {at} ends inside its value") from None
+        except _BadHead as error:
+            raise BadMessage(f"the field at byte {at} {error}") from None
         if at > end:
             raise BadMessage(f"the value of field {name}[{fid}] goes beyond the message")
-        fields.append(Field(name, fid, field_type, value))
+        append(_new_field(Field, (name, fid, field_type, value)))
     return MamaMsg(fields)
 
 
-def _read_scalar(data: bytes, at: int, end: int, levels: int, *, layout: struct.Struct) -> tuple[Any, int]:
-    return layout.unpack_from(data, at)[0], at + layout.size
+#: A field without a call of Python's own.
+_new_field: Callable[[type[Field], tuple[str, int, FieldType, Any]], Field] = tuple.__new__
+
+
+class _BadHead(ValueError):
+    """The text goes on where the place of the field is known."""
+
+
+#: Name, fid, type; of a scalar its ``unpack_from`` and its size, else 0 and the reader.
+_FieldHead = tuple[str, int, FieldType, Callable[[bytes, int], tuple[Any, ...]], int, Reader]
+
+
+def _parse_head(head: bytes) -> _FieldHead:
+    """:param head: type, fid and name, without the NUL"""
+    field_type = _TYPES.get(head[0])
+    if field_type is None:
+        raise _BadHead(f"is of unknown type {head[0]}")
+    name, fid = _text(head[3:]), head[1] | head[2] << 8
+    if not (name or fid):
+        raise _BadHead("has neither name nor fid")
+    scalar = _SCALARS.get(field_type)
+    if scalar is None:
+        return name, fid, field_type, _FID.unpack_from, 0, _READERS[field_type]
+    return name, fid, field_type, scalar.unpack_from, scalar.size, _read_char
+
+
+#: A feed repeats the heads of its fields.
+_known_head = lru_cache(4096)(_parse_head)
+_CACHED_HEAD = 64  #: bytes of the longest head that is remembered
 
 
 def _read_char(data: bytes, at: int, end: int, levels: int) -> tuple[Any, int]:
@@ -125,7 +152,14 @@ def _read_string(data: bytes, at: int, end: int, levels: int) -> tuple[Any, int]
     stop = data.find(0, at, end)
     if stop < 0:
         raise BadMessage("a string is not terminated")
-    return data[at:stop].decode(), stop + 1
+    return _text(data[at:stop]), stop + 1
+
+
+def _text(octets: bytes) -> str:
+    try:
+        return octets.decode()
+    except UnicodeDecodeError:
+        return octets.decode("latin-1")
 
 
 def _read_time(data: bytes, at: int, end: int, levels: int) -> tuple[Any, int]:
@@ -180,10 +214,12 @@ def _read_strings(data: bytes, at: int, end: int, levels: int) -> tuple[Any, int
     begin, stop = _body(data, at, end)
     if begin == stop:
         return (), stop
-    if data[stop - 1]:
-        raise BadMessage("the last string of a vector is not terminated")
-    text = data[begin:stop].decode().rstrip("\0")
-    return (tuple(text.split("\0")) if text else ()), stop
+    *strings, _ = data[begin:stop].split(b"\0")
+    if begin < stop and not strings:
+        raise BadMessage("no string of a vector is terminated")
+    while strings and not strings[-1]:
+        strings.pop()
+    return tuple(map(_text, strings)), stop
 
 
 def _read_msg(data: bytes, at: int, end: int, levels: int) -> tuple[Any, int]:
@@ -201,7 +237,6 @@ def _read_msgs(data: bytes, at: int, end: int, levels: int) -> tuple[Any, int]:
 
 
 _READERS: dict[FieldType, Reader] = {
-    **{t: partial(_read_scalar, layout=struct.Struct(f"<{code}")) for t, code in _FORMATS.items()},
     **{
         FieldType[f"VECTOR_{t.name}"]: partial(_read_vector, code=code, size=struct.calcsize(f"<{code}"))
         for t, code in _FORMATS.items()
@@ -220,7 +255,8 @@ _READERS: dict[FieldType, Reader] = {
     FieldType.VECTOR_PRICE: partial(_read_structs, read=_read_price, size=_PRICE.size),
     FieldType.VECTOR_MSG: _read_msgs,
 }
-_READ = {int(field_type): (field_type, reader) for field_type, reader in _READERS.items()}
+_SCALARS = {t: struct.Struct(f"<{code}") for t, code in _FORMATS.items()}
+_TYPES = {int(field_type): field_type for field_type in (*_SCALARS, *_READERS)}
 
 
 # --- writing -------------------------------------------------------------------------------------------------

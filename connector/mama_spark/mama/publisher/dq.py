@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
-from ..messages.msg import MamaMsg, MamaTime
+from ..messages.msg import FieldType, MamaMsg, MamaTime
 from ..messages.status import RESERVED, MsgStatus, MsgType, Status, StatusError
 from ..states import PublisherState
 from .callbacks import PublisherCallbacks
@@ -83,7 +83,7 @@ class DQPublisher:
         return self._number
 
     def set_seq_num(self, number: int) -> None:
-        """The next counted message gets ``number + 1``; 0 switches numbering off.
+        """The next counted message gets ``number + 1``; with 0, messages are stamped with neither number nor status.
 
         :raises StatusError: INVALID_ARG if it is no U32
         """
@@ -93,7 +93,7 @@ class DQPublisher:
 
     @property
     def sender_id(self) -> int:
-        """Identifies this publisher among those of the topic; initially random. Unsigned, 64 bits."""
+        """Identifies this publisher among those of the topic; initially random. Unsigned, 64 bits; 0 = not stamped."""
         return self._sender
 
     def set_sender_id(self, sender: int) -> None:
@@ -113,22 +113,28 @@ class DQPublisher:
         self._stamped(msg, self.publisher.send)
 
     def send_reply(self, request: Request | None, reply: MamaMsg | None) -> None:
-        """Stamp and reply; errors as :meth:`Publisher.send_reply_to_inbox`."""
-        self._stamped(reply, lambda msg: self.publisher.send_reply_to_inbox(request, msg))
+        """Stamp with the status and the current number, and reply; errors as :meth:`Publisher.send_reply_to_inbox`.
+        A reply is not counted, whatever its type."""
+        self._stamped(reply, lambda msg: self.publisher.send_reply_to_inbox(request, msg), self._stamp_reply)
 
     def send_from_inbox(self, inbox: Inbox | None, msg: MamaMsg | None) -> None:
         """Stamp and send a request; errors as :meth:`Publisher.send_from_inbox`."""
         self._stamped(msg, lambda stamped: self.publisher.send_from_inbox(inbox, stamped))
 
-    def _stamped(self, msg: MamaMsg | None, send: Callable[[MamaMsg], None]) -> None:
+    def _stamped(
+        self,
+        msg: MamaMsg | None,
+        send: Callable[[MamaMsg], None],
+        stamp: Callable[[MamaMsg], None] | None = None,
+    ) -> None:
         if msg is None:
             raise StatusError(Status.NULL_ARG, "there is no message to send")
         # on the transport's thread, so that numbers have the order of sends
-        self.publisher.transport.loop.call(lambda: self._do(msg, send))
+        self.publisher.transport.loop.call(lambda: self._do(msg, send, stamp or self._stamp))
 
-    def _do(self, msg: MamaMsg, send: Callable[[MamaMsg], None]) -> None:
+    def _do(self, msg: MamaMsg, send: Callable[[MamaMsg], None], stamp: Callable[[MamaMsg], None]) -> None:
         before = self._number
-        self._stamp(msg)
+        stamp(msg)
         try:
             send(msg)
         except BaseException:
@@ -137,13 +143,23 @@ class DQPublisher:
 
     def _stamp(self, msg: MamaMsg) -> None:
         kind = msg.get(RESERVED["MdMsgType"].name, RESERVED["MdMsgType"].fid, int(MsgType.UPDATE))
-        if kind not in SILENT:
-            _put(msg, "MdMsgStatus", self._status)
         if self._number:
-            if kind not in SILENT and kind not in REPEATING:
-                self._number = self._number % _MAX_NUMBER + 1  # wraps to 1: 0 would switch numbering off
+            if kind not in SILENT:
+                _put(msg, "MdMsgStatus", self._status)
+                if kind not in REPEATING:
+                    self._number = self._number % _MAX_NUMBER + 1  # wraps to 1: 0 would switch numbering off
             _put(msg, "MdSeqNum", self._number)
-        _put(msg, "MamaSenderId", self._sender)
+        self._stamp_sender(msg)
+
+    def _stamp_reply(self, msg: MamaMsg) -> None:
+        if self._number:
+            _put(msg, "MdMsgStatus", self._status)
+            _put(msg, "MdSeqNum", self._number)
+        self._stamp_sender(msg)
+
+    def _stamp_sender(self, msg: MamaMsg) -> None:
+        if self._sender:
+            _put(msg, "MamaSenderId", self._sender)
         if self._send_time:
             _put(msg, "MamaSendTime", MamaTime.from_us(time.time_ns() // 1000))
 
@@ -163,4 +179,5 @@ class DQPublisher:
 
 def _put(msg: MamaMsg, name: str, value: Any) -> None:
     reserved = RESERVED[name]
-    msg.update(reserved.type, reserved.name, reserved.fid, value)
+    kind = FieldType.U8 if name == "MdMsgStatus" else reserved.type  # as OpenMAMA writes it
+    msg.update(kind, reserved.name, reserved.fid, value)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..inbox import Request, RequestListener
 from ..messages.msg import FieldType, MamaMsg
-from ..messages.status import RESERVED, Status, StatusError, SubscriptionMsgType
+from ..messages.status import RESERVED, MsgStatus, MsgType, Status, StatusError, SubscriptionMsgType
 from ..topics import join_topic
 from .dq import DQPublisher
 
@@ -52,10 +52,11 @@ class DQPublisherManagerCallbacks:
     :ivar on_create: ``(manager)``: it receives requests
     :ivar on_new_request: ``(manager, symbol, kind, message, request)``: for a topic that was not added
     :ivar on_request: ``(manager, topic, kind, message, request)``: for a topic that was added
-    :ivar on_refresh: ``(manager, topic, kind, message, request)``: a subscriber still listens
-    :ivar on_error: ``(manager, status, info, request)``: a request without a symbol
-    :ivar on_msg: ``(manager, topic, request)``: a message that is no request of a subscriber; the topic is None if it
-        was not added
+    :ivar on_refresh: ``(manager, topic, kind, message, request)``: a subscriber still listens; the manager has answered
+        on the topic, as OpenMAMA's does
+    :ivar on_error: ``(manager, status, info, request)``: a request without a symbol, or without the type of its message
+    :ivar on_msg: ``(manager, topic, request)``: a message without the type of a subscription, so no request of a
+        subscriber; the topic is None if it was not added
     """
 
     on_create: Callable[[DQPublisherManager], None] | None = None
@@ -157,22 +158,37 @@ class DQPublisherManager:
         cb, msg = self._callbacks, request.msg
         symbol = _of(msg, "MdSubscSymbol")
         message, kind = _of(msg, "MdSubscMsgType"), _of(msg, "MdSubscriptionType")
-        if message is None:
+        if kind is None:
             if cb.on_msg is not None:
                 cb.on_msg(self, self._topics.get(msg.get(*ISSUE_SYMBOL) or symbol or ""), request)
             return
-        if not isinstance(symbol, str) or not symbol:
+        if not isinstance(symbol, str) or not symbol or message is None:
+            missing = "the type of its message" if symbol else "a symbol"
             if cb.on_error is not None:
-                cb.on_error(self, Status.BAD_SYMBOL, "a request without a symbol", request)
+                cb.on_error(self, Status.NOT_FOUND, f"a request without {missing}", request)
             return
         topic = self._topics.get(symbol)
         if topic is None:
             if cb.on_new_request is not None:
-                cb.on_new_request(self, symbol, kind or 0, message, request)
+                cb.on_new_request(self, symbol, kind, message, request)
             return
-        call = cb.on_refresh if message == SubscriptionMsgType.REFRESH else cb.on_request
+        call = cb.on_request
+        if message == SubscriptionMsgType.REFRESH:
+            self._answer_refresh(topic)
+            call = cb.on_refresh
         if call is not None:
-            call(self, topic, kind or 0, message, request)
+            call(self, topic, kind, message, request)
+
+    @staticmethod
+    def _answer_refresh(topic: PublishTopic) -> None:
+        """For all subscribers of the topic."""
+        msg = MamaMsg()
+        msg.add_u8("MdMsgStatus", RESERVED["MdMsgStatus"].fid, MsgStatus.MISC)
+        msg.add_u8("MdMsgType", RESERVED["MdMsgType"].fid, MsgType.REFRESH)
+        try:
+            topic.publisher.send(msg)
+        except StatusError as error:
+            log.warning("a refresh of %r is not answered: %s", topic.symbol, error)
 
 
 def _of(msg: MamaMsg, name: str) -> Any:

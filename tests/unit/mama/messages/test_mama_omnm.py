@@ -233,10 +233,30 @@ def test_empty_vectors_are_written_and_read(field_type: FieldType) -> None:
     assert decode(encode(msg)) == msg
 
 
-def test_text_that_is_not_utf8_and_fields_without_identity_are_refused() -> None:
-    with pytest.raises(BadMessage, match="UTF-8"):
-        decode(b"O\x01\x00\x08\x01\x00a\0\xff\0")
-    with pytest.raises(BadMessage, match="UTF-8"):
-        decode(b"O\x01\x00\x08\x01\x00\xff\0a\0")
+def test_text_that_is_no_utf8_is_latin1() -> None:
+    assert decode(b"O\x01\x00\x08\x01\x00a\0\xff\0").get("a") == "\xff"
+    assert decode(b"O\x01\x00\x08\x01\x00\xff\0a\0").get("\xff") == "a"
+
+
+@pytest.mark.parametrize(
+    ("body", "strings"),
+    [
+        (b"", ()),
+        (b"\0", ()),
+        (b"a\0", ("a",)),
+        (b"\0a\0", ("", "a")),
+        (b"a\0\0\0", ("a",)),
+        (b"a\0xyz", ("a",)),
+        (b"a\0\0xyz", ("a",)),
+        (b"\xff\0\xc3\xbc\0", ("\xff", "\xfc")),
+    ],
+)
+def test_a_vector_of_strings_ends_at_the_last_nul(body: bytes, strings: tuple[str, ...]) -> None:
+    field = b"\x2e\x01\x00v\0" + len(body).to_bytes(4, "little") + body
+    msg = decode(b"O\x01\x00" + field + b"\x0f\x02\x00n\0\x07")
+    assert (msg.get("v"), msg.get("n")) == (strings, 7)
+
+
+def test_fields_without_name_and_fid_are_refused() -> None:
     with pytest.raises(BadMessage, match="neither name nor fid"):
         decode(b"O\x01\x00\x0f\x00\x00\0\x01")
