@@ -21,7 +21,10 @@ _OPTIONS = {
     "cert": "tlsCert",
     "key": "tlsKey",
     "ca": "tlsCa",
+    "jetstream_domain": "jsDomain",
+    "jetstream_api_prefix": "jsApiPrefix",
 }
+_APIS = {"jsdomain", "jsapiprefix"}
 _LOGINS = {"user", "password", "token", "credentials", "nkeyseed"}
 #: Keys of a context that only describe it.
 _IGNORED = {"description", "color_scheme", "jetstream_event_prefix", "windows_cert_store"}
@@ -44,8 +47,9 @@ def with_nats_environment(given: Mapping[str, str], environ: Mapping[str, str]) 
     if not name:
         return dict(given)
     found = _context(folder / "context" / f"{name}.json", name)
-    if low & _LOGINS:
-        found = {option: value for option, value in found.items() if option.lower() not in _LOGINS}
+    for one_way in (_LOGINS, _APIS):  # what is given takes the place of all that the context says of it
+        if low & one_way:
+            found = {option: value for option, value in found.items() if option.lower() not in one_way}
     return {**{option: value for option, value in found.items() if option.lower() not in low}, **given}
 
 

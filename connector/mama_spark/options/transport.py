@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from .declare import CONNECTION, Options, camel, option, require
 from .urls import SCHEMES, urls
 from .uses import MALAMUTE, NATS, Scope
-from .values import file_path, one_of, text, topic_name
+from .values import file_path, one_of, single_token, subject_prefix, text, topic_name
 
 CONNECT, DISCOVERY = CONNECTION, "Discovery"
 _ANNOUNCED = Scope(formats=("mamapub", "mamadiscovery"))
@@ -58,6 +58,18 @@ class TransportOptions(Options):
         "path", file_path, None, CONNECT, "Client certificate; goes with `tlsKey`.", scope=NATS
     )
     tls_key: str | None = option("path", file_path, None, CONNECT, "Private key of `tlsCert`.", secret=True, scope=NATS)
+    js_domain: str | None = option(
+        "text", single_token, None, CONNECT,
+        "JetStream domain that holds the streams, of a hub or of a leaf node that the server is connected with. An "
+        "acknowledgement of another domain does not count.",
+        shown="that of the server", scope=NATS,
+    )  # fmt: skip
+    js_api_prefix: str | None = option(
+        "subject", subject_prefix, None, CONNECT,
+        "What requests to JetStream begin with, where the account imports the API of another account: `JS.acme` in "
+        "place of `$JS.API`. Excludes `jsDomain`.",
+        shown="`$JS.API`", scope=NATS,
+    )  # fmt: skip
     curve_server_key: str | None = option(
         "Z85 key",
         text,
@@ -144,6 +156,10 @@ class TransportOptions(Options):
         require((self.password is None) or (self.user is not None), "option password needs user")
         ways = [n for n in ("credentials", "nkey_seed", "user", "token") if getattr(self, n) is not None]
         require(len(ways) < 2, f"options {' and '.join(map(camel, ways))} exclude each other: give one way to log in")
+        require(
+            self.js_domain is None or self.js_api_prefix is None,
+            "options jsDomain and jsApiPrefix exclude each other: a domain has a prefix of its own",
+        )
         by_url = SCHEMES[self.url[0].split("://", 1)[0].lower()]
         require(
             "url" not in given or self.bridge in (None, by_url),

@@ -229,6 +229,22 @@ def topic_name(value: str) -> str:
     return name
 
 
+def single_token(value: Any) -> str:
+    """One part of a topic."""
+    name = text(value)
+    if why_unpublishable(name) is not None or "." in name:
+        raise ValueError("must be one word without blanks, dots and wildcards")
+    return name
+
+
+def subject_prefix(value: Any) -> str:
+    """What subjects begin with; the dot at its end may be given or not."""
+    try:
+        return topic_name(text(value).removesuffix("."))
+    except ValueError:
+        raise ValueError("must be the beginning of a subject without blanks, wildcards and empty parts") from None
+
+
 def topic_patterns(value: str) -> tuple[str, ...]:
     """A comma list of topics, which may have wildcards: ``*`` one part, ``>`` all that follow."""
     found: tuple[str, ...] = names("topic")(value)

@@ -17,6 +17,8 @@ OF_BOB = {"url": "nats://bob:4222", "user": "bob", "password": "pw", "tlsCa": "/
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     context(tmp_path, "bob", BOB)
+    context(tmp_path, "far", {"url": "nats://hub:4222", "jetstream_domain": "leaf"})
+    context(tmp_path, "acme", {"url": "nats://hub:4222", "jetstream_api_prefix": "JS.acme"})
     context(tmp_path, "eve", {"url": "tls://eve:4222", "creds": "/eve.creds"})
     return tmp_path
 
@@ -37,6 +39,9 @@ def context(home: Path, name: str, content: Any) -> None:
         ({"user": "al"}, {"NATS_URL": "nats://a:1"}, "bob", {"user": "al", "url": "nats://a:1"}),
         ({}, {}, "bob", OF_BOB),
         ({}, {"NATS_CONTEXT": "eve"}, "bob", {"url": "tls://eve:4222", "credentials": "/eve.creds"}),
+        ({}, {}, "far", {"url": "nats://hub:4222", "jsDomain": "leaf"}),
+        ({}, {}, "acme", {"url": "nats://hub:4222", "jsApiPrefix": "JS.acme"}),
+        ({"jsdomain": "hub"}, {}, "acme", {"url": "nats://hub:4222", "jsdomain": "hub"}),
         ({"token": "t"}, {}, "bob", {"token": "t", "url": "nats://bob:4222", "tlsCa": "/ca.pem"}),
         ({"tlsca": "/own.pem"}, {}, "bob", {**OF_BOB, "tlsca": "/own.pem"} | {"tlsCa": None}),
     ],
@@ -55,7 +60,7 @@ def test_the_folder_is_that_of_the_desktop(home: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [["a list"], {"url": "nats://a", "jetstream_domain": "hub"}, {"nsc": "nsc://o/a/u"}]
+    "content", [["a list"], {"url": "nats://a", "socks_proxy": "proxy:1080"}, {"nsc": "nsc://o/a/u"}]
 )
 def test_a_context_that_cannot_be_followed_is_refused(home: Path, content: Any) -> None:
     context(home, "odd", content)

@@ -13,6 +13,9 @@ from mama_spark.redaction import redact_url
 
 AckMode = Literal["auto", "message", "batch", "none"]
 _CONNECTION = ("credentials", "nkey_seed", "user", "password", "token", "tls_ca", "tls_cert", "tls_key")
+_API = ("js_domain", "js_api_prefix")
+#: What the subjects of requests to JetStream begin with, in the account and domain of the user.
+DEFAULT_API_PREFIX = "$JS.API."
 _SECRET = frozenset({"credentials", "nkey_seed", "user", "password", "token", "tls_key"})
 
 
@@ -24,6 +27,8 @@ class NatsSettings:
     :param credentials: path of a ``.creds`` file
     :param nkey_seed: path of a file with an nkey seed
     :param tls_ca: path of the CA certificates in PEM; ``tls_cert`` and ``tls_key``: of the client's own
+    :param js_domain: the JetStream domain that holds the streams; None = that of the server
+    :param js_api_prefix: in place of ``$JS.API``, where the account imports the API of another account
     :param name: what the server's monitoring shows
     :param stream: all messages must be taken by this one; None = found from the topics
     :param create_stream: make it when it is missing
@@ -45,6 +50,8 @@ class NatsSettings:
     tls_ca: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
+    js_domain: str | None = None
+    js_api_prefix: str | None = None
     name: str = "mama-spark"
     stream: str | None = None
     create_stream: bool = False
@@ -62,13 +69,15 @@ class NatsSettings:
             raise ConfigError("no NATS server is named")
         if self.ack_mode not in ("auto", "message", "batch", "none"):
             raise ConfigError(f"ackMode must be auto, message, batch or none, got {self.ack_mode!r}")
+        if self.js_domain is not None and self.js_api_prefix is not None:
+            raise ConfigError("jsDomain and jsApiPrefix exclude each other: a domain has a prefix of its own")
         if self.ack_mode == "none" and self.ordered:
             raise ConfigError("order=partition needs acknowledgements: it does not go with ackMode=none")
 
     @classmethod
     def from_options(cls, o: TransportOptions) -> Self:
         """Settings from the options of a transport, and of publishing from those of a sink."""
-        connection: dict[str, Any] = {name: getattr(o, name) for name in _CONNECTION}
+        connection: dict[str, Any] = {name: getattr(o, name) for name in (*_CONNECTION, *_API)}
         if isinstance(o, ReadOptions):
             return cls(servers=o.url, retry_deadline=o.wait_timeout, **connection)
         if not isinstance(o, SinkOptions):
@@ -105,6 +114,13 @@ class NatsSettings:
         return tuple(redact_url(url, mask="") for url in self.servers)
 
     @property
+    def api_prefix(self) -> str:
+        """What the subjects of requests to JetStream begin with, the dot at its end included."""
+        if self.js_domain is not None:
+            return f"$JS.{self.js_domain}.API."
+        return DEFAULT_API_PREFIX if self.js_api_prefix is None else f"{self.js_api_prefix}."
+
+    @property
     def wants_tls(self) -> bool:
         """TLS with all servers, or no connection: any URL or option asks for it."""
         files = (self.tls_ca, self.tls_cert, self.tls_key)
@@ -129,7 +145,7 @@ class NatsSettings:
         """Transports with equal keys share connections."""
         return (
             *(self.servers, self.credentials, self.nkey_seed, self.user, self.password, self.token),
-            *(self.tls_ca, self.tls_cert, self.tls_key, self.name, self.fast),
+            *(self.tls_ca, self.tls_cert, self.tls_key, self.api_prefix, self.name, self.fast),
         )
 
 

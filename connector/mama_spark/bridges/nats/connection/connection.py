@@ -29,7 +29,7 @@ from ..errors import denied
 from ..protocol import parser
 from ..protocol.acks import AckColumns, Reply, classify, classify_parts
 from ..protocol.frames import PublishFrames
-from ..settings import NatsSettings
+from ..settings import DEFAULT_API_PREFIX, NatsSettings
 from .ack_parser import AckParser, Deliveries
 from .client_errors import from_client
 from .connect_options import connect_options
@@ -69,10 +69,13 @@ class Connection:
     """A connection that nats-py keeps, and makes again when it breaks.
 
     :param fast: use the fast path; None = where the installed nats-py allows it
+    :param api_prefix: what the subjects of requests to JetStream begin with
     """
 
-    def __init__(self, loop: EventLoopThread, client: Client, fast: bool | None) -> None:
-        self.loop, self.client = loop, client
+    def __init__(
+        self, loop: EventLoopThread, client: Client, fast: bool | None, api_prefix: str = DEFAULT_API_PREFIX
+    ) -> None:
+        self.loop, self.client, self.api_prefix = loop, client, api_prefix
         self.inbox = b"_INBOX.%s." % bytes(NUID().next())
         self.listener: ConnectionListener | None = None
         self.next_token = 0  #: numbers on the wire; a lease of the pool begins where the one before it ended
@@ -112,7 +115,7 @@ class Connection:
         :raises Unavailable: nobody answers
         """
         options = connect_options(settings)
-        connection = cls(loop, tls_client() if "tls" in options else Client(), settings.fast)
+        connection = cls(loop, tls_client() if "tls" in options else Client(), settings.fast, settings.api_prefix)
         fatal: asyncio.Future[MamaError] = loop.loop.create_future()
 
         async def on_error(error: Exception) -> None:

@@ -26,6 +26,8 @@ from nats.js.client import JetStreamContext
 
 from mama_spark.errors import ConfigError
 
+from ..settings import DEFAULT_API_PREFIX
+
 T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
@@ -91,6 +93,7 @@ PRIVATE_NAMES = (
         lambda client: inspect.iscoroutinefunction(getattr(client, "_attempt_reconnect", None)),
     ),
     PrivateName("JetStreamContext._nc", ATTACH, lambda _: "_nc" in _set_by(JetStreamContext)),
+    PrivateName("JetStreamContext._prefix", ATTACH, lambda _: "_prefix" in _set_by(JetStreamContext)),
     PrivateName("Client._reading_task", ATTACH, lambda client: hasattr(client, "_reading_task")),
     *map(_callback, ("_error_cb", "_disconnected_cb", "_reconnected_cb", "_closed_cb")),
 )
@@ -216,6 +219,12 @@ def unread(reader: asyncio.StreamReader) -> bytearray | None:
 def client_of(context: Any) -> Any:
     """The client of a JetStream context; None if it cannot be found."""
     return getattr(context, "_nc", None)
+
+
+def api_prefix_of(context: Any) -> str:
+    """What the subjects of a JetStream context's requests begin with, the dot at its end included."""
+    prefix = getattr(context, "_prefix", None)
+    return f"{prefix}." if isinstance(prefix, str) else DEFAULT_API_PREFIX
 
 
 def loop_of(context: Any) -> asyncio.AbstractEventLoop:

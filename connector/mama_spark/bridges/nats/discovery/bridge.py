@@ -10,15 +10,12 @@ import itertools
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
-from nats.errors import NoRespondersError
-
 from mama_spark.bridge import DiscoveryEvent, Position, SourceKey
 from mama_spark.errors import ClientClosed, MamaError, Unavailable
 from mama_spark.source_expiry import check_ttl
 
 from ..connection.connection import Connection
 from ..connection.pool import POOL
-from ..jetstream.api import PREFIX
 from ..jetstream.stream_client import StreamClient
 from ..jetstream.streams import StreamCache, check_jetstream
 from ..settings import NatsSettings
@@ -104,12 +101,11 @@ class NatsDiscovery:
 
     async def _exist(self) -> bool:
         """Whether the streams are there, by direct gets: these make no advisories."""
-        connection, _ = self._require_open()
+        _, reader = self._require_open()
         for stream in (self.layout.sources, self.layout.events):
             try:
-                await connection.request(f"{PREFIX}DIRECT.GET.{stream}", b'{"seq":1}', self.settings.connect_timeout)
-            except NoRespondersError:
-                return False
+                if not await reader.stream_client.has_direct_get(stream):
+                    return False
             except Unavailable:  # the call that follows repeats, and says what is wrong
                 return True
         return True

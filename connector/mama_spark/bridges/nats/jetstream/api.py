@@ -19,7 +19,6 @@ from .retry import ServerNotReady, retry
 
 T = TypeVar("T")
 
-PREFIX = "$JS.API."
 NO_STREAM, NO_CONSUMER, NO_MESSAGE = 10059, 10014, 10037
 #: In :class:`ApiError`: nobody subscribes to the API, so JetStream is off for the server or the account.
 NO_RESPONDERS = 503
@@ -55,6 +54,11 @@ class JetStreamClient:
         self.connection, self.timeout = connection, timeout
         self.attempt_timeout = max(_ATTEMPT, timeout / 4) if attempt_timeout is None else attempt_timeout
 
+    @property
+    def prefix(self) -> str:
+        """What the subjects of all requests begin with."""
+        return self.connection.api_prefix
+
     async def retry(self, what: str, attempt: Callable[[float], Awaitable[T]], timeout: float | None = None) -> T:
         """See :func:`~.retry.retry`; ends early when the connection is closed for good."""
         return await retry(what, attempt, self.timeout if timeout is None else timeout, self._usable)
@@ -70,7 +74,7 @@ class JetStreamClient:
         timeout: float | None = None,
         final: Collection[int] = (),
     ) -> dict[str, Any]:
-        """The answer to ``$JS.API.<call>``.
+        """The answer to ``$JS.API.<call>``, or to the same request below the prefix of the connection.
 
         :param timeout: seconds, instead of those of all calls
         :param final: ``err_code`` of errors that are raised at once, though the server may answer otherwise later;
@@ -80,21 +84,22 @@ class JetStreamClient:
         :raises Unavailable: no answer within the time limit
         """
         payload = b"" if body is None else orjson.dumps(body)
+        subject = f"{self.prefix}{call}"
 
         async def attempt(left: float) -> dict[str, Any]:
             try:
-                reply = await self.connection.request(PREFIX + call, payload, min(left, self.attempt_timeout))
+                reply = await self.connection.request(subject, payload, min(left, self.attempt_timeout))
             except nats.errors.NoRespondersError as e:
                 if NO_RESPONDERS not in final:
                     raise
                 raise ApiError("nobody listens to the JetStream API", NO_RESPONDERS) from e
             if reply is None:
-                raise ApiForbidden(f"no permission to publish to {PREFIX}{call}")
+                raise ApiForbidden(f"no permission to publish to {subject}")
             answer = answer_of(reply.data)
-            _raise_error(call, answer.get("error"), final)
+            _raise_error(subject, answer.get("error"), final)
             return answer
 
-        return await self.retry(f"{PREFIX}{call}", attempt, timeout)
+        return await self.retry(subject, attempt, timeout)
 
     async def publish(self, subject: str, payload: bytes, headers: dict[str, str], timeout: float | None = None) -> int:
         """Store one message; its sequence in the stream.
@@ -120,12 +125,12 @@ class JetStreamClient:
         return await self.retry(f"the publish to {subject!r}", attempt, timeout)
 
 
-def _raise_error(call: str, error: dict[str, Any] | None, final: Collection[int]) -> None:
+def _raise_error(subject: str, error: dict[str, Any] | None, final: Collection[int]) -> None:
     if error is None:
         return
     text, code = str(error.get("description")), int(error.get("err_code", 0))
     if int(error.get("code", 0)) < 500 or code in final:
-        raise ApiError(f"{text} ({PREFIX}{call})", code, text)
+        raise ApiError(f"{text} ({subject})", code, text)
     raise ServerNotReady(text, code)
 
 
@@ -162,7 +167,9 @@ class BlockingJetStreamClient:
 
     def request(self, call: str, body: dict[str, Any] | None = None, *, timeout: float | None = None) -> dict[str, Any]:
         """See :meth:`JetStreamClient.request`."""
-        return self.run(lambda client: client.request(call, body), f"asking {PREFIX}{call}", timeout)
+        return self.run(
+            lambda client: client.request(call, body), f"asking {self._connection().api_prefix}{call}", timeout
+        )
 
     def run(
         self, work: Callable[[JetStreamClient], Coroutine[Any, Any, T]], what: str, timeout: float | None = None

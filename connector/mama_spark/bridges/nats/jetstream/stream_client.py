@@ -24,7 +24,7 @@ from mama_spark.errors import Unavailable
 from ..connection.client_errors import from_client
 from ..connection.connection import Connection
 from ..protocol.direct_get import DirectGetParser, StoredMessage, headers_of, stored
-from .api import NO_MESSAGE, PREFIX, ApiError, ApiForbidden, JetStreamClient
+from .api import NO_MESSAGE, ApiError, ApiForbidden, JetStreamClient
 from .retry import BACKOFF
 
 _PAGE = 2000
@@ -69,12 +69,12 @@ class StreamClient:
     async def get(self, stream: str, body: dict[str, Any], timeout: float | None = None) -> StoredMessage | None:
         """The message that a direct get finds: ``{"seq": n}``, ``{"last_by_subj": s}``, ``{"seq": n, "next_by_subj":
         s}``."""
-        subject, payload = f"{PREFIX}DIRECT.GET.{stream}", orjson.dumps(body)
+        subject, payload = self._direct_get(stream), orjson.dumps(body)
 
         async def attempt(_: float) -> StoredMessage | None:
             reply = await self.connection.request(subject, payload, self.api.attempt_timeout)
             if reply is None:
-                raise _forbidden(stream)
+                raise _forbidden(stream, subject)
             headers = reply.headers or {}
             if headers.get("Status") == "404":
                 return None
@@ -94,6 +94,20 @@ class StreamClient:
         return StoredMessage(
             int(found["seq"]), found["time"], found["subject"], base64.b64decode(found.get("data", "")), headers
         )
+
+    async def has_direct_get(self, stream: str) -> bool:
+        """Whether somebody answers direct gets from the stream; asked once, and it makes no advisory.
+
+        :raises Unavailable: nobody says
+        """
+        try:
+            await self.connection.request(self._direct_get(stream), b'{"seq":1}', self.api.attempt_timeout)
+        except NoRespondersError:
+            return False
+        return True
+
+    def _direct_get(self, stream: str) -> str:
+        return f"{self.api.prefix}DIRECT.GET.{stream}"
 
     async def first_and_last(self, stream: str) -> tuple[int, int]:
         """Sequences of the first and the last message; (0, 0) when there is none."""
@@ -148,7 +162,7 @@ class StreamClient:
         :raises Unavailable: it broke off
         :raises ApiForbidden: the permissions do not allow it
         """
-        subject = f"{PREFIX}DIRECT.GET.{stream}"
+        subject = self._direct_get(stream)
         reply = DirectGetReply(self.connection)
         try:
             await reply.subscribe()
@@ -157,7 +171,7 @@ class StreamClient:
                     await self.connection.client.publish(subject, orjson.dumps(body), reply=reply.inbox)
                     await reply.wait(refused, self.api.attempt_timeout)
                     if refused.done():
-                        raise _forbidden(stream)
+                        raise _forbidden(stream, subject)
             finally:
                 await reply.unsubscribe()
         except (nats.errors.Error, OSError) as e:
@@ -173,8 +187,8 @@ class StreamClient:
         return reply.messages(), 0 if left is None else int(left[1])
 
 
-def _forbidden(stream: str) -> ApiForbidden:
-    return ApiForbidden(f"no permission for '{PREFIX}DIRECT.GET.{stream}': the stream {stream!r} cannot be read")
+def _forbidden(stream: str, subject: str) -> ApiForbidden:
+    return ApiForbidden(f"no permission for {subject!r}: the stream {stream!r} cannot be read")
 
 
 class DirectGetReply:

@@ -11,7 +11,7 @@ from typing import Any
 
 from mama_spark.errors import ConfigError, Unavailable
 
-from ..settings import NatsSettings
+from ..settings import DEFAULT_API_PREFIX, NatsSettings
 from ..subjects import Filters
 from .api import NO_RESPONDERS, NO_STREAM, ApiError, ApiForbidden, JetStreamClient
 from .retry import ServerNotReady
@@ -86,12 +86,18 @@ async def check_jetstream(api: JetStreamClient, cache: StreamCache) -> None:
     """Note in ``cache`` if the permissions do not allow to ask.
 
     :raises ConfigError: JetStream is off for the server or the account
+    :raises Unavailable: nobody answers below the prefix of another domain or account now
     """
     try:
         await api.request("INFO", final=(NO_RESPONDERS, *_OFF))
     except ApiForbidden:
         cache.lookup_denied = True
     except ApiError as e:
+        if e.code == NO_RESPONDERS and api.prefix != DEFAULT_API_PREFIX:
+            raise Unavailable(
+                f"nobody answers to {api.prefix}INFO: the JetStream domain (option jsDomain) or the account that "
+                "exports the API (option jsApiPrefix) is not connected now, or the option is wrong"
+            ) from None
         if e.code == NO_RESPONDERS:
             raise ConfigError("JetStream is not enabled on the server, or not for this account") from None
         if e.code in _OFF:

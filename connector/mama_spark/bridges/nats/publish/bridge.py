@@ -150,7 +150,7 @@ class NatsBridge:
     def _open_attached(self, js: Any, loop: EventLoopThread | None) -> None:
         assert loop is not None
         client = compat.client_of(js)
-        connection = Connection(loop, client, fast=False)
+        connection = Connection(loop, client, False, compat.api_prefix_of(js))
         connection.owned = False
         self._use(connection)
         compat.add_callbacks(
@@ -312,6 +312,8 @@ class NatsBridge:
     def on_acks(self, columns: list[AckColumns]) -> None:
         now = time.monotonic()
         for c in columns:
+            if self._is_elsewhere(c.stream, c.domain):
+                continue
             tokens = np.concatenate(c.tokens) - self._base
             sequences, duplicates = np.concatenate(c.sequences), np.concatenate(c.duplicates)
             if tokens.min() < 0:  # answers to the lease before this one
@@ -321,6 +323,19 @@ class NatsBridge:
                 repeated, known = bool(duplicates.any()), sequences if self.mode == "message" else None
                 self._ack_queue.acks(Acks(tokens, known, duplicates if repeated else None, c.stream, now, c.domain))
                 self._answered(tokens, not repeated)
+
+    def _is_elsewhere(self, stream: str, domain: str | None) -> bool:
+        """Whether an acknowledgement is of another domain than the one that the settings name: a stream there takes the
+        same topic, and what it stores is not in the stream that was meant."""
+        wanted = self.settings.js_domain
+        if wanted is None or wanted == domain:
+            return False
+        where = "no domain" if domain is None else f"the domain {domain!r}"
+        self._warn(
+            f"stream {stream!r} of {where} takes these topics, too: its acknowledgements do not count, because "
+            f"jsDomain={wanted}"
+        )
+        return True
 
     def _answered(self, tokens: Int64s, stored_anew: bool) -> None:
         if self._fast_ingest is not None and self._fast_ingest.probing:
@@ -341,6 +356,8 @@ class NatsBridge:
             return
         tokens = np.array([token])
         if isinstance(reply, PubAck):
+            if self._is_elsewhere(reply.stream, reply.domain):
+                return
             duplicate = np.array([True]) if reply.duplicate else None
             known = np.array([reply.sequence]) if self.mode == "message" else None
             self._ack_queue.acks(Acks(tokens, known, duplicate, reply.stream, now, reply.domain))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from mama_spark.errors import MamaError, Unavailable
 
-from ..jetstream.api import PREFIX, ApiError, ApiForbidden, JetStreamClient
+from ..jetstream.api import ApiError, ApiForbidden, JetStreamClient
 
 #: Streams that are asked about.
 MOST_STREAMS = 3
@@ -24,7 +24,7 @@ async def explain(api: JetStreamClient, server: str, streams: Sequence[str]) -> 
     :param server: name and version
     """
     if not streams:
-        return f"{server} acknowledges nothing; its streams are not known here (no permission to ask {PREFIX}>)"
+        return f"{server} acknowledges nothing; its streams are not known here (no permission to ask {api.prefix}>)"
     asked = streams[:MOST_STREAMS]
     try:
         before = [await _last_sequence(api, name) for name in asked]

@@ -12,7 +12,7 @@ from mama_spark.topics import unpublishable, why_unpublishable
 
 from ..connection.connection import Connection
 from ..jetstream import streams as st
-from ..jetstream.api import PREFIX, ApiForbidden, JetStreamClient
+from ..jetstream.api import ApiForbidden, JetStreamClient
 from ..settings import NatsSettings
 from .silence import ANSWER_TIME, explain
 
@@ -104,7 +104,7 @@ class StreamRouter:
 
     def _warn_unchecked(self, subject: str, stream: str | None) -> None:
         """The permissions hide the settings of a stream: go on without the check where that is safe."""
-        self._warn(f"no permission to ask {PREFIX}{subject}: {_stream_text(stream)} is not checked")
+        self._warn(f"no permission to ask {self.settings.api_prefix}{subject}: {_stream_text(stream)} is not checked")
         self._require_safe_dedup(stream)
 
     def _validate(self, stream: st.StreamInfo) -> None:

@@ -23,7 +23,6 @@ from nats.nuid import NUID
 from mama_spark.errors import ConfigError, MamaError, Unavailable
 
 from ..connection.connection import Connection
-from ..jetstream.api import PREFIX
 from ..protocol.records import DeliveryBuffer, DeliveryParser, read_reply
 
 OPEN_REQUESTS = 4  #: kept open
@@ -49,7 +48,7 @@ class PullSubscription:
 
     def __init__(self, connection: Connection, stream: str, consumer: str, after: int, up_to: int) -> None:
         self.connection, self._after, self._up_to = connection, after, up_to
-        self.next_subject = f"{PREFIX}CONSUMER.MSG.NEXT.{stream}.{consumer}"
+        self.next_subject = f"{connection.api_prefix}CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self.inbox = f"_INBOX.{NUID().next().decode()}"
         self._ready = threading.Condition(threading.Lock())
         self._buffers: deque[DeliveryBuffer] = deque()

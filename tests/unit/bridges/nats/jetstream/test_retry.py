@@ -31,7 +31,7 @@ class FakeConnection:
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers)
         self.asked: list[tuple[str, bytes, float]] = []
-        self.closed = False
+        self.closed, self.api_prefix = False, "$JS.API."
         self.loop = SimpleNamespace(alive=True)
 
     async def request(self, subject: str, payload: bytes, timeout: float, headers: dict[str, str] | None = None) -> Any:

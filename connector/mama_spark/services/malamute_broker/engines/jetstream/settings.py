@@ -10,12 +10,25 @@ from mama_spark.errors import ConfigError
 from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
 from mama_spark.options.urls import nats_urls
-from mama_spark.options.values import Duration, file_path, integer, nonempty_text, one_of, positive_size, true_or_false
+from mama_spark.options.values import (
+    Duration,
+    file_path,
+    integer,
+    nonempty_text,
+    one_of,
+    positive_size,
+    single_token,
+    subject_prefix,
+    true_or_false,
+)
 
 from .message_codec import encode_name
 
 MARK = "{stream}"
-_CONNECTION = ("credentials", "nkey_seed", "user", "password", "token", "tls_ca", "tls_cert", "tls_key")
+_CONNECTION = (
+    *("credentials", "nkey_seed", "user", "password", "token", "tls_ca", "tls_cert", "tls_key"),
+    *("js_domain", "js_api_prefix"),
+)
 _GROUP = "stream: jetstream"
 _MOST = 10**15
 
@@ -24,7 +37,7 @@ _MOST = 10**15
 class JetStreamSettings:
     """Times in seconds, sizes in octets; None = no limit.
 
-    :ivar credentials: this and the following to ``tls_key``: as in the bridge ``nats``
+    :ivar credentials: this and the following to ``js_api_prefix``: as in the bridge ``nats``
     """
 
     servers: tuple[str, ...] = option(
@@ -39,6 +52,13 @@ class JetStreamSettings:
     tls_ca: str | None = option("path", file_path, None, _GROUP, "CA certificates.")
     tls_cert: str | None = option("path", file_path, None, _GROUP, "Client certificate; goes with `tls_key`.")
     tls_key: str | None = option("path", file_path, None, _GROUP, "Private key of `tls_cert`.", secret=True)
+    js_domain: str | None = option(
+        "text", single_token, None, _GROUP, "JetStream domain of the stream.", shown="that of the server"
+    )
+    js_api_prefix: str | None = option(
+        "subject", subject_prefix, None, _GROUP, "Of requests, where the account imports the API of another one.",
+        shown="`$JS.API`",
+    )  # fmt: skip
     stream: str = option(
         "text",
         nonempty_text,
@@ -81,6 +101,8 @@ class JetStreamSettings:
         made._check_names(where)
         if (made.tls_cert is None) != (made.tls_key is None):
             raise ConfigError(f"{where} tls_cert and tls_key go together")
+        if made.js_domain is not None and made.js_api_prefix is not None:
+            raise ConfigError(f"{where} js_domain and js_api_prefix exclude each other")
         if made.dedup_window < 1:
             raise ConfigError(f"{where} dedup_window must be a second or more, not {made.dedup_window:g} s")
         if made.max_age is not None and made.max_age < 1e-3:
