@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import resource
 import sys
+from pathlib import Path
 
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
@@ -65,6 +66,31 @@ def test_silence_is_one_outage_whatever_the_size_of_the_task_and_says_that_nothi
         events = driver.events()
         assert 0 < events["timeout"] <= WINDOW, "one window waited, not one window after another"
         assert events["completed_exceptionally"] == driver.sent - events["acked"] - events["timeout"]
+
+
+def test_a_server_that_was_started_on_a_full_disk_refuses_with_the_cause_and_the_cure(
+    nats_server: NatsServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From the space that is free when it starts, the server reckons what its streams may take; a limit below what they
+    take already is the same to it."""
+    caplog.set_level(logging.WARNING, "mama_spark")
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("S", ["s.>"])
+        fresh_message_gets_through(nats_server.url, "s.first")
+    nats_server.stop()
+    full = NatsServer(nats_server.folder, port=nats_server.port, jetstream="max_file_store: 1")
+    cure = "insufficient resources (the streams take more storage than nats-server allows itself"
+    with full, Driver(full.url, wait_timeout=0.5, deadline=2.0, ack_mode="message") as driver:
+        driver.put(["s.a"], 100)
+        with pytest.raises(BackgroundTaskFailed, match="then restart it") as ended:
+            driver.drain()
+        assert cure in str(ended.value)
+        assert any(cure in r.getMessage() for r in caplog.records), "it was said before the task failed"
+        assert driver.events().keys() == {"x"}
+    nats_server.start()
+    with Admin(nats_server.url) as admin:
+        assert len(admin.messages("S")) == 1, "what was refused was not stored"
+    fresh_message_gets_through(nats_server.url, "s.new")
 
 
 def test_what_waits_for_a_full_disk_is_stored_once_when_the_server_is_restarted(

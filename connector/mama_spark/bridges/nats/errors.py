@@ -57,6 +57,18 @@ BY_CODE: Mapping[int, type[PublishError]] = {
     10211: RateLimited,  # too many fast batches
 }
 
+_STORAGE_USED_UP = (
+    "the streams take more storage than nats-server allows itself, which is max_file_store, or else a share of the "
+    "disk that was free when it was started: little or nothing after a start on a full disk. Make room on its disk, "
+    "or raise max_file_store, then restart it"
+)
+#: Cause and cure of errors whose text names neither, by ``err_code``.
+CURES: Mapping[int, str] = {
+    10023: _STORAGE_USED_UP,
+    10028: "the JetStream limits of this account are reached: delete messages of its streams, or raise the limits",
+    10047: _STORAGE_USED_UP,
+}
+
 #: HTTP-like code of a reply whose ``err_code`` is not in the table.
 BY_HTTP: Mapping[int, type[PublishError]] = {
     408: OutcomeUnknown,
@@ -69,7 +81,8 @@ BY_HTTP: Mapping[int, type[PublishError]] = {
 def from_reply(code: int, err_code: int, description: str) -> PublishError:
     """The error of a negative acknowledgement."""
     kind = BY_CODE.get(err_code) or BY_HTTP.get(code) or Rejected
-    return kind(description, err_code or code)
+    cure = CURES.get(err_code)
+    return kind(description if cure is None else f"{description} ({cure})", err_code or code)
 
 
 def no_responders(subject: str = "") -> NoResponders:
