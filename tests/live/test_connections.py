@@ -102,7 +102,7 @@ def test_idle_connections_are_closed_after_their_time(broker: NatsServer) -> Non
     now = [0.0]
     pool = NatsPool(clock=lambda: now[0])
     settings = NatsSettings((broker.url,))
-    connection = pool.lease(settings)
+    connection = pool.checkout(settings)
     pool.give_back(settings, connection)
     now[0] = IDLE + 1
     pool.sweep()
@@ -260,7 +260,7 @@ def test_closing_a_connection_never_raises(
     nats_server: NatsServer, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client's own end may be cancelled by what it cancels itself."""
-    connection = POOL.lease(NatsSettings((nats_server.url,)))
+    connection = POOL.checkout(NatsSettings((nats_server.url,)))
 
     async def close() -> None:
         await ending()
@@ -292,7 +292,7 @@ def test_a_closed_connection_does_not_go_on_connecting(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if an attempt that fails in that moment swallows that it was cancelled."""
-    connection = POOL.lease(NatsSettings((nats_server.url,)))
+    connection = POOL.checkout(NatsSettings((nats_server.url,)))
     attempts: list[str] = []
     monkeypatch.setattr(connection.client, "_connect_to_server", stubborn(attempts))
     nats_server.kill()
@@ -309,7 +309,7 @@ def test_a_forgotten_attempt_to_connect_does_not_go_on(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     """The client cancels the one before when it begins another, and that may be swallowed, too."""
-    connection = POOL.lease(NatsSettings((nats_server.url,)))
+    connection = POOL.checkout(NatsSettings((nats_server.url,)))
     connect, held = connection.client._connect_to_server, stubborn([])
     first: list[asyncio.Task[Any] | None] = []
 
@@ -339,7 +339,7 @@ def test_the_first_attempt_to_connect_ends_in_time(monkeypatch: pytest.MonkeyPat
     """Also if it swallows that it was cancelled."""
     monkeypatch.setattr(Client, "_connect_to_server", stubborn([]))
     with pytest.raises(Unavailable, match=r"no NATS server answers within 0\.2 s at nats://127\.0\.0\.1:1"):
-        POOL.lease(NatsSettings(("nats://127.0.0.1:1",), connect_timeout=0.2))
+        POOL.checkout(NatsSettings(("nats://127.0.0.1:1",), connect_timeout=0.2))
 
 
 @pytest.mark.own_server

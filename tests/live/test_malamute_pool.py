@@ -83,10 +83,10 @@ def test_a_connection_with_answers_under_way_is_closed_not_kept(plain: PlainBrok
 def test_idle_connections_are_closed_after_their_time(plain: PlainBroker) -> None:
     now = [0.0]
     pool = MalamutePool(clock=lambda: now[0])
-    connection = pool.lease(ConnectionSettings((plain.url,)), TIMEOUT)
+    connection = pool.checkout(ConnectionSettings((plain.url,)), TIMEOUT)
     pool.give_back(connection)
     now[0] = IDLE - 1
-    assert pool.lease(ConnectionSettings((plain.url,)), TIMEOUT) is connection
+    assert pool.checkout(ConnectionSettings((plain.url,)), TIMEOUT) is connection
     pool.give_back(connection)
     now[0] = 2 * IDLE
     pool.sweep()

@@ -1,4 +1,4 @@
-"""Connections of this process, leased to one bridge at a time and kept warm for the next.
+"""Connections of this process, given to one bridge at a time and kept warm for the next.
 
 A stream of small micro-batches opens a bridge each; connecting costs more than their messages. What was made by
 another process, cannot be used any more, or stayed idle for long is not given out again.
@@ -63,7 +63,7 @@ class ConnectionPool(Generic[C]):
         return None, dead
 
     def put(self, key: Hashable, connection: C) -> None:
-        """The lease is over; never raises."""
+        """Return a connection; never raises."""
         with self._lock:
             dead = self._expired()
             kept = self._usable(connection)

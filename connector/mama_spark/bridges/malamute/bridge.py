@@ -109,7 +109,7 @@ class MalamuteBridge:
         if s.stream is None and s.dead_letters:
             raise ConfigError("dead letters need a stream for deadLetterTopic: give the option stream")
         try:
-            pooled = POOL.lease(s.connection, s.connect_timeout)
+            pooled = POOL.checkout(s.connection, s.connect_timeout)
         except CallFailed as e:
             kind = Unavailable if e.code == StatusCode.INTERNAL_ERROR else ConfigError
             raise kind(f"{','.join(map(endpoint, s.connection.urls))}: {e}") from e

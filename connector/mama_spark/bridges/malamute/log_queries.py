@@ -1,4 +1,4 @@
-"""Log queries to a broker over one leased connection, repeated over another one when the first is lost."""
+"""Log queries to a broker over one pooled connection, repeated over another one when the first is lost."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class LogQueries:
         :raises Unavailable: no broker answers
         """
         try:
-            pooled = POOL.lease(self.settings.connection, min(self.timeout, self.settings.connect_timeout))
+            pooled = POOL.checkout(self.settings.connection, min(self.timeout, self.settings.connect_timeout))
         except CallFailed as e:
             raise ConfigError(f"{self.settings.connection}: {e}") from e
         connection = pooled.connection

@@ -21,7 +21,7 @@ from mama_spark.malamute.protocol.commands import StatusCode
 
 from ..connection_pool import ConnectionPool
 
-#: Seconds for which a new lease relies on what an earlier one learned of a stream.
+#: Seconds for which a bridge relies on what an earlier user of its connection learned of a stream.
 KNOWN_FOR = 60.0
 #: WRITEs for new streams that may be pending: each may start an engine.
 MAX_PENDING_WRITES = 64
@@ -130,7 +130,7 @@ class MalamutePool(ConnectionPool[PooledConnection]):
         super().__init__(lambda pooled: pooled.usable, _close, self._schedule_sweep, clock)
         self._timer: threading.Timer | None = None
 
-    def lease(self, settings: ConnectionSettings, timeout: float) -> PooledConnection:
+    def checkout(self, settings: ConnectionSettings, timeout: float) -> PooledConnection:
         """An idle connection, or a new one.
 
         :raises Unavailable: no broker answers
@@ -147,7 +147,7 @@ class MalamutePool(ConnectionPool[PooledConnection]):
         return pooled
 
     def give_back(self, pooled: PooledConnection) -> None:
-        """End a lease; all that was sent is answered. Never raises."""
+        """Return it to the pool; all that was sent is answered. Never raises."""
         self.put(pooled.connection.settings, pooled)
 
     def _schedule_sweep(self, seconds: float, sweep: Callable[[], None], pooled: PooledConnection) -> None:

@@ -78,7 +78,7 @@ class Connection:
         self.loop, self.client, self.api_prefix = loop, client, api_prefix
         self.inbox = b"_INBOX.%s." % bytes(NUID().next())
         self.listener: ConnectionListener | None = None
-        self.next_token = 0  #: numbers on the wire; a lease of the pool begins where the one before it ended
+        self.next_token = 0  #: numbers on the wire; a bridge begins where the one before it ended
         self.unwritten = 0  #: bytes accepted and not yet given to the kernel
         self._cache: dict[str, tuple[float, Any]] = {}  # results of checks, by question: when and what
         self.owned = True  #: False: the client is the caller's

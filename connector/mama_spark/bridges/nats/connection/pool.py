@@ -17,12 +17,12 @@ __all__ = ["IDLE", "POOL", "NatsPool"]
 
 
 class NatsPool(ConnectionPool[Connection]):
-    """Leases connections to bridges, by their settings."""
+    """Gives connections to bridges, by their settings."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(_usable, _close, _later, clock)
 
-    def lease(self, settings: NatsSettings) -> Connection:
+    def checkout(self, settings: NatsSettings) -> Connection:
         """A connection for these settings: an idle one, or a new one.
 
         :raises ConfigError, Unavailable: there is none and none can be made
@@ -34,7 +34,7 @@ class NatsPool(ConnectionPool[Connection]):
         return loop.run(Connection.connect(loop, settings), settings.connect_timeout * 2 + 5, "connecting to NATS")
 
     def give_back(self, settings: NatsSettings, connection: Connection) -> None:
-        """The lease is over; never raises."""
+        """Return it to the pool; never raises."""
         self.put(settings.connection_key, connection)
 
 

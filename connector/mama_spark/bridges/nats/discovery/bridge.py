@@ -57,7 +57,7 @@ class NatsDiscovery:
 
         :raises ConfigError: the server is too old, a permission is missing, or a stream that somebody made cannot serve
         """
-        connection = POOL.lease(self.settings)
+        connection = POOL.checkout(self.settings)
         try:
             check_version(connection.client.connected_server_version)
             stream_client = StreamClient(connection, self.settings.retry_deadline, self.settings.connect_timeout)

@@ -55,7 +55,7 @@ _REMEMBERED = 128 * 1024  #: sends whose topics are kept, to find those that a p
 
 
 class NatsBridge:
-    """Publishes to JetStream over one leased connection.
+    """Publishes to JetStream over one pooled connection.
 
     :ivar warnings: what :meth:`open` and :meth:`prepare` found questionable, for the log
     """
@@ -137,7 +137,7 @@ class NatsBridge:
         if self._attached is not None:
             self._open_attached(*self._attached)
             return
-        connection = POOL.lease(self.settings)
+        connection = POOL.checkout(self.settings)
         self._use(connection)
         try:
             connection.loop.run(
@@ -316,7 +316,7 @@ class NatsBridge:
                 continue
             tokens = np.concatenate(c.tokens) - self._base
             sequences, duplicates = np.concatenate(c.sequences), np.concatenate(c.duplicates)
-            if tokens.min() < 0:  # answers to the lease before this one
+            if tokens.min() < 0:  # answers to the bridge that had the connection before
                 mine = tokens >= 0
                 tokens, sequences, duplicates = tokens[mine], sequences[mine], duplicates[mine]
             if len(tokens):

@@ -157,7 +157,7 @@ class FastIngestPublisher:
         return ReplyTo(reply_prefix(self._connection.inbox, batch.id, batch.flow), reply_suffix(op))
 
     def _begin(self, stream: str, subject: str) -> _OpenBatch:
-        # on this connection unique with the token counter, which no lease begins anew; the inbox makes it so elsewhere
+        # on this connection unique with the token counter, which no bridge begins anew; the inbox makes it so elsewhere
         self._connection.next_token += 1
         name = f"{self._connection.inbox[7:-1].decode()}-{self._connection.next_token}"
         batch = FastBatch(name, self._flow)

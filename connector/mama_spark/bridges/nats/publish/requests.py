@@ -1,4 +1,4 @@
-"""Core NATS requests and replies over the connection that a bridge has leased."""
+"""Core NATS requests and replies over the connection that a bridge has from the pool."""
 
 from __future__ import annotations
 

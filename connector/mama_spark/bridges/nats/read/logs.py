@@ -1,4 +1,4 @@
-"""Opens JetStream streams as record logs (:mod:`mama_spark.record_log`), over one leased connection."""
+"""Opens JetStream streams as record logs (:mod:`mama_spark.record_log`), over one pooled connection."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class NatsLogs:
 
     def open(self) -> None:
         """See :class:`~mama_spark.record_log.RecordLogBridge`."""
-        self._use(POOL.lease(self.settings))
+        self._use(POOL.checkout(self.settings))
         limit = self.settings.connect_timeout
         try:
             self.api.run(lambda api: check_jetstream(api, StreamCache()), "checking JetStream", limit)
@@ -66,7 +66,7 @@ class NatsLogs:
         if self._connection is None:
             raise ClientClosed("the log bridge is not open")
         if self._connection.closed or not self._connection.loop.alive:
-            return self._use(POOL.lease(self.settings))
+            return self._use(POOL.checkout(self.settings))
         return self._connection
 
     def names(self, topics: Sequence[str]) -> list[str]:
