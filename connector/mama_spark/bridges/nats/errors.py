@@ -1,6 +1,7 @@
-"""Maps error codes of the server to the errors of :mod:`mama_spark.errors`. Pure; one table.
+"""Maps error codes of the server (NATS ADR-7) to the errors of :mod:`mama_spark.errors`, by one table. Pure.
 
-A number that the table does not know is a refusal for good, unless its HTTP-like code says "not now".
+An ``err_code`` that is not in the table is a final rejection, unless the HTTP-like code beside it means a state that
+passes.
 """
 
 from __future__ import annotations

@@ -344,7 +344,7 @@ class Connection:
         if self.fast:
             drop_queued_frames(self.client)
 
-    # --- incoming messages-----------------------------------------------------------------------------------
+    # --- incoming messages -----------------------------------------------------------------------------------
 
     def _on_acks(self, columns: list[AckColumns]) -> None:
         if self.listener is not None:

@@ -1,6 +1,6 @@
 """Client of the JetStream API: every request, and single acknowledged publishes (rows: :mod:`..publish.bridge`).
 
-Requests are repeated by the rule of :mod:`.retry`, so all of them must be such that they may arrive twice.
+Requests are repeated by the rule of :mod:`.retry`, so each must be safe to arrive twice.
 """
 
 from __future__ import annotations

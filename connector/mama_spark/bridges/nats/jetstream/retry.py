@@ -1,4 +1,5 @@
-"""The one rule by which requests to JetStream are repeated: which errors, with which delays, and for how long."""
+"""The one rule by which requests to JetStream are repeated: which errors, with which delays, and for how long. That no
+responders is such an error is NATS ADR-22."""
 
 from __future__ import annotations
 

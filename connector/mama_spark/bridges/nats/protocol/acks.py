@@ -1,9 +1,9 @@
 """Decodes replies to publishes: successful acknowledgements as columns, all others one by one. Pure.
 
-Neighbouring acknowledgements of one connection nearly always have the same layout, because the token has a fixed width
-and the sequence rarely gets a digit more. So the first one of a run is taken apart by a regular expression, and the
-rest of the run is compared with it as a matrix of bytes. Where streams alternate, the frames of a read are first
-sorted by their width, and the same is done with each layout.
+Consecutive acknowledgements of one connection nearly always have the same layout, because the token has a fixed width
+and the sequence rarely gets one more digit. So a regular expression parses the first one of a run, and the rest of the
+run is compared with it as a matrix of bytes. Where streams alternate, the frames of a read are first grouped by their
+width, and each layout is compared in the same way.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _POWERS: Int64s = 10 ** np.arange(18, -1, -1, dtype=np.int64)
 
 
 class AckError(MamaError):
-    """A reply that is no acknowledgement and no error either."""
+    """A reply that is neither an acknowledgement nor an error."""
 
     may_have_landed = True
 

@@ -1,7 +1,7 @@
-"""Messages in columns to protocol text: PUB and HPUB frames, joined column by column. Pure.
+"""Encodes a batch of messages as PUB and HPUB frames (headers: NATS ADR-4), column by column. Pure.
 
-One pass of Arrow's element-wise join makes the frames of a whole batch; the values buffer of its result *is* what goes
-to the socket, and its offsets say where each message begins.
+One element-wise join of Arrow makes the frames of a whole batch: the values buffer of its result is written to the
+socket, and its offsets are the beginnings of the messages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""User headers and message ids as columns of header blocks, and the checks that keep them from breaking out. Pure."""
+"""Encodes headers and message ids as a column of header blocks (NATS ADR-4), and rejects names and values that would
+break the block. Pure."""
 
 from __future__ import annotations
 

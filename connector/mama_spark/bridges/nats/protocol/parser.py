@@ -1,6 +1,6 @@
-"""The server's protocol text as frames, read incrementally. Pure: bytes in, frames out.
+"""Parses the text that a server sends into frames, incrementally. Pure.
 
-Sizes announced by the other side are only compared, never allocated: a frame is complete or it is not.
+Announced sizes are compared with what came; no memory is allocated by them. A frame is returned when it is complete.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ARGS = re.compile(rb"[ \t]+")
 
 
 class ProtocolError(MamaError):
-    """What came is not the server's protocol: the connection is of no more use."""
+    """The bytes are not those of the protocol of NATS: the connection cannot be read any further."""
 
     may_have_landed = True
 

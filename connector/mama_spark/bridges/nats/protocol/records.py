@@ -1,14 +1,13 @@
-"""Deliveries of a JetStream consumer, as columns. Pure: the server's bytes in, :class:`~mama_spark.record_log.Records`
-out.
+"""Decodes the deliveries of a JetStream consumer from the server's bytes to :class:`~mama_spark.record_log.Records`.
+Pure.
 
-A delivery is a ``MSG`` or ``HMSG`` frame whose reply subject says what it is:
+A delivery is a ``MSG`` or ``HMSG`` frame whose reply subject has this form (NATS ADR-15):
 ``$JS.ACK.<stream>.<consumer>.<delivered>.<sequence>.<consumer's sequence>.<time, ns>.<pending>``, or the same with
-``<domain>.<account>`` before the stream and perhaps one more token at the end.
+``<domain>.<account>`` before the stream and, from some servers, one more token at the end.
 
-:class:`DeliveryParser` only finds where each frame and its parts lie, on the thread that reads the socket.
-    :func:`columns` does
-the rest for some thousand of them at a time, on the thread of the reader. Sizes that the other side announces are only
-compared, never allocated.
+:class:`DeliveryParser` finds the offsets of frames and their parts, on the thread that reads the socket.
+:func:`columns` decodes thousands of them at a time, on the reader's thread. Announced sizes are compared with what
+came; no memory is allocated by them.
 """
 
 from __future__ import annotations

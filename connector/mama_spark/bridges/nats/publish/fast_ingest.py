@@ -61,7 +61,7 @@ class _Probe:
 class FastIngestPublisher:
     """Batches of one bridge. Its thread calls ``send``, ``end_all`` and ``poll``; answers come on the loop's thread.
 
-    Some streams count an id as stored as soon as its message is proposed (see ``StreamRouter.certain``). There messages
+    Some streams count an id as stored once its message is proposed (see ``StreamRouter.dedup_is_safe``). There messages
     go one at a time, with an ack each, as long as what went before them may still be undecided: at the beginning (a
     task that was tried before may have sent the same) and behind a doubt. The first one that is stored anew ends this:
     with it everything is decided that its leader had been given before.

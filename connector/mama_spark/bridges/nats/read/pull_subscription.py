@@ -1,9 +1,10 @@
-"""Subscription to one JetStream pull consumer, with pull requests kept open ahead of the reader.
+"""Subscription to one JetStream pull consumer (NATS ADR-13), with pull requests kept open ahead of the reader.
 
-A feed lives on the loop's thread and is read by one other. It is bounded twice: by the bytes that the open requests may
-still bring, and by the bytes that came and were not taken; a request that ends is renewed only while there is room.
+A subscription runs on the event loop's thread and is read by one other thread. Two limits bound its memory: the bytes
+that the open requests may still bring, and the bytes that came and were not taken. A request that ends is renewed only
+below the second limit.
 
-One consumer, one feed: whatever goes wrong ends it, and the reader begins another one behind its last record.
+Each consumer has one subscription. Any error ends it, and the reader makes another consumer behind its last record.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class PullSubscription:
     async def start(self) -> None:
         """Subscribe, and request the first records.
 
-        :raises Broken: the connection is closed
+        :raises SubscriptionBroken: the connection is closed
         """
         try:
             self._subscription = await self.connection.client.subscribe(
@@ -183,7 +184,7 @@ class PullSubscription:
         """Records that came; None when none did for ``timeout`` seconds.
 
         :raises ConfigError: a permission is missing
-        :raises Broken: nothing more will come
+        :raises SubscriptionBroken: nothing more will come
         """
         with self._ready:
             self._ready.wait_for(lambda: self._buffers or self._error, timeout)
