@@ -7,6 +7,7 @@ limit needs no mount, so it works in every container.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import resource
 import sys
@@ -76,21 +77,22 @@ def test_a_server_that_was_started_on_a_full_disk_refuses_with_the_cause_and_the
     caplog.set_level(logging.WARNING, "mama_spark")
     with Admin(nats_server.url) as admin:
         admin.create_stream("S", ["s.>"])
-        fresh_message_gets_through(nats_server.url, "s.first")
+        fresh_message_gets_through(nats_server.url, "s.first", dedup=False)
     nats_server.stop()
     full = NatsServer(nats_server.folder, port=nats_server.port, jetstream="max_file_store: 1")
     cure = "insufficient resources (the streams take more storage than nats-server allows itself"
     with full, Driver(full.url, wait_timeout=0.5, deadline=2.0, ack_mode="message") as driver:
         driver.put(["s.a"], 100)
-        with pytest.raises(BackgroundTaskFailed, match="then restart it") as ended:
+        with contextlib.suppress(BackgroundTaskFailed):  # or the rows end first, each at its own deadline
             driver.drain()
-        assert cure in str(ended.value)
-        assert any(cure in r.getMessage() for r in caplog.records), "it was said before the task failed"
-        assert driver.events().keys() == {"x"}
+        assert driver.counters.acked == 0
+        assert any(cure in reason and "then restart it" in reason for reason in driver.reasons), driver.reasons[:3]
+        said = [r.getMessage() for r in caplog.records]
+        assert any(cure in text for text in said), "it was said before the task failed"
     nats_server.start()
     with Admin(nats_server.url) as admin:
         assert len(admin.messages("S")) == 1, "what was refused was not stored"
-    fresh_message_gets_through(nats_server.url, "s.new")
+    fresh_message_gets_through(nats_server.url, "s.new", dedup=False)
 
 
 def test_what_waits_for_a_full_disk_is_stored_once_when_the_server_is_restarted(
