@@ -115,6 +115,7 @@ PURE = {
     "options/window",
     "packing/chunked_unpack",
     "packing/codec",
+    "packing/decompress",
     "packing/format",
     "packing/ipc",
     "packing/json_text",

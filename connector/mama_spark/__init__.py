@@ -14,6 +14,7 @@ from . import moved_names
 if TYPE_CHECKING:
     from .publisher.managed.managed_publisher import ManagedPublisher
     from .spark.announced import announced
+    from .spark.lag import lag
     from .spark.plain_errors import last_line
     from .spark.read_flight_log import flight_log
     from .spark.register import register
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
 moved_names.install()
 
 __version__ = "0.1.0"
-__all__ = ["ManagedPublisher", "announced", "flight_log", "last_line", "register"]
+__all__ = ["ManagedPublisher", "announced", "flight_log", "lag", "last_line", "register"]
 
 _HOMES = {
     "ManagedPublisher": ".publisher.managed.managed_publisher",
     "announced": ".spark.announced",
     "flight_log": ".spark.read_flight_log",
+    "lag": ".spark.lag",
     "last_line": ".spark.plain_errors",
     "register": ".spark.register",
 }

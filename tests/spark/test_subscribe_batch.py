@@ -170,3 +170,18 @@ def test_missing_permission_is_an_error_that_says_what_is_missing(spark: SparkSe
         reads = Reads(spark, server)
         assert "no permission" in reads.failure(user="blind", password="secret", failOnDataLoss="false")
         assert len(reads.rows(user="admin", password="secret")) == 10
+
+
+def test_frames_of_one_load_keep_their_own_rows_where_spark_pushes_filters_down(
+    reads: Reads, admin: Admin, request: pytest.FixtureRequest
+) -> None:
+    """Spark 4.2 has one plan of a read for all frames of a ``load()``, so a source that takes filters would give the
+    rows of one frame to another."""
+    reads.spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    request.addfinalizer(lambda: reads.spark.conf.unset("spark.sql.python.filterPushdown.enabled"))
+    admin.create_stream("ORDERS", ["orders.>"])
+    store(admin, "ORDERS", plain("orders.a", 3) + plain("orders.b", 2))
+    frame = reads.frame()
+    first, second = frame.where("topic = 'orders.a'"), frame.where("topic = 'orders.b' AND sequence > 4")
+    assert [row.sequence for row in first.collect()] == [1, 2, 3]
+    assert sorted(row.sequence for row in first.union(second).union(frame).collect()) == [1, 1, 2, 2, 3, 3, 4, 5, 5]

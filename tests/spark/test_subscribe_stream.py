@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import mama_spark
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -134,11 +135,9 @@ def test_available_now_ends_at_what_was_there_in_batches_of_a_limit_that_streams
     ends = [{s: p["next"] - 1 for s, p in offset.items()} for offset in case.offsets()]
     assert ends == [{"ORDERS": 50, "TRADES": 50}, {"ORDERS": 150, "TRADES": 50}, {"ORDERS": 250, "TRADES": 50}]
     assert (case.sequences(), case.sequences("TRADES")) == (upto(250), upto(50))
-    lags = []
-    for progress in query.recentProgress:
-        latest, end = (json.loads(str(o)) for o in (progress.sources[0].latestOffset, progress.sources[0].endOffset))
-        lags.append(latest["ORDERS"]["next"] - end["ORDERS"]["next"])
-    assert lags[:3] == [200, 100, 0]
+    lags = [mama_spark.lag(progress) for progress in query.recentProgress]
+    assert lags[:3] == [{"ORDERS": left, "TRADES": 0} for left in (200, 100, 0)]
+    assert mama_spark.lag(query) == lags[-1]
 
 
 def test_available_now_does_not_wait_for_what_comes_later(case: Case, admin: Admin) -> None:

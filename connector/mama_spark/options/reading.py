@@ -149,9 +149,16 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
     )  # fmt: skip
     min_partitions: int | None = option(
         "integer", integer(1, 10_000), None, _HOW,
-        "Tasks that a read is split into, at least, by ranges of sequences. Left out: one for each core of the "
-        "driver's machine, but no more than one for 10,000 rows and no fewer than one for 250,000.",
-        shown="one a core",
+        "Tasks that a read is split into, at least, by ranges of sequences. Left out: as many as `parallelism` says, "
+        "but no more than one for 10,000 rows and no fewer than one for 250,000.",
+        shown="`parallelism`",
+    )  # fmt: skip
+    parallelism: int | None = option(
+        "integer", integer(1, 10_000), None, _HOW,
+        "Tasks that the cluster runs at once. Left out: `spark.sparkContext.defaultParallelism` of the session that "
+        "was given to `mama_spark.register(spark)` last, because Spark does not tell a Python data source; without "
+        "that call, the cores of the driver's machine.",
+        shown="as registered",
     )  # fmt: skip
     unpack: bool = option(
         "boolean",
@@ -160,6 +167,19 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
         _HOW,
         "Packed messages become as many rows as they carry, with `pack_index`. With `false` each is one row.",
     )
+    decompress: bool = option(
+        "boolean",
+        boolean,
+        False,
+        _HOW,
+        "Decompress payloads whose header `Content-Encoding` (or `content-encoding`) is `gzip`, `deflate`, `zstd`, "
+        "`br`, `lz4` or `bzip2`, before they are unpacked; the rows lack that header then. What is corrupt, of another "
+        "encoding, or too large is a row with its bytes in `value` and the reason in `pack_error`, or fails, as with "
+        "packs: `failOnCorrupt`, `mode`.",
+    )
+    max_decompressed_bytes: int = option(
+        "integer", integer(1, 1 << 30), 64 << 20, _HOW, "With `decompress`: most bytes of one decompressed payload.",
+    )  # fmt: skip
     include_headers: bool = option("boolean", boolean, True, _HOW, "Fill the column `headers`.")
     fail_on_corrupt: bool = option(
         "boolean",
@@ -212,6 +232,13 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
             found |= {"ending_offsets": now, "ending_timestamp": None}
         return replace(self, **found)
 
+    def sized_for(self, cores: int | None) -> Self:
+        """The same options with ``parallelism`` where it was left out.
+
+        :param cores: None = not known
+        """
+        return self if self.parallelism is not None else replace(self, parallelism=cores)
+
     def _cross_check(self, given: Collection[str]) -> None:
         super()._cross_check(given)
         malamute = self.bridge_name == "malamute"
@@ -237,6 +264,10 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
             "options mode and failOnCorrupt=true exclude each other: leave failOnCorrupt out",
         )
         require(
+            not (self.decompress and self.tango),
+            "option decompress has no effect with tango=true: records of it are not",
+        )
+        require(
             self.mode is None or (self.unpack and not self.tango),
             "option mode has no effect here: it is for packed messages, and none are unpacked",
         )
@@ -244,12 +275,20 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
     def _check_needs(self, stated: Collection[str]) -> None:
         super()._check_needs(stated)
         require(
-            "fail_on_corrupt" not in stated or self.unpack or self.tango,
+            "fail_on_corrupt" not in stated or self.unpack or self.tango or self.decompress,
             "option failOnCorrupt has no effect with unpack=false: no message is looked into",
+        )
+        require(
+            "max_decompressed_bytes" not in stated or self.decompress,
+            "option maxDecompressedBytes has no effect without decompress=true",
         )
         require(
             "max_trigger_delay" not in stated or self.min_offsets_per_trigger is not None,
             "option maxTriggerDelay has no effect without minOffsetsPerTrigger",
+        )
+        require(
+            "parallelism" not in stated or self.min_partitions is None,
+            "option parallelism has no effect with minPartitions: leave one of them out",
         )
         require("unpack" not in stated or not self.tango, "option unpack has no effect with tango=true: none is packed")
 

@@ -9,6 +9,7 @@ from mama_spark.moved_names import lazy
 if TYPE_CHECKING:
     from .chunked_unpack import unpack_chunks
     from .codec import ArrowCodec, Codec, LinesCodec, codec_of
+    from .decompress import decompressed
     from .format import HEADER_BYTES, PACK, PACK_ROWS, PackFormat, check_types
     from .json_size import check_json_size
     from .json_text import JsonRows, as_json_column, json_rows, with_number_names
@@ -37,6 +38,7 @@ __all__ = [
     "check_json_size",
     "check_types",
     "codec_of",
+    "decompressed",
     "halves",
     "json_rows",
     "packed",
@@ -70,6 +72,7 @@ if not TYPE_CHECKING:
             "check_json_size": "json_size",
             "check_types": "format",
             "codec_of": "codec",
+            "decompressed": "decompress",
             "halves": "split",
             "json_rows": "json_text",
             "packed": "packer",

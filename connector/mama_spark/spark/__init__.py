@@ -5,6 +5,7 @@ __all__ = [
     "bridge_factory",
     "discovery",
     "formats",
+    "lag",
     "option_loading",
     "read_flight_log",
     "register",

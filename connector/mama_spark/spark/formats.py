@@ -7,7 +7,7 @@ is asked for. So this module imports nothing but pyspark's own, and each method 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.datasource import DataSource
 
@@ -53,7 +53,13 @@ class MamaPubDataSource(_MamaDataSource):
 
 
 class MamaSubDataSource(_MamaDataSource):
-    """``spark.read.format("mamasub")`` and ``spark.readStream.format("mamasub")``."""
+    """``spark.read.format("mamasub")`` and ``spark.readStream.format("mamasub")``.
+
+    :cvar cluster_cores: tasks that the cluster runs at once; None = not known. Spark plans in a process without a
+        session, so :func:`mama_spark.register` registers a class that knows
+    """
+
+    cluster_cores: ClassVar[int | None] = None
 
     def __init__(self, options: dict[str, str]) -> None:
         """Called by ``load()``; Spark pickles the object for all that follows."""
@@ -74,13 +80,13 @@ class MamaSubDataSource(_MamaDataSource):
     def reader(self, schema: StructType) -> MamaSubReader:
         from .subscribe.data_source import batch_reader
 
-        return batch_reader(dict(self.options), schema, self.loaded_at)
+        return batch_reader(dict(self.options), schema, self.loaded_at, self.cluster_cores)
 
     @plain_errors
     def streamReader(self, schema: StructType) -> MamaSubStreamReader:
         from .subscribe.data_source import stream_reader
 
-        return stream_reader(dict(self.options), schema, self.loaded_at)
+        return stream_reader(dict(self.options), schema, self.loaded_at, self.cluster_cores)
 
 
 class MamaDiscoveryDataSource(_MamaDataSource):

@@ -10,6 +10,7 @@ from typing import Any
 
 from pyspark import SparkFiles
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
 
 _ROOTS = ("pyspark_mamapub", "pyspark_mamasub", "pyspark_mamadiscovery")
 #: Files that pyspark puts on the path of its workers (``SparkContext.PACKAGE_EXTENSIONS``); wheels are not among them.
@@ -28,7 +29,8 @@ def register(spark: SparkSession) -> None:
         with ThreadPoolExecutor(4, initializer=mama_spark.register, initargs=(spark,)) as threads:
             writes = [threads.submit(write, frame) for frame in frames]
 
-    Harmless everywhere else.
+    Harmless everywhere else. ``mamasub`` then reads with as many tasks as the cluster runs at once, and not with one
+    for each core of the driver's machine.
 
     :raises ImportError: a dependency of the package is missing
     """
@@ -36,8 +38,28 @@ def register(spark: SparkSession) -> None:
     if archive is not None and Path(archive).suffix.lower() not in _ACCEPTED:
         spark.sparkContext.addPyFile(str(_as_zip(Path(archive))))
     for root in _ROOTS:
-        spark.dataSource.register(import_module(root).DefaultSource)
+        spark.dataSource.register(_sized(import_module(root).DefaultSource, spark))
     _activate(spark)
+
+
+def _sized(source: type[DataSource], spark: SparkSession) -> type[DataSource]:
+    """``source``, or if it wants to know the size of the cluster, a class like it that does."""
+    if not hasattr(source, "cluster_cores") or not _has_jvm(spark):
+        return source
+    return sized_for(source, spark.sparkContext.defaultParallelism)
+
+
+def sized_for(source: type[DataSource], cores: int) -> type[DataSource]:
+    """A class like ``source``, which Spark pickles with this number: what it plans with can ask no session.
+
+    :param cores: tasks that the cluster runs at once
+    """
+    return type(source.__name__, (source,), {"cluster_cores": cores})
+
+
+def _has_jvm(spark: SparkSession) -> bool:
+    """False with Spark Connect, which does not tell the size of the cluster either."""
+    return getattr(spark, "_jsparkSession", None) is not None
 
 
 def _activate(spark: Any) -> None:

@@ -64,19 +64,26 @@ def schema_for(given: dict[str, str]) -> StructType:
     return schema_of(_options(given, ANY_READ))
 
 
-def batch_reader(given: dict[str, str], schema: StructType, loaded_at: int) -> MamaSubReader:
-    """:param loaded_at: microseconds since the epoch, of ``load()``"""
+def batch_reader(
+    given: dict[str, str], schema: StructType, loaded_at: int, cluster_cores: int | None = None
+) -> MamaSubReader:
+    """
+    :param loaded_at: microseconds since the epoch, of ``load()``
+    :param cluster_cores: tasks that run at once, for the number of tasks; None = not known
+    """
     options = _options(given, BATCH_READ)
     for name, value in (("Offsets", options.starting_offsets), ("Timestamp", options.starting_timestamp)):
         if value in ("latest", "now"):
             raise OptionError(f"option starting{name}={value} is for streams: a batch would read nothing")
-    options = options.loaded_at(loaded_at)
+    options = options.loaded_at(loaded_at).sized_for(cluster_cores)
     return MamaSubReader(options, message_columns_of(schema, options))
 
 
-def stream_reader(given: dict[str, str], schema: StructType, loaded_at: int) -> MamaSubStreamReader:
+def stream_reader(
+    given: dict[str, str], schema: StructType, loaded_at: int, cluster_cores: int | None = None
+) -> MamaSubStreamReader:
     """As :func:`batch_reader`."""
-    options = _options(given, STREAM_READ).loaded_at(loaded_at)
+    options = _options(given, STREAM_READ).loaded_at(loaded_at).sized_for(cluster_cores)
     return MamaSubStreamReader(options, message_columns_of(schema, options))
 
 
@@ -143,7 +150,8 @@ class _LogReader:
                 self._handle_losses([Loss(r.stream, gaps, "deleted before they were read")] if gaps else [])
         there = [r for r in whole if r.stream in gaps_by_stream]
         total = round(sum(map(len, there)) * self._rows_per_sequence(bridge, there))
-        n = task_count(total, self.options.min_partitions, len(os.sched_getaffinity(0)))
+        cores = self.options.parallelism or len(os.sched_getaffinity(0))
+        n = task_count(total, self.options.min_partitions, cores)
         return [LogPartition(r, _within(gaps_by_stream[r.stream], r)) for r in split_ranges(there, n)]
 
     def _rows_per_sequence(self, bridge: RecordLogBridge, there: list[ReadRange]) -> float:

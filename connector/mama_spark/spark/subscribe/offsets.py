@@ -297,7 +297,7 @@ def task_count(total: int, wanted: int | None, cores: int) -> int:
     """How many tasks read ``total`` rows.
 
     :param wanted: ``minPartitions``
-    :param cores: of the machine that plans: a Python data source cannot ask Spark for those of the cluster
+    :param cores: tasks that run at once
     """
     if wanted is not None:
         return wanted

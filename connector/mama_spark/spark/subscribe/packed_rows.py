@@ -1,10 +1,11 @@
-"""Unpacks records into the rows of a task, in batches of bounded size; ``mode`` and
+"""Decompresses and unpacks records into the rows of a task, in batches of bounded size; ``mode`` and
 ``failOnCorrupt`` decide on messages that do not fit."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from mama_spark.packing import (
     Unpacked,
     announced_rows,
     as_json_column,
+    decompressed,
     unpack_chunks,
     unpacked_as_is,
 )
@@ -48,10 +50,7 @@ class Unpacking:
     def batches(self, records: Records) -> Iterator[pa.RecordBatch]:
         """:raises MamaError: a message that does not fit, with ``FAILFAST``, or a bad Tango record, with
         ``failOnCorrupt``"""
-        if not self._o.unpack or self._o.tango:
-            yield self._rows(records, unpacked_as_is(records))
-            return
-        for some, found in unpack_chunks(records, self._transform, only_typed=self._columns.needs_typed_rows):
+        for some, found in self._unpacked(records):
             made = self._rows(some, found)
             if found.errors:
                 self._report_malformed(some, found)
@@ -60,6 +59,16 @@ class Unpacking:
                     fits[list(found.errors)] = False
                     made = made.filter(pa.array(fits))
             yield made
+
+    def _unpacked(self, records: Records) -> Iterator[tuple[Records, Unpacked]]:
+        o = self._o
+        for some, reasons in decompressed(records, o.max_decompressed_bytes) if o.decompress else [(records, {})]:
+            if reasons:
+                yield some, replace(unpacked_as_is(some), errors=reasons)
+            elif o.unpack and not o.tango:
+                yield from unpack_chunks(some, self._transform, only_typed=self._columns.needs_typed_rows)
+            else:
+                yield some, unpacked_as_is(some)
 
     def finish(self) -> None:
         """Log what the task has met: to be called after its last batch."""

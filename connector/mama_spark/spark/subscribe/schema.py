@@ -45,6 +45,8 @@ def _schema(*without: str) -> StructType:
 SCHEMA = _schema("tango")
 #: Where packed messages stay what they are.
 PLAIN_SCHEMA = _schema("tango", "pack_index", "pack_error")
+#: Where they are decompressed, which may fail.
+DECOMPRESSED_SCHEMA = _schema("tango", "pack_index")
 #: Of records of Tango events, which are not packed.
 TANGO_SCHEMA = _schema("pack_index", "pack_error")
 #: All columns, in Arrow.
@@ -53,7 +55,9 @@ ARROW_SCHEMA: pa.Schema = to_arrow_schema(_schema(), timezone="UTC")
 
 def schema_of(o: SubscribeOptions) -> StructType:
     """The columns where the user names none."""
-    return TANGO_SCHEMA if o.tango else SCHEMA if o.unpack else PLAIN_SCHEMA
+    if o.tango:
+        return TANGO_SCHEMA
+    return SCHEMA if o.unpack else DECOMPRESSED_SCHEMA if o.decompress else PLAIN_SCHEMA
 
 
 @dataclass(frozen=True)

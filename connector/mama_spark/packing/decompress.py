@@ -1,0 +1,134 @@
+"""Decompresses records whose publisher compressed the payload, as a header says, within a limit of memory. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..message import HEADERS_TYPE, Bools, Int64s
+from ..record_log import Records
+from .unpacker import first_values
+
+#: The header, as HTTP spells it and as some clients write it.
+ENCODING_HEADERS = ("Content-Encoding", "content-encoding")
+#: Value of the header -> codec of Arrow. That of ``gzip`` reads the zlib format, which HTTP calls ``deflate``, too.
+CODECS = {
+    "gzip": "gzip",
+    "x-gzip": "gzip",
+    "deflate": "gzip",
+    "zstd": "zstd",
+    "br": "brotli",
+    "lz4": "lz4",
+    "bzip2": "bz2",
+}
+#: Payload bytes of records that are decompressed together, unless one record has more.
+CHUNK_BYTES = 16 << 20
+#: Most that a limit may be: a chunk is one Arrow array, whose offsets have 32 bits.
+MAX_LIMIT = 1 << 30
+_FIRST_PIECE = 64 << 10
+
+
+class BadEncoding(Exception):
+    """A payload that is not what its header says. Internal: readers get the text with the row."""
+
+
+def decompressed(records: Records, limit: int) -> Iterator[tuple[Records, dict[int, str]]]:
+    """All of ``records`` in order, in pieces of bounded memory. What was decompressed has the header no more.
+
+    :param limit: bytes of one payload, at most :data:`MAX_LIMIT`
+    :returns: records, and why each of them could not be decompressed: that is said of all of them or of none
+    """
+    names = _encodings(records)
+    if names is None:
+        yield records, {}
+        return
+    compressed = np.array([name is not None for name in names], np.bool_)
+    start, size, payloads, reasons = 0, 0, list[pa.Buffer | bytes](), list[str | None]()
+    for i, name in enumerate(names):  # messages, not rows
+        payload = records.payloads[i].as_buffer()
+        why = None
+        if name is not None:
+            try:
+                payload = _decompressed(payload, name, limit)
+            except BadEncoding as e:
+                why = str(e)
+        payloads.append(payload)
+        reasons.append(why)
+        size += len(payload)
+        if size >= CHUNK_BYTES:
+            yield from _pieces(records.slice(start, i + 1), payloads, reasons, compressed[start : i + 1])
+            start, size, payloads, reasons = i + 1, 0, [], []
+    if payloads:
+        yield from _pieces(records.slice(start, len(records)), payloads, reasons, compressed[start:])
+
+
+def _encodings(records: Records) -> list[str | None] | None:
+    """The encoding of each record, None where there is none; None: of no record."""
+    if records.headers is None:
+        return None
+    usual, other = first_values(records.headers, *ENCODING_HEADERS)
+    found = pc.utf8_lower(pc.utf8_trim_whitespace(pc.coalesce(usual, other)))
+    found = pc.if_else(pc.is_in(found, pa.array(["", "identity"])), pa.scalar(None, pa.string()), found)
+    return None if found.null_count == len(found) else found.to_pylist()
+
+
+def _decompressed(payload: pa.Buffer, name: str, limit: int) -> bytes:
+    """:raises BadEncoding: unknown encoding, corrupt, cut off, or more bytes than ``limit``"""
+    codec = CODECS.get(name)
+    if codec is None:
+        raise BadEncoding(f"Content-Encoding: {name[:100]!r} is unknown here; known: {', '.join(CODECS)}")
+    pieces, size, step = list[bytes](), 0, _FIRST_PIECE
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(payload), codec) as stream:
+            while piece := stream.read(min(step, limit + 1 - size)):
+                size, step = size + len(piece), 2 * step
+                if size > limit:
+                    raise BadEncoding(f"it is more than {limit:,} bytes when decompressed (maxDecompressedBytes)")
+                pieces.append(piece)
+    except (OSError, pa.ArrowException) as e:
+        raise BadEncoding(f"Content-Encoding: {name}: {str(e).splitlines()[0][:200]}") from e
+    return b"".join(pieces)
+
+
+def _pieces(
+    records: Records, payloads: list[pa.Buffer | bytes], reasons: list[str | None], compressed: Bools
+) -> Iterator[tuple[Records, dict[int, str]]]:
+    """Runs of records that could be decompressed, and of others."""
+    done = Records(
+        records.sequences, records.times, records.topics, _binary(payloads), _without_encoding(records, compressed)
+    )
+    for failed, run in groupby(range(len(reasons)), lambda i: reasons[i] is not None):
+        places = list(run)
+        start, stop = places[0], places[-1] + 1
+        if failed:
+            yield records.slice(start, stop), {i - start: reasons[i] or "" for i in places}
+        else:
+            yield done.slice(start, stop), {}
+
+
+def _binary(payloads: list[pa.Buffer | bytes]) -> pa.Array:
+    offsets = np.zeros(len(payloads) + 1, np.int64)
+    np.cumsum([len(payload) for payload in payloads], out=offsets[1:])
+    data = pa.py_buffer(b"".join(memoryview(payload) for payload in payloads))
+    return pa.Array.from_buffers(pa.binary(), len(payloads), [None, pa.py_buffer(offsets.astype(np.int32)), data])
+
+
+def _without_encoding(records: Records, compressed: Bools) -> pa.Array:
+    """The headers without the one of the encoding where the payload is decompressed; null where none is left."""
+    headers = records.headers
+    assert headers is not None
+    n = len(headers)
+    offsets: Int64s = headers.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    first, last = int(offsets[0]), int(offsets[-1])
+    rows = np.repeat(np.arange(n), np.diff(offsets))
+    is_encoding = pc.is_in(headers.keys.slice(first, last - first), pa.array(ENCODING_HEADERS))
+    kept = np.flatnonzero(~(is_encoding.to_numpy(zero_copy_only=False) & compressed[rows]))
+    counts = np.bincount(rows[kept], minlength=n)
+    ends = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    starts = pa.array(ends, mask=np.append(counts == 0, False))
+    take = pa.array(kept + first)
+    return pa.MapArray.from_arrays(starts, headers.keys.take(take), headers.items.take(take)).cast(HEADERS_TYPE)

@@ -1,0 +1,167 @@
+"""Payloads that their publisher has compressed: rows with what was compressed, or with the reason."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mama_spark.errors import CorruptPack, OptionError
+from mama_spark.message import HEADERS_TYPE
+from mama_spark.options import BATCH_READ, SubscribeOptions
+from mama_spark.packing import decompress
+from mama_spark.record_log import Records
+from mama_spark.spark.subscribe.packed_rows import Unpacking
+from mama_spark.spark.subscribe.schema import message_columns_of, schema_of
+
+Headers = dict[str, str]
+Message = tuple[bytes, Headers | None]
+Row = dict[str, Any]
+
+
+def arrow(codec: str) -> Callable[[bytes], bytes]:
+    def compress(payload: bytes) -> bytes:
+        sink = pa.BufferOutputStream()
+        with pa.CompressedOutputStream(sink, codec) as stream:
+            stream.write(payload)
+        return bytes(sink.getvalue())
+
+    return compress
+
+
+#: Written by other libraries where Python has one.
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "x-gzip": gzip.compress,
+    "deflate": zlib.compress,
+    "bzip2": bz2.compress,
+    "zstd": arrow("zstd"),
+    "br": arrow("brotli"),
+    "lz4": arrow("lz4"),
+    "identity": bytes,
+    "": bytes,
+}
+
+
+def compressed(payload: bytes, encoding: str, **headers: str) -> Message:
+    return COMPRESS[encoding](payload), {"Content-Encoding": encoding, **headers}
+
+
+def records(*messages: Message) -> Records:
+    n = np.arange(len(messages))
+    headers = [None if h is None else [(k, [v]) for k, v in h.items()] for _, h in messages]
+    payloads = pa.array([p for p, _ in messages], pa.binary())
+    return Records(n + 5, n, pa.array(["t"] * len(n)), payloads, pa.array(headers, HEADERS_TYPE))
+
+
+def rows_of(stored: Records, **given: str) -> list[Row]:
+    shown = {"url": "memory://x", "topics": ">", "decompress": "true", **given}
+    o = SubscribeOptions.parse(shown, BATCH_READ)
+    unpacking = Unpacking(o, message_columns_of(schema_of(o), o), "S")
+    found = []
+    for batch in unpacking.batches(stored):
+        batch.validate(full=True)
+        found += batch.to_pylist()
+    return found
+
+
+def rows(*messages: Message, **given: str) -> list[Row]:
+    return rows_of(records(*messages), **given)
+
+
+@given(st.lists(st.tuples(st.binary(max_size=300), st.sampled_from([None, *COMPRESS])), min_size=1, max_size=12))
+def test_values_are_what_was_compressed_whatever_is_read_with_them(payloads: list[tuple[bytes, str | None]]) -> None:
+    messages = [(p, None) if e is None else compressed(p, e, k=e) for p, e in payloads]
+    found = rows(*messages)
+    assert [r["value"] for r in found] == [p for p, _ in payloads]
+    assert [r["sequence"] for r in found] == [i + 5 for i in range(len(payloads))]
+    plain = ("identity", "")
+    kept = [(e, ["Content-Encoding", "k"] if e in plain else ["k"]) for _, e in payloads if e is not None]
+    assert [[name for name, _ in r["headers"]] for r in found if r["headers"]] == [names for _, names in kept]
+    assert all(r["pack_error"] is None for r in found)
+
+
+@pytest.mark.parametrize("encoding", ["GZIP ", "gzip"])
+@pytest.mark.parametrize("name", ["Content-Encoding", "content-encoding"])
+def test_the_header_is_read_as_clients_write_it(name: str, encoding: str) -> None:
+    (found,) = rows((gzip.compress(b"a"), {name: encoding, "Nats-Msg-Id": "m"}))
+    assert (found["value"], found["headers"], found["id"]) == (b"a", None, "m")
+
+
+@pytest.mark.parametrize(
+    ("payload", "encoding", "reason"),
+    [
+        (gzip.compress(b"abc" * 100)[:-3], "gzip", "Content-Encoding: gzip: Truncated"),
+        (b"no gzip", "gzip", "Content-Encoding: gzip: zlib inflate failed"),
+        (gzip.compress(b"abc") + b"more", "gzip", "Content-Encoding: gzip: zlib inflate failed"),
+        (b"no zstd", "zstd", "Content-Encoding: zstd: "),
+        (b"no lz4 frame", "lz4", "Content-Encoding: lz4: "),
+        (b"x", "aes128gcm", "'aes128gcm' is unknown here; known: gzip, "),
+        (gzip.compress(bytes(2_000)), "gzip", "more than 1,000 bytes when decompressed (maxDecompressedBytes)"),
+    ],
+)
+@pytest.mark.parametrize("unpack", ["true", "false"])
+def test_what_cannot_be_decompressed_is_a_row_with_its_bytes_and_the_reason(
+    payload: bytes, encoding: str, reason: str, unpack: str
+) -> None:
+    bad = (payload, {"Content-Encoding": encoding, "Mama-Pack": "lines;v=1", "Mama-Pack-Rows": "1"})
+    good = compressed(b"x" * 1_000, "gzip")
+    found = rows(good, bad, bad, good, unpack=unpack, maxDecompressedBytes="1000")
+    assert [len(r["value"]) for r in found] == [1_000, len(payload), len(payload), 1_000]
+    assert reason in found[1]["pack_error"]
+    assert [r["pack_error"] is None for r in found] == [True, False, False, True]
+    assert ("Content-Encoding", [encoding]) in found[1]["headers"]
+    with pytest.raises(CorruptPack, match="the message with sequence 6 of stream 'S' cannot be read"):
+        rows(good, bad, unpack=unpack, maxDecompressedBytes="1000", failOnCorrupt="true")
+
+
+def test_a_compressed_pack_is_decompressed_and_unpacked() -> None:
+    found = rows(compressed(b"a\nb", "zstd", **{"Mama-Pack": "lines;v=1", "Mama-Pack-Rows": "2"}))
+    assert [(r["value"], r["pack_index"], r["headers"]) for r in found] == [(b"a", 0, None), (b"b", 1, None)]
+
+
+def test_records_that_grow_come_a_few_at_a_time() -> None:
+    many = records(*[compressed(bytes(1 << 20), "gzip")] * 40)
+    sizes = [some.payloads.nbytes for some, _ in decompress.decompressed(many, 1 << 20)]
+    assert sum(sizes) >= 40 << 20
+    assert max(sizes) <= decompress.CHUNK_BYTES + (2 << 20)
+
+
+def test_a_bomb_is_not_decompressed_beyond_the_limit() -> None:
+    bomb = gzip.compress(bytes(64 << 20))
+    tracemalloc.start()
+    (found,) = rows((bomb, {"Content-Encoding": "gzip"}), maxDecompressedBytes="100000")
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "more than 100,000 bytes" in found["pack_error"]
+    assert most < 8 << 20
+
+
+def test_without_the_option_nothing_is_looked_at() -> None:
+    message = compressed(b"abc", "gzip")
+    stored = records(message)
+    o = SubscribeOptions.parse({"url": "memory://x", "topics": ">"}, BATCH_READ)
+    (batch,) = Unpacking(o, message_columns_of(schema_of(o), o), "S").batches(stored)
+    assert batch.column("value").to_pylist() == [message[0]]
+    assert batch.column("headers").to_pylist() == [[("Content-Encoding", ["gzip"])]]
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"decompress": "false", "maxDecompressedBytes": "7"}, "maxDecompressedBytes has no effect without decompress"),
+        ({"tango": "true"}, "decompress has no effect with tango=true"),
+        ({"maxDecompressedBytes": "2000000000"}, "maxDecompressedBytes"),
+    ],
+)
+def test_options_without_effect_are_refused(given: dict[str, str], reason: str) -> None:
+    with pytest.raises(OptionError, match=reason):
+        rows(compressed(b"", "gzip"), **given)
