@@ -124,7 +124,7 @@ class BatchPublisher:
         self._reporter = OutageReporter(self.bridge, self._loop, self._what_next(timeout))
 
     def _what_next(self, timeout: float) -> str:
-        if self._wait_through_outages:
+        if math.isinf(timeout):
             return "waiting until messages are stored again"
         what = "the messages fail" if self._survive_outage else "the write gives up"
         return f"after {timeout:g} s {what}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -149,7 +150,7 @@ class ResilientPublisher:
             self._window_config(bridge),
             on_finished=self._finished,
             name="log",
-            outage_timeout=_FOREVER,
+            outage_timeout=math.inf,
             on_resend=self._warn,
         )
         publisher.start()
