@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -219,6 +220,25 @@ PURE = {
     "tango/log/records",
     "tango/log/recovery",
 }
+#: Modules that read the time of day, and what for.
+TIME_OF_DAY = {
+    "bridges/malamute/discovery/bridge",  # stamps events of its own
+    "bridges/memory/bridge",  # stamps messages; never falls
+    "bridges/memory/discovery",  # once, where its clock begins
+    "bridges/nats/discovery/streams",  # stamps an image where no stream is there to tell the server's time
+    "flightlog/adopt_orphans",  # is compared with the times of files, by days
+    "flightlog/commit",  # stamps; is compared with the times of files, by days
+    "publisher/clock",  # once a task, where the times of its flight log begin
+    "mama/publisher/dq",  # stamps messages
+    "services/malamute_broker/broker/event_publisher",  # stamps events
+    "services/malamute_broker/engines/durable/store_reader",  # stamps messages; never falls. Retention by age, as told
+    "services/tango_recorder/recorder",  # stamps records
+    "services/tango_server/event_source",  # stamps events
+    "spark/formats",  # what "now" is in an option
+    "tango/client/event_consumer",  # stamps events
+    "tango/client/event_queue",  # stamps events
+    "tango/client/zmq_event_receiver",  # stamps events
+}
 IMPURE = {"socket", "ssl", "select", "threading", "queue", "concurrent", "time", "asyncio", "subprocess", "nats", "zmq"}
 #: Cycles that annotations alone make (imports under TYPE_CHECKING). None may be added.
 CYCLES: list[list[str]] = []
@@ -388,6 +408,14 @@ def test_pure_modules_import_no_socket_thread_clock_or_loop() -> None:
     found = {module.name: top(module.imports) & IMPURE for module in ours() if module.name in PURE}
     assert found.keys() == PURE
     assert {name: touched for name, touched in found.items() if touched} == {}
+
+
+def test_clocks_that_can_be_set_decide_nothing() -> None:
+    """How long something took, and what expires, is measured by a monotonic clock: a clock that is set by an hour must
+    neither end a lease nor forget an id. The time of day stamps what is written down, and these modules read it."""
+    call = re.compile(r"\b(?:time|_?clock)\.time(?:_ns)?\(|\bdatetime\.(?:now|utcnow|today)\(")
+    found = {module.name for module in ours() if call.search(module.path.read_text(encoding="utf-8"))}
+    assert {name for name in found if not name.startswith("testing/")} == TIME_OF_DAY
 
 
 def test_pyspark_is_imported_only_in_the_package_spark() -> None:

@@ -12,7 +12,9 @@ from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
 from mama_spark.errors import ConfigError
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings
 from mama_spark.services.malamute_broker.broker.metrics_server import MetricsServer
+from mama_spark.services.malamute_broker.broker.security import Security
 from mama_spark.services.malamute_broker.configuration import load
+from mama_spark.services.malamute_broker.serve import open_to_all
 
 
 def listening(pid: int) -> dict[int, str]:
@@ -45,6 +47,24 @@ def test_a_broker_is_on_loopback_and_serves_no_metrics_unless_told() -> None:
         found = {port: ip for port, ip in listening(os.getpid()).items() if port not in before}
         assert len(found) == 2
         assert all(ip_address(ip).is_loopback for ip in found.values()), found
+
+
+@pytest.mark.parametrize(
+    ("bind", "metrics", "security", "warned"),
+    [
+        ("tcp://127.0.0.1:9999", None, Security(), []),
+        ("tcp://127.0.0.1:9999", "0.0.0.0:9090", Security(), ["the pages at 0.0.0.0:9090"]),
+        ("tcp://*:9999", None, Security(), ["the broker listens on all interfaces"]),
+        ("tcp://0.0.0.0:9999", "[::]:9090", Security(), ["the broker listens", "the pages at"]),
+        ("tcp://[::]:9999", "localhost:9090", Security(), ["the broker listens"]),
+        ("tcp://*:9999", None, Security(users={"bob": "secret"}), []),
+    ],
+)
+def test_a_broker_says_what_is_open_to_all(
+    bind: str, metrics: str | None, security: Security, warned: list[str]
+) -> None:
+    found = open_to_all(BrokerSettings(bind, metrics=metrics, security=security))
+    assert [any(text in one for one in found) for text in warned] == [True] * len(found)
 
 
 @pytest.mark.parametrize("address", [":9090", "9090", ""])

@@ -16,7 +16,7 @@ from ..bridges.reconnecting import ReconnectingBridge
 from ..errors import ConfigError, OptionError, Unavailable
 from ..options import SubscribeOptions, command
 from ..options.toml_file import read_toml
-from ..options.urls import log_urls, split_stream
+from ..options.urls import log_urls, on_all_interfaces, split_stream
 from ..options.values import Duration
 from ..redaction import redact_url
 from ..services.tango_server.event_source import TangoEventSource
@@ -81,6 +81,11 @@ def run(args: argparse.Namespace) -> int:
     args.url = ",".join(servers)
     o = options(args, SubscribeOptions, _USE, stream=stream or urlsplit(servers[0]).netloc)
     host, port = _address(args.bind)
+    if on_all_interfaces(host):
+        warn(
+            "clients are served on all interfaces, as Tango's servers do, and Tango has no login: whoever reaches this "
+            "machine can read. Name one interface by --bind HOST:PORT, or let a firewall decide"
+        )
     source = TangoEventSource(
         (), host, port, args.heartbeat_port, args.event_port, args.hwm,
         server=args.server, host_name=args.host_name, advertise=args.advertise or (), heartbeat_period=args.heartbeat,

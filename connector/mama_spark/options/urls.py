@@ -95,3 +95,8 @@ def split_stream(found: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
     streams = [path for url in found if (path := urlsplit(url).path.strip("/"))]
     servers = tuple(urlunsplit(urlsplit(url)._replace(path="")) for url in found)
     return servers, streams[0] if streams else None
+
+
+def on_all_interfaces(host: str) -> bool:
+    """Whether who listens at this host is reached by every network that the machine is in."""
+    return host.strip("[]") in ("", "*", "0.0.0.0", "::")

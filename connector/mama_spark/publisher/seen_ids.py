@@ -8,6 +8,7 @@ work on the ids of a batch together.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from typing import IO, NamedTuple
 
@@ -128,7 +129,7 @@ class SeenIds:
     def _store(self, run: _Run) -> _Run:
         try:
             if self._file is None:
-                self._file = tempfile.TemporaryFile(prefix="mama-ids-", dir=self._folder, buffering=0)  # noqa: SIM115
+                self._file = _nameless_file(self._folder)
             start, n = self._file.seek(0, 2), len(run.high)
             for column in run:
                 view = memoryview(column.tobytes())
@@ -137,11 +138,22 @@ class SeenIds:
             high, low = (np.memmap(self._file, np.uint64, "r", start + at, (n,)) for at in (0, 8 * n))
         except OSError as e:
             raise Unavailable(
-                f"the ids of the rows cannot be kept in a temporary file ({e}): a task needs 16 bytes a row in "
-                f"{self._folder or tempfile.gettempdir()} to recognise doubled ids; make room there, or use more "
-                f"partitions"
+                f"the ids of the rows cannot be kept in a temporary file ({e}): a task of more than {self._run:,} rows "
+                f"needs 16 bytes a row in {self._folder or _temporary_folder()} to recognise doubled ids; make room "
+                f"there, name another folder by the environment variable TMPDIR, or use more partitions"
             ) from e
         return _Run(high, low)
+
+
+def _nameless_file(folder: str | None) -> IO[bytes]:
+    return tempfile.TemporaryFile(prefix="mama-ids-", dir=folder, buffering=0)
+
+
+def _temporary_folder() -> str:
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError:  # it takes a folder that it could write to
+        return os.environ.get("TMPDIR", "/tmp")
 
 
 def _merged(runs: list[_Run]) -> _Run:

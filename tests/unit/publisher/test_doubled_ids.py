@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -63,8 +66,28 @@ def test_memory_is_bounded_and_no_id_is_forgotten(tmp_path: Path, monkeypatch: p
 
 def test_a_file_that_cannot_be_written_fails_with_what_to_do(tmp_path: Path) -> None:
     seen = SeenIds(str(tmp_path / "none"), run=4)
-    with pytest.raises(Unavailable, match=r"16 bytes a row in .*none to recognise doubled ids; make room"):
+    with pytest.raises(Unavailable, match=r"16 bytes a row in .*none to recognise doubled ids; make room .* TMPDIR"):
         seen.add(digests(list(range(10))))
+
+
+def test_a_disk_without_any_room_fails_with_what_to_do(tmp_path: Path) -> None:
+    """In a process of its own: Python looks for a folder that it can write to, once a process, and finds none."""
+    script = (
+        "import numpy as np, os, resource, signal\n"
+        "from mama_spark.errors import Unavailable\n"
+        "from mama_spark.publisher.seen_ids import SeenIds\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+        "try:\n"
+        "    SeenIds(run=4).add(np.arange(160, dtype=np.uint8).reshape(10, 16))\n"
+        "except Unavailable as e:\n"
+        "    os.write(1, str(e).encode())\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    made = subprocess.run(
+        [sys.executable, "-c", script], env=environment, cwd=tmp_path, capture_output=True, check=False
+    )
+    assert f"16 bytes a row in {tmp_path} to recognise doubled ids" in made.stdout.decode(), made.stderr
 
 
 def test_doubled_rows_are_counted_with_the_first_example() -> None:

@@ -41,7 +41,7 @@ class MemorySources:
     def __init__(self, name: str) -> None:
         self.name = name
         self.up = True  #: False: all calls of bridges fail
-        self._ahead = 0.0
+        self._ahead = time.time() - time.monotonic()
         self._log: list[DiscoveryEvent] = []
         self._first = 1  # sequence of the oldest change that is kept
         self._ids: set[str] = set()
@@ -81,8 +81,8 @@ class MemorySources:
 
     @property
     def now(self) -> float:
-        """Seconds since the epoch by the registry's clock."""
-        return time.time() + self._ahead
+        """Seconds since the epoch by the registry's clock, which nobody sets."""
+        return time.monotonic() + self._ahead
 
     @property
     def _origin(self) -> str:

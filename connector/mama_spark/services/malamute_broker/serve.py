@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from mama_spark.errors import MamaError, Unavailable
+from mama_spark.options.urls import on_all_interfaces
 
 from .broker.broker import Broker, BrokerSettings
 from .broker.metrics import summary
@@ -22,6 +24,7 @@ def run(
     *,
     stop: threading.Event,
     say: Callable[[str], None] = lambda text: print(text, flush=True),
+    warn: Callable[[str], None] = lambda text: print(f"mama: {text}", file=sys.stderr, flush=True),
     encode_kept: Callable[[BrokerEvent], bytes] = encode,
 ) -> int:
     """Serve until ``stop`` is set; returns the exit code of the command: 0, or 1 if the broker cannot start or failed.
@@ -37,6 +40,8 @@ def run(
     try:
         broker.start()
         spare_collector()
+        for text in open_to_all(settings):
+            warn(text)
         say(_ready(broker, settings))
         if broker.metrics_url is not None:
             say(f"metrics: {broker.metrics_url}/metrics, /clients, /streams")
@@ -58,6 +63,20 @@ def run(
     finally:
         gc.set_threshold(*collecting)
         gc.unfreeze()
+
+
+def open_to_all(settings: BrokerSettings) -> list[str]:
+    """Warnings of what everybody in the networks of this machine can do."""
+    found = []
+    host = settings.bind.rpartition("://")[2].rpartition(":")[0]
+    if on_all_interfaces(host) and settings.security.mechanism == "none":
+        found.append(
+            f"the broker listens on all interfaces ({settings.bind}) and has no login: whoever reaches this machine "
+            "can read and publish. Set [security], or bind one interface"
+        )
+    if settings.metrics is not None and on_all_interfaces(settings.metrics.rpartition(":")[0]):
+        found.append(f"the pages at {settings.metrics} are on all interfaces and have no login: name one interface")
+    return found
 
 
 def spare_collector() -> None:

@@ -186,7 +186,7 @@ class MamaPubWriter(_Committer, DataSourceArrowWriter):
     def __init__(self, job: SinkJob) -> None:
         super().__init__(job)
         self._withdrawn = False
-        self._began = time.time()  # wall clock: planning and commit are two processes of the driver
+        self._began = time.monotonic()  # of the machine: planning and commit are two processes of the driver
         if job.options.flight_log is None:
             logger.warning("mamapub: option flightLog is not set: there will be no record of the outcome of each row")
 
@@ -202,7 +202,7 @@ class MamaPubWriter(_Committer, DataSourceArrowWriter):
             self._withdraw(messages)
         log = self.job.options.flight_log
         where = "no flight log" if log is None else f"log {redact_url(log) if '://' in log else log}"
-        seconds = max(0.0, time.time() - self._began)
+        seconds = max(0.0, time.monotonic() - self._began)
         print(f"mamapub: {total.summary()}, {seconds:.1f} s, {where}", file=sys.stderr, flush=True)
 
     @plain_errors

@@ -65,7 +65,7 @@ class NatsDiscovery:
         except BaseException:
             POOL.give_back(self.settings, connection)
             raise
-        self._connection, self._reader = connection, DiscoveryReader(stream_client, self.layout)
+        self._connection, self._reader = connection, DiscoveryReader(stream_client, self.layout, self._clock_offset)
 
     async def _find_streams(self, connection: Connection, stream_client: StreamClient) -> None:
         """Look for the streams, once a minute and connection: each request makes an advisory that is kept."""

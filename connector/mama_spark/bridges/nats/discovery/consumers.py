@@ -37,10 +37,12 @@ class ConsumerTracker:
     """Reads advisories, and remembers the audits near the last one.
 
     :param stream_client: by which streams are read
+    :param clock_offset: seconds to add to :func:`time.monotonic` to have the server's clock
     """
 
-    def __init__(self, stream_client: StreamClient) -> None:
+    def __init__(self, stream_client: StreamClient, clock_offset: float) -> None:
         self.stream_client = stream_client
+        self._clock_offset = clock_offset
         self._audits = _Audits()
 
     def forget(self) -> None:
@@ -72,7 +74,7 @@ class ConsumerTracker:
             stream, f"{adv.DELETED}{consumer_event.stream}.{consumer_event.consumer}", made.sequence
         )
         deleted = None if before is None else adv.consumer_event(before)
-        again = _TRIES if time.time() * 1e6 - made.at < _FRESH else 0
+        again = _TRIES if (time.monotonic() + self._clock_offset) * 1e6 - made.at < _FRESH else 0
         while True:
             audits = await self._audits_near(stream, made.sequence)
             reader = adv.find_reader(consumer_event, deleted, audits.readers)

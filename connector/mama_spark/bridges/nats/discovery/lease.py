@@ -86,7 +86,7 @@ class Lease:
 class LeaseKeeper:
     """All leases of this process in one discovery layout; everything runs on the event loop.
 
-    :ivar clock_offset: seconds to add to this machine's clock to have the server's
+    :ivar clock_offset: seconds to add to :func:`time.monotonic` to have the server's clock: nobody sets that one
     """
 
     def __init__(self, settings: NatsSettings, layout: DiscoveryLayout, loop: event_loop.EventLoopThread) -> None:
@@ -250,7 +250,7 @@ class LeaseKeeper:
             number = await self._write(lease, record, current)
             await self._wait_until_sourced(self.layout.source_subject(lease.source, REC), number)
         else:
-            age = time.time() + self.clock_offset - current.at / 1e6
+            age = time.monotonic() + self.clock_offset - current.at / 1e6
             lease.rewrite_at = time.monotonic() + self.layout.kept / 3 - age
 
     async def _wait_until_sourced(self, subject: str, number: int) -> None:

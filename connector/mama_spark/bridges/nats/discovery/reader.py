@@ -41,15 +41,18 @@ _LATEST, _EARLIEST = -1, -2
 
 
 class DiscoveryReader:
-    """One reader. Its only state is a cache: up to where it has scanned and found no event."""
+    """One reader. Its only state is a cache: up to where it has scanned and found no event.
 
-    def __init__(self, stream_client: StreamClient, layout: DiscoveryLayout) -> None:
+    :param clock_offset: see :attr:`~.streams.DiscoveryStreams.clock_offset`
+    """
+
+    def __init__(self, stream_client: StreamClient, layout: DiscoveryLayout, clock_offset: float) -> None:
         self.stream_client, self.layout = stream_client, layout
         self._refreshed, self._streams = float("-inf"), DiscoveryStreams(StreamGenerations("", "", ""), 0, 0)
         self._scanned: dict[tuple[str, str, int], int] = {}
         self._warnings: set[str] = set()  #: that were logged
         self._advanced_at = time.monotonic()
-        self._consumers = ConsumerTracker(stream_client)
+        self._consumers = ConsumerTracker(stream_client, clock_offset)
 
     # --- the image ----------------------------------------------------------------------------------------------
 

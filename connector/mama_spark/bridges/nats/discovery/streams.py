@@ -36,8 +36,8 @@ class DiscoveryStreams:
 
     @property
     def clock_offset(self) -> float:
-        """Seconds to add to this machine's clock to have the server's; valid right after the request."""
-        return self.now / 1e6 - time.time()
+        """Seconds to add to :func:`time.monotonic` to have the server's clock; valid right after the request."""
+        return self.now / 1e6 - time.monotonic()
 
     @property
     def complete(self) -> bool:

@@ -49,6 +49,10 @@ _STORED = StoreOutcome.STORED  # two lookups take as long as the rest of accept
 _MARKER_HEADERS = ((MARKER, EXPIRED),)
 
 
+def _monotonic_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
 class DurableEngine(StoredStreamEngine[Row]):
     """:param settings: see :class:`~mama_spark.services.malamute_broker.engines.durable.settings.DurableSettings`"""
 
@@ -56,13 +60,14 @@ class DurableEngine(StoredStreamEngine[Row]):
         super().__init__(name, settings)
         self._options = DurableSettings.parse(name, self.settings)
         self._clock: Callable[[], int] = now_us
+        self._ticks: Callable[[], int] = _monotonic_us
         self._store: MessageStore | None = None
         self._acks = AckTracker()
         self._ids = DedupWindow(int(self._options.dedup_window * 1e6), self._options.dedup_ids)
         self._ttl = TtlTracker(self._options.max_running, time.monotonic)
         self._accepted: list[LiveMessage] = []  # messages of the batch, not stored yet
         self._next = 0
-        self._now = 0  # time of the batch, at which ids were expired; 0 = not yet in this batch
+        self._now = 0  # ticks of the batch, at which ids were expired; 0 = not yet in this batch
         self._refusing = False
 
     @property
@@ -81,9 +86,10 @@ class DurableEngine(StoredStreamEngine[Row]):
         )
         self._store = MessageStore(store_path(options.folder, self.name), self.name, retention, options.synchronous)
         self._next = self._store.last + 1
-        now = self._clock()
-        self._ids.load(self._store.ids(now - self._ids.span))
-        self._ids.expire(now)
+        now, ticks = self._clock(), self._ticks()
+        ages = ((one, sequence, max(0, now - at)) for one, sequence, at in self._store.ids(now - self._ids.span))
+        self._ids.load((one, sequence, ticks - age) for one, sequence, age in ages)
+        self._ids.expire(ticks)
         self._ttl.load(self._store.ttls())
 
     def close(self) -> None:
@@ -170,9 +176,10 @@ class DurableEngine(StoredStreamEngine[Row]):
         return StoreOutcome.STORED, self._next
 
     def _expire_ids(self) -> None:
-        """Remove ids older than the window, once per batch."""
+        """Remove ids older than the window, once per batch. By a clock that nobody sets: an id that is forgotten too
+        early is a message that is stored twice."""
         if not self._now:
-            self._now = self._clock()
+            self._now = self._ticks()
             self._ids.expire(self._now)
 
     def sync(self, client: Hashable) -> tuple[AckRun, ...] | Callable[[], tuple[AckRun, ...]]:

@@ -28,13 +28,18 @@ SECOND = 1_000_000
 
 
 class EngineHarness:
-    """One engine, and its deliveries."""
+    """One engine, and its deliveries.
+
+    :ivar now: microseconds; that have passed, and the time of day but for ``set``
+    :ivar set: microseconds by which somebody has set the clock of the day
+    """
 
     def __init__(self, folder: Path, name: bytes = b"st", now: int = 1_700_000_000 * SECOND, **settings: Any) -> None:
-        self.now = now
+        self.now, self.set = now, 0
         self.got: list[Delivery] = []
         self.engine = DurableEngine(name, {"folder": str(folder), **settings})
-        self.engine._clock = lambda: self.now
+        self.engine._clock = lambda: self.now + self.set
+        self.engine._ticks = lambda: self.now
         self.engine.start()
         self.engine.traffic(self.got.append)
 
@@ -93,16 +98,16 @@ def engines(tmp_path: Path) -> Iterator[Make]:
 def test_times_never_fall_although_the_clock_does(engines: Make) -> None:
     one = engines()
     one.publish(b"a")
-    one.now -= 100 * SECOND
+    one.set -= 100 * SECOND
     one.publish(b"b")
     one.engine.close()
-    two = engines(now=one.now)
+    two = engines(now=one.now + one.set)
     two.publish(b"c")
     two.read()
     two.engine.compile("x", b"", 0)
     two.engine.flush()
     times = [d.extension.time for d in two.got if d.extension is not None]
-    assert times == [one.now + 100 * SECOND] * 3
+    assert times == [one.now] * 3
 
 
 # --- replay ------------------------------------------------------------------------------------------------------
@@ -198,6 +203,27 @@ def test_an_id_counts_for_the_window_and_no_longer(engines: Make) -> None:
     one.publish(b"later")
     with closing(sqlite3.connect(one.engine.store.path)) as db:
         assert db.execute("SELECT count(*) FROM ids").fetchone() == (0,), "the store forgets them too"
+
+
+@pytest.mark.parametrize("jump", [-3600, 3600])
+def test_an_id_counts_for_the_window_although_the_clock_is_set(engines: Make, jump: int) -> None:
+    one = engines(dedup_window=60, max_messages=1)
+    one.publish(b"x", ids=True)
+    one.set += jump * SECOND
+    one.now += 59 * SECOND
+    assert one.publish(b"x", b"z", ids=True)[0].outcome is StoreOutcome.DUPLICATE
+    one.now += 2 * SECOND
+    assert one.publish(b"x", ids=True) == (AckRun(StoreOutcome.STORED, 1, 3),)
+
+
+def test_an_id_of_a_clock_that_was_ahead_counts_for_the_window_and_no_longer(engines: Make) -> None:
+    one = engines(dedup_window=60)
+    one.publish(b"x", ids=True)
+    one.engine.close()
+    two = engines(dedup_window=60, now=one.now - 3600 * SECOND)
+    assert two.publish(b"x", ids=True)[0].outcome is StoreOutcome.DUPLICATE
+    two.now += 61 * SECOND
+    assert two.publish(b"x", ids=True)[0].outcome is StoreOutcome.STORED
 
 
 def test_no_more_ids_are_remembered_than_allowed(engines: Make) -> None:
