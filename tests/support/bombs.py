@@ -17,7 +17,9 @@ import numpy as np
 import pyarrow as pa
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.bridges import snapshot_codec
+from mama_spark.bridges.malamute import records as mlp_records
 from mama_spark.bridges.nats.protocol.records import DeliveryBuffer, columns
+from mama_spark.malamute.protocol.extensions import Extension, write
 from mama_spark.mama.discovery.discovery_rows import DiscoveryRowReader
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.message import HEADERS_TYPE
@@ -68,6 +70,14 @@ def delivered(block: bytes, messages: int) -> dict[str, Any]:
     return {"rows": len(headers), "headers": len(headers.keys) // messages}
 
 
+def properties(count: int) -> dict[str, Any]:
+    """One message of a Malamute broker with so many headers."""
+    extension = Extension(sequence=1, time=1, headers=tuple((b"%x" % i, b"") for i in range(count)))
+    frame = mlp_records.records([[b"\xaa\xa5\x01\x01s\x01a\x01t" + write(extension), b"x"]])
+    assert frame.headers is not None
+    return {"rows": len(frame.headers), "headers": len(frame.headers.keys)}
+
+
 def discovered(*fields: bytes) -> dict[str, Any]:
     """A discovery record of a source ``s`` and these fields."""
     payload = b"O\x01\x00" + field(FieldType.STRING, b"SourceName", b"s\0") + b"".join(fields)
@@ -116,6 +126,7 @@ BOMBS: dict[str, Callable[[], dict[str, Any]]] = {
     "a million headers": lambda: delivered(
         b"NATS/1.0\r\n" + b"".join(b"%x:\r\n" % i for i in range(10**6)) + b"\r\n", 1
     ),
+    "100,000 properties of Malamute": lambda: properties(10**5),
     "many blocks of headers": lambda: delivered(
         b"NATS/1.0\r\n" + b"".join(b"%x:\r\n" % i for i in range(9_000)) + b"\r\n", 128
     ),

@@ -18,6 +18,7 @@ WANTED: dict[str, dict[str, Any]] = {
     "10,000 columns": {"rows": 1, "reason": None},
     "headers of a megabyte": {"rows": 8, "headers": 1},
     "a million headers": {"rows": 1, "headers": 1_000_000},
+    "100,000 properties of Malamute": {"rows": 1, "headers": 100_000},
     "many blocks of headers": {"rows": 128, "headers": 9_000},
     "100,000 topics": {"rows": 1, "event": "bad_record", "source": "s", "reason": "are more than the 262,144 that are"},
     "fields of one name": {"rows": 1, "event": "bad_record", "source": "s", "reason": "are more than the 262,144 that"},

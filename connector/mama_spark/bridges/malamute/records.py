@@ -6,6 +6,7 @@ numbers are. Only distinct subjects are decoded one by one.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ _STAMP = b"MS\x01\x03\x00\x08", b"\x04\x00\x08"  #: what stands in front of sequ
 _STAMPED = 25
 _ID, _HEADER = 7, 8
 _BINARY = pa.binary()
+_STEPS = 64  #: fields of a message up to which all messages are read together
 _MORE = b"\0" * 1024  #: padding, so that no read goes behind the end
 
 Octets = npt.NDArray[np.uint8]
@@ -125,13 +127,16 @@ def _payloads(messages: Sequence[Sequence[bytes]]) -> pa.Array:
 
 
 def _headers(buffer: Octets, at: Int64s, ends: Int64s) -> pa.Array | None:
-    """One field of every message that has more of them, then the next: as many steps as the longest list."""
+    """One field of every message that has more of them, then the next: as many steps as the longest list, which takes
+    a loop over its fields where it is very long."""
     rows = np.flatnonzero(at + 3 <= ends)
     if not len(rows):
         return None
     found: list[tuple[Int64s, Int64s, Int64s, Int64s, Int64s]] = []  # row, name at, length, value at, length
     at = at[rows]
-    while len(rows):
+    for _ in range(_STEPS):
+        if not len(rows):
+            break
         tag, length = buffer[at], _number(buffer, at + 1, 2)
         body = at + 3
         whole = body + length <= ends[rows]
@@ -149,8 +154,30 @@ def _headers(buffer: Octets, at: Int64s, ends: Int64s) -> pa.Array | None:
         at = body + length
         more = np.flatnonzero(whole & (at + 3 <= ends[rows]))
         rows, at = rows[more], at[more]
+    found += [_rest(buffer, row, start, int(ends[row])) for row, start in zip(rows.tolist(), at.tolist(), strict=True)]
     columns = [np.concatenate(column) for column in zip(*found, strict=True)]
     return _grouped(buffer, len(ends), *columns)
+
+
+def _rest(buffer: Octets, row: int, at: int, end: int) -> tuple[Int64s, Int64s, Int64s, Int64s, Int64s]:
+    """The fields of one message from ``at`` on, as those of :func:`_headers`."""
+    octets, no_name = buffer[at:end].tobytes(), len(buffer) - 1
+    places = array("q")  # 32 octets a field
+    start = 0
+    while start + 3 <= len(octets):
+        tag, body = octets[start], start + 3
+        start = body + (octets[start + 1] << 8 | octets[start + 2])
+        if start > len(octets):
+            break
+        if tag == _ID:
+            places.extend((no_name, 0, at + body, start - body))
+        elif tag == _HEADER and start - body >= 2:
+            name = body + 2
+            value = name + (octets[body] << 8 | octets[body + 1])
+            if value <= start:
+                places.extend((at + name, value - name, at + value, start - value))
+    one = np.frombuffer(places, np.int64).reshape(-1, 4).T
+    return np.full(one.shape[1], row, np.int64), one[0], one[1], one[2], one[3]
 
 
 def _grouped(

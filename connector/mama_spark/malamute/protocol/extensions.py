@@ -164,7 +164,7 @@ def read(trailing: bytes) -> Extension:
         return NO_EXTENSION
     found: dict[str, object] = {}
     headers: list[tuple[bytes, bytes]] = []
-    acks: tuple[AckRun, ...] = ()
+    acks: list[AckRun] = []
     for tag, value in _split(trailing):
         if tag in _NUMBERS:
             name, width = _NUMBERS[tag]
@@ -172,14 +172,14 @@ def read(trailing: bytes) -> Extension:
                 number = int.from_bytes(value, "big")
                 found[name] = Feature(number) & ALL if name == "features" else number
         elif tag == _ACKS:
-            acks += _runs(value)
+            acks.extend(_runs(value))
         elif tag in _OCTETS and value:
             found[_OCTETS[tag]] = value
         elif tag == _HEADER and len(value) >= 2:
             end = 2 + int.from_bytes(value[:2], "big")
             if end <= len(value):
                 headers.append((value[2:end], value[end:]))
-    return Extension(headers=tuple(headers), acks=acks, **found)  # type: ignore[arg-type]
+    return Extension(headers=tuple(headers), acks=tuple(acks), **found)  # type: ignore[arg-type]
 
 
 def _split(block: bytes) -> Iterator[tuple[int, bytes]]:

@@ -238,24 +238,24 @@ def _numbers(tokens: list[bytes]) -> Int64s:
 
 
 def text(column: pa.Array) -> pa.Array:
-    """Bytes as text, dictionary-encoded; what is not UTF-8 becomes U+FFFD."""
+    """Bytes as text, dictionary-encoded; bytes that are not UTF-8 become ``\\xHH``, so that two texts stay two."""
     encoded = column.dictionary_encode()
-    names = [name.decode(errors="replace") for name in encoded.dictionary.to_pylist()]
+    names = [name.decode(errors="backslashreplace") for name in encoded.dictionary.to_pylist()]
     return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(names, pa.string()))
 
 
 def read_block(block: bytes) -> list[tuple[str, list[str]]]:
     """Names and values of a header block, as they were written: in order, a name once with all its values.
 
-    One blank behind the colon belongs to the protocol. What is not UTF-8 becomes U+FFFD, a line without a colon is no
-    header: the server stores whatever a publisher calls a header block.
+    One blank behind the colon belongs to the protocol. Bytes that are not UTF-8 become ``\\xHH``; a line without a
+    colon is no header: the server stores whatever a publisher calls a header block.
     """
     found: dict[str, list[str]] = {}
     for line in block.split(b"\r\n")[1:]:
         name, colon, value = line.partition(b":")
         if colon:
-            found.setdefault(name.decode(errors="replace"), []).append(
-                value.removeprefix(b" ").decode(errors="replace")
+            found.setdefault(name.decode(errors="backslashreplace"), []).append(
+                value.removeprefix(b" ").decode(errors="backslashreplace")
             )
     return list(found.items())
 
