@@ -227,7 +227,8 @@ TIME_OF_DAY = {
     "bridges/memory/discovery",  # once, where its clock begins
     "bridges/nats/discovery/streams",  # stamps an image where no stream is there to tell the server's time
     "flightlog/adopt_orphans",  # is compared with the times of files, by days
-    "flightlog/commit",  # stamps; is compared with the times of files, by days
+    "flightlog/commit",  # is compared with the times of files, by days
+    "flightlog/transaction",  # stamps
     "publisher/clock",  # once a task, where the times of its flight log begin
     "mama/publisher/dq",  # stamps messages
     "services/malamute_broker/broker/event_publisher",  # stamps events
