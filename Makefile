@@ -42,7 +42,7 @@ coverage: setup ## all tests once more, with the lines and branches that they ru
 mutate: setup ## plant small faults in the product, one at a time, and see that the tests catch each (15 minutes)
 	@$(RUN) python -m tests.seeded_faults.run $(ARGS)
 
-test-slow: setup ## soak and 10-million-row runs, and all examples of the property tests
+test-slow: setup ## soak and 10-million-row runs, an hour of the fault campaign, an hour of driver kills, and all examples of the property tests
 	@HYPOTHESIS_PROFILE=full $(RUN) $(PYTEST) tests/unit $(ARGS)
 	@$(RUN) pytest -m slow --timeout 7200 $(ARGS)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 import threading
 import time
 from types import TracebackType
@@ -57,6 +58,16 @@ class Proxy:
         for one in (s for pair in pairs for s in pair):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
+
+    def reset(self) -> None:
+        """End every connection as a machine does that has forgotten it: RST to both ends."""
+        with self._lock:
+            pairs, self._pairs = self._pairs, []
+        for one in (s for pair in pairs for s in pair):
+            with contextlib.suppress(OSError):
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                one.shutdown(socket.SHUT_RD)  # wakes the thread that reads it
+            one.close()
 
     def silence(self) -> None:
         """Forward nothing from now on, and close nothing."""

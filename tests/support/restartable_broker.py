@@ -164,6 +164,13 @@ class RestartableMalamuteBroker:
             self._process.wait(PATIENCE)
             self._process.stdout.close()
 
+    def pause(self) -> None:
+        """SIGSTOP, until :meth:`resume`."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
     def options(self, stream: str) -> dict[str, str]:
         return {"url": self.url, "stream": stream}
 

@@ -1,0 +1,127 @@
+"""The driver of a streaming write without Spark: micro-batches, tasks that are tried again, commits, a checkpoint.
+
+The sink's own code plans, writes each partition and commits, each task and each commit in a process of its own, as in
+Spark's Python workers. What Spark does is done here: a task gets four attempts, and a batch that was not checkpointed
+runs again with its number, and so with its ids.
+
+All processes are forks of one that has imported everything, so that a start costs nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import pickle
+from collections.abc import Sequence
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from mama_spark.spark.sink.data_source import MamaPubStreamWriter, stream_writer
+from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
+from mama_spark.spark.sink.partition_writer import publish_partition
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+from tests.campaign.rows import Amount, of_partition
+
+ATTEMPTS = 4
+QUERY = "campaign-query"
+#: A process without threads makes the others; the driver has none, so its tasks may be plain forks.
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload([__name__, "deltalake", "nats", "mama_spark.bridges.nats", "mama_spark.bridges.malamute"])
+FORK = multiprocessing.get_context("fork")
+
+
+def task(job: SinkJob, info: TaskInfo, amount: Amount, report: Path) -> None:
+    """One attempt at one partition, in a process of its own."""
+    assert info.batch_id is not None
+    done = publish_partition(job, info, of_partition(amount, info.batch_id, info.partition))
+    report.write_bytes(pickle.dumps(done))
+
+
+class Batch:
+    """The tasks of a micro-batch."""
+
+    def __init__(self, job: SinkJob, folder: Path, amount: Amount, number: int, run: str) -> None:
+        self._job, self._folder, self._amount, self._number, self._run = job, folder, amount, number, run
+
+    def _start(self, partition: int, attempt: int) -> tuple[BaseProcess, Path]:
+        info = TaskInfo(partition, attempt, QUERY, self._number, self._run, False)
+        report = self._folder / f"report-{self._run}-{self._number}-{partition}-{attempt}"
+        process = FORK.Process(target=task, args=(self._job, info, self._amount, report))
+        process.start()
+        return process, report
+
+    def run(self) -> tuple[list[PartitionReport], bool]:
+        """The reports, and whether all tasks have succeeded."""
+        reports: list[PartitionReport] = []
+        waiting = {partition: self._start(partition, 0) for partition in range(self._amount.partitions)}
+        for attempt in range(ATTEMPTS):
+            failed = []
+            for partition, (process, report) in waiting.items():
+                process.join()
+                if process.exitcode:
+                    failed.append(partition)
+                else:
+                    reports.append(pickle.loads(report.read_bytes()))
+            if not failed:
+                return reports, True
+            if attempt + 1 < ATTEMPTS:
+                waiting = {partition: self._start(partition, attempt + 1) for partition in failed}
+        return reports, False
+
+
+def commit(job: SinkJob, reports: Sequence[PartitionReport], number: int, complete: bool) -> None:
+    """In a process of its own; a batch that is not complete is aborted."""
+    writer = MamaPubStreamWriter(job)
+    if complete:
+        writer.commit([*reports], number)
+    else:
+        writer.abort([*reports, None], number)
+
+
+def plan(options: dict[str, str], path: Path) -> None:
+    """In a process of its own: the job, pickled."""
+    schema = StructType().add("topic", StringType()).add("value", BinaryType())
+    path.write_bytes(pickle.dumps(stream_writer(options, schema, False).job))
+
+
+def _apart(target: Any, *args: Any) -> None:
+    process = FORK.Process(target=target, args=args)
+    process.start()
+    process.join()
+    if process.exitcode:
+        raise RuntimeError(f"{target.__name__} failed")
+
+
+def run(given: dict[str, Any]) -> None:
+    """All batches that the checkpoint does not have.
+
+    :param given: ``options`` of mamapub, ``folder`` (for the checkpoint), ``amount`` (:class:`Amount`)
+    :raises RuntimeError: a task failed too often, or a commit
+    """
+    amount, folder, stream_run = Amount(**given["amount"]), Path(given["folder"]), uuid4().hex
+    planned = folder / f"job-{stream_run}"
+    _apart(plan, given["options"], planned)
+    job = pickle.loads(planned.read_bytes())
+    for number in range(amount.batches):
+        checkpoint = folder / f"committed-{number}"
+        if checkpoint.exists():
+            continue
+        reports, complete = Batch(job, folder, amount, number, stream_run).run()
+        _apart(commit, job, reports, number, complete)
+        if not complete:
+            raise RuntimeError(f"a task of batch {number} failed {ATTEMPTS} times")
+        checkpoint.touch()
+
+
+def drive(given: dict[str, Any], output: Path) -> None:
+    """The whole life of a driver, in a session of its own, which prints into a file."""
+    os.setsid()
+    out = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    logging.basicConfig(format="%(asctime)s %(process)d %(message)s")
+    run(given)
