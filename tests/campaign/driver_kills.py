@@ -30,6 +30,7 @@ from nats.js.api import AckPolicy, ConsumerConfig
 from tests.campaign.brokers import SUBJECTS
 from tests.campaign.configurations import STREAM
 from tests.campaign.job import Job, program
+from tests.campaign.oracle import READER_TTL
 from tests.support.discovery_harness import BOARD, ForeignAnnouncer, create_streams, desk
 from tests.support.nats_servers import Admin
 
@@ -170,7 +171,7 @@ async def _sequences(url: str, stream: str) -> set[int]:
     try:
         jetstream = client.jetstream(timeout=10)
         left = int((await jetstream.stream_info(stream)).state.messages)
-        config = ConsumerConfig(ack_policy=AckPolicy.NONE, mem_storage=True)
+        config = ConsumerConfig(ack_policy=AckPolicy.NONE, mem_storage=True, inactive_threshold=READER_TTL)
         reader = await jetstream.pull_subscribe("", stream=stream, config=config)
         found: set[int] = set()
         while left:

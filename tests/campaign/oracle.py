@@ -22,6 +22,8 @@ from tests.campaign.rows import partition_of
 Row = tuple[str, bytes]  #: topic, payload
 _TERMINAL = ("acked", "completed_exceptionally", "timeout")
 _ATTEMPTS = 30
+#: Seconds for which a server keeps the consumer of a reader that says nothing: longer than any machine is busy.
+READER_TTL = 600.0
 
 
 class StoredMessage(NamedTuple):
@@ -93,7 +95,7 @@ async def _read_nats(urls: list[str], stream: str) -> list[StoredMessage]:
 
 async def _consume(jetstream: Any, stream: str) -> list[StoredMessage]:
     left = int((await jetstream.stream_info(stream)).state.messages)
-    config = ConsumerConfig(ack_policy=AckPolicy.NONE, mem_storage=True, num_replicas=1)
+    config = ConsumerConfig(ack_policy=AckPolicy.NONE, mem_storage=True, num_replicas=1, inactive_threshold=READER_TTL)
     reader = await jetstream.pull_subscribe("", stream=stream, config=config)
     found: list[StoredMessage] = []
     while len(found) < left:

@@ -78,7 +78,7 @@ def play(
     folder.mkdir(parents=True)
     try:
         _play(done, chance, folder, amount)
-    except AssertionError as e:
+    except Exception as e:  # noqa: BLE001 - a round that cannot be judged is wrong, and the next one is played
         done.wrong = f"{type(e).__name__}: {e}"
     done.seconds = time.monotonic() - began
     return done
