@@ -109,7 +109,7 @@ def _reason(error: Exception) -> str:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    if (kind := _in_microseconds(column.type)) is not column.type:
+    if (kind := _in_utc_microseconds(column.type)) is not column.type:
         column = column.cast(kind)
     if pa.types.is_floating(column.type):
         return _floats(column)
@@ -206,25 +206,27 @@ def _interval(value: timedelta) -> str:
     return f"INTERVAL '{sign}{size.days} {clock}' DAY TO SECOND"
 
 
-def _in_microseconds(kind: pa.DataType) -> pa.DataType:
-    """The same type, with microseconds for nanoseconds, of which Python drops the last digits."""
+def _in_utc_microseconds(kind: pa.DataType) -> pa.DataType:
+    """The same type, with microseconds for nanoseconds, of which Python drops the last digits, and with UTC for another
+    time zone: orjson writes its offset in minutes, and those of Paris before 1911 have seconds."""
     if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", kind.tz) if kind.unit == "ns" else kind
+        same = kind.unit != "ns" and kind.tz in (None, "UTC")
+        return kind if same else pa.timestamp("us" if kind.unit == "ns" else kind.unit, kind.tz and "UTC")
     if pa.types.is_duration(kind):
         return pa.duration("us") if kind.unit == "ns" else kind
     if pa.types.is_time64(kind):
         return pa.time64("us") if kind.unit == "ns" else kind
     if pa.types.is_map(kind):
         parts = (kind.key_type, kind.item_type)
-        changed = tuple(map(_in_microseconds, parts))
+        changed = tuple(map(_in_utc_microseconds, parts))
         return kind if all(map(_same, parts, changed)) else pa.map_(*changed)
     if pa.types.is_struct(kind):
         before = [f.type for f in kind]
-        after = list(map(_in_microseconds, before))
+        after = list(map(_in_utc_microseconds, before))
         fields = [f.with_type(t) for f, t in zip(kind, after, strict=True)]
         return kind if all(map(_same, before, after)) else pa.struct(fields)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        inner = _in_microseconds(kind.value_type)
+        inner = _in_utc_microseconds(kind.value_type)
         wrap = pa.large_list if pa.types.is_large_list(kind) else pa.list_
         return kind if inner.equals(kind.value_type) else wrap(inner)
     return kind

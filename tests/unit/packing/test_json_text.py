@@ -53,6 +53,7 @@ LEAVES: list[Leaf] = [
     (pa.binary(), st.binary()),
     (pa.date32(), st.integers(-800_000, 3_000_000)),
     (pa.timestamp("us", "UTC"), st.integers(-70_000_000 * 10**9, 260_000_000 * 10**9)),
+    (pa.timestamp("us", "Europe/Paris"), st.integers(-60_000_000 * 10**9, 250_000_000 * 10**9)),
     (pa.timestamp("us"), st.integers(-70_000_000 * 10**9, 260_000_000 * 10**9)),
     (pa.timestamp("ns", "UTC"), st.integers(-(1 << 62), 1 << 62)),
     (pa.time64("ns"), st.integers(0, 86_400 * 10**9 - 1)),
@@ -191,6 +192,16 @@ def test_the_form_of_each_type() -> None:
         "flag": True,
         "for": "INTERVAL '-1 02:00:00.00005' DAY TO SECOND",
     }
+
+
+def test_times_of_any_session_time_zone_are_written_in_utc() -> None:
+    """Also of years when the zone's offset had seconds, and within structures."""
+    times = pa.array([-2_208_988_800_000_001, 1_792_885_800_000_000], pa.timestamp("us", "Europe/Paris"))
+    days = pa.StructArray.from_arrays([times], ["at"])
+    texts, refused = json_rows(pa.record_batch({"t": times, "s": days}), ["t", "s"])
+    assert not refused
+    wanted = ["1899-12-31T23:59:59.999999Z", "2026-10-24T23:50:00Z"]
+    assert [parsed(text) for text in texts.to_pylist()] == [{"t": at, "s": {"at": at}} for at in wanted]
 
 
 @pytest.mark.parametrize(
