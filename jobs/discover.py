@@ -1,5 +1,7 @@
 """Writes discovery to two Delta tables: the history of all events, and the current state of the sources.
 
+Needs a broker and a Spark with Delta.
+
 spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 jobs/discover.py --conf-file conf/discover.toml
 """
 

@@ -1,5 +1,7 @@
 """Writes messages of topics to a Delta table.
 
+Needs a broker and a Spark with Delta.
+
 spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 jobs/ingest.py --conf-file conf/ingest.toml
 
 Every message becomes one row, exactly once: the checkpoint has the position of the table. Start it again at any time.

@@ -1,4 +1,9 @@
-"""Publishes anything that Spark can read: ``spark-submit jobs/publish.py --conf-file conf/publish.toml``."""
+"""Publishes anything that Spark can read.
+
+Needs a broker; that of mama serve takes the rows of the configuration file as it is.
+
+spark-submit jobs/publish.py --conf-file conf/publish.toml
+"""
 
 from __future__ import annotations
 

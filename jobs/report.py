@@ -1,5 +1,7 @@
 """Summarises a flight log with Spark.
 
+Needs a flight log and a Spark with Delta.
+
 spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 jobs/report.py --conf-file conf/report.toml
 """
 

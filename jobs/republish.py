@@ -1,5 +1,7 @@
 """Publishes failed rows again, from a flight log or a dead-letter table.
 
+Needs a broker, and a flight log with payloads or a dead-letter table.
+
 ``spark-submit jobs/republish.py --conf-file conf/republish.toml``. Rows keep their ids, so that those which were stored
 after all are not stored twice within the broker's duplicate window.
 """

@@ -1,5 +1,7 @@
 """Writes events of Tango devices to a Delta table: an archive.
 
+Needs a log that mama record writes, and a Spark with Delta.
+
 spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 jobs/tango_archive.py --conf-file conf/tango-archive.toml
 
 Each record of ``mama record`` becomes one row, exactly once. Queries: ``docs/how-to/query-the-tango-archive.md``.

@@ -34,9 +34,21 @@ MAY_IMPORT = {
     "services": CONTRACTS | {"sending", "malamute", "tango", "bridges.nats"},
     "spark": CONTRACTS | REGISTRY | {"sending", "publisher", "mama", "flightlog", "packing", "tango"},
     "conf_file": CONTRACTS,
+    "jobs": {"errors"},
     "commands": CONTRACTS
     | REGISTRY
-    | {"sending", "publisher", "mama", "bridges.nats.server", "packing", "conf_file", "flightlog", "tango", "services"},
+    | {
+        "sending",
+        "publisher",
+        "mama",
+        "bridges.nats.server",
+        "packing",
+        "conf_file",
+        "flightlog",
+        "tango",
+        "services",
+        "jobs",
+    },
     "cli": {"errors", "redaction"},
     "__init__": {"publisher", "spark", "moved_names"},
     "moved_names": set(),

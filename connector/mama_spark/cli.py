@@ -41,6 +41,7 @@ SUBCOMMANDS = {
     "record": Subcommand("write the events of Tango devices to a log until Ctrl-C", "tango"),
     "sources": Subcommand("the sources that announce themselves, and what changes, until Ctrl-C"),
     "events": Subcommand("what happens to publishers, topics and readers, until Ctrl-C"),
+    "jobs": Subcommand("the programs for spark-submit in this package: list them, or copy one to edit"),
     "docs": Subcommand("generated documentation", "malamute,tango"),
 }
 

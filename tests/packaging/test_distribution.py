@@ -80,10 +80,15 @@ def said(command: list[str], folder: Path, python: Path) -> dict[str, str]:
     return found
 
 
-def test_the_wheel_holds_the_connector_and_nothing_else(wheel: Path) -> None:
+#: Folder of a clone -> where the wheel has it.
+SHIPPED = {"connector/": "", "jobs/": "mama_spark/jobs/", "conf/": "mama_spark/jobs/conf/"}
+
+
+def test_the_wheel_holds_the_connector_with_its_jobs_and_nothing_else(wheel: Path) -> None:
     names = sorted(n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n)
-    listed = subprocess.run(["git", "ls-files", "connector"], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert names == sorted(line.removeprefix("connector/") for line in listed.stdout.splitlines())
+    listed = subprocess.run(["git", "ls-files", *SHIPPED], cwd=ROOT, capture_output=True, text=True, check=True)
+    files = (line.partition("/") for line in listed.stdout.splitlines())
+    assert names == sorted(f"{SHIPPED[top + slash]}{rest}" for top, slash, rest in files)
     meta = zipfile.ZipFile(wheel).read(next(n for n in zipfile.ZipFile(wheel).namelist() if n.endswith("METADATA")))
     hard = [x for x in meta.decode().splitlines() if x.startswith("Requires-Dist: ") and "extra ==" not in x]
     assert not [x for x in hard if "spark" in x]
@@ -107,6 +112,30 @@ def test_what_the_wheel_depends_on_is_enough_in_a_fresh_environment(wheel: Path,
     mama = [str(python.parent / "mama"), "flights", "log"]
     shown = subprocess.run(mama, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=True).stdout
     assert "100 acked" in shown
+    jobs_of_the_wheel(python, tmp_path)
+
+
+def jobs_of_the_wheel(python: Path, folder: Path) -> None:
+    """Jobs are listed, copied with their configuration file, and run from where they are installed."""
+
+    def output(*command: str) -> str:
+        done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=250, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    mama = str(python.parent / "mama")
+    names = {path.stem for path in (ROOT / "jobs").glob("*.py")}
+    listed = output(mama, "jobs", "--list")
+    assert {line for line in listed.splitlines() if line in names} == names
+    installed = Path(output(mama, "jobs", "--path", "republish").strip())
+    assert installed.is_relative_to(python.parent.parent)
+    assert installed.read_bytes() == (ROOT / "jobs" / "republish.py").read_bytes()
+    output(mama, "jobs", "--copy", "republish")
+    conf = folder / "conf" / "republish.toml"
+    assert conf.read_bytes() == (ROOT / "conf" / "republish.toml").read_bytes()
+    conf.write_text(conf.read_text().replace("data/flight_log", "log"))
+    run = output(str(python), "-m", "mama_spark.jobs.republish", "--conf-file", "conf/republish.toml")
+    assert run == "0 rows to publish again from log\n"
 
 
 def test_pyspark_hands_no_wheel_to_its_workers() -> None:

@@ -136,7 +136,7 @@ def test_the_tutorial_runs_block_by_block(
             elif block.startswith("flights "):  # what the report shows
                 assert block.strip() in shown[-1]
             else:
-                assert block.startswith(("python3 -m venv", "mama serve")), f"nothing runs this: {block}"
+                assert block.startswith(("python3 -m venv", "pip install", "mama serve")), f"nothing runs this: {block}"
     published, report, failed, failures, joined, read = shown
     assert "BAD_SYMBOL" in failures
     assert [number in joined for number in ("2000", "2001", "2002", "2003")] == [False, True, True, True]

@@ -164,4 +164,5 @@ def test_demo_publishes_the_flights_data_reports_and_leaves_no_process(tmp_path:
         assert re.search(rf"discovery: publisher \S+ is {state}", printed), printed
     assert re.search(r"(?m)^mamapub: 336,776 rows, all acknowledged, [\d.]+ s, log \S+/flight_log$", printed), printed
     assert "read back: 342 flights of Hawaiian from JFK" in printed
+    assert "there are no streams" not in printed
     assert counts(flights(tmp_path / "demo" / "flight_log"), "event") == {"acked": 336_776}

@@ -1,0 +1,45 @@
+"""``mama jobs``: the programs for ``spark-submit`` in this package, and copies of them to edit."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ..errors import ConfigError
+from ..jobs import configuration_files, copy, find, jobs
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    wanted = parser.add_mutually_exclusive_group()
+    wanted.add_argument("--list", action="store_true", help="jobs and configuration files (also without arguments)")
+    wanted.add_argument("--path", metavar="NAME", help="file of a job: spark-submit $(mama jobs --path publish)")
+    wanted.add_argument(
+        "--copy",
+        metavar="NAME",
+        help="copy a job with its configuration file, or one configuration file, into jobs/ and conf/ of FOLDER",
+    )
+    parser.add_argument("folder", nargs="?", metavar="FOLDER", help="of --copy (without it: the current one)")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.folder is not None and args.copy is None:
+        raise ConfigError(f"FOLDER is used by --copy only; got {args.folder!r}")
+    if args.path is not None:
+        print(find(args.path).path)
+    elif args.copy is not None:
+        for path in copy(args.copy, Path(args.folder or ".")):
+            print(path)
+    else:
+        _show()
+    return 0
+
+
+def _show() -> None:
+    for job in jobs():
+        print(f"{job.name}\n    {job.summary}\n    Needs {job.needs}.")
+    print(f"""
+configuration files: {" ".join(configuration_files())}
+
+mama jobs --copy publish                                          copies it, with its configuration file to edit
+spark-submit jobs/publish.py --conf-file conf/publish.toml        runs the copy
+python -m mama_spark.jobs.publish --conf-file conf/publish.toml   runs it where the package is installed""")
