@@ -10,6 +10,7 @@ __all__ = [
     "docs",
     "events",
     "flights",
+    "jobs",
     "pub",
     "record",
     "serve",
