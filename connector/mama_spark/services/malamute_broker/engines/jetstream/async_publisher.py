@@ -4,6 +4,11 @@ Messages are sent in columns, many at a time. Every message has an id for dedupl
 outcome is unknown after a lost connection or a change of the leader. Resends begin when every earlier send is answered
 or timed out, so a lost connection does not change the order; a change of the leader may, because a server without a
 leader rejects one message and accepts the next. The owner calls :meth:`AsyncPublisher.pump`.
+
+It has a loop of its own because nothing may be sent again once the server may have forgotten its id, counted from the
+first send that may have been stored, while the deadline of a :class:`~mama_spark.options.window.RetryPolicy` counts
+from the first send, also from one that was refused. Of :mod:`mama_spark.sending` it takes the rule which errors allow a
+resend, :func:`~mama_spark.sending.retry.may_resend`.
 """
 
 from __future__ import annotations
