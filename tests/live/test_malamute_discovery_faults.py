@@ -124,7 +124,7 @@ def test_a_source_that_finds_itself_given_up_is_announced_again_once_by_whoever_
     """Two processes, which both stand still for so long that the broker gives their source up."""
     follower, bridges = Follower(opened("reader")), [opened("one"), opened("other")]
     for bridge in bridges:
-        bridge.announce(DESK, b"r", 1.0)
+        bridge.announce(DESK, b"r", 3.0)  # half of it may pass between the two
     one, other = (lease.renewal_keeper(bridge.settings) for bridge in bridges)
     with one._requests, other._requests:
         follower.until(lambda found: follower.kinds()[-1:] == [OFFLINE])  # it may have been given up before, too

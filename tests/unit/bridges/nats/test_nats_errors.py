@@ -44,7 +44,8 @@ def test_no_error_of_the_client_library_is_unmapped(cls: type[Exception]) -> Non
 def test_each_number_becomes_the_error_of_the_table(code: int) -> None:
     error = errors.from_reply(400, code, "text")
     assert type(error) is errors.BY_CODE[code]
-    assert (error.code, error.info) == (code, "text")
+    assert error.code == code
+    assert error.info.startswith("text"), "what nats-server says, and for some what to do"
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ def test_typed_rows_that_have_no_json_are_one_row_that_says_so() -> None:
     assert found["value"] == arrow(far)[1]
     nowhere = pa.record_batch({"at": pa.array([1], pa.timestamp("us", "Nowhere/At_All"))})
     (found,) = rows(arrow(nowhere))
-    assert "JSON" in found["pack_error"]
+    assert found["value"] == b'{"at":"1970-01-01T00:00:00.000001Z"}', "the moment needs no time zone"
     (found,) = rows(arrow(nowhere), schema=typed(at=TimestampType()))
     assert found["at"].timestamp() == 1e-6
 
