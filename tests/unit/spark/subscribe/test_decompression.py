@@ -105,7 +105,7 @@ def test_the_header_is_read_as_clients_write_it(name: str, encoding: str) -> Non
         (b"no zstd", "zstd", "Content-Encoding: zstd: "),
         (b"no lz4 frame", "lz4", "Content-Encoding: lz4: "),
         (b"x", "aes128gcm", "'aes128gcm' is unknown here; known: gzip, "),
-        (gzip.compress(bytes(2_000), mtime=0), "gzip", "more than 1,000 bytes when decompressed (maxDecompressedBytes)"),
+        (gzip.compress(bytes(2000), mtime=0), "gzip", "more than 1,000 bytes when decompressed (maxDecompressedBytes)"),
     ],
     ids=["truncated", "no gzip", "more behind it", "no zstd", "no lz4", "unknown encoding", "too large"],
 )
