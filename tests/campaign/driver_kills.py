@@ -40,7 +40,7 @@ CHUNK, BETWEEN = 20, 0.25
 SHORTEST, LONGEST = 2.0, 40.0
 EVENTS = "MAMA_EVENTS"
 #: Seconds for a driver that works undisturbed, also on a busy machine.
-PATIENCE = 1_200.0
+TIMEOUT = 1_200.0
 #: Kinds of rows of discovery that are made of one message each.
 OF_MESSAGES = ("topic", "source", "publisher")
 
@@ -105,7 +105,7 @@ def _event(number: int) -> bytes:
     return encode(encode_event(EventRecord("topic", "PUBLISH_CREATE", number, topic=f"t.{number}", publisher="p")))
 
 
-def torment(folder: Path, seed: int, minutes: float) -> Outcome:
+def kill_drivers_and_compare(folder: Path, seed: int, minutes: float) -> Outcome:
     """Publish, read, kill; then read the rest and compare.
 
     :param folder: for everything that it makes
@@ -123,11 +123,11 @@ def torment(folder: Path, seed: int, minutes: float) -> Outcome:
                 while time.monotonic() < began + 60 * minutes:
                     before = _versions(folder)
                     job.start()
-                    _live(job, folder, before, chance)
+                    _run_for_a_while(job, folder, before, chance)
                     alive += _versions(folder) != before
                     job.kill(whole=True)
             (folder / "stop").touch()
-            job.finish(PATIENCE)
+            job.finish(TIMEOUT)
         finally:
             job.end()
         found = (
@@ -147,7 +147,7 @@ def _traffic(url: str) -> Iterator[None]:
         traffic.stop()
 
 
-def _live(job: Job, folder: Path, before: list[int], chance: random.Random) -> None:
+def _run_for_a_while(job: Job, folder: Path, before: list[int], chance: random.Random) -> None:
     """For a few seconds; of two drivers, one at least until both tables grow, and a moment longer."""
     until = time.monotonic() + chance.uniform(SHORTEST, LONGEST)
     working = chance.random() < 0.5
@@ -156,7 +156,7 @@ def _live(job: Job, folder: Path, before: list[int], chance: random.Random) -> N
         if all(now > then for now, then in zip(_versions(folder), before, strict=True)):
             time.sleep(chance.uniform(0, 4))
             return
-        assert time.monotonic() < until + PATIENCE, f"the tables do not grow: {job.last_output()}"
+        assert time.monotonic() < until + TIMEOUT, f"the tables do not grow: {job.last_output()}"
         time.sleep(0.1)
 
 
@@ -206,7 +206,7 @@ def main() -> int:
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(1_000_000) if given.seed is None else given.seed
     folder = given.folder or Path(tempfile.mkdtemp(prefix="driver-kills-"))
-    outcome = torment(folder, seed, given.minutes)
+    outcome = kill_drivers_and_compare(folder, seed, given.minutes)
     for comparison in outcome.comparisons:
         print(comparison)
     print(f"seed {seed}, {outcome.seconds / 60:.1f} minutes, {outcome.starts} drivers, {outcome.alive} of them wrote")

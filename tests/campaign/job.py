@@ -18,7 +18,7 @@ from tests.campaign import driver
 from tests.support.processes import connected_to, descendants, is_alive, none_alive
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 300.0
+TIMEOUT = 300.0
 MOST_RUNS = 20
 
 
@@ -114,12 +114,12 @@ class Job:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         assert self._process is not None
-        self._process.wait(PATIENCE)
+        self._process.wait(TIMEOUT)
 
-    def finish(self, patience: float = PATIENCE) -> None:
+    def finish(self, timeout: float = TIMEOUT) -> None:
         """Until the work is done and nothing runs any more.
 
-        :param patience: seconds that one driver may take
+        :param timeout: seconds that one driver may take
         :raises AssertionError: it fails again and again, or takes too long
         """
         while not self.done:
@@ -127,10 +127,10 @@ class Job:
                 self.start()
             assert self._process is not None
             try:
-                self._process.wait(patience)
+                self._process.wait(timeout)
             except subprocess.TimeoutExpired:
-                raise AssertionError(f"not done within {patience:g} s: {self.last_output()}") from None
-        eventually(lambda: none_alive(self._family), "what was left without its driver ends", PATIENCE)
+                raise AssertionError(f"not done within {timeout:g} s: {self.last_output()}") from None
+        eventually(lambda: none_alive(self._family), "what was left without its driver ends", TIMEOUT)
 
     def end(self) -> None:
         """Nothing of it is left."""

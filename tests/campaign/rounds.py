@@ -20,7 +20,7 @@ IN_SPARK = "tests.campaign.spark_driver"
 SECONDS_OF_A_BATCH = 1.5
 MOST_STRIKES = 3
 #: Of a round as a whole, seconds: for the wait until a task is connected.
-PATIENCE = 120.0
+TIMEOUT = 120.0
 
 
 @dataclass
@@ -119,11 +119,11 @@ def _play(done: Round, chance: random.Random, folder: Path, amount: Amount) -> N
 def _met(scene: Scene) -> bool:
     """Wait for a moment in the middle of the write; False when it is over."""
 
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT
     while not scene.job.done and not scene.job.workers(scene.broker.ports):
         if not scene.job.running and not scene.job.done:
             scene.job.start()
-        assert time.monotonic() < until, f"no task was connected for {PATIENCE:g} s: {scene.job.last_output()}"
+        assert time.monotonic() < until, f"no task was connected for {TIMEOUT:g} s: {scene.job.last_output()}"
         time.sleep(0.1)  # to look costs more than a test may wait for
     scene.last(0, SECONDS_OF_A_BATCH)
     return not scene.job.done

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaign.driver_kills import torment
+from tests.campaign.driver_kills import kill_drivers_and_compare
 from tests.campaign.oracle import StoredMessage, judge
 from tests.campaign.rounds import play
 from tests.campaign.rows import Amount, expected
@@ -94,7 +94,7 @@ def test_no_fault_of_a_long_campaign_loses_or_doubles_a_row(tmp_path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.timeout(60 * MINUTES + 1_800)
 def test_both_sources_bring_each_message_once_though_their_driver_is_killed_again_and_again(tmp_path: Path) -> None:
-    outcome = torment(tmp_path, the_seed(), MINUTES)
+    outcome = kill_drivers_and_compare(tmp_path, the_seed(), MINUTES)
     print(outcome)
     assert outcome.starts > 1
     assert outcome.alive, "some drivers worked before they were killed"
