@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import numpy as np
 import pytest
+from mama_spark.bridge import ValidationResult
 from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.errors import (
     BackgroundTaskFailed,
@@ -25,6 +26,7 @@ from mama_spark.publisher.batch_publisher import BatchPublisher
 from mama_spark.publisher.clock import NEVER, WallClock
 from mama_spark.sending.flight import FlightState
 from mama_spark.sending.flight_batch import FlightBatch
+from mama_spark.testing.waiting import eventually
 
 from tests.support.examples import FULL
 
@@ -229,6 +231,56 @@ def test_a_config_error_of_prepare_comes_out_as_itself(fixture: PublisherFixture
     with pytest.raises(ConfigError, match="no stream takes"):
         publisher.drain()
     assert (flights.state == FlightState.COMPLETED_EXCEPTIONALLY).all()
+
+
+@pytest.mark.parametrize("wait_through_outages", [False, True])
+def test_a_middleware_that_cannot_say_its_limits_is_waited_for_where_outages_are(
+    fixture: PublisherFixture, wait_through_outages: bool
+) -> None:
+    class SlowToAnswer(MemoryBridge):
+        calls = 0
+
+        def prepare(self, batch: MessageBatch) -> ValidationResult:
+            self.calls += 1
+            if self.calls == 1:
+                raise Unavailable("nobody answers")
+            return super().prepare(batch)
+
+    bridge = SlowToAnswer(fixture.name)
+    publisher = fixture.publisher(bridge=bridge, wait_through_outages=wait_through_outages)
+    publisher.put(batch(10))
+    if wait_through_outages:
+        publisher.drain()
+        assert (bridge.calls, publisher.counters.acked) == (2, 10)
+    else:
+        with pytest.raises(BackgroundTaskFailed, match="nobody answers"):
+            publisher.drain()
+        with pytest.raises(BackgroundTaskFailed, match="nobody answers"):
+            publisher.check()
+        assert repr(publisher).startswith("<BatchPublisher dead: nobody answers")
+    assert conserved(publisher)
+
+
+def test_repr_tells_what_it_does(fixture: PublisherFixture) -> None:
+    bridge = MemoryBridge(fixture.name)
+    bridge.open()
+    publisher = BatchPublisher(bridge, POLICY, on_finished=fixture.on_finished)
+    assert repr(publisher) == "<BatchPublisher new, 0 in flight>"
+    fixture.publishers.append(publisher)
+    fixture.broker.then(["late"])
+    publisher.start()
+    publisher.put(batch(1))
+    eventually(lambda: repr(publisher) == "<BatchPublisher live, 1 in flight>", "it is sent")
+    draining = threading.Thread(target=publisher.drain)
+    draining.start()
+    eventually(lambda: repr(publisher) == "<BatchPublisher draining, 1 in flight>", "it drains")
+    fixture.broker.release()
+    draining.join()
+    assert repr(publisher) == "<BatchPublisher drained, 0 in flight>"
+    publisher.check()
+    stopped = fixture.publisher()
+    stopped.stop()
+    assert repr(stopped) == "<BatchPublisher stopped, 0 in flight>"
 
 
 def test_an_outage_beyond_its_timeout_ends_the_publisher_as_unavailable(

@@ -76,6 +76,37 @@ def test_write_waits_while_the_middleware_is_away(broker: MemoryBroker) -> None:
     assert len(broker.messages()) == 3 + 3 * taken
 
 
+def test_a_bridge_that_ended_is_replaced_once_the_middleware_is_back(
+    broker: MemoryBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = publisher(broker)
+    try:
+        assert writer.write(batch(0))
+        assert writer.drain(30)
+        broker.then(["kill"])
+        assert writer.write(batch(3))
+        eventually(lambda: "dead" in repr(writer), "the bridge ended")
+        broker.up = False
+        asked: list[None] = []
+
+        def after_a_second_try() -> bool:
+            asked.append(None)
+            return len(asked) > 20
+
+        assert not writer.write(batch(6), after_a_second_try)
+        assert repr(writer) == "<ResilientPublisher 3 stored, 3 waiting, waiting for the middleware>"
+        broker.up = True
+        eventually(lambda: writer.drain(1.0), "all is stored")
+    finally:
+        writer.close()
+    assert sorted({int(m.payload) for m in broker.messages()}) == list(range(6))
+    lines = [record.getMessage() for record in caplog.records]
+    nobody = [line for line in lines if "is down" in line]
+    assert len(nobody) == 1, "one warning for each kind of error, however often it is tried"
+    assert nobody[0].startswith("the record log takes nothing, 3 messages wait and are sent again")
+    assert lines[-1] == "the record log takes messages again"
+
+
 def test_the_first_message_finds_out_that_nobody_answers(broker: MemoryBroker) -> None:
     broker.up = False
     writer = publisher(broker)
