@@ -98,3 +98,15 @@ class MachineHarness:
         self.now += after
         self.machine.expire(self.now)
         self.obey()
+
+
+def written(desk: MachineHarness, stream: bytes = b"st", client: str = "w") -> None:
+    desk.open(client)
+    assert desk.send(client, wire.StreamWrite(stream)) == [OK]
+
+
+def subjects(commands: list[Command]) -> list[bytes]:
+    return [c.subject for c in commands if isinstance(c, wire.StreamDeliver)]
+
+
+ALL = Feature.CREDIT | Feature.SEQUENCE | Feature.ACKS | Feature.CONFIRM | Feature.HEADERS

@@ -1,0 +1,62 @@
+"""A client machine that is driven by hand: its calls, what it says, and what it is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mama_spark.malamute.client.state_machine import ClientMachine, ClientSettings
+from mama_spark.malamute.protocol import commands as wire
+from mama_spark.malamute.protocol.commands import Command, Ok, decode, encode
+from mama_spark.malamute.protocol.extensions import Extension, Feature, write
+
+FAR = 1e9
+
+
+ALL = Feature.CREDIT | Feature.SEQUENCE | Feature.ACKS | Feature.CONFIRM | Feature.HEADERS
+
+
+def said(machine: ClientMachine) -> list[Command]:
+    out, machine.out = machine.out, []
+    return [decode(frames) for frames in out]
+
+
+def told(machine: ClientMachine, *commands: Command, now: float = 0.0) -> None:
+    for command in commands:
+        machine.receive(encode(command), now)
+
+
+def connected(features: Feature | None = None, **values: Any) -> ClientMachine:
+    machine = ClientMachine(ClientSettings(b"me", features, **values))
+    call = machine.connect(0.0, FAR)
+    told(machine, Ok(trailing=write(Extension(features=features)) if features else b""))
+    assert call.done
+    assert call.error is None
+    said(machine)
+    return machine
+
+
+def do(machine: ClientMachine, command: Command) -> None:
+    """What an application does to make the client say this."""
+    match command:
+        case wire.Open():
+            machine.connect(0.0, FAR)
+        case wire.Ping():
+            machine.ping(0.0, FAR)
+        case wire.Close():
+            machine.close(FAR)
+        case wire.StreamWrite():
+            machine.write(command.stream, FAR)
+        case wire.StreamRead():
+            machine.read(command.stream, command.pattern, FAR)
+        case wire.StreamCancel():
+            machine.cancel(command.stream, FAR)
+        case wire.StreamSend():
+            machine.send(command.subject, command.content)
+        case wire.MailboxSend():
+            machine.mailbox(command)
+        case wire.ServiceSend():
+            machine.request(command)
+        case wire.ServiceOffer():
+            machine.offer(command.address, command.pattern, FAR)
+        case wire.Credit():
+            machine.give_credit(command.amount)

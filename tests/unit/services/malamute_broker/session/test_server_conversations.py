@@ -1,0 +1,100 @@
+"""The broker's side of MLP: recorded conversations byte for byte, bad input, and commands out of turn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mama_spark.malamute.protocol import commands as wire
+from mama_spark.malamute.protocol.commands import Command, Error, Ok, decode
+
+from tests.support.session_machine import INVALID, OK, PONG, MachineHarness
+
+VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[4] / "vectors" / "malamute.json").read_text())
+
+
+def scenarios() -> list[Any]:
+    return [pytest.param(v, id=v["name"]) for v in VECTORS if v["kind"] == "scenario"]
+
+
+#: A conversation with leftovers of the reference in it -> what ours says in their place.
+OURS = {
+    "aaa80f012c024f4b": "aaa80f012c00",  # the reason is leftover text there
+    "aaa80f01f4024f4b": "aaa80f01f400",
+}
+
+
+@pytest.mark.spec("ML-25")
+@pytest.mark.parametrize("vector", scenarios())
+def test_recorded_conversations_byte_for_byte(vector: dict[str, Any]) -> None:
+    """Replies of one client in the order given; those to different clients may interleave.
+
+    Ours differs twice. The reason of an error after CONFIRM is empty, where the reference repeats what lay in memory.
+    And a client with two matching patterns gets one copy, where the reference sends one a pattern."""
+    desk = MachineHarness(timeout=1.0)
+    expected: dict[str, list[list[str]]] = {}
+    for step in vector["steps"]:
+        if step["dir"] == "C>S":
+            desk.feed(step["client"], [bytes.fromhex(h) for h in step["hex"]])
+        elif step["dir"] == "none":
+            desk.expire(1.6)
+        else:
+            expected.setdefault(step["client"], []).append([OURS.get(h, h) for h in step["hex"]])
+    if vector["name"] == "scenario_duplicate_patterns":
+        assert expected["r"].count(expected["r"][4]) == 2
+        del expected["r"][4]
+    received = {client.decode(): [[f.hex() for f in one] for one in all_] for client, all_ in desk.received.items()}
+    assert received == expected
+
+
+BAD = [v for v in VECTORS if v["kind"] == "bad"]
+
+
+@pytest.mark.parametrize("vector", BAD, ids=lambda v: v["name"])
+@pytest.mark.parametrize("state", ["start", "connected"])
+def test_bad_input_is_answered_as_it_may_be_and_disturbs_nobody(vector: dict[str, Any], state: str) -> None:
+    desk = MachineHarness()
+    desk.open("other")
+    if state == "connected":
+        desk.open("a")
+    desk.feed("a", [bytes.fromhex(h) for h in vector["hex"]])
+    replies = [[f.hex() for f in one] for one in desk.received.pop(b"a", [])]
+    if state == vector.get("state", state):
+        allowed = vector.get("reply_any_of")
+        if allowed is not None:
+            assert (replies[0] if replies else []) in allowed
+        elif vector["layer"] in ("frame", "message"):
+            assert replies == []
+        else:
+            assert isinstance(decode([bytes.fromhex(h) for h in replies[0]]), Error)
+    assert desk.send("other", wire.Ping()) == [PONG]
+    if "pattern" in vector["name"] and state == "connected":
+        assert desk.send("a", wire.Ping()) == [PONG], "the client is kept"
+        assert desk.send("a", wire.StreamRead(b"st", b"t"))[0] == OK, "and so is the stream"
+    desk.open("fresh")
+
+
+@pytest.mark.spec("S1", "S2")
+def test_write_first_is_an_invalid_command() -> None:
+    assert MachineHarness().send("a", wire.StreamWrite(b"s")) == [INVALID]
+
+
+def test_close_first_is_answered_and_survived() -> None:
+    desk = MachineHarness()
+    assert desk.send("a", wire.Close(), wire.Close()) == [OK, OK]
+    desk.open("a")
+
+
+SERVER_ONLY = [
+    wire.Pong(), wire.StreamDeliver(b"a", b"b", b"c"), wire.MailboxDeliver(b"a", b"b", b"c"),
+    wire.ServiceDeliver(b"a", b"b", b"c"), Ok(), Error(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", SERVER_ONLY, ids=lambda c: type(c).__name__)
+def test_what_only_a_server_sends_drops_its_sender(command: Command) -> None:
+    desk = MachineHarness()
+    desk.open("a")
+    assert desk.send("a", command, wire.Ping()) == [INVALID, INVALID]

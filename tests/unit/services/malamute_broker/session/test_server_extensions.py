@@ -1,0 +1,147 @@
+"""Extensions at the broker's session machine: ids, headers, acknowledgements, confirmations, deadlines."""
+
+from __future__ import annotations
+
+import pytest
+from mama_spark.malamute.protocol import commands as wire
+from mama_spark.malamute.protocol.commands import Error, Ok, Pong
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
+from mama_spark.services.malamute_broker.session.client_session import PendingReply
+
+from tests.support.session_machine import ALL, OK, PONG, MachineHarness, written
+
+
+def test_a_client_that_announced_nothing_gets_no_extension() -> None:
+    desk = MachineHarness()
+    assert desk.send("c", wire.Open(b"c", b"unreadable")) == [OK]
+    written(desk)
+    desk.send("c", wire.StreamRead(b"st", b""))
+    desk.send("w", wire.StreamSend(b"s", [], write(Extension(message_id=b"1", headers=((b"k", b"v"),)))))
+    assert desk.got("c") == [wire.StreamDeliver(b"st", b"w", b"s", [])]
+
+
+def test_the_broker_says_what_it_does_of_what_a_client_understands() -> None:
+    desk = MachineHarness(features=Feature.ACKS | Feature.HEADERS)
+    (ok,) = desk.send("a", wire.Open(b"a", write(Extension(features=ALL))))
+    assert isinstance(ok, Ok)
+    assert read(ok.trailing).features == Feature.ACKS | Feature.HEADERS
+
+
+def test_ids_and_headers_travel_between_clients_that_announced_them() -> None:
+    desk = MachineHarness()
+    desk.open("w", features=Feature.HEADERS)
+    desk.open("r", features=Feature.HEADERS)
+    desk.send("w", wire.StreamWrite(b"st"))
+    desk.send("r", wire.StreamRead(b"st", b""))
+    sent = Extension(message_id=b"id", headers=((b"k", b"v"), (b"k", b"w")))
+    desk.send("w", wire.StreamSend(b"s", [], write(sent)))
+    (delivery,) = desk.got("r")
+    assert isinstance(delivery, wire.StreamDeliver)
+    assert read(delivery.trailing) == sent
+
+
+def test_a_pong_behind_sends_acknowledges_them_once_the_engine_has_them() -> None:
+    desk = MachineHarness()
+    desk.open("w", features=Feature.ACKS)
+    desk.send("w", wire.StreamWrite(b"st"))
+    desk.obedient = False
+    for _ in range(3):
+        desk.send("w", wire.StreamSend(b"s"))
+    desk.send("w", wire.Ping(), wire.Ping())
+    assert len(desk.machine.output) == 0
+    desk.obey()
+    acked, bare = desk.got("w")
+    assert isinstance(acked, Pong)
+    assert read(acked.trailing).acks == (AckRun(StoreOutcome.ACCEPTED, 3),)
+    assert bare == PONG
+
+
+def asking_about_two_streams() -> MachineHarness:
+    """A client has sent two messages to `a` and three to `b`, and asked; both streams are open."""
+    desk = MachineHarness()
+    desk.open("w", features=Feature.ACKS)
+    desk.obedient = False
+    sends = [wire.StreamSend(b"s")]
+    desk.send("w", wire.StreamWrite(b"a"), *sends * 2, wire.StreamWrite(b"b"), *sends * 3, wire.Ping())
+    for stream in (b"a", b"b"):
+        desk.machine.command_done(stream)
+    desk.machine.take_commands()
+    desk.obey()
+    assert desk.got("w") == [OK, OK]
+    return desk
+
+
+def test_what_became_of_messages_is_told_in_their_order_whichever_engine_answers_first() -> None:
+    desk = asking_about_two_streams()
+    desk.machine.command_done(b"b", None, (AckRun(StoreOutcome.STORED, 3, 7),))
+    desk.machine.command_done(b"a")
+    desk.obey()
+    (acked,) = desk.got("w")
+    assert isinstance(acked, Pong)
+    assert read(acked.trailing).acks == (AckRun(StoreOutcome.ACCEPTED, 2), AckRun(StoreOutcome.STORED, 3, 7))
+
+
+def test_who_asks_about_a_stream_that_is_lost_is_told_so_and_nothing_else() -> None:
+    desk = asking_about_two_streams()
+    client = desk.machine.clients.by_identity[b"w"]
+    client.pending_replies.appendleft(PendingReply())  # something in front of it is not answered yet
+    desk.machine.stream_lost(b"a", "the disk is full")
+    desk.machine.command_done(b"b", None, (AckRun(StoreOutcome.STORED, 3, 7),))
+    client.pending_replies.popleft()
+    desk.machine.output.advance(client)
+    desk.obey()
+    assert desk.got("w") == [Error(502, b"the disk is full")]
+
+
+@pytest.mark.spec("ML-26")
+def test_trackers_and_confirms() -> None:
+    """The sender learns what became of a message, from the receiver where that can say it."""
+    desk = MachineHarness()
+    desk.open("w", features=Feature.CONFIRM)
+    desk.open("own", features=Feature.CONFIRM)
+    desk.open("c")
+    assert desk.send("w", wire.MailboxSend(b"c", b"s", b"t1")) == [wire.Confirm(b"t1")]
+    assert desk.send("w", wire.MailboxSend(b"own", b"s", b"t2"), wire.MailboxSend(b"own", b"s", b"t3")) == []
+    assert desk.got("own") == [wire.MailboxDeliver(b"w", b"own", b"s", t, []) for t in (b"t2", b"t3")]
+    desk.send("own", wire.Confirm(b"t3"), wire.Confirm(b"unknown"), wire.Confirm(b"t2", 300, b"no"))
+    assert desk.got("w") == [wire.Confirm(b"t3"), wire.Confirm(b"t2", 300, b"no")]
+
+
+@pytest.mark.spec("ML-26")
+def test_timeouts_of_letters_are_honoured() -> None:
+    desk = MachineHarness(timeout=0)
+    desk.open("w", features=Feature.CONFIRM)
+    desk.send("w", wire.MailboxSend(b"absent", b"s", b"t1", 500), wire.ServiceSend(b"svc", b"s", b"t2", 1500))
+    assert desk.machine.next_expiry() == 0.5
+    desk.expire(1)
+    assert desk.got("w") == [wire.Confirm(b"t1", 300, b"timeout")]
+    desk.open("k", "absent")
+    assert desk.got("k") == []
+    desk.expire(1)
+    assert desk.got("w") == [wire.Confirm(b"t2", 300, b"timeout")]
+
+
+def test_deadlines_of_letters_that_were_taken_do_not_pile_up() -> None:
+    desk = MachineHarness(timeout=0)
+    desk.open("w")
+    for n in range(5000):
+        desk.send("w", wire.MailboxSend(b"r", b"s", timeout=2**32 - 1))
+        if n % 100 == 99:
+            assert len(desk.send("r", wire.Open(b"r"), wire.Close())) == 102
+    assert len(desk.machine.mailboxes._deadlines) <= 2048
+
+
+def test_letters_that_are_too_old_go_whatever_their_order_and_nobody_waits_for_it() -> None:
+    """Each at a time of its own, the last one first: in passes over all, but not one for each."""
+    desk = MachineHarness(timeout=0)
+    desk.open("w")
+    count = 800
+    for n in range(count):
+        desk.send("w", wire.MailboxSend(b"r", b"%d" % n, timeout=count - n))
+        desk.now += 0.0009  # a tenth of a millisecond is between the ends of two
+    looks = 0
+    while (due := desk.machine.next_expiry()) is not None:
+        desk.expire(due - desk.now)
+        looks += 1
+    assert len(desk.machine.mailboxes.mailboxes) == desk.machine.mailboxes.mailboxes.size == 0
+    assert looks < 0.6 * count

@@ -1,0 +1,119 @@
+"""Whatever clients do, the broker's session machine raises nothing and keeps its books."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from mama_spark.malamute.protocol import commands as wire
+from mama_spark.malamute.protocol.commands import Error, Ok, encode
+from mama_spark.malamute.protocol.extensions import Extension, write
+from mama_spark.services.malamute_broker.session.byte_queue import Overflow
+from mama_spark.services.malamute_broker.session.mailboxes.mailbox_store import OVERHEAD, Limits
+from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
+
+from tests.support.examples import examples
+from tests.support.session_machine import ALL, MachineHarness
+
+NAMES = st.sampled_from([b"", b"a", b"b", b"st", b"(", b".*"])
+
+
+ANY = st.one_of(
+    st.builds(wire.Open, NAMES, st.sampled_from([b"", write(Extension(features=ALL)), b"MS\x01"])),
+    st.sampled_from([wire.Ping(), wire.Pong(), wire.Close(), Ok(), Error()]),
+    st.builds(wire.StreamWrite, NAMES), st.builds(wire.StreamRead, NAMES, NAMES), st.builds(wire.StreamCancel, NAMES),
+    st.builds(wire.StreamSend, NAMES, st.just([b"x"]), st.binary(max_size=6)),
+    st.builds(wire.MailboxSend, NAMES, NAMES, NAMES, st.integers(0, 3000), st.just([b"x" * 30])),
+    st.builds(wire.ServiceSend, NAMES, NAMES, NAMES, st.integers(0, 3000), st.just([b"x" * 30])),
+    st.builds(wire.ServiceOffer, NAMES, NAMES), st.builds(wire.Credit, st.integers(0, 3)),
+    st.builds(wire.Confirm, NAMES),
+)  # fmt: skip
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from("abc"), ANY.map(encode)),
+        st.tuples(st.sampled_from("abc"), st.lists(st.binary(max_size=12), max_size=3)),
+        st.floats(0, 3),
+        st.sampled_from(["block", "unblock", "lost", "obey"]),
+    ),
+    max_size=40,
+)
+
+
+#: What stays when all clients are gone, by part: streams, what waits in mailboxes and services, and what is set up.
+STAYS = {
+    "settings", "counters", "clock", "events", "streams.names", "streams.stored", "streams.with_flow_control",
+    "mailboxes.mailboxes", "mailboxes.requests", "mailboxes._deadlines", "publishing.subjects", "_subjects", "_actions",
+}  # fmt: skip
+
+
+def left_behind(machine: ServerMachine) -> dict[str, Any]:
+    """Whatever in the machine and its parts holds something, and should not."""
+    parts = {name: part for name, part in vars(machine).items() if hasattr(part, "__dict__")}
+    held = {
+        f"{name}.{inner}": value
+        for name, part in parts.items()
+        for inner, value in vars(part).items()
+        if isinstance(value, Sized)
+    }
+    held |= {name: value for name, value in vars(machine).items() if isinstance(value, Sized)}
+    held |= {"offers": machine.mailboxes.services._offers, "publishers": range(machine.publish_windows.publishers)}
+    return {
+        name: value
+        for name, value in held.items()
+        if not any(name == one or name.endswith("." + one) or name.split(".")[-1] == "_" + one for one in STAYS)
+        and len(value)
+        and (not isinstance(value, dict) or any(value.values()))
+    }
+
+
+@examples(300)
+@given(STEPS, st.sampled_from(Overflow), st.booleans())
+def test_the_machine_never_raises_and_keeps_its_books(steps: list[Any], overflow: Overflow, obedient: bool) -> None:
+    total = 100 + 4 * OVERHEAD
+    limits = Limits(each=60, total=total)
+    desk = MachineHarness(timeout=5, queue=1200, overflow=overflow, mailboxes=limits, services=limits, repeats=2)
+    desk.obedient = obedient
+    machine = desk.machine
+    for step in steps:
+        if isinstance(step, tuple):
+            desk.feed(*step)
+        elif isinstance(step, float):
+            desk.now += step
+            machine.expire(desk.now)
+        elif step == "lost" and b"st" in machine.streams:
+            machine.stream_lost(b"st", "gone")
+            desk.engines.pop(b"st", None)
+        elif step == "obey":
+            desk.obey()
+        elif len(machine.clients):
+            client = next(iter(machine.clients))
+            machine.output.block(client, [b""]) if step == "block" else machine.unblock(client)
+    desk.obey()
+    assert not any(machine.engines._awaited.values())
+    for address, client in machine.clients.by_address.items():
+        assert client.connected
+        assert client.address == address
+        assert machine.clients.by_identity[client.identity] is client
+    for client in machine.clients:
+        assert not client.pending_replies
+        assert client.queue.size <= 1200
+        assert client.credit.left is None or client.credit.left >= 0
+    for store in (machine.mailboxes.mailboxes, machine.mailboxes.requests):
+        returned = 3 * 2 * 1200  # of three clients: what waited for them, and what they had not confirmed
+        assert store.size + OVERHEAD * len(store) <= total + returned
+        assert store.size == sum(queue.size for queue in store._queues.values())
+        assert len(store) == sum(map(len, store._queues.values()))
+    desk.obedient = True
+    desk.now += 1000
+    machine.expire(desk.now)
+    desk.obey()
+    assert len(machine.clients) == 0
+    assert machine.clients.by_address == {}
+    assert left_behind(machine) == {}
+    assert all(repr(engine).endswith("0 patterns, 0 clients>") for engine in desk.engines.values())
+    desk.received.clear()
+    desk.open("fresh", "fresh")
