@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "malamute": CONTRACTS,
     "tango": CONTRACTS,
     "bridges": CONTRACTS | {"sending", "malamute", "tango"},
-    "services": CONTRACTS | {"sending", "malamute", "tango", "bridges.nats"},
+    "services": CONTRACTS | {"sending", "malamute", "tango", "bridges.nats", "bridges.reconnecting"},
     "spark": CONTRACTS | REGISTRY | {"sending", "publisher", "mama", "flightlog", "packing", "tango"},
     "conf_file": CONTRACTS,
     "jobs": {"errors"},

@@ -21,8 +21,8 @@ from ..options.values import Duration
 from ..redaction import redact_url
 from ..services.tango_server.event_source import TangoEventSource
 from ..services.tango_server.log_replayer import LogReplayer, Rule
+from ..services.tango_server.replay_service import ReplayService
 from .arguments import add_option, duration_argument, options
-from .replay_service import ReplayService
 from .signals import stop_on_signals
 
 _USE = command("tango-source", "stream", "wait_timeout")
