@@ -1,6 +1,6 @@
 """Publishes all flights that left New York in 2013 to a broker of its own, and shows the delivery report.
 
-Needs the extras local and demo.
+Needs the extras local, demo and report.
 
 ``python -m mama_spark.jobs.demo [--folder .run/demo]``, or ``make run``. 336,776 rows go to topics
 ``flights.<origin>.<carrier>`` of a real nats-server on a free port; a second query watches the write come, publish
@@ -22,6 +22,7 @@ from mama_spark.bridges import discovery_bridge
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.flightlog.report import summarise
 from mama_spark.options import DiscoveryOptions
+from mama_spark.report_page.page import report as report_page
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -131,6 +132,8 @@ Delivery report
   rate          {acked / seconds:>9,.0f} rows/s, Spark's start-up of the job included
 
 {summary.text()}
+
+The same with plots: {report_page(str(log)).save(log.parent / "report.html")}
 
 Try next
   {programs}/mama flights {log}

@@ -1,4 +1,4 @@
-"""Summarises a flight log with Spark.
+"""Summarises a flight log with Spark, and writes its report page if `page` names a file (extra report).
 
 Needs a flight log and a Spark with Delta.
 
@@ -11,6 +11,7 @@ import argparse
 import tomllib
 from pathlib import Path
 
+import mama_spark
 from mama_spark.spark.read_flight_log import flight_log
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -53,6 +54,8 @@ def main() -> None:
                 table.coalesce(1).write.mode("overwrite").json(f"{conf['output']}/{name}")
     finally:
         spark.stop()
+    if "page" in conf:
+        print(f"\nreport page: {mama_spark.report(conf['flight_log']).save(conf['page'])}")
 
 
 if __name__ == "__main__":

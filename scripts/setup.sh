@@ -187,7 +187,7 @@ kafka)
     scripts/in-env python scripts/fetch_kafka.py
     exit
     ;;
-run) extras=local,demo,malamute ;;
+run) extras=local,demo,malamute,report ;;
 dev) extras=local,demo,dev ;;
 *) die "unknown: $what (run, dev, gcc or kafka)" ;;
 esac

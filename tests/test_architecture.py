@@ -34,6 +34,7 @@ MAY_IMPORT = {
     "services": CONTRACTS | {"sending", "malamute", "tango", "bridges.nats", "bridges.reconnecting"},
     "spark": CONTRACTS | REGISTRY | {"sending", "publisher", "mama", "flightlog", "packing", "tango"},
     "conf_file": CONTRACTS,
+    "report_page": CONTRACTS | {"flightlog"},
     "jobs": {"errors"},
     "commands": CONTRACTS
     | REGISTRY
@@ -45,12 +46,13 @@ MAY_IMPORT = {
         "packing",
         "conf_file",
         "flightlog",
+        "report_page",
         "tango",
         "services",
         "jobs",
     },
     "cli": {"errors", "redaction"},
-    "__init__": {"publisher", "spark", "moved_names"},
+    "__init__": {"publisher", "report_page", "spark", "moved_names"},
     "moved_names": set(),
     "testing": CONTRACTS | {"sending", "publisher", "mama", "flightlog", "packing", "malamute", "tango", "services"},
     **dict.fromkeys(CONTRACTS - {"errors"}, CONTRACTS),
@@ -247,6 +249,7 @@ TIME_OF_DAY = {
     "services/malamute_broker/engines/durable/store_reader",  # stamps messages; never falls. Retention by age, as told
     "services/tango_recorder/recorder",  # stamps records
     "services/tango_server/event_source",  # stamps events
+    "report_page/page",  # the time of the report, and what "the last hour" is
     "spark/formats",  # what "now" is in an option
     "tango/client/event_consumer",  # stamps events
     "tango/client/event_queue",  # stamps events

@@ -13,6 +13,7 @@ from . import moved_names
 
 if TYPE_CHECKING:
     from .publisher.managed.managed_publisher import ManagedPublisher
+    from .report_page.page import report
     from .spark.announced import announced
     from .spark.lag import lag
     from .spark.plain_errors import last_line
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 moved_names.install()
 
 __version__ = "0.1.0"
-__all__ = ["ManagedPublisher", "announced", "flight_log", "lag", "last_line", "register"]
+__all__ = ["ManagedPublisher", "announced", "flight_log", "lag", "last_line", "register", "report"]
 
 _HOMES = {
     "ManagedPublisher": ".publisher.managed.managed_publisher",
@@ -31,6 +32,7 @@ _HOMES = {
     "lag": ".spark.lag",
     "last_line": ".spark.plain_errors",
     "register": ".spark.register",
+    "report": ".report_page.page",
 }
 
 

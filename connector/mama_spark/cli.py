@@ -35,6 +35,7 @@ SUBCOMMANDS = {
     "broker": Subcommand("run a Malamute broker until Ctrl-C", "malamute"),
     "check": Subcommand("try connection, permission, stream and flight log without publishing"),
     "flights": Subcommand("what became of the rows: summary of a flight log"),
+    "report": Subcommand("one HTML page that shows what became of the rows: rate, latency, failures, topics", "report"),
     "pub": Subcommand("publish a message, or every line of standard input"),
     "sub": Subcommand("show messages as they are stored, until Ctrl-C"),
     "tango-source": Subcommand("serve the Tango events of a log to Tango clients until Ctrl-C", "tango"),

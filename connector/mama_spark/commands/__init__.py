@@ -13,6 +13,7 @@ __all__ = [
     "jobs",
     "pub",
     "record",
+    "report",
     "serve",
     "sources",
     "sub",

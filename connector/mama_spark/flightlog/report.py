@@ -149,20 +149,20 @@ def summarise(path: str, storage: dict[str, str], limit: int = 10) -> Summary:
     :raises FlightLogError: no flight log there
     :raises Unavailable: storage cannot be reached
     """
-    table = _open(path, storage)
-    span = _query(table, storage, _SPAN)[0]
+    table = open_log(path, storage)
+    span = query(table, storage, _SPAN)[0]
     first, last, acked = span["first"], span["last"], span["acked"]
-    events, doubled = _query(table, storage, _EVENTS), None
+    events, doubled = query(table, storage, _EVENTS), None
     if any(row["doubled_ids"] for row in events):
-        doubled = _query(table, storage, _DOUBLED_ID)[0]
+        doubled = query(table, storage, _DOUBLED_ID)[0]
     seconds = 0.0 if first is None else (last - first).total_seconds()
     return Summary(
         path=path,
         version=table.version(),
         events=events,
-        latency=_query(table, storage, _LATENCY)[0],
-        slowest_topics=_query(table, storage, _TOPICS.format(limit=int(limit))),
-        failures=_query(table, storage, _REASONS.format(limit=int(limit))),
+        latency=query(table, storage, _LATENCY)[0],
+        slowest_topics=query(table, storage, _TOPICS.format(limit=int(limit))),
+        failures=query(table, storage, _REASONS.format(limit=int(limit))),
         first=None if first is None else first.isoformat(),
         last=None if last is None else last.isoformat(),
         rate=acked / seconds if acked and seconds > 0 else None,
@@ -172,7 +172,7 @@ def summarise(path: str, storage: dict[str, str], limit: int = 10) -> Summary:
 
 def failed(path: str, storage: dict[str, str], limit: int = 20) -> list[Row]:
     """The latest flights that failed or timed out, of committed and other attempts, newest first."""
-    return _query(_open(path, storage), storage, _FAILED.format(limit=int(limit)))
+    return query(open_log(path, storage), storage, _FAILED.format(limit=int(limit)))
 
 
 def failed_text(rows: list[Row]) -> str:
@@ -182,7 +182,11 @@ def failed_text(rows: list[Row]) -> str:
     return "\n".join(_table("failed", rows, "event_time", "event", "status", "code", "info", "topic", "flight_id")[1:])
 
 
-def _open(path: str, storage: dict[str, str]) -> DeltaTable:
+def open_log(path: str, storage: dict[str, str]) -> DeltaTable:
+    """
+    :raises FlightLogError: no flight log there
+    :raises Unavailable: storage cannot be reached
+    """
     with storage_errors(f"flight log {path}", storage):
         table = TableStore(path, storage).table()
     if table is None:
@@ -192,8 +196,11 @@ def _open(path: str, storage: dict[str, str]) -> DeltaTable:
     return table
 
 
-def _query(table: DeltaTable, storage: dict[str, str], sql: str) -> list[Row]:
-    """:raises FlightLogError: a file of the table is damaged or missing"""
+def query(table: DeltaTable, storage: dict[str, str], sql: str) -> list[Row]:
+    """The rows that ``sql`` gives; it calls the flight log ``log``. What it holds in memory does not depend on the log.
+
+    :raises FlightLogError: a file of the table is damaged or missing
+    """
     doing = f"reading {table.table_uri}"
     with storage_errors(doing, storage):
         try:

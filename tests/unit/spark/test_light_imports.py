@@ -12,6 +12,7 @@ import pytest
 
 #: Libraries and parts of this package that must not be loaded.
 HEAVY = (
+    "altair",
     "asyncio",
     "deltalake",
     "hypothesis",
@@ -34,6 +35,7 @@ HEAVY = (
     "mama_spark.malamute",
     "mama_spark.packing.unpacker",
     "mama_spark.publisher",
+    "mama_spark.report_page",
     "mama_spark.sending",
     "mama_spark.services",
     "mama_spark.spark.sink.partition_writer",

@@ -1,0 +1,44 @@
+"""``mama report``: the report page of a flight log."""
+
+from __future__ import annotations
+
+import argparse
+import webbrowser
+from datetime import timedelta
+
+from ..options.values import Duration
+from ..report_page.page import headline, report
+from .arguments import duration_argument, pairs
+
+DESCRIPTION = "Write one HTML file that shows what became of the rows of the flight log at PATH."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
+    parser.add_argument("path", metavar="PATH")
+    parser.add_argument("--run", dest="run_id", metavar="ID", help="only this run_id")
+    parser.add_argument(
+        "--since",
+        type=duration_argument("--since", Duration(bare=None)),
+        metavar="AGE",
+        help="only the events of the last 30m, 1h, 7d",
+    )
+    parser.add_argument("-o", "--output", default="report.html", metavar="FILE", help="(default report.html)")
+    parser.add_argument("--open", action="store_true", help="show it in the browser")
+    parser.add_argument(
+        "--storage", action="append", default=[], metavar="NAME=VALUE", help="storage option of delta-rs"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """
+    :raises ConfigError: a storage option that is none, or the file cannot be written
+    :raises FlightLogError: there is no flight log
+    """
+    since = None if args.since is None else timedelta(seconds=args.since)
+    made = report(args.path, run=args.run_id, since=since, storage=dict(pairs(args.storage, "--storage")))
+    target = made.save(args.output)
+    print(f"{headline(made.data)} The report is {target}")
+    if args.open and not webbrowser.open(target.as_uri()):
+        print("no browser was found; open the file yourself")
+    return 0

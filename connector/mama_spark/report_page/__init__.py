@@ -1,0 +1,3 @@
+"""The report page: what became of the rows of a flight log, as one HTML file with plots. Needs the extra ``report``."""
+
+__all__ = ["charts", "data", "page"]

@@ -1,0 +1,190 @@
+"""The plots of the report page, as SVG: drawn by Vega-Lite in this process, so that the page needs neither network nor
+scripts. Text has the colour of the page around it, so one drawing serves light, dark and paper."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+from ..flightlog.report import Row
+from .data import ReportData
+
+WIDTH, HEIGHT = 860, 220
+ACKED, FAILED, TIMED_OUT, RESENT = "#2a9d8f", "#d1495b", "#e9a03b", "#5b7db1"
+_OUTCOMES = {"acked": ACKED, "failed": FAILED, "timed out": TIMED_OUT}
+#: Publishers whose life lines are drawn: the first.
+MOST_LINES = 60
+
+
+def rate(data: ReportData) -> str:
+    """Rows acknowledged a second over time; failures, resends and errors of publishers stand below and across."""
+    seconds = data.width / 1e6
+    acked = [{"time": row["at"] / 1000, "rate": row["acked_rows"] / seconds} for row in data.timeline]
+    other = [
+        {"time": row["at"] / 1000, "what": what, "rate": row[name] / seconds}
+        for row in data.timeline
+        for what, name in (("failed", "failed"), ("timed out", "timed_out"), ("sent again", "resent"))
+        if row[name]
+    ]
+    errors = [{"time": row["at"] / 1000} for row in data.publishers if row["event"] == "error"]
+    y = alt.Y("rate:Q", title="rows a second")
+    area = _chart(acked).mark_area(color=ACKED, opacity=0.35, line={"color": ACKED}, interpolate="step-after")
+    colors = alt.Scale(domain=["failed", "timed out", "sent again"], range=[FAILED, TIMED_OUT, RESENT])
+    points = (
+        _chart(other)
+        .mark_point(filled=True, size=36)
+        .encode(x=_time(data), y=y, color=alt.Color("what:N", scale=colors, title=None))
+    )
+    lines = _chart(errors).mark_rule(color=FAILED, strokeDash=[4, 3]).encode(x=_time(data))
+    return _svg(alt.layer(area.encode(x=_time(data), y=y), points, lines), "Rows acknowledged a second over time")
+
+
+def latency(data: ReportData) -> str:
+    """p50 and p99 of acknowledged flights over time, on a logarithmic axis."""
+    values = [
+        {"time": row["at"] / 1000, "percentile": name, "ms": None if row[name] is None else max(row[name], 1) / 1000}
+        for row in data.timeline
+        for name in ("p50", "p99")
+    ]  # a bin without acknowledgements breaks the lines
+    colors = alt.Scale(domain=["p50", "p99"], range=[ACKED, RESENT])
+    chart = (
+        _chart(values)
+        .mark_line(point={"size": 12})
+        .encode(
+            x=_time(data),
+            y=alt.Y("ms:Q", title="latency, ms", scale=alt.Scale(type="log")),
+            color=alt.Color("percentile:N", scale=colors, title=None),
+        )
+    )
+    return _svg(chart, "Latency of acknowledged messages over time")
+
+
+def distribution(data: ReportData) -> str:
+    """Flights by latency; each bar is an eighth of a power of ten."""
+    values = [
+        {"low": row["low"] / 1000, "high": row["high"] / 1000, "flights": row["flights"], "zero": 0}
+        for row in data.distribution
+    ]
+    chart = (
+        _chart(values)
+        .mark_bar(color=ACKED, opacity=0.8)
+        .encode(
+            x=alt.X("low:Q", title="latency, ms", scale=alt.Scale(type="log", nice=False)),
+            x2="high:Q",
+            y=alt.Y("flights:Q", title="messages"),
+            y2="zero:Q",
+        )
+    )
+    return _svg(chart, "Messages by latency")
+
+
+def partitions(data: ReportData) -> str:
+    """Messages of each partition by outcome."""
+    values = [
+        {"partition": row["partition"], "outcome": what, "flights": row[name]}
+        for row in data.partitions
+        for what, name in (("acked", "acked"), ("failed", "failed"), ("timed out", "timed_out"))
+        if row[name]
+    ]
+    chart = (
+        _chart(values)
+        .mark_bar()
+        .encode(
+            x=alt.X("partition:O", title="partition", axis=alt.Axis(labelOverlap=True, labelAngle=0)),
+            y=alt.Y("flights:Q", title="messages"),
+            color=_outcome_color(),
+        )
+    )
+    return _svg(chart, "Messages of each partition by outcome")
+
+
+def life_lines(data: ReportData) -> str:
+    """When each publisher was connected, from its first event to its last, with its errors."""
+    lines, errors = life_line_values(data.publishers)
+    y = alt.Y("publisher:N", title=None, sort=None, axis=alt.Axis(minExtent=150))
+    ends = alt.Scale(domain=["ended", "no end"], range=[ACKED, TIMED_OUT])
+    span = (
+        _chart(lines)
+        .mark_rule(strokeWidth=5, strokeCap="round")
+        .encode(
+            x=_time(data, "from"),
+            x2="to:T",
+            y=y,
+            color=alt.Color("end:N", scale=ends, title=None),
+        )
+    )
+    marks = (
+        _chart(errors).mark_point(shape="cross", filled=True, color=FAILED, size=60).encode(x=_time(data, "from"), y=y)
+    )
+    return _svg(alt.layer(span, marks), "Publishers over time", height=max(60, 14 * len(lines)))
+
+
+def life_line_values(events: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """One row for each publisher (publisher, from, to, end) and one for each of its errors (publisher, from).
+
+    Times are in ms since the epoch.
+    """
+    lines: dict[tuple[Any, ...], Row] = {}
+    errors: list[Row] = []
+    for row in events:
+        key = (row["run"], row["batch"], row["partition"], row["attempt"])
+        if key not in lines:
+            if len(lines) == MOST_LINES:
+                continue
+            lines[key] = {"publisher": _publisher_name(row), "from": row["at"] / 1000, "end": "no end"}
+        line = lines[key]
+        line["to"] = row["at"] / 1000
+        if row["event"] == "destroy":
+            line["end"] = "ended"
+        elif row["event"] == "error":
+            errors.append({"publisher": line["publisher"], "from": row["at"] / 1000})
+    return list(lines.values()), errors
+
+
+def _publisher_name(row: Row) -> str:
+    batch = "" if row["batch"] is None else f"batch {row['batch']}, "
+    attempt = f", attempt {row['attempt']}" if row["attempt"] else ""
+    return f"{batch}partition {row['partition']}{attempt}"
+
+
+def _chart(values: list[Row]) -> alt.Chart:
+    return alt.Chart(alt.Data(values=values))  # type: ignore[no-untyped-call]
+
+
+def _time(data: ReportData, field: str = "time") -> alt.X:
+    axis = alt.Axis(format=time_format(data.totals["last"] - data.totals["first"]), labelOverlap=True)
+    return alt.X(f"{field}:T", title="time (UTC)", scale=alt.Scale(type="utc"), axis=axis)
+
+
+def time_format(span: int) -> str:
+    """How a time is written on the axis of a plot of ``span`` µs."""
+    seconds = span / 1e6
+    if seconds < 10:
+        return "%H:%M:%S.%L"
+    return "%H:%M:%S" if seconds < 7200 else "%H:%M" if seconds < 86400 else "%b %d %H:%M"
+
+
+def _outcome_color() -> alt.Color:
+    return alt.Color("outcome:N", scale=alt.Scale(domain=list(_OUTCOMES), range=list(_OUTCOMES.values())), title=None)
+
+
+def _svg(chart: alt.Chart | alt.LayerChart | alt.FacetChart, description: str, height: int = HEIGHT) -> str:
+    text = {"labelColor": "currentColor", "titleColor": "currentColor", "labelFontSize": 12, "titleFontSize": 12}
+    lines = {
+        "gridColor": "currentColor",
+        "gridOpacity": 0.12,
+        "domainColor": "currentColor",
+        "tickColor": "currentColor",
+    }
+    shown = chart.properties(width=WIDTH, height=height, description=description, background="transparent").configure(
+        font="sans-serif",
+        axis=alt.AxisConfig(**text, **lines, titleFontWeight="normal", titlePadding=16),  # type: ignore[arg-type]
+        legend=alt.LegendConfig(labelColor="currentColor", orient="top", labelFontSize=12),
+        view=alt.ViewConfig(stroke=None),
+    )
+    drawn = io.StringIO()
+    shown.save(drawn, format="svg")
+    return drawn.getvalue()

@@ -1,0 +1,172 @@
+"""What the report page shows, reduced by SQL while delta-rs streams over the files.
+
+That is bins of time and of latency, and one row for each partition, topic and reason; its size does not depend on the
+number of flights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from ..flightlog.report import Row, open_log, query
+from ..flightlog.schema import IS_FAILED
+
+#: Bins of time at most; the width is the shortest of :data:`WIDTHS` that needs no more.
+MOST_BINS = 240
+#: Seconds.
+WIDTHS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
+#: Bins of the distribution of latencies for each power of ten.
+BINS_PER_DECADE = 8
+MOST_TOPICS, MOST_PARTITIONS, MOST_REASONS, MOST_PUBLISHER_EVENTS = 10_000, 100, 50, 2_000
+
+#: With ``ackMode=none`` ``published`` is the outcome; otherwise (``flightLogLevel=all``) the outcome follows it.
+_OUTCOME = "kind = 'flight' AND (event <> 'published' OR ack_level = 'none')"
+_DONE = "event IN ('acked', 'published')"
+_COUNTS = f"""sum(CASE WHEN {_DONE} THEN 1 ELSE 0 END) AS acked,
+       sum(CASE WHEN event = 'completed_exceptionally' THEN 1 ELSE 0 END) AS failed,
+       sum(CASE WHEN event = 'timeout' THEN 1 ELSE 0 END) AS timed_out"""
+_LATENCIES = """approx_percentile_cont(latency_us, 0.5) AS p50, approx_percentile_cont(latency_us, 0.99) AS p99"""
+
+_TOTALS = f"""
+SELECT count(*) AS flights, {_COUNTS}, sum(rows) AS rows, sum(CASE WHEN {_DONE} THEN rows ELSE 0 END) AS acked_rows,
+       sum(CASE WHEN duplicate THEN 1 ELSE 0 END) AS duplicates, sum(CASE WHEN sends > 1 THEN 1 ELSE 0 END) AS resent,
+       sum(CASE WHEN dead_lettered THEN 1 ELSE 0 END) AS dead_lettered,
+       sum(CASE WHEN may_have_landed AND {IS_FAILED} THEN 1 ELSE 0 END) AS in_doubt,
+       sum(CASE WHEN committed THEN 0 ELSE 1 END) AS not_committed,
+       count(DISTINCT topic) AS topics, count(DISTINCT run_id) AS runs, {_LATENCIES}, max(latency_us) AS longest,
+       CAST(min(CASE WHEN publish_time IS NULL THEN event_time ELSE publish_time END) AS BIGINT) AS first,
+       CAST(max(event_time) AS BIGINT) AS last
+FROM log WHERE {_OUTCOME}{{more}}"""
+
+_TIMELINE = f"""
+SELECT CAST(floor((CAST(event_time AS BIGINT) - {{first}}) / {{width}}.0) AS BIGINT) AS bin,
+       sum(CASE WHEN {_DONE} THEN rows ELSE 0 END) AS acked_rows, {_COUNTS},
+       sum(CASE WHEN sends > 1 THEN 1 ELSE 0 END) AS resent, {_LATENCIES}
+FROM log WHERE {_OUTCOME}{{more}} GROUP BY bin ORDER BY bin"""
+
+_DISTRIBUTION = f"""
+SELECT CAST(floor(log10(CASE WHEN latency_us < 1 THEN 1 ELSE latency_us END) * {BINS_PER_DECADE}) AS BIGINT) AS bin,
+       count(*) AS flights
+FROM log WHERE {_OUTCOME} AND {_DONE} AND latency_us IS NOT NULL{{more}} GROUP BY bin ORDER BY bin"""
+
+_BY_TOPIC = f"""
+SELECT topic, count(*) AS flights, {_COUNTS}, sum(CASE WHEN duplicate THEN 1 ELSE 0 END) AS duplicates, {_LATENCIES}
+FROM log WHERE {_OUTCOME}{{more}} GROUP BY topic
+ORDER BY failed + timed_out DESC, flights DESC, topic LIMIT {MOST_TOPICS}"""
+
+_BY_PARTITION = f"""
+SELECT partition_id AS partition, count(*) AS flights, {_COUNTS}, {_LATENCIES}
+FROM log WHERE {_OUTCOME}{{more}} GROUP BY partition_id ORDER BY flights DESC, partition LIMIT {MOST_PARTITIONS}"""
+
+_REASONS = f"""
+SELECT event, status, code, info, count(*) AS flights, min(topic) AS topic, min(flight_id) AS flight_id,
+       sum(CASE WHEN may_have_landed THEN 1 ELSE 0 END) AS in_doubt
+FROM log WHERE kind = 'flight' AND {IS_FAILED}{{more}}
+GROUP BY event, status, code, info ORDER BY flights DESC, status, info LIMIT {MOST_REASONS}"""
+
+_PUBLISHERS = f"""
+SELECT partition_id AS partition, batch_id AS batch, run_id AS run, task_attempt AS attempt, event,
+       publisher_state AS state, CAST(event_time AS BIGINT) AS at, info
+FROM log WHERE kind = 'publisher'{{more}} ORDER BY event_time LIMIT {MOST_PUBLISHER_EVENTS}"""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportData:
+    """A flight log, reduced. Times are µs since the epoch, latencies µs.
+
+    :ivar totals: flights, acked, failed, timed_out, rows, acked_rows, duplicates, resent, dead_lettered, in_doubt,
+        not_committed, topics, runs, p50, p99, longest, first, last; counts are 0 and the others None without flights
+    :ivar width: µs of a bin of ``timeline``
+    :ivar timeline: one row for each bin, also where nothing happened: at (its begin), acked_rows, acked, failed,
+        timed_out, resent, p50, p99
+    :ivar distribution: of the latencies of acknowledged flights: low, high (not within), flights
+    :ivar topics: topic, flights, acked, failed, timed_out, duplicates, p50, p99; those with failures first, at most
+        :data:`MOST_TOPICS`
+    :ivar partitions: partition, flights, acked, failed, timed_out, p50, p99; those with most flights
+    :ivar reasons: of failures: event, status, code, info, flights, topic, flight_id (an example), in_doubt
+    :ivar publishers: partition, batch, run, attempt, event, state, at, info; the oldest
+        :data:`MOST_PUBLISHER_EVENTS`
+    """
+
+    path: str
+    version: int
+    made: datetime
+    run: str | None
+    since: datetime | None
+    totals: Row
+    width: int
+    timeline: list[Row]
+    distribution: list[Row]
+    topics: list[Row]
+    partitions: list[Row]
+    reasons: list[Row]
+    publishers: list[Row]
+
+
+def read_report(
+    path: str, storage: dict[str, str], made: datetime, run: str | None = None, since: datetime | None = None
+) -> ReportData:
+    """Read the log once for each table, in bounded memory.
+
+    :param storage: delta-rs' storage options
+    :param made: the time of the report, which it shows
+    :param run: only the events of this ``run_id``
+    :param since: only the events from then on
+    :raises FlightLogError: no flight log there, or a file of it is damaged
+    :raises Unavailable: storage cannot be reached
+    """
+    table, more = open_log(path, storage), _condition(run, since)
+    [totals] = query(table, storage, _TOTALS.format(more=more))
+    totals = {name: 0 if value is None and name not in _OPTIONAL else value for name, value in totals.items()}
+    first, last = totals["first"] or 0, totals["last"] or 0
+    width = bin_width(last - first)
+    bins = query(table, storage, _TIMELINE.format(more=more, first=first, width=width)) if totals["flights"] else []
+    return ReportData(
+        path=path,
+        version=table.version(),
+        made=made,
+        run=run,
+        since=since,
+        totals=totals,
+        width=width,
+        timeline=_without_holes(bins, first, width),
+        distribution=[_latency_bin(row) for row in query(table, storage, _DISTRIBUTION.format(more=more))],
+        topics=query(table, storage, _BY_TOPIC.format(more=more)),
+        partitions=query(table, storage, _BY_PARTITION.format(more=more)),
+        reasons=query(table, storage, _REASONS.format(more=more)),
+        publishers=query(table, storage, _PUBLISHERS.format(more=more)),
+    )
+
+
+_OPTIONAL = {"p50", "p99", "longest", "first", "last"}
+
+
+def bin_width(span: int) -> int:
+    """µs of a bin, for a log that covers ``span`` µs."""
+    for width in WIDTHS:
+        if span / 1e6 / width <= MOST_BINS:
+            return round(width * 1e6)
+    days = -(-span // (MOST_BINS * 86_400_000_000))
+    return days * 86_400_000_000
+
+
+def _condition(run: str | None, since: datetime | None) -> str:
+    found = ""
+    if run is not None:
+        found += " AND run_id = '" + run.replace("'", "''") + "'"
+    if since is not None:
+        found += f" AND event_time >= TIMESTAMP '{since.astimezone(UTC).isoformat()}'"
+    return found
+
+
+def _without_holes(bins: list[Row], first: int, width: int) -> list[Row]:
+    """A bin without flights is a row of zeros: a standstill must be seen."""
+    by_number = {row.pop("bin"): row for row in bins}
+    nothing = {"acked_rows": 0, "acked": 0, "failed": 0, "timed_out": 0, "resent": 0, "p50": None, "p99": None}
+    return [{"at": first + n * width, **by_number.get(n, nothing)} for n in range(max(by_number, default=-1) + 1)]
+
+
+def _latency_bin(row: Row) -> Row:
+    low, high = (10 ** ((row["bin"] + end) / BINS_PER_DECADE) for end in (0, 1))
+    return {"low": low, "high": high, "flights": row["flights"]}

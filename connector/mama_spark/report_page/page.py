@@ -1,0 +1,222 @@
+"""The report page: plots and tables in one HTML file."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, StrictUndefined
+
+from ..errors import ConfigError
+from ..options.values import Duration
+from ..redaction import redact
+from . import charts
+from .data import ReportData, read_report
+
+#: What to do about failures of a status; the others are looked up by their text.
+ADVICE = {
+    "PUBLISH_ERROR_NOT_ENTITLED": "The user may not publish to this topic: ask for the permission, or choose a topic.",
+    "PUBLISH_ERROR_NO_RESPONDERS": "No stream takes this topic: create one (createStream=true), or choose a topic.",
+    "TIMEOUT": "Nobody acknowledged the message in time, and it may be stored. Look at the server's log and disk; then "
+    "publish these rows again with the same ids, so that the server drops what it has.",
+    "BAD_SYMBOL": "The topic has a form that the middleware does not allow: mend the column topic.",
+    "INVALID_ARG": "The row cannot be sent as it is: mend it. The message says which value.",
+}
+OTHER_ADVICE = "Look for the text of the message on the page Troubleshooting of the documentation."
+
+
+class Figure(NamedTuple):
+    """:ivar caption: what it shows, and what it looks like when all is well"""
+
+    title: str
+    caption: str
+    svg: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A report page. Notebooks show it where it is the value of a cell.
+
+    :ivar data: the numbers
+    :ivar html: the page, which needs no other file and no network
+    """
+
+    data: ReportData
+    html: str
+
+    def save(self, path: str | Path) -> Path:
+        """Write the page.
+
+        :returns: where it is
+        :raises ConfigError: the file cannot be written
+        """
+        target = Path(path)
+        try:
+            target.write_text(self.html, encoding="utf-8")
+        except OSError as e:
+            raise ConfigError(f"the report cannot be written to {target}: {e.strerror}; name another file") from e
+        return target.resolve()
+
+    def _repr_html_(self) -> str:
+        return f'<iframe srcdoc="{html.escape(self.html)}" style="width:100%;height:48em;border:0"></iframe>'
+
+    def __repr__(self) -> str:
+        return f"<Report of {redact(self.data.path)}: {headline(self.data)}>"
+
+
+def report(
+    path: str,
+    *,
+    run: str | None = None,
+    since: str | timedelta | None = None,
+    storage: dict[str, str] | None = None,
+) -> Report:
+    """The report of a flight log; ``report(path).save("report.html")`` writes the page.
+
+    :param run: only this ``run_id``
+    :param since: only the events of the last ``"1h"``, ``"30m"``, ...
+    :param storage: delta-rs' storage options
+    :raises ConfigError: ``since`` is no duration
+    :raises FlightLogError: no flight log there, or a file of it is damaged
+    :raises Unavailable: storage cannot be reached
+    """
+    now = datetime.now(UTC)
+    data = read_report(path, storage or {}, now, run, None if since is None else now - _duration(since))
+    return Report(data, render(data))
+
+
+def _duration(since: str | timedelta) -> timedelta:
+    if isinstance(since, timedelta):
+        return since
+    try:
+        return timedelta(seconds=Duration(bare=None)(since))
+    except ValueError as e:
+        raise ConfigError(f"since: {e}, got {since!r}") from None
+
+
+def render(data: ReportData) -> str:
+    """The page, as HTML."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters.update(ms=_ms, count=_count, time=_time, share=_share)
+    template = environment.from_string(files(__package__).joinpath("page.html").read_text(encoding="utf-8"))
+    return template.render(
+        data=data,
+        totals=data.totals,
+        path=redact(data.path),
+        headline=headline(data),
+        state=state(data),
+        notes=list(notes(data)),
+        figures=list(figures(data)),
+        advice=lambda status: ADVICE.get(status, OTHER_ADVICE),
+        numbers=json.dumps(_numbers(data)).replace("<", "\\u003c"),
+    )
+
+
+def state(data: ReportData) -> str:
+    """``empty``, ``failed``, ``attention`` or ``good``."""
+    totals = data.totals
+    if not totals["flights"]:
+        return "empty"
+    if totals["failed"] or totals["timed_out"]:
+        return "failed"
+    return "attention" if totals["resent"] or totals["duplicates"] or totals["not_committed"] else "good"
+
+
+def headline(data: ReportData) -> str:
+    """The outcome in one sentence."""
+    totals, failed = data.totals, data.totals["failed"] + data.totals["timed_out"]
+    if not totals["flights"]:
+        return "The flight log has no messages" + (" of this run or time." if data.run or data.since else ".")
+    if failed:
+        return f"{failed:,} of {totals['flights']:,} messages were not acknowledged."
+    return f"All {totals['flights']:,} messages were acknowledged."
+
+
+def notes(data: ReportData) -> Iterator[str]:
+    """What else a reader must know, a sentence each."""
+    totals = data.totals
+    if totals["rows"] > totals["flights"]:
+        yield f"The messages hold {totals['rows']:,} rows, {totals['acked_rows']:,} of them in acknowledged messages."
+    if totals["in_doubt"]:
+        yield f"{totals['in_doubt']:,} messages that were not acknowledged may be stored all the same."
+    if totals["resent"]:
+        yield f"{totals['resent']:,} messages were sent more than once."
+    if totals["duplicates"]:
+        yield f"The server had {totals['duplicates']:,} messages already and dropped the second copy."
+    if totals["dead_lettered"]:
+        yield f"{totals['dead_lettered']:,} rows went to the dead letters."
+    if totals["not_committed"]:
+        yield f"{totals['not_committed']:,} outcomes are of attempts that failed or were superseded."
+    if totals["topics"] > len(data.topics):
+        yield f"The table shows {len(data.topics):,} of {totals['topics']:,} topics, those with failures first."
+    if totals["flights"] and not totals["acked"]:
+        yield "No acknowledged message is in the log; with flightLogLevel=errors it has failures only."
+
+
+def figures(data: ReportData) -> Iterator[Figure]:
+    """The plots for which there are data."""
+    if data.timeline:
+        yield Figure(
+            "Rate",
+            f"Rows acknowledged a second, in steps of {data.width / 1e6:g} s. Points are messages that failed, timed "
+            "out or were sent again; dashed lines are errors of publishers, such as a lost connection. Healthy: a "
+            "level band without gaps and without points. A gap is a hold or an outage.",
+            charts.rate(data),
+        )
+    if any(row["p50"] is not None for row in data.timeline):
+        yield Figure(
+            "Latency over time",
+            "From the first send of a message to its acknowledgement: half of them took less than p50, 99 of 100 less "
+            "than p99. Healthy: two level lines. A p99 that climbs away from p50 is a server that falls behind.",
+            charts.latency(data),
+        )
+    if data.distribution:
+        yield Figure(
+            "Distribution of latency",
+            "How many messages took how long, on a logarithmic axis. Healthy: one hump. A second hump far to the right "
+            "is made by messages that were sent again or waited through an outage.",
+            charts.distribution(data),
+        )
+    if data.partitions:
+        yield Figure(
+            "Partitions",
+            "Messages of each partition of the DataFrame by outcome. Healthy: bars of one height, without red. One "
+            "high bar is skew: the write takes as long as that partition.",
+            charts.partitions(data),
+        )
+    if data.publishers:
+        yield Figure(
+            "Publishers",
+            "Each line is the publisher of one partition, from its creation to its end; crosses are its errors. "
+            f"Healthy: each line ends. No end: the task was killed, or is still at work. The first {charts.MOST_LINES} "
+            "publishers are shown.",
+            charts.life_lines(data),
+        )
+
+
+def _numbers(data: ReportData) -> dict[str, Any]:
+    """What the plots show, for programs that read the page."""
+    names = ("totals", "width", "timeline", "distribution", "partitions")
+    return {name: getattr(data, name) for name in names}
+
+
+def _ms(us: float | None) -> str:
+    return "-" if us is None else f"{us / 1000:,.2f}"
+
+
+def _count(number: int | None) -> str:
+    return "-" if number is None else f"{number:,}"
+
+
+def _time(us: int | None) -> str:
+    return "-" if us is None else f"{datetime.fromtimestamp(us / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.4g} %" if whole else "-"

@@ -1,0 +1,223 @@
+"""The report page: what it says, that its plots show the numbers, and that text of rows stays text."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from mama_spark import cli
+from mama_spark.errors import ConfigError
+from mama_spark.flightlog.columns import LoggedEvent
+from mama_spark.flightlog.commit import commit
+from mama_spark.flightlog.staging import Staging
+from mama_spark.report_page.charts import MOST_LINES, life_line_values
+from mama_spark.report_page.page import ADVICE, Report, report, state
+
+from tests.support.flight_logs import BATCH, T0, flights, stage
+
+SCRIPT = "<script>alert('x')</script>&lt;b&gt;"
+
+
+class Outline(HTMLParser):
+    """Elements, their attributes, the cells of tables, and the text outside of scripts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.labels: list[str] = []
+        self.texts: list[str] = []
+        self.numbers: dict[str, Any] = {}
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        named = dict(attrs)
+        self.links += [value or "" for name, value in attrs if name in ("href", "src", "xlink:href")]
+        self.labels += [named["aria-label"] or ""] if "aria-label" in named else []
+        self.inside = named.get("id") if tag == "script" else tag
+
+    inside: str | None = None
+
+    def handle_data(self, data: str) -> None:
+        if self.inside == "numbers":
+            self.numbers, self.inside = json.loads(data), None
+        elif self.inside not in (None, "style"):
+            self.texts.append(data)
+
+
+def log_with(table: Path, *columns: Any, events: list[LoggedEvent] | None = None) -> Report:
+    staging = Staging(str(table), {}, BATCH, 0, 0)
+    staging.check()
+    staging.add_events(events or [])
+    for some in columns:
+        staging.add_flights(some)
+    commit(str(table), {}, BATCH, staging.close())
+    return report(str(table))
+
+
+def test_a_perfect_run(tmp_path: Path) -> None:
+    events = [
+        LoggedEvent("publisher", "create", T0, publisher_state="CREATING"),
+        LoggedEvent("publisher", "destroy", T0 + 10_000, publisher_state="DESTROYED"),
+    ]
+    made = log_with(tmp_path, flights(1000), events=events)
+    page = Outline(made.html)
+    assert state(made.data) == "good"
+    assert "All 1,000 messages were acknowledged." in page.texts
+    assert page.numbers["totals"]["acked"] == 1000
+    assert page.numbers["timeline"] == made.data.timeline
+    assert page.tags.count("svg") == page.tags.count("figcaption") == 5
+    assert [text for text in page.texts if "Healthy:" in text] == [t for t in page.texts if t.startswith(CAPTIONS)]
+    assert "partition: 0; messages: 1000; outcome: acked" in page.labels
+    assert 'id="failures"' not in made.html
+
+
+CAPTIONS = ("Rows acknowledged", "From the first", "How many", "Messages of each", "Each line")
+
+
+def test_the_page_needs_no_other_file_and_no_network(tmp_path: Path) -> None:
+    made = log_with(tmp_path, flights(10))
+    page = Outline(made.html)
+    assert [link for link in page.links if not link.startswith("#")] == []
+    assert not re.search(r"@import|url\((?!#)", made.html)
+
+
+def test_failures_say_what_to_do_and_points_mark_them(tmp_path: Path) -> None:
+    made = log_with(tmp_path, flights(10, failed=4))
+    page = Outline(made.html)
+    assert state(made.data) == "failed"
+    assert "4 of 10 messages were not acknowledged." in page.texts
+    assert ADVICE["PUBLISH_ERROR_NOT_ENTITLED"] in page.texts
+    assert "topic orders.new, id id-6" in page.texts
+    assert "partition: 0; messages: 4; outcome: failed" in page.labels
+    assert any("what: failed" in label for label in page.labels)
+
+
+def test_text_of_rows_stays_text(tmp_path: Path) -> None:
+    reasons = {2: (SCRIPT, 403, SCRIPT)}
+    made = log_with(
+        tmp_path, flights(3, SCRIPT, failed=1, topic=pa.array([SCRIPT] * 3).dictionary_encode(), reasons=reasons)
+    )
+    page = Outline(made.html)
+    assert page.tags.count("script") == 2, "the numbers, and what sorts tables"
+    assert page.tags.count("b") == 0
+    assert SCRIPT in page.texts
+
+
+def test_a_log_without_messages_of_that_run(tmp_path: Path) -> None:
+    log_with(tmp_path, flights(3))
+    made = report(str(tmp_path), run="another")
+    page = Outline(made.html)
+    assert state(made.data) == "empty"
+    assert "The flight log has no messages of this run or time." in page.texts
+    assert "svg" not in page.tags
+
+
+def test_ten_thousand_topics_are_a_page_of_few_megabytes(tmp_path: Path) -> None:
+    n = 12_000
+    made = log_with(tmp_path, flights(n, topic=pa.array([f"orders.{i}.new" for i in range(n)]).dictionary_encode()))
+    assert len(made.html) < 5_000_000
+    assert len(made.data.topics) == 10_000
+    assert "The table shows 10,000 of 12,000 topics, those with failures first." in Outline(made.html).texts
+
+
+def test_notes_say_what_else_must_be_known(tmp_path: Path) -> None:
+    columns = flights(4, duplicate=np.ones(4, np.bool_), sends=np.full(4, 2, np.int32))
+    made = log_with(tmp_path, columns)
+    texts = Outline(made.html).texts
+    assert state(made.data) == "attention"
+    assert "4 messages were sent more than once." in texts
+    assert "The server had 4 messages already and dropped the second copy." in texts
+
+
+def test_passwords_of_the_log_are_not_shown(tmp_path: Path) -> None:
+    made = log_with(tmp_path, flights(1))
+    shown = Report(made.data, made.html)
+    assert "<Report of " in repr(shown)
+    assert "All 1 messages were acknowledged." in repr(shown)
+
+
+def test_a_notebook_shows_the_page(tmp_path: Path) -> None:
+    class Frame(HTMLParser):
+        page = ""
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            self.page = dict(attrs)["srcdoc"] or ""
+
+    made, frame = log_with(tmp_path, flights(1)), Frame()
+    frame.feed(made._repr_html_())
+    assert frame.page == made.html
+
+
+def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    commit(str(tmp_path / "log"), {}, BATCH, stage(tmp_path / "log", BATCH, flights(3)))
+    target = tmp_path / "page.html"
+    assert cli.main(["report", str(tmp_path / "log"), "-o", str(target), "--run", "run-7"]) == 0
+    assert capsys.readouterr().out == f"All 3 messages were acknowledged. The report is {target}\n"
+    assert "All 3 messages were acknowledged." in target.read_text("utf-8")
+    assert cli.main(["report", str(tmp_path / "log"), "-o", str(tmp_path / "no" / "page.html")]) == 2
+    assert "page.html: No such file or directory; name another file" in capsys.readouterr().err
+
+
+def test_a_time_that_is_none_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"since: .*got 'soon'"):
+        report(str(tmp_path), since="soon")
+
+
+def publisher_events(n: int) -> Iterator[dict[str, Any]]:
+    for i in range(n):
+        common = {"run": "r", "batch": None, "partition": i, "attempt": 0, "state": None, "info": None}
+        yield {**common, "event": "create", "at": 1000}
+        if i == 1:
+            yield {**common, "event": "error", "at": 2000}
+        if i != 2:
+            yield {**common, "event": "destroy", "at": 3000}
+
+
+def test_life_lines_run_from_the_first_event_to_the_last() -> None:
+    lines, errors = life_line_values(list(publisher_events(3)))
+    assert lines == [
+        {"publisher": "partition 0", "from": 1.0, "to": 3.0, "end": "ended"},
+        {"publisher": "partition 1", "from": 1.0, "to": 3.0, "end": "ended"},
+        {"publisher": "partition 2", "from": 1.0, "to": 1.0, "end": "no end"},
+    ]
+    assert errors == [{"publisher": "partition 1", "from": 2.0}]
+    assert len(life_line_values(list(publisher_events(200)))[0]) == MOST_LINES
+
+
+MEASURED = """
+import resource, sys, time
+began = time.monotonic()
+from mama_spark.report_page.page import report
+made = report(sys.argv[1])
+assert made.data.totals["acked"] == 10_000_000
+seconds, memory = time.monotonic() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+print("REPORT", seconds, memory, len(made.html) / 1e6)
+"""
+
+
+@pytest.mark.slow
+def test_ten_million_messages_are_a_small_page_in_bounded_memory(tmp_path: Path) -> None:
+    staging, n = Staging(str(tmp_path), {}, BATCH, 0, 0), 10_000
+    random = np.random.default_rng(1)
+    for i in range(1000):
+        latencies = random.lognormal(8, 0.7, n).astype(np.int64)
+        staging.add_flights(flights(n, str(i), at=T0 + 50_000 * i, latency_us=latencies))
+    commit(str(tmp_path), {}, BATCH, staging.close())
+    done = subprocess.run([sys.executable, "-c", MEASURED, str(tmp_path)], capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+    seconds, memory, size = map(float, done.stdout.split()[1:])
+    print(f"{seconds:.1f} s, {memory:.0f} MB of memory, a page of {size:.2f} MB")
+    assert memory < 500
+    assert size < 5
