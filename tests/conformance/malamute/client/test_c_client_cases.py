@@ -1,0 +1,276 @@
+"""The Malamute client against our broker: the C client's tests by their ids."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mama_spark.errors import ClientClosed, ConfigError, Unavailable
+from mama_spark.malamute.client.calls import CallFailed
+from mama_spark.malamute.client.client import MalamuteClient
+from mama_spark.malamute.client.messages import Message
+from mama_spark.malamute.protocol.extensions import AckRun, StoreOutcome
+from mama_spark.services.malamute_broker.broker.broker import Broker, EngineChoice
+from mama_spark.testing.waiting import until
+
+from tests.support.malamute_clients import PATIENCE, Make, nothing, start
+
+
+@pytest.mark.spec("ML-12", "ML-15", "C1")
+def test_messages_before_the_reader_are_lost_and_then_only_what_matches_comes_in_order(client: Make) -> None:
+    writer, reader = client("writer"), client("reader")
+    writer.write("weather")
+    writer.send("temp.early", b"0")
+    writer.sync()
+    reader.read("weather", "temp.*")
+    for subject, value in (("temp.moscow", b"1"), ("rain.moscow", b"2"), ("temp.madrid", b"3"), ("temp.london", b"5")):
+        writer.send(subject, value)
+    got = [reader.receive() for _ in range(3)]
+    assert got == [
+        Message("stream", "weather", "writer", subject, (value,))
+        for subject, value in (("temp.moscow", b"1"), ("temp.madrid", b"3"), ("temp.london", b"5"))
+    ]
+    reader.close()
+    writer.send("temp.late", b"6")
+    assert writer.sync() == (AckRun(StoreOutcome.ACCEPTED, 5),), "sends succeed when nobody reads"
+
+
+@pytest.mark.spec("ML-24", "C2")
+def test_a_broadcast_reaches_both_workers_and_requests_go_round(client: Make) -> None:
+    askers, workers = [client("asker1"), client("asker2")], [client("worker1"), client("worker2")]
+    for worker in workers:
+        worker.read("broadcast", "announce")
+        worker.offer("print", "bw.*")
+    askers[0].write("broadcast")
+    askers[0].send("announce", [b"hello", b"world"])
+    assert [w.receive().content for w in workers] == [(b"hello", b"world")] * 2
+    askers[0].request("print", "bw.A4", b"one")
+    askers[1].request("print", "bw.A4", b"two")
+    got = {worker.receive() for worker in workers}
+    assert got == {
+        Message("service", "print", "asker1", "bw.A4", (b"one",)),
+        Message("service", "print", "asker2", "bw.A4", (b"two",)),
+    }
+    askers[1].write("broadcast")
+    askers[1].send("announce", b"again")
+    assert [w.receive().sender for w in workers] == ["asker2"] * 2
+
+
+@pytest.mark.spec("C3")
+def test_connecting_to_nonsense_fails_and_a_request_outlives_its_sender(broker: Broker, client: Make) -> None:
+    for url in ("tcp://", "ipc", "nowhere", "http://127.0.0.1:1", "mlp://127.0.0.1:99999", ""):
+        with pytest.raises(ConfigError):
+            MalamuteClient(url)
+    with pytest.raises(Unavailable, match="connecting: the broker is not reachable"):
+        MalamuteClient("mlp://127.0.0.1:1", timeout=0.3).open()
+    worker, asker = client("worker"), client("asker")
+    worker.offer("printer", "bw.*")
+    worker.offer("printer", "color.*")
+    asker.request("printer", "color.A4", b"photo")
+    asker.close()
+    assert worker.receive() == Message("service", "printer", "asker", "color.A4", (b"photo",))
+
+
+@pytest.mark.spec("C4")
+@pytest.mark.parametrize("state", ["before", "after"])
+def test_calls_without_a_connection_fail_at_once(broker: Broker, state: str) -> None:
+    alone = MalamuteClient(broker.endpoint, "alone", timeout=PATIENCE)
+    if state == "after":
+        alone.open().close()
+    calls: list[Callable[[], object]] = [
+        lambda: alone.write("s"), lambda: alone.read("s", ""), lambda: alone.offer("s", ""), lambda: alone.cancel("s"),
+        lambda: alone.send("x"), lambda: alone.mailbox("a", "x"), lambda: alone.request("s", "x"), alone.sync,
+        alone.receive,
+    ]  # fmt: skip
+    began = time.monotonic()
+    for call in calls:
+        with pytest.raises(ClientClosed, match=r"not connected|closed"):
+            call()
+    assert time.monotonic() - began < PATIENCE
+    assert not alone.connected
+    alone.close()
+    assert "closed" in repr(alone) or "start" in repr(alone)
+
+
+@pytest.mark.spec("ML-12", "C5")
+def test_an_invalid_pattern_fails_and_the_client_goes_on(client: Make) -> None:
+    reader, writer = client("r"), client("w")
+    for pattern in ("[", ")", "*", "a**"):
+        with pytest.raises(CallFailed, match="StreamRead was refused with 300: "):
+            reader.read("s", pattern)
+    with pytest.raises(CallFailed, match="ServiceOffer was refused with 300"):
+        reader.offer("s", "[")
+    reader.read("s", "x")
+    writer.write("s")
+    writer.send("x")
+    assert reader.receive().subject == "x"
+
+
+@pytest.mark.spec("C6")
+def test_calls_fail_when_the_broker_dies() -> None:
+    broker = start()
+    with MalamuteClient(broker.endpoint, "c", timeout=PATIENCE) as client:
+        client.write("s")
+        broker.stop()
+        until(lambda: not client.connected)
+        with pytest.raises(Unavailable, match=r"writing to 'other': the broker did not answer .*(lost|listens)"):
+            client.write("other", timeout=0.2)
+        with pytest.raises(Unavailable, match="sending: not connected"):
+            client.send("x", timeout=0.2)
+        with pytest.raises(Unavailable, match="waiting for a message: not connected"):
+            client.receive(timeout=0.2)
+        with pytest.raises(Unavailable):
+            client.sync(timeout=0.2)
+
+
+@pytest.mark.spec("C7", "C8")
+@pytest.mark.parametrize("pause", [0.0, pytest.param(10.0, marks=pytest.mark.slow)])
+def test_a_broker_that_comes_back_is_found_and_told_everything_again(pause: float) -> None:
+    broker = start()
+    with MalamuteClient(broker.endpoint, "rc", timeout=PATIENCE) as client:
+        client.write("out")
+        client.read("in", "^a")
+        client.offer("svc", "x")
+        broker.stop()
+        until(lambda: not client.connected)
+        time.sleep(pause)
+        broker = start(broker.endpoint)
+        try:
+            client.sync()
+            assert client.reconnects > 0
+            with MalamuteClient(broker.endpoint, "other", timeout=PATIENCE) as other:
+                other.read("out")
+                client.send("hello")
+                assert other.receive() == Message("stream", "out", "rc", "hello", ())
+                other.write("in")
+                other.send("b")
+                other.send("abc", b"1")
+                other.request("svc", "x", b"2")
+                assert {client.receive().content, client.receive().content} == {(b"1",), (b"2",)}
+        finally:
+            broker.stop()
+
+
+@pytest.mark.spec("ML-22")
+def test_what_is_stored_while_the_connection_is_lost_comes_behind_it_though_nothing_came_before(tmp_path: Path) -> None:
+    """Each pattern goes on behind the place where it began, also if that was told by the broker alone."""
+
+    def serve(bind: str = "") -> Broker:
+        return start(bind, engines=(EngineChoice(b"^st$", "durable", {"folder": str(tmp_path)}),))
+
+    broker = serve()
+    with MalamuteClient(broker.endpoint, "r", timeout=PATIENCE) as reader:
+        publish(broker, "before", "early.before")
+        reader.read("st", "^early")
+        publish(broker, "between")
+        reader.read("st", "^be|^late")
+        assert nothing(reader)
+        broker.stop()
+        until(lambda: not reader.connected)
+        elsewhere = serve()
+        publish(elsewhere, "late.1", "early.1", "other", "late.2")
+        elsewhere.stop()
+        broker = serve(broker.endpoint)
+        try:
+            got = [reader.receive() for _ in range(3)]
+            assert [(m.subject, m.sequence) for m in got] == [("late.1", 4), ("early.1", 5), ("late.2", 7)]
+            assert nothing(reader)
+        finally:
+            broker.stop()
+
+
+def publish(broker: Broker, *subjects: str) -> None:
+    with MalamuteClient(broker.endpoint, timeout=PATIENCE) as writer:
+        writer.write("st")
+        for subject in subjects:
+            writer.send(subject)
+        assert {run.outcome for run in writer.sync()} == {StoreOutcome.STORED}
+
+
+def test_a_sync_tells_that_messages_may_be_lost() -> None:
+    broker = start()
+    with MalamuteClient(broker.endpoint, "c", timeout=PATIENCE) as client:
+        client.write("s")
+        client.send("x")
+        broker.stop()
+        until(lambda: not client.connected)
+        broker = start(broker.endpoint)
+        until(lambda: client.connected)
+        with pytest.raises(Unavailable, match="connection was lost"):
+            client.sync()
+        client.send("y")
+        assert client.sync() == (AckRun(StoreOutcome.ACCEPTED, 1),)
+    broker.stop()
+
+
+@pytest.mark.spec("ML-14", "C10")
+def test_cancelling_and_a_narrower_pattern_leaves_only_that(client: Make) -> None:
+    reader, writer = client("r"), client("w")
+    writer.write("s")
+    reader.read("s", "temp.*")
+    reader.cancel("s")
+    reader.read("s", "temp.london")
+    for subject in ("temp.moscow", "temp.london", "temp.madrid"):
+        writer.send(subject)
+    writer.sync()
+    assert reader.receive().subject == "temp.london"
+    assert nothing(reader)
+
+
+@pytest.mark.spec("ML-23", "C11")
+def test_mail_waits_for_a_reader_that_left(client: Make) -> None:
+    writer, reader = client("writer"), client("reader")
+    writer.mailbox("reader", "subject 1", [b"one", b"two"])
+    assert reader.receive() == Message("mailbox", "reader", "writer", "subject 1", (b"one", b"two"))
+    reader.close()
+    writer.mailbox("reader", "subject 2", b"2")
+    writer.mailbox("reader", "subject 3", b"3")
+    writer.sync()
+    again = client("reader")
+    assert [again.receive().subject for _ in range(2)] == ["subject 2", "subject 3"]
+
+
+@pytest.mark.spec("C12")
+def test_two_offers_and_two_requests_in_order_to_one_worker(client: Make) -> None:
+    worker, asker = client("worker"), client("asker")
+    worker.offer("printer", "bw.*")
+    worker.offer("printer", "color.*")
+    asker.request("printer", "bw.A4", b"1")
+    asker.request("printer", "color.A5", b"2")
+    assert [(m.subject, m.content) for m in (worker.receive(), worker.receive())] == [
+        ("bw.A4", (b"1",)),
+        ("color.A5", (b"2",)),
+    ]
+
+
+@pytest.mark.spec("C14", "C13")
+def test_two_writers_two_streams_two_readers(client: Make) -> None:
+    readers, writers = [client("r1"), client("r2")], [client("w1"), client("w2")]
+    for n, writer in enumerate(writers):
+        for reader in readers:
+            reader.read(f"stream{n}", "x")
+        writer.write(f"stream{n}")
+        writer.send("x")
+    for reader in readers:
+        assert {(m.address, m.sender) for m in (reader.receive(), reader.receive())} == {
+            ("stream0", "w1"),
+            ("stream1", "w2"),
+        }
+
+
+@pytest.mark.spec("F1")
+def test_many_messages_that_match_and_as_many_that_do_not(client: Make) -> None:
+    reader, writer = client("r"), client("w")
+    reader.read("s", "^(good|END)")
+    writer.write("s")
+    for n in range(2000):
+        writer.send("good", b"%d" % (n % 100))
+        writer.send("bad", b"x")
+    writer.send("END")
+    got = 0
+    while (m := reader.receive()).subject != "END":
+        assert m.content == (b"%d" % (got % 100),)
+        got += 1
+    assert got == 2000

@@ -1,0 +1,96 @@
+"""Reading a stream while servers restart and connections are cut: the same records, none twice, in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mama_spark.bridges.nats import NatsSettings
+from mama_spark.bridges.nats.connection.pool import POOL
+from mama_spark.bridges.nats.read.logs import NatsLogs
+from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
+from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.testing.log_suite import LoggedRecord, everything, rows
+from mama_spark.testing.waiting import eventually
+
+from tests.support.nats_log import BOTH, MANY, consumers, fill, held_to, reading
+from tests.support.nats_servers import Admin
+from tests.support.proxy import Proxy
+
+
+@pytest.mark.own_server
+@BOTH
+@pytest.mark.parametrize("way", ["kill", "stop"])
+def test_a_server_that_restarts_costs_nothing(nats_server: NatsServer, fast: bool | None, way: str) -> None:
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("S", ["S.>"])
+        fill(nats_server.url, "S")
+        with reading(nats_server.url, fast) as logs:
+            batches = logs.log("S").read(0, MANY)
+            found = list(rows(next(batches)))
+            nats_server.kill() if way == "kill" else nats_server.shutdown()
+            nats_server.restart()
+            held_to(found + everything(batches))
+
+
+@BOTH
+def test_a_connection_that_is_cut_costs_nothing(shared: NatsServer, full: str, fast: bool | None) -> None:
+    with Proxy(shared.url) as proxy, reading(proxy.url, fast) as logs:
+        found: list[LoggedRecord] = []
+        for i, batch in enumerate(logs.log(full).read(0, MANY)):
+            found += rows(batch)
+            if i in (0, 3):
+                proxy.cut()
+        held_to(found)
+        POOL.clear()
+
+
+@BOTH
+def test_nobody_answers_for_longer_than_the_time_limit(shared: NatsServer, full: str, fast: bool | None) -> None:
+    with Proxy(shared.url) as proxy:
+        with reading(proxy.url, fast) as logs:
+            log = logs.log(full)
+            batches = log.read(0, MANY)
+            next(batches)
+            patience, logs.api.timeout = logs.api.timeout, 1.0
+            proxy.silence()
+            with pytest.raises(Unavailable):
+                list(batches)
+            with pytest.raises(Unavailable):
+                log.bounds()
+            proxy.speak()
+            logs.api.timeout = patience
+            held_to(everything(log.read(0, MANY)))
+        POOL.clear()
+
+
+def test_a_server_without_jetstream_is_told_at_once(tmp_path: Path) -> None:
+    with NatsServer(tmp_path / "n", jetstream=None) as server:
+        logs = NatsLogs(NatsSettings((server.url,)))
+        with pytest.raises(ConfigError, match="JetStream is not enabled"):
+            logs.open()
+        logs.close()
+
+
+def test_a_replicated_stream_whose_leader_goes_is_read_on(tmp_path: Path) -> None:
+    with Cluster(tmp_path / "cluster") as cluster, Admin(cluster.url) as admin:
+        eventually(lambda: "error" not in admin.api("INFO"), "JetStream is ready")
+        config = {"name": "S", "subjects": ["S.>"], "num_replicas": 3, "storage": "file"}
+        eventually(lambda: "error" not in admin.api("STREAM.CREATE.S", config), "three peers are known")
+        fill(cluster.url, "S")
+        with reading(cluster.url) as logs:
+            log = logs.log("S")
+            batches = log.read(0, MANY)
+            found = list(rows(next(batches)))
+            assert admin.api("STREAM.LEADER.STEPDOWN.S").get("success")
+            found += rows(next(batches))
+
+            def leads() -> str | None:
+                """Leader of our consumer, which may be another one at any moment."""
+                mine = (c for c in consumers(admin, "S") if c.startswith("mama-"))
+                infos = (admin.api(f"CONSUMER.INFO.S.{consumer}") for consumer in mine)
+                return next((i["cluster"]["leader"] for i in infos if i.get("cluster", {}).get("leader")), None)
+
+            cluster.node(eventually(leads, "a leader of the consumer")).kill()
+            held_to(found + everything(batches))
+            held_to(everything(log.read(0, MANY)))

@@ -1,0 +1,96 @@
+"""Consumers of a reader: deleted, lost, given up, standing still; none is left behind."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+from mama_spark.bridges.nats.protocol.records import DeliveryBuffer, DeliveryParser
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.errors import ClientClosed, Unavailable
+from mama_spark.testing.log_suite import LoggedRecord, everything, rows
+from mama_spark.testing.waiting import eventually
+
+from tests.support.nats_log import BOTH, MANY, SIZE, consumers, fill, held_to, reading
+from tests.support.nats_servers import Admin
+
+
+@BOTH
+def test_a_consumer_that_an_operator_deletes_costs_nothing(
+    shared: NatsServer, admin: Admin, full: str, fast: bool | None
+) -> None:
+    with reading(shared.url, fast) as logs:
+        found: list[LoggedRecord] = []
+        for batch in logs.log(full).read(0, MANY):
+            found += rows(batch)
+            for consumer in consumers(admin, full):
+                assert consumer.startswith("mama-"), "so that discovery knows it"
+                admin.api(f"CONSUMER.DELETE.{full}.{consumer}")
+        held_to(found)
+
+
+@BOTH
+def test_deliveries_that_are_lost_are_fetched_again(
+    shared: NatsServer, full: str, fast: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_buffer, turns = DeliveryParser.take_buffer, count()
+
+    def lossy(parser: DeliveryParser) -> DeliveryBuffer:
+        buffer = take_buffer(parser)
+        turn = next(turns)
+        if len(buffer) > 10 and turn < 4:
+            for column in (buffer.subjects, buffer.tails, buffer.payloads):
+                if turn % 2:
+                    del column[4:6]  # in the middle
+                else:
+                    del column[:3]
+        return buffer
+
+    monkeypatch.setattr(DeliveryParser, "take_buffer", lossy)
+    with reading(shared.url, fast) as logs:
+        held_to(everything(logs.log(full).read(0, 9000)), 9000)
+    assert next(turns) > 4
+
+
+def test_what_is_given_up_leaves_no_consumer_behind(shared: NatsServer, admin: Admin, name: str) -> None:
+    fill(shared.url, name)
+    with reading(shared.url) as logs:
+        log = logs.log(name)
+        batches = log.read(0, MANY)
+        next(batches)
+        assert len(consumers(admin, name)) == 1
+        del batches
+        held_to(everything(log.read(0, MANY)))
+        log.at(0)
+        eventually(lambda: not consumers(admin, name), "all consumers are deleted")
+        kept = log.read(0, MANY)
+        next(kept)
+        config = admin.api(f"CONSUMER.INFO.{name}.{consumers(admin, name)[0]}")["config"]
+        assert 0 < config["inactive_threshold"] <= 60e9, "a reader that died is cleaned up by the server"
+        assert config["mem_storage"]
+
+
+def test_a_reader_that_stands_still_has_a_few_megabytes_fetched(shared: NatsServer, admin: Admin, name: str) -> None:
+    fill(shared.url, name, 2 * MANY)
+    with reading(shared.url) as logs:
+        batches = logs.log(name).read(0, 2 * MANY)
+        found = list(rows(next(batches)))
+
+        def at_rest() -> dict[str, Any] | None:
+            info = admin.api(f"CONSUMER.INFO.{name}.{consumers(admin, name)[0]}")
+            return info if not info["num_waiting"] else None
+
+        info = eventually(at_rest, "no request is open any more")
+        assert (info["delivered"]["consumer_seq"] - len(found)) * SIZE < 8 * 2**20
+        held_to(found + everything(batches), 2 * MANY)
+
+
+def test_closing_the_bridge_ends_what_is_read(shared: NatsServer, full: str) -> None:
+    with reading(shared.url) as logs:
+        batches = logs.log(full).read(0, MANY)
+        next(batches)
+    with pytest.raises((ClientClosed, Unavailable)):
+        list(batches)
+    with pytest.raises(ClientClosed):
+        logs.names([])
