@@ -29,7 +29,7 @@ from mama_spark.tango.events.batch_decoder import BatchDecoder, EventColumns
 from mama_spark.tango.log.records import RecordKind, decode
 from mama_spark.testing.waiting import until
 
-from tests.support.restartable_broker import RestartableMalamuteBroker
+from tests.support.malamute.restartable_broker import RestartableMalamuteBroker
 
 from .machine import process_cpu
 from .tango_replay import HWM, VALUES, names

@@ -13,8 +13,8 @@ pytest_plugins = [
     "scripts.test_times",
     "tests.support.excuses",
     "tests.support.memory",
-    "tests.support.nats",
-    "tests.support.tango",
+    "tests.support.nats.nats",
+    "tests.support.tango.tango",
 ]
 
 # No deadlines and no "too slow": how long an example takes says nothing where others work too.

@@ -14,9 +14,9 @@ from mama_spark.testing.waiting import eventually
 
 from tests.campaign.configurations import STREAM
 from tests.campaign.oracle import StoredMessage, read_nats, read_sqlite
-from tests.support.nats_servers import Admin
+from tests.support.malamute.restartable_broker import RestartableMalamuteBroker
+from tests.support.nats.nats_servers import Admin
 from tests.support.proxy import Proxy
-from tests.support.restartable_broker import RestartableMalamuteBroker
 
 SUBJECTS = ["campaign.>"]
 _WINDOW = 3_600_000_000_000

@@ -31,8 +31,8 @@ from tests.campaign.brokers import SUBJECTS
 from tests.campaign.configurations import STREAM
 from tests.campaign.job import Job, program
 from tests.campaign.oracle import READER_TTL
-from tests.support.discovery_harness import BOARD, ForeignAnnouncer, create_streams, desk
-from tests.support.nats_servers import Admin
+from tests.support.mama.discovery_harness import BOARD, ForeignAnnouncer, create_streams, desk
+from tests.support.nats.nats_servers import Admin
 
 #: Messages of each source that are published at once, and seconds between.
 CHUNK, BETWEEN = 20, 0.25

@@ -6,7 +6,7 @@ import pytest
 from mama_spark.bridges.nats.connection.pool import POOL
 from mama_spark.bridges.nats.discovery import lease
 
-from tests.support.nats_discovery import opened
+from tests.support.nats.nats_discovery import opened
 
 __all__ = ["opened"]
 

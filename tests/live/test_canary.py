@@ -31,7 +31,7 @@ from tests.support.canaries import (
     WORDS,
     shown_in,
 )
-from tests.support.nats_servers import make_certificates
+from tests.support.nats.nats_servers import make_certificates
 
 USER, PASSWORD, TOKEN, PLAIN = (WORDS[name] for name in ("user", "password", "token", "PLAIN password of Malamute"))
 RAW = WORDS["url"]

@@ -11,7 +11,7 @@ from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.cli import main
 from mama_spark.options import SinkOptions
 
-from tests.support.nats_servers import Admin
+from tests.support.nats.nats_servers import Admin
 
 
 def check(folder: Path, capsys: pytest.CaptureFixture[str], *conf_lines: str) -> tuple[int, str]:

@@ -15,8 +15,8 @@ from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.cli import main
 from mama_spark.testing.waiting import eventually
 
-from tests.support.nats_servers import Admin
-from tests.support.subscribe_harness import plain, store
+from tests.support.nats.nats_servers import Admin
+from tests.support.spark.subscribe_harness import plain, store
 
 
 @pytest.fixture

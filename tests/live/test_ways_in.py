@@ -17,7 +17,7 @@ from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError
 
 from tests.support.fault_driver import Driver, fresh_message_gets_through
-from tests.support.nats_servers import Admin, make_certificates
+from tests.support.nats.nats_servers import Admin, make_certificates
 
 OPERATOR, ACCOUNT, USER = (nkeys.PREFIX_BYTE_OPERATOR, nkeys.PREFIX_BYTE_ACCOUNT, nkeys.PREFIX_BYTE_USER)
 

@@ -12,7 +12,11 @@ from delta import configure_spark_with_delta_pip
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from pyspark.sql import SparkSession
 
-from tests.support.restartable_broker import RestartableBroker, RestartableMalamuteBroker, RestartableNatsServer
+from tests.support.malamute.restartable_broker import (
+    RestartableBroker,
+    RestartableMalamuteBroker,
+    RestartableNatsServer,
+)
 
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 

@@ -13,7 +13,7 @@ from mama_spark.bridges.nats.server.nats_server import NatsServer
 
 from tests.spark.conftest import CONF
 from tests.support.canaries import CREDENTIALS, ENCODED, SEED, STORAGE, WORDS, shown_below, shown_in
-from tests.support.nats_servers import Admin
+from tests.support.nats.nats_servers import Admin
 
 USER, PASSWORD, RAW = WORDS["user"], WORDS["password"], WORDS["url"]
 PATIENCE = 600.0

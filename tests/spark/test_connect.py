@@ -17,8 +17,8 @@ from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.mama.messages.source_records import decode_source
 
-from tests.support.nats_servers import Admin
-from tests.support.sink_harness import counts, flights, verdict
+from tests.support.nats.nats_servers import Admin
+from tests.support.spark.sink_harness import counts, flights, verdict
 
 SCRIPT = Path(__file__).parent / "driver_scripts" / "connect.py"
 

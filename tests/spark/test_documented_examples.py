@@ -14,9 +14,9 @@ from mama_spark.bridges.nats.server.serve import add_demo_stream
 from mama_spark.cli import main
 from pyspark.sql import SparkSession
 
-from tests.support.broker_process import BrokerProcess
-from tests.support.nats_servers import Admin
-from tests.support.sink_harness import counts, flights
+from tests.support.malamute.broker_process import BrokerProcess
+from tests.support.nats.nats_servers import Admin
+from tests.support.spark.sink_harness import counts, flights
 
 ROOT = Path(__file__).parents[2]
 URL = "nats://127.0.0.1:4222"  #: in the pages
@@ -44,7 +44,7 @@ def snippet(name: str) -> str:
 def test_every_marked_example_is_run_by_a_test() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     marked = {name for page in pages for name in re.findall(r"<!-- run: (.*?) -->", page.read_text(encoding="utf-8"))}
-    assert marked == {*EXAMPLES, "announce", "permissions"}  # these two: tests/live/test_discovery_doc.py
+    assert marked == {*EXAMPLES, "announce", "permissions"}  # these two: tests/live/discovery/test_discovery_doc.py
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

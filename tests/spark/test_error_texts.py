@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 
-from tests.support.nats_servers import Admin
-from tests.support.spark_jobs import conf_file, start
+from tests.support.nats.nats_servers import Admin
+from tests.support.spark.spark_jobs import conf_file, start
 
 SCRIPT = Path(__file__).parent / "driver_scripts" / "mistakes.py"
 USERS = """authorization { users: [

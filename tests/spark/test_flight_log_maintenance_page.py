@@ -13,7 +13,7 @@ from mama_spark.cli import main
 from pyspark.sql import SparkSession
 
 from tests.support.flight_logs import rows
-from tests.support.nats_servers import Admin
+from tests.support.nats.nats_servers import Admin
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ROOT / "docs" / "how-to"

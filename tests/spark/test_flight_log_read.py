@@ -14,7 +14,7 @@ from mama_spark.spark.read_flight_log import flight_log
 from pyspark.sql import SparkSession
 
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, rows, stage
-from tests.support.spark_jobs import DELTA, ROOT, submit
+from tests.support.spark.spark_jobs import DELTA, ROOT, submit
 
 
 @pytest.fixture

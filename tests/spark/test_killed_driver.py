@@ -17,9 +17,9 @@ from mama_spark.testing.waiting import eventually
 from pyspark.sql import SparkSession
 
 from tests.support.discovery_watcher import Watcher
+from tests.support.malamute.restartable_broker import RestartableNatsServer
 from tests.support.processes import connected_to, descendants, jvm_of, none_alive
-from tests.support.restartable_broker import RestartableNatsServer
-from tests.support.sink_harness import WriteGate, counts, flights, verdict
+from tests.support.spark.sink_harness import WriteGate, counts, flights, verdict
 
 SCRIPT = Path(__file__).parent / "driver_scripts" / "stream.py"
 PATIENCE = 240.0

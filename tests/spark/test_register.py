@@ -11,7 +11,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from tests.support.sink_harness import counts, flights
+from tests.support.spark.sink_harness import counts, flights
 
 
 def test_registering_installed_formats_is_harmless(

@@ -33,10 +33,10 @@ from mama_spark.flightlog.adopt_orphans import adopt_orphans
 from mama_spark.testing.oracle import Verdict
 from mama_spark.testing.waiting import eventually
 
-from tests.support.nats_servers import Admin, FetchedMessage
+from tests.support.nats.nats_servers import Admin, FetchedMessage
 from tests.support.processes import connected_to, descendants, is_java, jvm_of, none_alive, resident_memory
 from tests.support.proxy import Proxy
-from tests.support.sink_harness import counts, flights, verdict
+from tests.support.spark.sink_harness import counts, flights, verdict
 
 SCRIPT = Path(__file__).parent / "driver_scripts" / "soak.py"
 MINUTES = float(os.environ.get("MAMA_SOAK_MINUTES", "15"))

@@ -15,7 +15,7 @@ from mama_spark.sending.send_loop import messages_of
 from mama_spark.testing.oracle import Outcome, Verdict, conserve
 from mama_spark.testing.waiting import TIMEOUT, eventually
 
-from tests.support.nats_servers import Admin
+from tests.support.nats.nats_servers import Admin
 
 
 class Driver:

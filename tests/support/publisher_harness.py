@@ -18,7 +18,7 @@ from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
-from tests.support.nats_servers import Admin
+from tests.support.nats.nats_servers import Admin
 
 LONG = 60.0  #: seconds for a condition; never reached by a sound publisher
 

@@ -16,7 +16,7 @@ from mama_spark.publisher.batch_publisher import BatchPublisher
 from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
 from mama_spark.sending.flight import FlightState
 
-from tests.support.mama_harness import CallbackRecorder, a_message
+from tests.support.mama.mama_harness import CallbackRecorder, a_message
 from tests.support.publisher_harness import LONG, ack_of
 
 WAIT = 1_000.0  #: seconds for which answers are waited for

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 
-from tests.support.nats import account
-from tests.support.nats_accounts import Accounts
-from tests.support.nats_log import _names, fill
-from tests.support.nats_servers import Admin
+from tests.support.nats.nats import account
+from tests.support.nats.nats_accounts import Accounts
+from tests.support.nats.nats_log import _names, fill
+from tests.support.nats.nats_servers import Admin
 
 
 @pytest.fixture(scope="module")

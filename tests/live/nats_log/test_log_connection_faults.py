@@ -13,8 +13,8 @@ from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.testing.log_suite import LoggedRecord, everything, rows
 from mama_spark.testing.waiting import eventually
 
-from tests.support.nats_log import BOTH, MANY, consumers, fill, held_to, reading
-from tests.support.nats_servers import Admin
+from tests.support.nats.nats_log import BOTH, MANY, consumers, fill, held_to, reading
+from tests.support.nats.nats_servers import Admin
 from tests.support.proxy import Proxy
 
 

@@ -14,8 +14,8 @@ from mama_spark.errors import ConfigError
 from mama_spark.testing.log_suite import numbers
 from mama_spark.testing.waiting import eventually
 
-from tests.support.nats_log import BOTH, reading
-from tests.support.nats_servers import Admin
+from tests.support.nats.nats_log import BOTH, reading
+from tests.support.nats.nats_servers import Admin
 
 DENIED = [
     ("$JS.API.STREAM.INFO.*", "log"),

@@ -7,8 +7,8 @@ import logging
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 
-from tests.support.nats_log import fill, reading
-from tests.support.nats_servers import Admin
+from tests.support.nats.nats_log import fill, reading
+from tests.support.nats.nats_servers import Admin
 
 
 def lag(admin: Admin, name: str) -> int:

@@ -6,9 +6,9 @@ from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.testing.log_suite import everything, numbers
 from mama_spark.testing.waiting import eventually
 
-from tests.support.nats_log import BOTH, fill, reading
-from tests.support.nats_servers import Admin
-from tests.support.plain_nats_connection import PlainNatsConnection
+from tests.support.nats.nats_log import BOTH, fill, reading
+from tests.support.nats.nats_servers import Admin
+from tests.support.nats.plain_nats_connection import PlainNatsConnection
 
 
 @BOTH

@@ -9,8 +9,8 @@ from mama_spark.errors import ConfigError
 from mama_spark.testing.log_suite import everything, numbers, rows
 from mama_spark.testing.waiting import eventually
 
-from tests.support.nats_log import BOTH, MANY, _names, consumers, fill, reading
-from tests.support.nats_servers import Admin
+from tests.support.nats.nats_log import BOTH, MANY, _names, consumers, fill, reading
+from tests.support.nats.nats_servers import Admin
 
 
 @BOTH

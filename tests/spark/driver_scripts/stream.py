@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.support.sink_harness import WriteGate
+from tests.support.spark.sink_harness import WriteGate
 
 SCHEMA = "topic STRING, value STRING"
 

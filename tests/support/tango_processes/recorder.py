@@ -21,7 +21,7 @@ from mama_spark.tango.log.records import decode as decode_records
 from mama_spark.tango.types import AttributeValue
 from mama_spark.testing.waiting import until
 
-from tests.support.restartable_broker import RestartableMalamuteBroker, RestartableNatsServer
+from tests.support.malamute.restartable_broker import RestartableMalamuteBroker, RestartableNatsServer
 from tests.support.tango_processes.servers import TangoServer
 
 STREAM = "TANGO"

@@ -9,7 +9,7 @@ import pytest
 from mama_spark.services.malamute_broker.broker import loop as broker_loop
 from mama_spark.testing.clocks import Clock
 
-from tests.support.raw_malamute_clients import Make, Site
+from tests.support.malamute.raw_malamute_clients import Make, Site
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from mama_spark.malamute.protocol import commands as wire
 
-from tests.support.raw_malamute_clients import OURS, SCENARIOS, Make, RawClient
+from tests.support.malamute.raw_malamute_clients import OURS, SCENARIOS, Make, RawClient
 
 
 @pytest.mark.spec("ML-25")

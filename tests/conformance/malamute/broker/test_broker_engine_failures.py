@@ -11,7 +11,7 @@ from mama_spark.malamute.protocol.extensions import ALL, AckRun, Feature, StoreO
 from mama_spark.services.malamute_broker.broker import broker as broker_module
 from mama_spark.testing.waiting import until
 
-from tests.support.raw_malamute_clients import OK, Make
+from tests.support.malamute.raw_malamute_clients import OK, Make
 
 
 def test_acknowledgements_come_behind_what_a_slow_engine_took(make: Make) -> None:

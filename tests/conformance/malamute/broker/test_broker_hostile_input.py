@@ -17,8 +17,8 @@ from mama_spark.malamute.protocol.extensions import ALL, Extension, write
 from mama_spark.malamute.protocol.log_query import LogQuery, Op
 
 from tests.support.examples import FULL
+from tests.support.malamute.raw_malamute_clients import INVALID, OK, VECTORS, Make, RawClient
 from tests.support.processes import resident_memory
-from tests.support.raw_malamute_clients import INVALID, OK, VECTORS, Make, RawClient
 
 
 def test_bad_input_is_survived(make: Make) -> None:

@@ -12,7 +12,7 @@ from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSett
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 from tests.support.examples import FULL
-from tests.support.raw_malamute_clients import OK, Make
+from tests.support.malamute.raw_malamute_clients import OK, Make
 
 
 def test_many_streams_and_as_many_clients(make: Make) -> None:

@@ -11,7 +11,7 @@ from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.services.malamute_broker.session.byte_queue import Overflow
 from mama_spark.testing.waiting import until
 
-from tests.support.raw_malamute_clients import Make
+from tests.support.malamute.raw_malamute_clients import Make
 
 
 @pytest.mark.parametrize("overflow", Overflow)

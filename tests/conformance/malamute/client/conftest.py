@@ -10,8 +10,8 @@ import pytest
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.services.malamute_broker.broker.broker import Broker
 
-from tests.support.malamute_clients import PATIENCE, Make, start
-from tests.support.scripted_broker import Scripted
+from tests.support.malamute.malamute_clients import PATIENCE, Make, start
+from tests.support.malamute.scripted_broker import Scripted
 
 
 @pytest.fixture

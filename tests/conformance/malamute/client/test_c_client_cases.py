@@ -15,7 +15,7 @@ from mama_spark.malamute.protocol.extensions import AckRun, StoreOutcome
 from mama_spark.services.malamute_broker.broker.broker import Broker, EngineChoice
 from mama_spark.testing.waiting import until
 
-from tests.support.malamute_clients import PATIENCE, Make, nothing, start
+from tests.support.malamute.malamute_clients import PATIENCE, Make, nothing, start
 
 
 @pytest.mark.spec("ML-12", "ML-15", "C1")

@@ -16,8 +16,8 @@ from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Ok, Pong, decode, encode
 from zmq.auth.thread import ThreadAuthenticator
 
-from tests.support.malamute_clients import PATIENCE
-from tests.support.scripted_broker import Scripted
+from tests.support.malamute.malamute_clients import PATIENCE
+from tests.support.malamute.scripted_broker import Scripted
 
 
 def serve(script: Scripted, stop: threading.Event) -> None:

@@ -13,7 +13,7 @@ from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.testing.waiting import until
 
-from tests.support.malamute_clients import PATIENCE, Make, nothing, start
+from tests.support.malamute.malamute_clients import PATIENCE, Make, nothing, start
 
 
 def test_ids_and_headers_travel(client: Make) -> None:

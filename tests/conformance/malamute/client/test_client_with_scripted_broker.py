@@ -19,8 +19,8 @@ from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, 
 from mama_spark.services.malamute_broker.broker.broker import Broker
 from mama_spark.testing.clocks import Clock
 
-from tests.support.malamute_clients import C_CLIENT, PATIENCE
-from tests.support.scripted_broker import Scripted
+from tests.support.malamute.malamute_clients import C_CLIENT, PATIENCE
+from tests.support.malamute.scripted_broker import Scripted
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "malamute.json").read_text())
 

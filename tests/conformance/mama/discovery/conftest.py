@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.mama_discovery import MamaDiscoverySetup
+from tests.support.mama.mama_discovery import MamaDiscoverySetup
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from mama_spark.mama.messages.source_records import (
 )
 from mama_spark.testing.waiting import until
 
-from tests.support.mama_discovery import TTL, DiscoveryRecorder, MamaDiscoverySetup, as_bytes, record
-from tests.support.mama_harness import CallbackRecorder, a_message
+from tests.support.mama.mama_discovery import TTL, DiscoveryRecorder, MamaDiscoverySetup, as_bytes, record
+from tests.support.mama.mama_harness import CallbackRecorder, a_message
 
 
 @pytest.mark.spec("SD-21", "SD-24")

@@ -19,7 +19,7 @@ from mama_spark.mama.messages.source_records import (
 )
 from mama_spark.testing.waiting import until
 
-from tests.support.mama_discovery import TTL, DiscoveryRecorder, MamaDiscoverySetup, as_bytes, record
+from tests.support.mama.mama_discovery import TTL, DiscoveryRecorder, MamaDiscoverySetup, as_bytes, record
 
 
 @pytest.mark.spec("SD-01", "SD-02", "SD-04-SD-12", "SD-14", "SD-16", "SD-17", "SD-25", "SD-26", "SD-30", "SD-31")

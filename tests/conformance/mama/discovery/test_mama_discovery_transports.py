@@ -29,8 +29,8 @@ from mama_spark.mama.messages.source_records import (
 from mama_spark.mama.properties import Properties, TransportProperties
 from mama_spark.testing.waiting import until
 
-from tests.support.mama_discovery import TTL, DiscoveryRecorder, MamaDiscoverySetup, as_bytes, record
-from tests.support.mama_harness import MemoryMamaHarness, a_message
+from tests.support.mama.mama_discovery import TTL, DiscoveryRecorder, MamaDiscoverySetup, as_bytes, record
+from tests.support.mama.mama_harness import MemoryMamaHarness, a_message
 
 
 def not_implemented(transport: Transport, key: str) -> None:

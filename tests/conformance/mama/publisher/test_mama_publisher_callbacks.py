@@ -19,7 +19,7 @@ from mama_spark.mama.callback_delivery import CallbackDelivery
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.testing.waiting import until
 
-from tests.support.mama_harness import (
+from tests.support.mama.mama_harness import (
     CallbackRecorder,
     MamaHarness,
     MemoryMamaHarness,

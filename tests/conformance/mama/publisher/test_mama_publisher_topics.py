@@ -13,7 +13,7 @@ from mama_spark.mama import (
 )
 from mama_spark.testing.waiting import until
 
-from tests.support.mama_harness import (
+from tests.support.mama.mama_harness import (
     CallbackRecorder,
     MamaHarness,
     NatsMamaHarness,

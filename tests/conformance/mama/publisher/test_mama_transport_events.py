@@ -22,7 +22,7 @@ from mama_spark.mama import (
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.testing.waiting import until
 
-from tests.support.mama_harness import (
+from tests.support.mama.mama_harness import (
     CallbackRecorder,
     MemoryMamaHarness,
     a_message,
@@ -30,7 +30,7 @@ from tests.support.mama_harness import (
     fails,
     published,
 )
-from tests.support.nats_servers import Admin
+from tests.support.nats.nats_servers import Admin
 from tests.support.publisher_harness import NatsPublisherHarness
 
 

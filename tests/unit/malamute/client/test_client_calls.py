@@ -10,7 +10,7 @@ from mama_spark.malamute.client.states import ClientState
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, encode
 
-from tests.support.client_machine import FAR, connected, do, told
+from tests.support.malamute.client_machine import FAR, connected, do, told
 
 
 @pytest.mark.spec("C4")

@@ -11,7 +11,7 @@ from mama_spark.malamute.client.state_machine import ClientMachine, ClientSettin
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Ok, decode
 
-from tests.support.client_machine import FAR, connected, do, said, told
+from tests.support.malamute.client_machine import FAR, connected, do, said, told
 
 VECTORS: dict[str, dict[str, Any]] = {
     v["name"]: v for v in json.loads((Path(__file__).parents[3] / "vectors" / "malamute.json").read_text())

@@ -10,7 +10,7 @@ from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Error, Ok, Pong
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
 
-from tests.support.client_machine import ALL, FAR, connected, said, told
+from tests.support.malamute.client_machine import ALL, FAR, connected, said, told
 
 
 def test_a_ping_goes_out_each_second_and_silence_means_a_new_connection() -> None:

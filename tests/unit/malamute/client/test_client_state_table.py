@@ -14,7 +14,7 @@ from mama_spark.malamute.client.states import TABLE, ClientAction, ClientEvent, 
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong
 
-from tests.support.client_machine import FAR, connected, said, told
+from tests.support.malamute.client_machine import FAR, connected, said, told
 
 
 def brought_to(state: ClientState) -> ClientMachine:

@@ -23,7 +23,7 @@ from mama_spark.services.malamute_broker.engines.durable.engine import DurableEn
 from mama_spark.services.malamute_broker.engines.durable.log_queries import MAX_PATTERNS
 
 from tests.support.examples import examples
-from tests.support.log_queries import QUESTIONS
+from tests.support.malamute.log_queries import QUESTIONS
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from mama_spark.malamute.protocol.log_query import (
     LogQueryAnswer,
 )
 
-from tests.support.log_queries import RECORD, bounds
+from tests.support.malamute.log_queries import RECORD, bounds
 
 
 def asking() -> ClientMachine:

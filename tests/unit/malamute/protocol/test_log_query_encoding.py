@@ -19,7 +19,7 @@ from mama_spark.malamute.protocol.log_query import (
 )
 
 from tests.support.examples import examples
-from tests.support.log_queries import NAMES, QUESTIONS, U32
+from tests.support.malamute.log_queries import NAMES, QUESTIONS, U32
 
 
 @given(QUESTIONS)

@@ -21,7 +21,7 @@ from mama_spark.services.malamute_broker.session.state_machine import ServerMach
 from mama_spark.services.malamute_broker.session.streams import log_query_server
 
 from tests.support.examples import examples
-from tests.support.log_queries import QUESTIONS, RECORD, bounds
+from tests.support.malamute.log_queries import QUESTIONS, RECORD, bounds
 
 
 class Everything:

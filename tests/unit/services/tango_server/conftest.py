@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.servant_harness import Source
+from tests.support.tango.servant_harness import Source
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from mama_spark.tango.idl import structs
 from mama_spark.tango.idl.calls import CommandCall, read_info, write_command
 from mama_spark.tango.types import DevState, Quality
 
-from tests.support.servant_harness import ADMIN, DEVICE, Source, read
+from tests.support.tango.servant_harness import ADMIN, DEVICE, Source, read
 
 
 @pytest.mark.parametrize("minor", [0, 1, 2])

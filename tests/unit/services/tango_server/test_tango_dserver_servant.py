@@ -8,7 +8,7 @@ import pytest
 from mama_spark.tango.errors import DevFailed
 from mama_spark.tango.giop.typecode import STRING
 
-from tests.support.servant_harness import ADMIN, DEVICE, PAIRS, PREFIX, Source
+from tests.support.tango.servant_harness import ADMIN, DEVICE, PAIRS, PREFIX, Source
 
 
 @pytest.mark.spec("TG-10", "TG-20", "TG-26", "TG-28", "TG-31", "TG-33", "TG-35", "TG-36")

@@ -11,7 +11,7 @@ from mama_spark.tango.events.event_codec import decode, write_data
 from mama_spark.tango.topics import parse
 from mama_spark.tango.types import AttributeValue, DataReady, DataType, DevError, EventType, Format, Quality, Severity
 
-from tests.support.servant_harness import DEVICE, Source, events, read
+from tests.support.tango.servant_harness import DEVICE, Source, events, read
 
 
 @pytest.mark.spec("TG-39")

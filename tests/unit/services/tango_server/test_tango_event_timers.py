@@ -6,7 +6,7 @@ import pytest
 from mama_spark.tango.events.event_codec import Heartbeat, decode
 from mama_spark.tango.types import EventType
 
-from tests.support.servant_harness import ADMIN, DEVICE, Source, values
+from tests.support.tango.servant_harness import ADMIN, DEVICE, Source, values
 
 
 @pytest.mark.spec("TG-05", "TG-22")

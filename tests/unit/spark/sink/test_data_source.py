@@ -17,7 +17,7 @@ from mama_spark.spark.sink.job import PartitionReport, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 from pyspark.sql.types import StringType, StructField, StructType
 
-from tests.support.sink_harness import flights
+from tests.support.spark.sink_harness import flights
 
 SCHEMA = StructType([StructField(name, StringType()) for name in ("topic", "value")])
 

@@ -27,7 +27,7 @@ from mama_spark.spark.sink.partition_writer import publish_partition
 from mama_spark.spark.subscribe.schema import SCHEMA
 from pyspark.sql import types as T
 
-from tests.support.packed_harness import rows_of
+from tests.support.spark.packed_harness import rows_of
 
 PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ("k",))
 TYPED = replace(PLAN, value=None, typed=("n", "id"), log=())

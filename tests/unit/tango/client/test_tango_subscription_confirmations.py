@@ -13,7 +13,7 @@ from mama_spark.tango.client.subscription_states import (
 )
 from mama_spark.tango.idl.negotiation import Confirmation
 
-from tests.support.subscription_machines import AWAY, CHANNEL, connected, negotiated, request
+from tests.support.tango.subscription_machines import AWAY, CHANNEL, connected, negotiated, request
 
 
 def alive(machine: SubscriptionMachine, start: int, end: int) -> list[tuple[float, Action]]:

@@ -18,7 +18,7 @@ from mama_spark.tango.client.subscription_states import (
     UnsubscribeTopic,
 )
 
-from tests.support.subscription_machines import (
+from tests.support.tango.subscription_machines import (
     AWAY,
     CHANNEL,
     HEARTBEATS,

@@ -20,7 +20,7 @@ from mama_spark.tango.client.subscription_states import (
 )
 from mama_spark.tango.types import EventType
 
-from tests.support.subscription_machines import (
+from tests.support.tango.subscription_machines import (
     AWAY,
     CHANNEL,
     HEARTBEATS,

@@ -26,7 +26,7 @@ from mama_spark.tango.idl.negotiation import EndpointPair
 from mama_spark.tango.types import EventType
 
 from tests.support.examples import examples
-from tests.support.subscription_machines import AWAY
+from tests.support.tango.subscription_machines import AWAY
 
 
 @dataclass

@@ -11,7 +11,7 @@ from mama_spark.tango.client.subscription_states import (
     Timeouts,
 )
 
-from tests.support.subscription_machines import AWAY, negotiated, one
+from tests.support.tango.subscription_machines import AWAY, negotiated, one
 
 
 def test_every_state_has_a_row_and_every_one_can_be_cancelled() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mama_spark.malamute.protocol import commands as wire
 
-from tests.support.session_machine import INVALID, OK, PONG, MachineHarness
+from tests.support.malamute.session_machine import INVALID, OK, PONG, MachineHarness
 
 
 def test_an_address_goes_to_whoever_opens_it_last_and_closing_the_older_kills_nobody() -> None:

@@ -10,7 +10,7 @@ import pytest
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Error, Ok, decode
 
-from tests.support.session_machine import INVALID, OK, PONG, MachineHarness
+from tests.support.malamute.session_machine import INVALID, OK, PONG, MachineHarness
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[4] / "vectors" / "malamute.json").read_text())
 

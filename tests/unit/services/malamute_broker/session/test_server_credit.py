@@ -8,7 +8,7 @@ from mama_spark.malamute.protocol.commands import encode
 from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.services.malamute_broker.session.byte_queue import Overflow
 
-from tests.support.session_machine import INVALID, PONG, MachineHarness, subjects, written
+from tests.support.malamute.session_machine import INVALID, PONG, MachineHarness, subjects, written
 
 
 def flood(desk: MachineHarness, n: int, first: int = 0) -> None:

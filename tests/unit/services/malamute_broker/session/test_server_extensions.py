@@ -8,7 +8,7 @@ from mama_spark.malamute.protocol.commands import Error, Ok, Pong
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
 from mama_spark.services.malamute_broker.session.client_session import PendingReply
 
-from tests.support.session_machine import ALL, OK, PONG, MachineHarness, written
+from tests.support.malamute.session_machine import ALL, OK, PONG, MachineHarness, written
 
 
 def test_a_client_that_announced_nothing_gets_no_extension() -> None:

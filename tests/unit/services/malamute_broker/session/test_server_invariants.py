@@ -15,7 +15,7 @@ from mama_spark.services.malamute_broker.session.mailboxes.mailbox_store import 
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 from tests.support.examples import examples
-from tests.support.session_machine import ALL, MachineHarness
+from tests.support.malamute.session_machine import ALL, MachineHarness
 
 NAMES = st.sampled_from([b"", b"a", b"b", b"st", b"(", b".*"])
 

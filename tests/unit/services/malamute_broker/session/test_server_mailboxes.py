@@ -8,7 +8,7 @@ from mama_spark.malamute.protocol.commands import Command, Error
 from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.services.malamute_broker.session.mailboxes.mailbox_store import OVERHEAD, Limits
 
-from tests.support.session_machine import OK, PONG, MachineHarness
+from tests.support.malamute.session_machine import OK, PONG, MachineHarness
 
 
 @pytest.mark.spec("C11", "ML-23")

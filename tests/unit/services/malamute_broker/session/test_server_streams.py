@@ -7,7 +7,7 @@ from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Error, StatusCode
 from mama_spark.services.malamute_broker.session.streams import publish_handler
 
-from tests.support.session_machine import FAILED, OK, PONG, MachineHarness, subjects, written
+from tests.support.malamute.session_machine import FAILED, OK, PONG, MachineHarness, subjects, written
 
 
 @pytest.mark.spec("S2", "S1")

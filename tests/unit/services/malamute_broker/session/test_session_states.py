@@ -19,7 +19,7 @@ from mama_spark.services.malamute_broker.session.states import (
     SessionState,
 )
 
-from tests.support.session_machine import INVALID, OK, MachineHarness
+from tests.support.malamute.session_machine import INVALID, OK, MachineHarness
 
 
 def command(*sent: wire.Command) -> Callable[[MachineHarness], None]:

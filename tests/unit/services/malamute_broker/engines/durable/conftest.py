@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.durable_engine import EngineHarness, Make
+from tests.support.malamute.durable_engine import EngineHarness, Make
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from mama_spark.services.malamute_broker.engines.durable.store import MessageSto
 from mama_spark.services.malamute_broker.engines.durable.store_reader import StoreFull, StoreReader, store_path
 from mama_spark.testing.stored_engine_suite import numbered
 
-from tests.support.durable_engine import EngineHarness, Make
+from tests.support.malamute.durable_engine import EngineHarness, Make
 
 
 def test_on_a_full_disk_messages_are_refused_and_the_stream_lives(

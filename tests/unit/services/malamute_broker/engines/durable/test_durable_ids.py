@@ -9,7 +9,7 @@ import pytest
 from mama_spark.malamute.protocol.extensions import AckRun, StoreOutcome
 from mama_spark.testing.stored_engine_suite import numbered
 
-from tests.support.durable_engine import SECOND, Make
+from tests.support.malamute.durable_engine import SECOND, Make
 
 
 def test_ids_are_known_after_a_restart_also_those_of_removed_messages(engines: Make) -> None:

@@ -7,7 +7,7 @@ from mama_spark.malamute.protocol.extensions import AckRun, StoreOutcome
 from mama_spark.services.malamute_broker.engines.durable import store as durable_store
 from mama_spark.testing.stored_engine_suite import numbered
 
-from tests.support.durable_engine import SECOND, Make
+from tests.support.malamute.durable_engine import SECOND, Make
 
 
 def test_retention_by_count(engines: Make) -> None:

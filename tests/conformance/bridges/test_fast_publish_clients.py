@@ -1,0 +1,411 @@
+"""The fast-publish tests of orbit.go (``TestFastPublisher...``) and orbit.py (``test_fast_publish*``) by name, through
+the bridge or the publisher against a real server, and on the state machine where no server can be made to say it.
+
+=====================================================  ===============================================================
+Not here                                               Because
+=====================================================  ===============================================================
+gap_ok..., with_continue_on_gap                        gaps are never allowed here
+...ping...                                             nothing is pinged: a batch in which nothing moves is ended
+custom_multi_token_inbox..., ...invalid_inbox_tokens   the inbox is the connection's own
+not_enabled_is_typed_and_unsubscribes                  ``test_what_only_fast_ingest_can_do_fails...``
+timeout_closes..., direct_no_ack_commit...             ``test_a_stream_that_never_acknowledges_is_refused``
+...cancellation... (7)                                 no coroutines: ``stop`` is what cancels, once, below
+...callback...exception...                             ``test_managed_settings.py``: listeners that raise are counted
+real_subscription_end..., closed_client...             ``test_a_client_closed_for_good_is_an_event``
+wait_defensive_paths, fatal_collector...subscription   no subscription a batch; its answers find it by its id
+async_context..., drop..., finalizer...                batches belong to a bridge, and that is closed
+fatal_collector_timeout..., ...expires...              time-outs are the window's, not the batch's
+example, invalid_configuration                         ``test_documented_examples.py``; the window has its own
+classify..., reply_subject..., server_error...         ``test_nats_vectors.py``, ``test_nats_errors.py``
+test_atomic_publish* (38)                              atomic batches, of 1,000 at most, are never used
+=====================================================  ===============================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from mama_spark.bridges.nats import NatsBridge, NatsSettings
+from mama_spark.bridges.nats.errors import from_reply
+from mama_spark.bridges.nats.protocol import fast_batch
+from mama_spark.bridges.nats.protocol.acks import BatchGap, BatchRejection, FlowAck, PubAck, Reply, classify_parts
+from mama_spark.bridges.nats.protocol.fast_batch import (
+    MAX_MESSAGES,
+    OUTSTANDING,
+    FastBatch,
+    Phase,
+    SettledTokens,
+    reply_prefix,
+)
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.errors import BlockedByPredecessor, ExpectationFailed, OutcomeUnknown, PublishError, Rejected
+from mama_spark.message import MessageBatch
+from mama_spark.testing.bridge_suite import publish
+from mama_spark.testing.waiting import eventually
+
+from tests.support.examples import FULL
+from tests.support.fault_driver import Driver
+from tests.support.nats.nats_servers import Admin
+from tests.support.nats.plain_nats_connection import PlainNatsConnection
+
+FAST: dict[str, Any] = {"ack_mode": "batch", "dedup": False}
+WRONG = {"Nats-Expected-Last-Sequence": ["99"]}
+
+
+@pytest.fixture
+def admin(nats_server: NatsServer) -> Iterator[Admin]:
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("S", ["s.>"], allow_batched=True)
+        yield admin
+
+
+@pytest.fixture
+def bridge(admin: Admin, nats_server: NatsServer) -> Iterator[NatsBridge]:
+    with_flow_10 = NatsSettings((nats_server.url,), stream="S", ack_mode="batch", dedup=False, max_in_flight=80)
+    bridge = NatsBridge(with_flow_10)
+    bridge.open()
+    yield bridge
+    bridge.close()
+
+
+def batch_of(n: int, headers: list[dict[str, list[str]] | None] | None = None, first: int = 0) -> MessageBatch:
+    return MessageBatch.of(["s.a"] * n, [b"%d" % i for i in range(first, first + n)], headers)
+
+
+def stored(admin: Admin) -> list[int]:
+    return [int(m.payload) for m in admin.messages("S")]
+
+
+# --- through the bridge --------------------------------------------------------------------------------------------
+
+
+def test_add_commit_message_headers_and_state(admin: Admin, bridge: NatsBridge) -> None:
+    headers: list[dict[str, list[str]] | None] = [{"X-Source": [word]} for word in ("add", "message", "commit")]
+    answers = publish(bridge, batch_of(3, headers))
+    assert len(answers.sequence) == 3
+    assert [m.headers for m in admin.messages("S")] == headers
+    assert not publish(bridge, batch_of(1), first=3).error, "what comes behind the end is another batch"
+
+
+def test_wire_operations_and_requested_prefix_are_stable(bridge: NatsBridge, nats_server: NatsServer) -> None:
+    """Also orbit.go's ReplyPrefixUnchangedOnFlowChange: the flow that was asked for stays in every reply subject."""
+    with PlainNatsConnection(nats_server.url) as observer:
+        observer.subscribe(b"s.>")
+        assert bridge.send(batch_of(1), 0) == 1
+        start = observer.message().reply
+        assert start is not None
+        head, tail = start[: start.rindex(b".fail.") + 6], start[start.rindex(b".fail.") + 6 :]
+        assert head.endswith(b".10.fail.")
+        assert tail.split(b".") == [b"%012d" % 1, b"0", b"$FI"]
+        answers = publish(bridge, batch_of(99, first=1), first=1)
+        assert set(answers.sequence) >= set(range(1, 100))
+        seen = [observer.message().reply for _ in range(100)]
+    assert seen[:99] == [b"%s%012d.1.$FI" % (head, seq) for seq in range(2, 101)]
+    assert seen[99] == b"%s%012d.3.$FI" % (head, 101), "the end"
+
+
+def test_close_uses_eob_and_does_not_store_it(admin: Admin, bridge: NatsBridge) -> None:
+    assert len(publish(bridge, batch_of(2))) == 2
+    assert stored(admin) == [0, 1]
+
+
+def test_empty_close_errors_without_poisoning_publisher(admin: Admin, bridge: NatsBridge) -> None:
+    """No error here: to flush what holds nothing says nothing to the server."""
+    bridge.flush()
+    assert not bridge.poll(0.05)
+    assert len(publish(bridge, batch_of(1))) == 1
+    assert stored(admin) == [0]
+
+
+@pytest.mark.parametrize(("window", "n"), [(8, 51), (24, 301), (400, 201), (4096, 10_000)],
+                         ids=["exact_boundary_stall_every_message", "maximum_window_three", "with_flow_control",
+                              "sustained_ten_thousand_message_batch"])  # fmt: skip
+def test_custom_flow(admin: Admin, nats_server: NatsServer, window: int, n: int) -> None:
+    with Driver(nats_server.url, window=window, **FAST) as driver:
+        driver.put(["s.a"], n)
+        driver.drain()
+        assert driver.events() == {"acked": n}
+        driver.in_order(admin)
+        driver.conserved(admin)
+
+
+def test_large_batch(admin: Admin, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than a batch may be: the next one follows, in order."""
+    most = MAX_MESSAGES if FULL else 10_000
+    monkeypatch.setattr(fast_batch, "MAX_MESSAGES", most)
+    n = most + 500
+    with Driver(nats_server.url, window=8192, **FAST) as driver:
+        for _ in range(10):
+            driver.put(["s.a"], n // 10, size=8)
+        driver.drain()
+        assert driver.events() == {"acked": n}
+        assert [int(m.payload) for m in admin.messages("S")] == list(range(n))
+
+
+@pytest.mark.own_server
+def test_commit_respects_ack_timeout(admin: Admin, nats_server: NatsServer) -> None:
+    with Driver(nats_server.url, wait_timeout=0.3, resend_uncertain=False, **FAST) as driver:
+        driver.begin(["s.a"], 100)
+        nats_server.pause()
+        try:
+            driver.put(["s.a"], 100)
+            driver.drain()
+        finally:
+            nats_server.resume()
+        assert driver.events() == {"acked": 100, "timeout": 100}
+        eventually(lambda: int(admin.info("S")["state"]["messages"]) == 200, "late, they land")
+        assert driver.conserved(admin).landed_anyway == 100
+
+
+def test_fail_mode_flow_error_retains_terminal_ack(admin: Admin, bridge: NatsBridge) -> None:
+    answers = publish(bridge, batch_of(3, [None, WRONG, None]))
+    assert list(answers.sequence) == [0]
+    assert {t: type(e) for t, e in answers.error.items()} == {1: ExpectationFailed, 2: BlockedByPredecessor}
+    assert stored(admin) == [0]
+
+
+def test_a_row_that_the_stream_finds_too_large_fails_alone(admin: Admin, nats_server: NatsServer) -> None:
+    """Added: without ids, and nothing is doubled."""
+    admin.update_stream("S", max_msg_size=200)
+    with Driver(nats_server.url, window=1024, **FAST) as driver:
+        for size in (100, 300, 100, 300):
+            driver.put(["s.a"], 1 if size == 300 else 500, size=size)
+        driver.drain()
+        assert driver.events() == {"acked": 1000, "completed_exceptionally": 2}
+        assert all("10054" in reason for reason in driver.reasons)
+        assert driver.conserved(admin).duplicates == 0
+        driver.in_order(admin)
+
+
+def test_concurrent_publishers_have_independent_inboxes(admin: Admin, nats_server: NatsServer) -> None:
+    settings = NatsSettings((nats_server.url,), stream="S", ack_mode="batch", dedup=False, max_in_flight=40)
+    bridges = [NatsBridge(settings) for _ in range(4)]
+    for bridge in bridges:
+        bridge.open()
+    assert all(b.send(batch_of(1, first=i * 100), 0) == 1 for i, b in enumerate(bridges)), "all four are open at once"
+    rest = [publish(b, batch_of(99, first=i * 100 + 1), first=1) for i, b in enumerate(bridges)]
+    for answers in rest:
+        assert not answers.error
+        assert set(answers.sequence) >= set(range(1, 100))
+    for bridge in bridges:
+        bridge.close()
+    assert sorted(stored(admin)) == list(range(400))
+
+
+@pytest.mark.own_server
+def test_cancellation_after_handoff_closes_and_unsubscribes(admin: Admin, nats_server: NatsServer) -> None:
+    """``stop`` while the answers are missing: every flight gets its verdict, and the connection is of use again."""
+    with Driver(nats_server.url, wait_timeout=60.0, **FAST) as driver:
+        driver.begin(["s.a"], 10)
+        nats_server.pause()
+        driver.put(["s.a"], 90)
+        eventually(lambda: driver.counters.sends == 100, "handed over")
+        assert driver.publisher is not None
+        driver.publisher.stop()
+        nats_server.resume()
+        assert driver.events() == {"acked": 10, "completed_exceptionally": 90}
+        assert all(o.may_have_landed for o in driver.outcomes if o.event != "acked")
+    with Driver(nats_server.url, **FAST) as driver:
+        driver.put(["s.a"], 10)
+        driver.drain()
+        assert driver.events() == {"acked": 10}
+
+
+def test_abort_is_idempotent_and_releases_inbox(admin: Admin, nats_server: NatsServer) -> None:
+    """A bridge that is closed over an open batch: the next one on the same connection hears nothing of it."""
+    settings = NatsSettings((nats_server.url,), stream="S", ack_mode="batch", dedup=False)
+    first = NatsBridge(settings)
+    first.open()
+    assert first.send(batch_of(5), 0) == 5
+    first.close()
+    first.close()
+    second = NatsBridge(settings)
+    second.open()
+    answers = publish(second, batch_of(5, first=5))
+    assert sorted(answers.sequence) == list(range(5))
+    assert not answers.error
+    second.close()
+    assert stored(admin) == list(range(10))
+
+
+@pytest.mark.own_server
+def test_cleanup_tolerates_real_transport_teardown(admin: Admin, bridge: NatsBridge, nats_server: NatsServer) -> None:
+    assert bridge.send(batch_of(5), 0) == 5
+    nats_server.kill()
+    bridge.close()
+    assert "closed" in repr(bridge)
+    nats_server.start()
+
+
+# --- on the state machine ------------------------------------------------------------------------------------------
+
+
+def sent(n: int, flow: int = 10) -> FastBatch:
+    batch = FastBatch("b", flow)
+    batch.add(np.arange(1, n + 1))
+    batch.reply(FlowAck(0, flow), 1)
+    return batch
+
+
+def verdict(told: SettledTokens) -> tuple[list[int], dict[int, type[PublishError]]]:
+    acked = [t for tokens in told.acked for t in tokens.tolist()]
+    return acked, {t: type(error) for tokens, error in told.refused for t in tokens.tolist()}
+
+
+def test_stall_gate_is_inclusive_at_window_boundary() -> None:
+    """The rule is tested after sending: with so many outstanding, one more may go."""
+    batch = FastBatch("b", 10)
+    assert batch.capacity() == 10 * OUTSTANDING + 1
+    batch.add(np.arange(10 * OUTSTANDING + 1))
+    assert batch.capacity() == 0
+    batch.reply(FlowAck(10, 10), 10)
+    assert batch.capacity() == 10
+
+
+def test_flow_ack_changes_window_but_not_cached_reply_prefix() -> None:
+    batch = sent(20)
+    before = batch.capacity()
+    batch.reply(FlowAck(5, 1), 5)
+    assert batch.capacity() < before
+    assert (batch.acked, batch.flow) == (5, 10)
+    assert b".10.fail." in reply_prefix(b"_INBOX.x.", batch.id, batch.flow)
+
+
+def test_server_selected_flow_does_not_rewrite_wire_prefix() -> None:
+    batch = sent(1)
+    batch.reply(FlowAck(0, 1), 1)
+    assert batch.flow == 10, "what is asked for in each reply subject"
+    assert batch.capacity() == OUTSTANDING
+
+
+def test_zero_count_partial_terminal_ack_allows_stream_sequence_zero() -> None:
+    batch = sent(2)
+    batch.reply(BatchRejection(1, from_reply(400, 10071, "rejected")), 1)
+    assert verdict(batch.reply(PubAck("S", 0, batch="b", count=0), 1)) == (
+        [],
+        {1: ExpectationFailed, 2: BlockedByPredecessor},
+    )
+
+
+@pytest.mark.parametrize(
+    "last",
+    [PubAck("S", 1, batch="wrong", count=2), PubAck("S", 1, count=0), PubAck("S", 1, batch="b", count=99)],
+    ids=["batch of somebody else", "no batch", "more than was sent"],
+)
+@pytest.mark.parametrize("guilty", [False, True])
+def test_terminal_ack_validation_rejects_untrusted_values(last: Reply, guilty: bool) -> None:
+    """Also fatal_collector_rejects_an_already_pending_terminal_ack: what was told before keeps its error."""
+    batch = sent(3)
+    if guilty:
+        batch.reply(BatchRejection(2, from_reply(400, 10071, "rejected")), 2)
+    acked, refused = verdict(batch.reply(last, 4))
+    behind = {2: ExpectationFailed, 3: BlockedByPredecessor} if guilty else {2: OutcomeUnknown, 3: OutcomeUnknown}
+    assert (acked, refused) == ([], {1: OutcomeUnknown, **behind})
+    assert batch.phase is Phase.ENDED
+
+
+def test_a_final_answer_with_less_than_was_sent_is_believed() -> None:
+    """Gaps and refusals are told by messages that may be lost; the count of the prefix is not."""
+    batch = sent(3)
+    batch.end()
+    assert verdict(batch.reply(PubAck("S", 9, batch="b", count=1), 4)) == (
+        [1],
+        {2: BlockedByPredecessor, 3: BlockedByPredecessor},
+    )
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"not-json",
+        b"\xff\xfe",
+        b"[]",
+        b'{"type":"new"}',
+        b'{"type":"err","seq":2}',
+        b'{"type":"err","seq":-1,"error":{}}',
+        b'{"type":"err","seq":18446744073709551616,"error":{}}',
+        b'{"type":"ack","seq":"2","msgs":1}',
+        b'{"type":"ack","seq":true,"msgs":1}',
+        b'{"type":"ack","seq":-1,"msgs":1}',
+        b'{"type":"ack","seq":3,"msgs":1}',
+        b'{"type":"ack","seq":18446744073709551616,"msgs":1}',
+        b'{"type":"ack","seq":2,"msgs":-1}',
+        b'{"type":"gap","last_seq":-1,"seq":2}',
+        b'{"type":"gap","last_seq":1,"seq":false}',
+        b'{"stream":"S","seq":1,"batch":"","count":1}',
+        b'{"stream":"S","seq":1,"batch":"b"}',
+        b'{"stream":"S","seq":18446744073709551616,"batch":"b","count":1}',
+        b'{"stream":"S","seq":1,"batch":"b","count":18446744073709551616}',
+        b'{"stream":123,"seq":1,"batch":"b","count":2}',
+        b'{"stream":"S","seq":"2","batch":"b","count":2}',
+    ],
+)
+def test_malformed_inbox_responses_are_terminal(payload: bytes) -> None:
+    """Whatever cannot be understood puts the batch in doubt, once."""
+    batch = sent(2)
+    acked, refused = verdict(batch.reply(classify_parts(0, "", payload), 2))
+    assert (acked, refused) == ([], {1: OutcomeUnknown, 2: OutcomeUnknown})
+    assert batch.phase is Phase.ENDED
+    assert verdict(batch.reply(PubAck("S", 2, batch="b", count=2), 3)) == ([], {})
+
+
+@pytest.mark.parametrize("msgs", [0, 65_536, 2**63])
+def test_a_flow_that_no_server_means_changes_nothing_for_good(msgs: int) -> None:
+    batch = sent(5)
+    batch.reply(FlowAck(5, msgs), 5)
+    assert 0 < batch.capacity() <= MAX_MESSAGES
+
+
+@pytest.mark.parametrize("tail", [from_reply(400, 10208, "unknown"), classify_parts(0, "", b"not-json")])
+def test_fatal_collector_defensive_tail_paths(tail: PublishError) -> None:
+    batch = sent(3)
+    batch.reply(BatchRejection(2, from_reply(503, 10077, "full")), 2)
+    assert verdict(batch.reply(tail, 3)) == ([], {1: OutcomeUnknown, 2: Rejected, 3: BlockedByPredecessor})
+
+
+def test_fatal_collector_processes_progress_before_initial_error() -> None:
+    batch = sent(9)
+    batch.reply(BatchRejection(9, from_reply(503, 10077, "full")), 9)
+    assert verdict(batch.reply(FlowAck(7, 3), 7)) == (list(range(1, 8)), {})
+    assert verdict(batch.reply(from_reply(400, 10208, "unknown"), 9)) == ([], {8: OutcomeUnknown, 9: Rejected})
+
+
+def test_a_second_refusal_does_not_replace_the_first() -> None:
+    batch = sent(3)
+    batch.reply(BatchRejection(2, from_reply(400, 10071, "rejected")), 2)
+    batch.reply(BatchRejection(3, from_reply(503, 10077, "full")), 3)
+    assert verdict(batch.lost("gone")) == ([], {1: OutcomeUnknown, 2: ExpectationFailed, 3: BlockedByPredecessor})
+
+
+def test_commit_ping_can_report_unknown_batch_after_lost_terminal_ack() -> None:
+    batch = sent(2)
+    seq = batch.end()
+    assert verdict(batch.reply(from_reply(400, 10208, "unknown"), seq)) == ([], {1: OutcomeUnknown, 2: OutcomeUnknown})
+
+
+def test_gap_fail_is_fatal_and_typed() -> None:
+    batch = sent(4)
+    batch.reply(BatchGap(3, 4), 4)
+    assert batch.capacity() == 0
+    assert verdict(batch.reply(PubAck("S", 2, batch="b", count=2), 4)) == (
+        [1, 2],
+        {3: BlockedByPredecessor, 4: BlockedByPredecessor},
+    )
+
+
+@pytest.mark.parametrize(("window", "flow"), [(1, 1), (7, 1), (80, 10), (1_000_000, 500)])
+def test_invalid_configuration_cannot_be_reached_from_the_window(
+    admin: Admin, nats_server: NatsServer, window: int, flow: int
+) -> None:
+    bridge = NatsBridge(
+        NatsSettings((nats_server.url,), stream="S", ack_mode="batch", dedup=False, max_in_flight=window)
+    )
+    bridge.open()
+    with PlainNatsConnection(nats_server.url) as observer:
+        observer.subscribe(b"s.>")
+        assert bridge.send(batch_of(1), 0) == 1
+        assert b".%d.fail." % flow in (observer.message().reply or b"")
+    bridge.close()

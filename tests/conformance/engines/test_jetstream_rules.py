@@ -1,0 +1,272 @@
+"""The engine over NATS JetStream passes the suite for stored streams; outages, several engines, and clients of NATS."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.malamute.protocol.extensions import NO_EXTENSION, AckRun, Extension, StoreOutcome
+from mama_spark.services.malamute_broker.engines.jetstream import async_publisher, engine
+from mama_spark.services.malamute_broker.engines.jetstream.engine import JetStreamEngine
+from mama_spark.testing.engine_setup import TIMEOUT
+from mama_spark.testing.stored_engine_suite import MakeEngine, StoredEngineHarness, StoredEngineSuite, numbered
+
+from tests.support.nats.nats import account
+from tests.support.nats.nats_accounts import Accounts
+from tests.support.nats.nats_servers import Admin
+
+Make = Callable[..., StoredEngineHarness]
+
+
+@pytest.fixture(scope="module")
+def server(nats_accounts: Accounts) -> Iterator[NatsServer]:
+    with account(nats_accounts) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is slow and not away is waited for."""
+    monkeypatch.setattr(engine, "BARRIER", TIMEOUT)
+
+
+def harness(name: bytes = b"st", **settings: Any) -> StoredEngineHarness:
+    return StoredEngineHarness(JetStreamEngine(name, settings))
+
+
+_names = itertools.count()
+
+
+@pytest.fixture
+def settings(server: NatsServer) -> dict[str, Any]:
+    """A stream of the test's own, in memory."""
+    name = f"t{next(_names)}"
+    return {"servers": server.url, "stream": name, "subjects": name, "storage": "memory"}
+
+
+@pytest.fixture
+def engines(settings: dict[str, Any]) -> Iterator[Make]:
+    made: list[StoredEngineHarness] = []
+
+    def make(**more: Any) -> StoredEngineHarness:
+        made.append(harness(**{**settings, **more}))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.engine.close()
+
+
+class TestJetStreamStorage(StoredEngineSuite):
+    @pytest.fixture
+    def make(self, settings: dict[str, Any]) -> MakeEngine:
+        return lambda: JetStreamEngine(b"st", settings)
+
+
+# --- storing -----------------------------------------------------------------------------------------------------
+
+
+def test_an_id_is_stored_once_and_told_by_its_first_sequence(engines: Make) -> None:
+    one, two = engines(), engines()
+    assert one.publish(b"a", b"b", ids=True) == (AckRun(StoreOutcome.STORED, 2, 1),)
+    assert two.publish(b"b", b"c", ids=True) == (
+        AckRun(StoreOutcome.DUPLICATE, 1, 2),
+        AckRun(StoreOutcome.STORED, 1, 3),
+    )
+    assert two.read(3) == [1, 2, 3]
+
+
+def test_a_message_that_the_server_does_not_take_is_refused_and_the_others_are_stored(
+    engines: Make,
+) -> None:
+    one = engines()
+    one.engine.accept("w", b"", b"a", [b"x" * 2_000_000], NO_EXTENSION)
+    one.engine.accept("w", b"", b"b", [b"x"], NO_EXTENSION)
+    one.engine.accept("w", b"", b"c", [b"x"], Extension(message_id=b"i" * 65_535))
+    assert one.sync() == (
+        AckRun(StoreOutcome.REFUSED, 1),
+        AckRun(StoreOutcome.STORED, 1, 1),
+        AckRun(StoreOutcome.REFUSED, 1),
+    )
+    assert one.read(1) == [1]
+
+
+# --- replay ------------------------------------------------------------------------------------------------------
+
+
+def test_a_position_that_another_broker_told_is_not_behind_the_end(engines: Make) -> None:
+    one, two = engines(), engines()
+    assert two.read(0, client="other", after=None) == []
+    one.publish(*numbered(50))
+    assert two.read(10, after=40) == list(range(41, 51))
+
+
+def test_a_large_stream_is_replayed_with_little_credit_at_a_time(engines: Make) -> None:
+    one = engines()
+    one.publish(*numbered(3000))
+    one.engine.compile("r", b"", 0)
+    one.engine.credit("r", 0)
+    found: list[int] = []
+    while len(found) < 3000:
+        one.engine.credit("r", 250)
+        got = one.taken(250)
+        assert len(got) == 250
+        found += got
+    assert found == list(range(1, 3001))
+
+
+def test_more_readers_than_catch_up_at_once_take_turns(engines: Make) -> None:
+    one = engines()
+    one.publish(*numbered(20))
+    for n in range(40):
+        one.engine.compile(n, b"", 0)
+    for n in range(40):
+        assert one.taken(20, n) == list(range(1, 21))
+
+
+def test_what_retention_took_from_a_reader_is_noted_and_the_rest_comes(
+    engines: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "mama_spark")
+    one = engines(max_messages=10)
+    one.publish(*numbered(30))
+    assert one.read(10, after=5) == list(range(21, 31))
+    assert "messages 6 to 20" in caplog.text
+
+
+# --- several engines, and other clients of NATS ------------------------------------------------------------------
+
+
+def test_engines_over_one_stream_hear_each_other_in_one_order(engines: Make) -> None:
+    one, two = engines(), engines()
+    for each in (one, two):
+        each.engine.compile("r", b"")
+    for n in range(50):
+        (one, two)[n % 2].engine.accept("w", b"w", b"%d" % n, [b""], NO_EXTENSION)
+        (one, two)[n % 2].engine.flush()
+    assert one.taken(50) == two.taken(50) == list(range(1, 51))
+
+
+def test_streams_that_share_one_of_jetstream_do_not_hear_each_other(engines: Make, settings: dict[str, Any]) -> None:
+    """Sequences have holes then, and a reader that is behind catches up all the same."""
+    name = settings["stream"]
+    with Admin(settings["servers"]) as admin:
+        admin.create_stream(name, [f"{name}.>"])
+    one, two = (engines(name=stream, subjects=name + ".{stream}") for stream in (b"a", b"a.b"))
+    for n in range(10):
+        (one, two)[n % 2].publish(b"%d" % n)
+    assert one.read(5) == [1, 3, 5, 7, 9]
+    assert two.read(3, after=5) == [6, 8, 10]
+    two.publish(b"x")
+    one.publish(b"y")
+    assert (one.taken(1), two.taken(1)) == ([12], [11])
+    assert isinstance(one.engine, JetStreamEngine)
+    behind = one.engine._behind
+    one.until(lambda: not behind)
+
+
+@pytest.mark.spec("ML-15")
+def test_a_client_known_by_its_address_does_not_get_its_messages_from_another_broker(
+    engines: Make,
+) -> None:
+    """ML-15, as far as the record says who sent"""
+    one, two = engines(), engines()
+    two.engine.compile("r", b"")
+    two.publish(b"1", client="r", address=b"alice")
+    one.publish(b"2", address=b"alice")
+    one.publish(b"3", address=b"bob")
+    assert two.taken(1) == [3]
+    one.publish(b"4", address=b"")
+    assert two.taken(1) == [4], "nobody knows who that was"
+
+
+def test_nats_clients_see_plain_subjects_payloads_and_headers_and_are_heard(
+    engines: Make, settings: dict[str, Any]
+) -> None:
+    one = engines()
+    extension = Extension(message_id=b"id-1", headers=((b"Mama-Root", b"r"),))
+    one.engine.accept("w", b"alice", b"temp.moscow", [b"-3"], extension)
+    one.sync()
+    one.engine.compile("r", b"temp")
+    name = settings["stream"]
+    with Admin(settings["servers"]) as admin:
+        (stored,) = admin.messages(name)
+        assert (stored.topic, stored.payload) == (f"{name}.temp.moscow", b"-3")
+        headers = {key: values for key, values in stored.headers.items() if key != "Mlp-Origin"}
+        assert headers == {"Nats-Msg-Id": ["id-1"], "Mlp-Sender": ["alice"], "Mama-Root": ["r"]}
+
+        async def publish() -> None:
+            await admin._client.publish(f"{name}.temp.rome", b"20", headers={"k": "v"})
+            await admin._client.flush()
+
+        admin._run(publish())
+    one.until(lambda: bool(one.got))
+    (delivery,) = one.got
+    assert (delivery.sender, delivery.subject, list(delivery.content)) == (b"", b"temp.rome", [b"20"])
+    assert delivery.extension is not None
+    assert delivery.extension.headers == ((b"k", b"v"),)
+
+
+def test_an_outage_longer_than_ids_are_recognised_ends_the_engine_rather_than_guess(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was on the way may be stored or not, and a resend could be stored twice."""
+    with NatsServer(tmp_path) as server:
+        one = harness(**{**settings, "servers": server.url, "dedup_window": 1})
+        one.publish(b"a")
+        monkeypatch.setattr(async_publisher, "ACK_TIMEOUT", 0.2)
+        server.pause()
+        one.engine.accept("w", b"", b"b", [b""], NO_EXTENSION)
+        with pytest.raises(Unavailable, match="nobody can say whether it is stored"):
+            one.until(lambda: False)
+        monkeypatch.setattr(engine, "CLOSE_TIMEOUT", 0.1)
+        one.engine.close()
+        server.resume()
+
+
+def test_what_waits_when_the_connection_is_lost_is_sent_once_it_is_back(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    with NatsServer(tmp_path) as server:
+        one = harness(**{**settings, "servers": server.url, "storage": "file"})
+        one.engine.compile("r", b"")
+        one.publish(b"a")
+        server.kill()
+        for n in range(100):
+            one.engine.accept("w", b"", b"%d" % n, [b""], NO_EXTENSION)
+            one.engine.flush()
+        outcome = one.engine.sync("w")
+        assert callable(outcome)
+        assert outcome() is None, "nobody knows"
+        server.start()
+        one.until(lambda: outcome() is not None)
+        assert outcome() == (AckRun(StoreOutcome.STORED, 100, 2),)
+        assert one.taken(101) == list(range(1, 102))
+        one.engine.close()
+
+
+def test_a_stream_that_is_not_there_or_does_not_fit_is_named(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="stream not found"):
+        harness(**settings, create=False)
+    with Admin(settings["servers"]) as admin:
+        admin.create_stream(settings["stream"], ["elsewhere.>"])
+    with pytest.raises(ConfigError, match="does not take"):
+        harness(**settings)
+
+
+def test_a_stream_that_is_deleted_ends_the_engine(engines: Make, settings: dict[str, Any]) -> None:
+    one = engines()
+    one.publish(b"a")
+    one.engine.compile("r", b"")
+    one.publish(b"b")
+    assert one.taken(1) == [2]
+    with Admin(settings["servers"]) as admin:
+        admin.api(f"STREAM.DELETE.{settings['stream']}")
+    with pytest.raises(ConfigError, match="stream not found"):
+        one.until(lambda: False)

@@ -1,0 +1,75 @@
+"""The examples of the pages on Malamute run as written, and every metric is listed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import zmq
+from mama_spark.malamute.protocol.commands import (
+    Ok,
+    Open,
+    StreamDeliver,
+    StreamRead,
+    StreamSend,
+    StreamWrite,
+    decode,
+    encode,
+)
+from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
+
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
+
+
+def example(page: str) -> str:
+    """The one Python block of a page."""
+    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
+    return str(code)
+
+
+def test_the_quick_start_works(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(example("how-to/run-the-malamute-broker.md"), {})
+    assert capsys.readouterr().out == "temp.moscow b'-3'\n"
+
+
+@pytest.mark.spec("ML-02", "ML-06")
+def test_the_example_engine_gives_new_readers_the_last_message_of_each_subject() -> None:
+    """An engine of somebody else, plugged in by name."""
+    exec(example("how-to/write-a-stream-engine.md"), {})
+    settings = BrokerSettings("tcp://127.0.0.1:*", engines=(EngineChoice(b"^prices$", "last-value"),))
+    with Broker(settings) as broker, zmq.Context() as context:
+        writer, reader = context.socket(zmq.DEALER), context.socket(zmq.DEALER)
+
+        def ask(socket: zmq.Socket[bytes], command: Open | StreamWrite | StreamRead) -> object:
+            socket.send_multipart(encode(command))
+            assert socket.poll(60_000)
+            return decode(socket.recv_multipart())
+
+        try:
+            for socket in (writer, reader):
+                socket.linger = 0
+                socket.connect(broker.endpoint)
+            assert ask(writer, Open(b"w")) == Ok()
+            assert ask(writer, StreamWrite(b"prices")) == Ok()
+            for subject, price in ((b"a", b"1"), (b"b", b"2"), (b"a", b"3")):
+                writer.send_multipart(encode(StreamSend(subject, [price])))
+            assert ask(writer, StreamWrite(b"prices")) == Ok()  # the engine has them
+            assert ask(reader, Open(b"r")) == Ok()
+            got = [ask(reader, StreamRead(b"prices", b"")), decode(reader.recv_multipart())]
+            got.append(decode(reader.recv_multipart()))
+            assert Ok() in got
+            assert StreamDeliver(b"prices", b"w", b"a", [b"3"]) in got
+            assert StreamDeliver(b"prices", b"w", b"b", [b"2"]) in got
+        finally:
+            writer.close()
+            reader.close()
+
+
+def test_every_metric_is_described() -> None:
+    with Broker(BrokerSettings("tcp://127.0.0.1:*")) as broker:
+        names = {metric.name.removeprefix("malamute_") for metric in broker.metrics()}
+    page = (DOCS / "reference" / "metrics.md").read_text(encoding="utf-8")
+    described = set(re.findall(r"`(\w+)(?:\{\w+\})?`", page.split("| metric ")[1].split("\n\n")[0]))
+    assert names == described

@@ -1,0 +1,192 @@
+"""The bridge `malamute` through a broker that knows no extension, clause by clause: what it can do there, and what it
+says that it cannot."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from mama_spark.bridge import Ack, EventKind
+from mama_spark.bridges.malamute import MalamuteBridge, MalamuteSettings
+from mama_spark.bridges.malamute.pool import POOL
+from mama_spark.errors import BadRow, ConfigError
+from mama_spark.malamute.client.client import MalamuteClient
+from mama_spark.malamute.client.connection_settings import ConnectionSettings
+from mama_spark.message import MessageBatch
+from mama_spark.options import SinkOptions
+from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings
+from mama_spark.testing.bridge_suite import TIMEOUT, publish
+from mama_spark.testing.waiting import eventually
+
+from tests.support.malamute.plain_broker import CLOSE, OPEN, PING, SEND, WRITE, PlainBroker
+
+
+@pytest.fixture
+def plain() -> Iterator[PlainBroker]:
+    with PlainBroker() as broker:
+        yield broker
+        POOL.clear()
+
+
+def bridge_of(plain: PlainBroker, link: dict[str, Any] | None = None, **values: Any) -> MalamuteBridge:
+    settings = ConnectionSettings((plain.url,), **(link or {}))
+    bridge = MalamuteBridge(MalamuteSettings(settings, **{"stream": "st", **values}))
+    bridge.open()
+    return bridge
+
+
+def batch(n: int, **columns: Any) -> MessageBatch:
+    return MessageBatch.of([f"t.{i % 3}" for i in range(n)], [b"%d" % i for i in range(n)], **columns)
+
+
+@pytest.mark.spec("ML-15")
+def test_the_pong_behind_a_chunk_says_accepted_and_no_more(plain: PlainBroker) -> None:
+    """Subject = topic, the value is the one content frame; one PING a chunk acknowledges it."""
+    bridge = bridge_of(plain)
+    able = bridge.capabilities
+    answers = publish(bridge, batch(3000), first=7)
+    bridge.close()
+    assert (able.ack, able.sequence, able.dedup, able.headers) == (Ack.ACCEPTED, False, False, False)
+    assert not answers.error
+    assert sorted(answers.sequence) == list(range(7, 3007))
+    assert set(answers.sequence.values()) == {-1}
+    assert not any(answers.duplicate.values())
+    assert plain.sent == [("st", f"t.{i % 3}", [b"%d" % i]) for i in range(3000)]
+    assert 3 <= len(plain.commands(PING)) < 3000 / 10
+
+
+def test_sends_have_no_octet_that_the_protocol_does_not_know(plain: PlainBroker) -> None:
+    bridge = bridge_of(plain)
+    publish(bridge, batch(3, ids=["a", "b", "c"]))
+    bridge.close()
+    assert plain.commands(SEND) == [[b"\xaa\xa8\x07\x03t.%d" % i, b"%d" % i] for i in range(3)]
+    assert plain.commands(WRITE) == [[b"\xaa\xa8\x05\x02st"]]
+    ((opening,),) = plain.commands(OPEN)
+    assert opening.startswith(b"\xaa\xa8\x01\x08MALAMUTE\x00\x01\x00"), "the extension stands behind the last field"
+
+
+def test_headers_are_refused_row_by_row(plain: PlainBroker) -> None:
+    bridge = bridge_of(plain)
+    bad = bridge.prepare(batch(3, headers=[None, {"A": ["1"]}, {}])).rejected
+    bridge.close()
+    assert [(row, type(error)) for row, error in bad] == [(1, BadRow)]
+    assert "this broker carries no headers; mama broker does" in bad[0][1].info
+
+
+def test_ids_are_not_carried_so_the_same_id_is_accepted_twice(plain: PlainBroker) -> None:
+    bridge = bridge_of(plain)
+    for first in (0, 2):
+        answers = publish(bridge, batch(2, ids=["same", "same too"]), first)
+        assert not any(answers.duplicate.values())
+    bridge.close()
+    assert len(plain.sent) == 4
+
+
+def test_dedup_is_off_with_one_warning_a_connection(plain: PlainBroker, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "mama_spark"):
+        for _ in range(3):
+            bridge_of(plain).close()
+        (said,) = [r.getMessage() for r in caplog.records]
+        assert "this broker carries no ids, so dedup is off: a resend may be delivered twice" in said
+        caplog.clear()
+        POOL.clear()
+        bridge_of(plain, dedup=False).close()
+        assert not caplog.records
+
+
+def test_dead_letters_need_headers_so_a_topic_for_them_is_refused_before_the_first_row(plain: PlainBroker) -> None:
+    o = SinkOptions.parse({"url": plain.url, "stream": "s", "onError": "deadletter", "deadLetterTopic": "dead"})
+    bridge = MalamuteBridge(MalamuteSettings.from_options(o))
+    with pytest.raises(ConfigError, match="dead letters have headers, which this broker does not carry"):
+        bridge.open()
+    assert plain.commands(WRITE) == []
+
+
+def test_rows_of_many_streams_go_each_to_its_own_in_its_order(plain: PlainBroker) -> None:
+    bridge = bridge_of(plain, stream=None)
+    names = [f"s{i % 5}" for i in range(1000)]
+    answers = publish(bridge, batch(1000, streams=names))
+    bridge.close()
+    assert len(answers.sequence) == 1000
+    for name in set(names):
+        got = [content for stream, _, content in plain.sent if stream == name]
+        assert got == [[b"%d" % i] for i in range(1000) if names[i] == name]
+
+
+def test_a_broker_that_forgot_its_clients_is_told_and_what_was_open_is_in_doubt(plain: PlainBroker) -> None:
+    """ERROR 500 is how a client learns of a restart; OPEN and WRITE are said again before anything else."""
+    bridge = bridge_of(plain, {"ping": 1e6, "silence": 1e6})  # else a PING may learn of it before the first message
+    publish(bridge, batch(10))
+    plain.forget()
+    assert bridge.send(batch(5), 10) == 5
+    kinds: list[EventKind] = []
+    until = time.monotonic() + TIMEOUT
+    while EventKind.RECONNECTED not in kinds and time.monotonic() < until:
+        polled = bridge.poll(0.1)
+        assert not polled.acks, "nobody knows what became of them"
+        kinds += [event.kind for event in polled.events]
+    assert kinds == [EventKind.DISCONNECTED, EventKind.RECONNECTED]
+    assert len(publish(bridge, batch(10), 15).sequence) == 10
+    bridge.close()
+    assert [stream for stream, _, _ in plain.sent] == ["st"] * 20
+
+
+def test_nothing_is_said_of_what_a_silent_mode_sends_but_closing_waits_until_it_is_taken(plain: PlainBroker) -> None:
+    bridge = bridge_of(plain, acks=False)
+    sent = 0
+    while sent < 5000:
+        sent += bridge.send(batch(5000).slice(sent, 5000 - sent), sent)
+    bridge.close()
+    assert len(plain.sent) == 5000
+
+
+def test_the_connection_is_kept_and_said_good_bye_to(plain: PlainBroker) -> None:
+    for n in range(4):
+        bridge = bridge_of(plain)
+        publish(bridge, batch(1), n)
+        bridge.close()
+    assert len(plain.commands(OPEN)) == len(plain.commands(WRITE)) == 1
+    POOL.clear()
+    eventually(lambda: len(plain.commands(CLOSE)) == 1, "the idle connection is closed")
+
+
+def test_a_broker_of_another_kind_in_the_middle_of_a_write_ends_it(plain: PlainBroker) -> None:
+    """Headers and ids that were promised when the write began would be lost without a word."""
+    ours = Broker(BrokerSettings("tcp://127.0.0.1:*"))
+    ours.start()
+    urls = (ours.endpoint.replace("tcp", "mlp"), plain.url)
+    bridge = MalamuteBridge(MalamuteSettings(ConnectionSettings(urls), "st"))
+    try:
+        bridge.open()
+        assert bridge.capabilities.headers
+        publish(bridge, batch(1))
+    finally:
+        ours.stop()
+    kinds: list[EventKind] = []
+    until = time.monotonic() + TIMEOUT
+    while EventKind.CLOSED not in kinds and time.monotonic() < until:
+        events = bridge.poll(0.1).events
+        kinds += [event.kind for event in events]
+    assert "a broker of another kind answers" in events[-1].info
+    assert bridge.send(batch(1), 1) == 0
+    bridge.close()
+
+
+def test_readers_of_our_broker_that_know_no_extension_get_plain_deliveries() -> None:
+    """Ids and headers travel behind the last field of SEND; a C client reads the stream without seeing them."""
+    with Broker(BrokerSettings("tcp://127.0.0.1:*")) as ours:
+        with MalamuteClient(ours.endpoint, timeout=TIMEOUT, features=None) as reader:
+            reader.read("st")
+            bridge = MalamuteBridge(MalamuteSettings(ConnectionSettings((ours.endpoint,)), "st"))
+            bridge.open()
+            publish(bridge, batch(2, headers=[{"A": ["1"]}, None], ids=["i", "j"]))
+            got = [reader.receive() for _ in range(2)]
+            bridge.close()
+        POOL.clear()
+    assert [(m.subject, m.content, m.headers, m.id) for m in got] == [
+        ("t.0", (b"0",), (), ""),
+        ("t.1", (b"1",), (), ""),
+    ]

@@ -1,0 +1,313 @@
+"""An engine that is behind: what is held, what is lost, and that nobody else notices."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import zmq
+from mama_spark.bridges.malamute.bridge import MalamuteBridge
+from mama_spark.bridges.malamute.settings import MalamuteSettings
+from mama_spark.errors import Unavailable
+from mama_spark.malamute.client.client import MalamuteClient
+from mama_spark.malamute.client.connection_settings import FEATURES, ConnectionSettings
+from mama_spark.malamute.protocol import commands
+from mama_spark.malamute.protocol.commands import Error, Ok, StreamDeliver
+from mama_spark.malamute.protocol.extensions import Feature, StoreOutcome
+from mama_spark.message import MessageBatch
+from mama_spark.services.malamute_broker.broker import loop as broker_loop
+from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.services.malamute_broker.engines import register
+from mama_spark.services.malamute_broker.engines.commands import AcceptMessage, SyncOutcomes
+from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
+from mama_spark.services.malamute_broker.session.engine_backlog import MAX_LAG, PACE, EngineBacklog, EngineBacklogPolicy
+from mama_spark.services.malamute_broker.session.settings import SessionSettings
+from mama_spark.services.malamute_broker.session.streams import stream_opener
+from mama_spark.testing.clocks import Clock
+from mama_spark.testing.waiting import until
+
+from tests.support.malamute.mlp import Peer
+
+PATIENCE = 60.0
+LIMIT = 1_000_000
+STUCK = threading.Event()  #: set: the stuck engines go on
+
+
+class StuckEngine(SimpleEngine):
+    def flush(self) -> None:
+        assert STUCK.wait(PATIENCE)
+
+
+class Site:
+    def __init__(self, behind: EngineBacklogPolicy, timeout: float = 0) -> None:
+        register("stuck-for-tests", StuckEngine)
+        STUCK.set()
+        machine = SessionSettings(timeout=timeout, backlog=LIMIT, behind=behind)
+        choices = (EngineChoice(b"^stuck", "stuck-for-tests"),)
+        self.broker = Broker(BrokerSettings("tcp://127.0.0.1:*", machine, choices))
+        self.broker.start()
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.peers: list[Peer] = []
+
+    def peer(self, address: bytes) -> Peer:
+        self.peers.append(Peer(self.context, self.broker.endpoint, high_water=0).open(address))
+        return self.peers[-1]
+
+    def client(self, **options: Any) -> MalamuteClient:
+        return MalamuteClient(self.broker.endpoint.replace("tcp", "mlp"), **options)
+
+    def counted(self, name: str) -> int:
+        return self.broker.counters()[name]
+
+    def close(self) -> None:
+        STUCK.set()
+        for peer in self.peers:
+            peer.socket.close(0)
+        self.context.term()
+        self.broker.stop()
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Site]]:
+    sites: list[Site] = []
+
+    def made(behind: EngineBacklogPolicy, timeout: float = 0) -> Site:
+        sites.append(Site(behind, timeout))
+        return sites[-1]
+
+    yield made
+    for site in sites:
+        site.close()
+
+
+def serve_others(site: Site, name: bytes, count: int = 3000) -> None:
+    """Another stream goes on, more than all that ZeroMQ and the backlog could hide."""
+    reader, writer = site.peer(name + b"-r"), site.peer(name + b"-w")
+    assert reader.ask(commands.StreamRead(name, b"")) == Ok()
+    assert writer.ask(commands.StreamWrite(name)) == Ok()
+    for n in range(count):
+        writer.send(commands.StreamSend(b"%d" % n, [b"x" * 500]))
+    for n in range(count):
+        one = reader.get()
+        assert isinstance(one, StreamDeliver)
+        assert one.subject == b"%d" % n
+
+
+@pytest.mark.parametrize("behind", [EngineBacklogPolicy.DROP_NEWEST, EngineBacklogPolicy.DISCONNECT])
+def test_a_stuck_engine_holds_nobody_else_and_its_backlog_has_a_limit(
+    make: Callable[..., Site], behind: EngineBacklogPolicy
+) -> None:
+    site = make(behind)
+    writer, reader = site.peer(b"w"), site.peer(b"r")
+    assert writer.ask(commands.StreamWrite(b"stuck")) == Ok()
+    assert reader.ask(commands.StreamRead(b"stuck", b"")) == Ok()
+    STUCK.clear()
+    sent = 0
+    while not site.counted("lost_sends"):
+        writer.send(*(commands.StreamSend(b"%d" % n, [b"x" * 5000]) for n in range(sent, sent + 20)))
+        sent += 20
+        assert sent < 200_000, "the backlog has no limit"
+        time.sleep(0.001)
+    serve_others(site, b"others")
+    assert site.broker._loop is not None
+    backlog = site.broker._loop.backlogs[b"stuck"]
+    assert backlog.octets < LIMIT + 600 * 5256, "and no more than a round beyond"
+    assert (b"w" in site.broker.clients()) is (behind is EngineBacklogPolicy.DROP_NEWEST)
+    STUCK.set()
+    machine = site.broker._loop.machine
+    until(lambda: b"stuck" not in machine.streams.full)
+    if behind is EngineBacklogPolicy.DISCONNECT:
+        assert writer.get() == Error(300, b"the stream does not keep up")
+        assert writer.ask(commands.Ping()) == Error(500)
+        writer = site.peer(b"w")
+        assert writer.ask(commands.StreamWrite(b"stuck")) == Ok()
+    writer.send(commands.StreamSend(b"again"))
+    kept: list[int] = []
+    while (one := reader.get()) != StreamDeliver(b"stuck", b"w", b"again", []):
+        assert isinstance(one, StreamDeliver)
+        kept.append(int(one.subject))
+    assert kept == list(range(len(kept))), "the oldest, in order"
+    assert len(kept) < sent
+
+
+def test_those_who_come_and_go_add_no_more_than_a_limit_to_what_a_stuck_engine_owes(
+    make: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_opener, "MAX_AWAITED", 20)
+    site = make(EngineBacklogPolicy.DROP_NEWEST)
+    writer = site.peer(b"w")
+    assert writer.ask(commands.StreamWrite(b"stuck")) == Ok()
+    STUCK.clear()
+    for n in range(40):
+        site.peer(b"comes and goes").send(commands.StreamRead(b"stuck", b"^%d$" % n), commands.Close())
+    peer = site.peer(b"asks")
+    for command in (commands.StreamRead(b"stuck", b""), commands.StreamWrite(b"stuck")):
+        assert peer.ask(command) == Error(502, b"the stream does not keep up")
+    loop = site.broker._loop
+    assert loop is not None
+    assert len(loop.machine.engines._awaited[b"stuck"]) <= 2 * 20, "and each leaves by a CANCEL"
+    STUCK.set()
+    until(lambda: not loop.machine.engines._awaited[b"stuck"])
+    assert peer.ask(commands.StreamRead(b"stuck", b"")) == Ok()
+
+
+def test_whoever_asked_for_it_is_held_rather_than_lose_anything(make: Callable[..., Site]) -> None:
+    site = make(EngineBacklogPolicy.HOLD)
+    writer, reader = site.peer(b"w"), site.peer(b"r")
+    assert writer.ask(commands.StreamWrite(b"stuck")) == Ok()
+    assert reader.ask(commands.StreamRead(b"stuck", b"")) == Ok()
+    STUCK.clear()
+    sent = write_until_held(site, writer)
+    STUCK.set()
+    for n in range(sent):
+        one = reader.get()
+        assert isinstance(one, StreamDeliver)
+        assert one.subject == b"%d" % n
+    assert site.counted("lost_sends") == 0
+
+
+def test_whoever_is_held_is_not_silent(make: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nobody is read, nobody can be heard: clients that ping are there afterwards, and get everything."""
+    clock = Clock()
+    monkeypatch.setattr(broker_loop, "time", clock)
+    site = make(EngineBacklogPolicy.HOLD, timeout=30.0)
+    writer, reader = site.peer(b"w"), site.peer(b"r")
+    assert writer.ask(commands.StreamWrite(b"stuck")) == Ok()
+    assert reader.ask(commands.StreamRead(b"stuck", b"")) == Ok()
+    STUCK.clear()
+    sent = write_until_held(site, writer, reader)
+    for _ in range(100):
+        clock.ahead += 1.0
+        site.broker.metrics()  # it has looked around
+        for peer in (reader, writer):
+            peer.send(commands.Ping())
+    assert site.broker._loop is not None
+    assert site.broker._loop.reading_paused
+    STUCK.set()
+    got: list[int] = []
+    while len(got) < sent:
+        one = reader.get()
+        if isinstance(one, StreamDeliver):
+            got.append(int(one.subject))
+        else:
+            assert one == commands.Pong()
+    assert got == list(range(sent))
+    assert site.broker.clients() == [b"r", b"w"]
+
+
+@pytest.mark.spec("ML-07")
+def test_publishers_of_ours_stop_when_the_engine_does_and_lose_nothing(make: Callable[..., Site]) -> None:
+    """Credit from the engine back to those who publish."""
+    site = make(EngineBacklogPolicy.DROP_NEWEST)
+    reader = site.peer(b"r")
+    assert reader.ask(commands.StreamRead(b"stuck", b"")) == Ok()
+    with site.client(timeout=PATIENCE) as writer:
+        writer.write("stuck")
+        STUCK.clear()
+        sent = send_until_held(writer)
+        assert sent * 5000 < LIMIT, "the allowance, and not the backlog's policy"
+        STUCK.set()
+        for n in range(sent, sent + 500):
+            writer.send(str(n), b"x" * 5000)
+        assert sum(run.count for run in writer.sync() if run.outcome is StoreOutcome.ACCEPTED) == sent + 500
+        for n in range(sent + 500):
+            one = reader.get()
+            assert isinstance(one, StreamDeliver)
+            assert one.subject == b"%d" % n
+    assert site.counted("lost_sends") == 0
+
+
+def write_until_held(site: Site, writer: Peer, *pinging: Peer) -> int:
+    """How many messages were sent when the broker stopped to read."""
+    loop = site.broker._loop
+    assert loop is not None
+    sent = 0
+    while not loop.reading_paused:
+        writer.send(*(commands.StreamSend(b"%d" % n, [b"x" * 5000]) for n in range(sent, sent + 20)))
+        for peer in pinging:
+            peer.send(commands.Ping())
+        sent += 20
+        time.sleep(0.001)
+    return sent
+
+
+def send_until_held(writer: MalamuteClient) -> int:
+    """How many messages the client may send."""
+    for sent in range(LIMIT):
+        try:
+            writer.send(str(sent), b"x" * 5000, timeout=0.5)
+        except Unavailable:
+            return sent
+    raise AssertionError("it may send for ever")
+
+
+@pytest.mark.spec("ML-07")
+def test_the_bridge_takes_nothing_more_while_the_engine_is_stuck(make: Callable[..., Site]) -> None:
+    """``send`` returns 0 when the broker gives no credit, and all that was taken is acknowledged."""
+    site = make(EngineBacklogPolicy.DROP_NEWEST)
+    url = site.broker.endpoint.replace("tcp", "mlp")
+    bridge = MalamuteBridge(MalamuteSettings(ConnectionSettings((url,), features=FEATURES & ~Feature.CREDIT), "stuck"))
+    bridge.open()
+    try:
+        batch = MessageBatch.of(["a"] * 100, [b"x" * 5000] * 100)
+        STUCK.clear()
+        taken = 0
+        while n := bridge.send(batch, taken):
+            taken += n
+            assert taken * 5000 < LIMIT
+        bridge.poll(0.3)
+        assert bridge.send(batch, taken) == 0
+        STUCK.set()
+        acked = 0
+        end = time.monotonic() + PATIENCE
+        while acked < taken:
+            acked += sum(len(acks.tokens) for acks in bridge.poll(1.0).acks)
+            assert time.monotonic() < end
+        assert bridge.send(batch, taken) > 0
+    finally:
+        STUCK.set()
+        bridge.close()
+    assert site.counted("lost_sends") == 0
+
+
+def test_an_engine_that_goes_on_is_waited_for_and_one_that_stands_still_is_not() -> None:
+    backlog = EngineBacklog(limit=10_000)
+    now = 0.0
+    for _ in range(MAX_LAG):
+        backlog.posted([AcceptMessage(None, b"", b"s", [b"x" * 100])], now)
+    assert backlog.keeps_pace(now)
+    assert 0 < backlog.octets < MAX_LAG * 400
+    for waiting in range(MAX_LAG - 1, MAX_LAG // 2, -1):
+        now += PACE / 2
+        backlog.update(waiting, now)
+        assert backlog.keeps_pace(now)
+    assert not backlog.keeps_pace(now + 2 * PACE), "stands still"
+    waiting = len(backlog)
+    for _ in range(10):
+        now += 2 * PACE
+        waiting -= 1
+        backlog.update(waiting, now)
+    assert not backlog.keeps_pace(now), "goes on, but slowly"
+    backlog.update(0, now)
+    assert backlog.octets == 0
+    for _ in range(40):
+        backlog.posted([SyncOutcomes(None)], now)
+        now += PACE / 100
+        backlog.update(0, now)
+    assert backlog.keeps_pace(now), "and found its pace again"
+
+
+def test_a_backlog_is_full_until_half_of_it_is_gone() -> None:
+    backlog = EngineBacklog(limit=10_000)
+    while not backlog.full:
+        backlog.posted([AcceptMessage(None, b"", b"s", [b"x" * 744])], 0.0)
+    assert backlog.octets == 11_000
+    waiting = len(backlog)
+    while backlog.octets > 5_000:
+        assert backlog.full
+        waiting -= 1
+        backlog.update(waiting, 0.0)
+    assert not backlog.full

@@ -1,0 +1,251 @@
+"""The broker's own stream: what happens to its clients and streams."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import zmq
+from mama_spark.malamute.protocol import commands
+from mama_spark.malamute.protocol.commands import Error, Ok, Pong, StreamDeliver
+from mama_spark.malamute.protocol.extensions import Extension, Feature, write
+from mama_spark.services.malamute_broker.broker import event_publisher
+from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.services.malamute_broker.engines import register
+from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
+from mama_spark.services.malamute_broker.session.broker_events import BrokerEvent, encode
+from mama_spark.services.malamute_broker.session.settings import SessionSettings
+from mama_spark.testing.waiting import TIMEOUT
+
+from tests.support.malamute.mlp import Peer
+
+GATE = threading.Event()
+
+
+class SluggishEngine(SimpleEngine):
+    def flush(self) -> None:
+        assert GATE.wait(TIMEOUT)
+
+
+class StoredBrokenEngine(SimpleEngine):
+    stored = True
+
+    def flush(self) -> None:
+        raise OSError("disk full")
+
+
+register("sluggish-for-tests", SluggishEngine)
+register("stored-broken-for-tests", StoredBrokenEngine)
+
+
+class Watcher(Peer):
+    def event(self) -> dict[str, Any]:
+        command = self.get()
+        assert isinstance(command, StreamDeliver)
+        assert command.sender == b""
+        found: dict[str, Any] = json.loads(command.content[0])
+        subject = command.subject.decode("utf-8", "backslashreplace")
+        assert subject == found["kind"] + "." + (found["stream"] or found["client"])
+        return found
+
+    def told(self) -> tuple[str, str, str, str]:
+        found = self.event()
+        return found["kind"], found["client"], found["stream"], found["detail"]
+
+
+Connect = Callable[..., Watcher]
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., tuple[Broker, Connect]]]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    peers: list[Watcher] = []
+    brokers: list[Broker] = []
+
+    def made(engines: tuple[EngineChoice, ...] = (), **values: Any) -> tuple[Broker, Connect]:
+        settings = BrokerSettings("tcp://127.0.0.1:*", values.pop("machine", SessionSettings(timeout=0)), engines)
+        broker = Broker(settings, **values)
+        broker.start()
+        brokers.append(broker)
+
+        def connect(address: bytes, features: Feature | None = None) -> Watcher:
+            peers.append(Watcher(context, broker.endpoint).open(address, features))
+            return peers[-1]
+
+        return broker, connect
+
+    yield made
+    GATE.set()
+    for peer in peers:
+        peer.socket.close(0)
+    context.destroy(0)
+    for broker in brokers:
+        broker.stop()
+
+
+Make = Callable[..., tuple[Broker, Connect]]
+
+
+def test_clients_coming_and_going_writing_reading_and_failing_are_told(make: Make) -> None:
+    """CONNECTED, WRITING, SUBSCRIBED, REFUSED, UNSUBSCRIBED, STOPPED, GONE in order."""
+    _, connect = make()
+    watcher = connect(b"watcher")
+    assert watcher.ask(commands.StreamRead(b"_MAMA_EVENTS", b"")) == Ok()
+    peer = connect(b"p\xff")
+    assert peer.ask(commands.StreamWrite(b"out")) == Ok()
+    assert peer.ask(commands.StreamWrite(b"out")) == Ok()
+    assert peer.ask(commands.StreamRead(b"in", b"^a")) == Ok()
+    assert isinstance(peer.ask(commands.StreamRead(b"in", b"[")), Error)
+    assert peer.ask(commands.StreamCancel(b"in")) == Ok()
+    assert peer.ask(commands.Close()) == Ok()
+    events = [watcher.event()]
+    while events[-1]["kind"] != "GONE":
+        events.append(watcher.event())
+    told = [(e["kind"], e["stream"], e["detail"]) for e in events if e["client"] == "p\\xff"]
+    refusal = next(e["detail"] for e in events if e["kind"] == "REFUSED")
+    assert "pattern" in refusal
+    assert told == [
+        ("CONNECTED", "", ""), ("WRITING", "out", ""), ("SUBSCRIBED", "in", "^a"), ("REFUSED", "in", refusal),
+        ("UNSUBSCRIBED", "in", ""), ("STOPPED", "out", ""), ("GONE", "", "close"),
+    ]  # fmt: skip
+    times = [e["time"] for e in events]
+    assert times == sorted(times)
+
+
+def test_a_client_that_goes_to_and_fro_between_streams_is_told_once_a_stream(make: Make) -> None:
+    """Whoever publishes to several streams says WRITE before each chunk."""
+    _, connect = make()
+    watcher = connect(b"watcher")
+    assert watcher.ask(commands.StreamRead(b"_MAMA_EVENTS", b"^(WRITING|STOPPED|GONE)")) == Ok()
+    peer = connect(b"p")
+    for stream in (b"a", b"b", b"a", b"b"):
+        assert peer.ask(commands.StreamWrite(stream)) == Ok()
+    assert peer.ask(commands.Close()) == Ok()
+    told = [watcher.told()[::2] for _ in range(5)]
+    assert told == [("WRITING", "a"), ("WRITING", "b"), ("STOPPED", "a"), ("STOPPED", "b"), ("GONE", "")]
+
+
+def test_who_announced_discovery_may_write_there_where_it_is_kept_and_is_not_told_of(make: Make, tmp_path: Any) -> None:
+    announced = Feature.DISCOVERY | Feature.SEQUENCE
+    _, plain = make()
+    assert isinstance(plain(b"p", announced).ask(commands.StreamWrite(b"_MAMA_EVENTS")), Error), "it is not kept"
+    _, connect = make((EngineChoice(b"^_MAMA_EVENTS$", "durable", {"folder": str(tmp_path)}),))
+    peer = connect(b"quiet", announced)
+    assert peer.ask(commands.StreamWrite(b"_MAMA_EVENTS")) == Ok()
+    peer.send(commands.StreamSend(b"_mine", [b"x"]), commands.StreamSend(b"GONE.lie", [b"x"]))
+    assert peer.get() == Error(300, b"such subjects are the broker's own")
+    assert isinstance(peer.ask(commands.Ping()), Error), "it was dropped"
+    late = connect(b"late", Feature.SEQUENCE)
+    assert late.ask(commands.StreamRead(b"_MAMA_EVENTS", b"", write(Extension(after=0)))) == Ok()
+    first = late.get()
+    assert isinstance(first, StreamDeliver)
+    assert first.subject == b"_mine"
+    assert late.told()[:2] == ("CONNECTED", "late")
+
+
+def test_patterns_choose_events(make: Make) -> None:
+    _, connect = make()
+    watcher = connect(b"watcher")
+    assert watcher.ask(commands.StreamRead(b"_MAMA_EVENTS", rb"^SUBSCRIBED\.prices$")) == Ok()
+    peer = connect(b"p")
+    for stream in (b"other", b"prices"):
+        assert peer.ask(commands.StreamRead(stream, b"x")) == Ok()
+    assert watcher.told() == ("SUBSCRIBED", "p", "prices", "x")
+
+
+def test_clients_cannot_write_to_it(make: Make) -> None:
+    _, connect = make()
+    peer = connect(b"p")
+    assert peer.ask(commands.StreamWrite(b"_MAMA_EVENTS")) == Error(300, b"the stream is the broker's own")
+    assert peer.ask(commands.Ping()) == Pong(), "and are kept"
+
+
+def test_its_name_is_a_setting_and_empty_is_none(make: Make) -> None:
+    _, connect = make(machine=SessionSettings(events=b"happenings"))
+    watcher = connect(b"watcher")
+    assert watcher.ask(commands.StreamRead(b"happenings", b"^CONNECTED")) == Ok()
+    connect(b"p")
+    assert watcher.told() == ("CONNECTED", "p", "", "")
+    assert watcher.ask(commands.StreamWrite(b"_MAMA_EVENTS")) == Ok()
+    broker, connect = make(machine=SessionSettings(events=b""))
+    assert connect(b"p").ask(commands.StreamRead(b"x", b"")) == Ok()
+    assert broker.streams() == [b"x"]
+
+
+def test_messages_are_made_by_the_encoder_that_is_given_and_one_that_fails_stops_nobody(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    def mine(event: BrokerEvent) -> bytes:
+        if event.client == b"bad":
+            raise ValueError("cannot say this")
+        return b"mine:" + event.client
+
+    _, connect = make(encode=mine)
+    watcher = connect(b"watcher")
+    assert watcher.ask(commands.StreamRead(b"_MAMA_EVENTS", b"^CONNECTED")) == Ok()
+    connect(b"bad")
+    connect(b"good")
+    assert watcher.get() == StreamDeliver(b"_MAMA_EVENTS", b"", b"CONNECTED.good", [b"mine:good"])
+    assert "cannot say this" in caplog.text
+
+
+@pytest.mark.spec("ML-22")
+def test_on_a_stored_stream_they_are_kept_though_nobody_reads(make: Make, tmp_path: Any) -> None:
+    """What happened before the reader came is replayed."""
+    choice = EngineChoice(b"^_MAMA_EVENTS$", "durable", {"folder": str(tmp_path)})
+    _, connect = make((choice,))
+    connect(b"early").ask(commands.StreamRead(b"s", b"p"))
+    late = connect(b"late", Feature.SEQUENCE)
+    read = commands.StreamRead(b"_MAMA_EVENTS", b"^SUBSCRIBED", write(Extension(after=0)))
+    assert late.ask(read) == Ok()
+    assert late.told() == ("SUBSCRIBED", "early", "s", "p")
+
+
+def test_a_stream_of_events_that_is_behind_holds_up_nobody_and_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, make: Make
+) -> None:
+    monkeypatch.setattr(event_publisher, "MAX_LAG", 4)
+    GATE.set()
+    _, connect = make((EngineChoice(b"^_MAMA_EVENTS$", "sluggish-for-tests"),))
+    watcher = connect(b"watcher")
+    assert watcher.ask(commands.StreamRead(b"_MAMA_EVENTS", b"")) == Ok()
+    assert watcher.told()[:2] == ("SUBSCRIBED", "watcher")
+    GATE.clear()
+    peer = connect(b"p")
+    for n in range(50):
+        assert peer.ask(commands.StreamRead(b"s", b"%d" % n)) == Ok()
+    GATE.set()
+    told: list[tuple[str, str, str, str]] = []
+    n = 50
+    while not told or told[-1][0] != "EVENTS_LOST":
+        assert peer.ask(commands.StreamRead(b"s", b"%d" % n)) == Ok()  # the loss is told before the next event
+        n += 1
+        told.append(watcher.told())
+    assert int(told[-1][3]) > 0
+
+
+def test_a_stream_of_events_whose_engine_fails_disturbs_nobody(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    _, connect = make((EngineChoice(b"^_MAMA_EVENTS$", "stored-broken-for-tests"),))
+    peer = connect(b"p")
+    assert peer.ask(commands.StreamWrite(b"s")) == Ok()
+    assert peer.ask(commands.StreamRead(b"s", b"")) == Ok()
+    assert peer.ask(commands.Ping()) == Pong()
+
+
+def test_an_engine_that_fails_is_told(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    _, connect = make((EngineChoice(b"^broken$", "stored-broken-for-tests"),))
+    watcher = connect(b"watcher")
+    assert watcher.ask(commands.StreamRead(b"_MAMA_EVENTS", b"^STREAM_LOST")) == Ok()
+    assert isinstance(connect(b"p").ask(commands.StreamRead(b"broken", b"")), Error)
+    assert watcher.told() == ("STREAM_LOST", "", "broken", "disk full")
+
+
+def test_the_record_has_the_names_of_its_documentation() -> None:
+    event = BrokerEvent("GONE", b"a\xff", b"", b"close", 5)
+    expected = {"kind": "GONE", "client": "a\\xff", "stream": "", "detail": "close", "time": 5}
+    assert json.loads(encode(event)) == expected
+    assert event.subject == b"GONE.a\xff"
+    assert len(BrokerEvent("SUBSCRIBED", b"", b"s" * 255, b"", 0).subject) == 255

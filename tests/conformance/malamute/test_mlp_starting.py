@@ -1,0 +1,205 @@
+"""Engines that take their time to start, or never do: their clients wait, all others go on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import zmq
+from mama_spark.errors import ConfigError
+from mama_spark.malamute.protocol import commands
+from mama_spark.malamute.protocol.commands import Error, Ok, Pong, StreamDeliver
+from mama_spark.services.malamute_broker.broker import engine_pool, loop
+from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.services.malamute_broker.engines import register
+from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
+from mama_spark.services.malamute_broker.session.settings import SessionSettings
+from mama_spark.services.malamute_broker.session.streams import stream_opener, stream_table
+from mama_spark.testing.waiting import TIMEOUT, until
+
+from tests.support.malamute.mlp import Peer
+
+GATE = threading.Event()
+
+
+class GatedEngine(SimpleEngine):
+    """Starts when the gate is open."""
+
+    def start(self) -> None:
+        assert GATE.wait(TIMEOUT)
+        if self.name.endswith(b"broken"):
+            raise ConfigError("no such folder")
+
+
+register("gated-for-tests", GatedEngine)
+
+
+Connect = Callable[..., Peer]
+
+
+def ping(peer: Peer) -> None:
+    """What was sent before is with the broker, and the broker does not look dead, though an engine starts."""
+    assert peer.ask(commands.Ping()) == Pong()
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_table, "SLOW_START", -1.0)
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Peers of one broker, by address; settings of its machine with the first."""
+    GATE.clear()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    peers: list[Peer] = []
+    brokers: list[Broker] = []
+
+    def made(address: bytes, **machine: Any) -> Peer:
+        if not brokers:
+            choices = (EngineChoice(b"^gated", "gated-for-tests"),)
+            brokers.append(Broker(BrokerSettings("tcp://127.0.0.1:*", SessionSettings(timeout=0, **machine), choices)))
+            brokers[0].start()
+        peers.append(Peer(context, brokers[0].endpoint).open(address))
+        return peers[-1]
+
+    yield made
+    GATE.set()
+    for peer in peers:
+        peer.socket.close(0)
+    context.term()
+    for broker in brokers:
+        broker.stop()
+
+
+@pytest.mark.spec("ML-08", "ML-09")
+def test_a_slow_start_holds_its_own_stream_and_nobody_else(connect: Connect) -> None:
+    """READ and WRITE of that stream are answered once it is there, all others at once."""
+    waiting, other = connect(b"waiting"), connect(b"other")
+    waiting.send(commands.StreamRead(b"gated", b""))
+    ping(waiting)
+    other.send(
+        commands.StreamWrite(b"quick"), commands.StreamRead(b"quick", b""), commands.MailboxSend(b"waiting", b"hi")
+    )
+    assert [other.get(), other.get()] == [Ok(), Ok()]
+    assert isinstance(waiting.get(), commands.MailboxDeliver)
+    writer = connect(b"writer")
+    writer.send(commands.StreamWrite(b"gated"), *(commands.StreamSend(b"%d" % n) for n in range(1000)))
+    ping(writer)
+    GATE.set()
+    assert writer.get() == Ok()
+    assert waiting.get() == Ok()
+    got = [waiting.get() for _ in range(1000)]
+    assert got == [StreamDeliver(b"gated", b"writer", b"%d" % n, []) for n in range(1000)]
+
+
+def test_an_engine_that_fails_in_its_start_is_told_to_who_waits(connect: Connect) -> None:
+    peer, other = connect(b"a"), connect(b"b")
+    peer.send(commands.StreamWrite(b"gated-broken"))
+    other.send(commands.StreamRead(b"gated-broken", b""))
+    ping(other)
+    GATE.set()
+    for client in (peer, other):
+        assert client.get() == Error(502, b"no such folder")
+    assert peer.ask(commands.StreamWrite(b"quick")) == Ok()
+
+
+def test_who_sends_without_end_before_the_stream_is_open_is_dropped(connect: Connect) -> None:
+    """Nothing in the broker grows without bound, and nobody else pays for it."""
+    hasty = connect(b"hasty", queue=50_000)
+    hasty.send(commands.StreamWrite(b"gated"), *(commands.StreamSend(b"s", [b"x" * 1000]) for _ in range(100)))
+    hasty.send(commands.Ping())
+    answers = [hasty.get()]
+    while answers[-1] != Error(500):
+        answers.append(hasty.get())
+    other = connect(b"other")
+    other.send(commands.StreamWrite(b"gated"))
+    GATE.set()
+    assert other.get() == Ok()
+
+
+def test_an_engine_that_never_starts_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(engine_pool, "START_TIMEOUT", 0.05)
+    peer = connect(b"a")
+    assert peer.ask(commands.StreamWrite(b"gated")) == Error(502, b"the engine does not start")
+    assert "does not start" in caplog.text
+    monkeypatch.undo()
+    for _ in range(20):  # not one thread more for everybody who tries
+        assert peer.ask(commands.StreamWrite(b"gated")) == Error(
+            502, b"an engine of the stream that did not start has not ended"
+        )
+    assert sum(thread.name == "stream-gated" for thread in threading.enumerate()) == 1
+    GATE.set()
+    until(lambda: peer.ask(commands.StreamWrite(b"gated")) == Ok())  # once it has ended, all is well
+
+
+def test_who_comes_and_goes_while_an_engine_starts_costs_no_more_than_a_limit(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commands count, not only what is sent."""
+    monkeypatch.setattr(stream_opener, "MAX_AWAITED", 50)
+    first = connect(b"first")
+    first.send(commands.StreamRead(b"gated", b""))
+    ping(first)
+    for n in range(60):
+        other = connect(b"other")
+        other.send(commands.StreamRead(b"gated", b"^%d$" % n), commands.Close())
+    late = connect(b"late")
+    assert late.ask(commands.StreamWrite(b"gated")) == Error(502, b"the stream does not keep up")
+    assert late.ask(commands.StreamWrite(b"quick")) == Ok()
+    GATE.set()
+    assert first.get() == Ok(), "who was before is served"
+    until(lambda: late.ask(commands.StreamWrite(b"gated")) == Ok())
+
+
+@pytest.mark.spec("ML-10")
+def test_stopping_while_an_engine_starts_loses_nothing_that_was_accepted(connect: Connect) -> None:
+    """$TERM comes behind all that was said."""
+    stored: list[bytes] = []
+
+    class Recording(GatedEngine):
+        def accept(self, client: Any, address: bytes, subject: bytes, *more: Any) -> None:
+            stored.append(subject)
+
+    register("recording-for-tests", Recording)
+    broker = Broker(BrokerSettings("tcp://127.0.0.1:*", engines=(EngineChoice(b"", "recording-for-tests"),)))
+    broker.start()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    peer = Peer(context, broker.endpoint).open(b"w")
+    peer.send(commands.StreamWrite(b"gated"), *(commands.StreamSend(b"%d" % n) for n in range(50)))
+    ping(peer)
+    opener = threading.Timer(0.2, GATE.set)
+    opener.start()
+    broker.stop()
+    opener.join()
+    peer.socket.close(0)
+    context.term()
+    assert stored == [b"%d" % n for n in range(50)]
+
+
+def test_stopping_with_an_engine_that_does_not_end_comes_to_an_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    GATE.clear()
+    monkeypatch.setattr(loop, "END_TIMEOUT", 0.1)
+    broker = Broker(BrokerSettings("tcp://127.0.0.1:*", engines=(EngineChoice(b"", "gated-for-tests"),)))
+    broker.start()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    peer = Peer(context, broker.endpoint).open(b"w")
+    peer.send(commands.StreamWrite(b"gated"))
+    ping(peer)
+    began = time.monotonic()
+    broker.stop()
+    assert time.monotonic() - began < 25, "an engine may take 30 s of its own"
+    assert "does not end" in caplog.text
+    peer.socket.close(0)
+    context.term()
+    GATE.set()
+    for thread in threading.enumerate():
+        if thread.name == "stream-gated":
+            thread.join(TIMEOUT)

@@ -1,0 +1,356 @@
+"""Requests and replies: only the inbox's callbacks hear of them; over the memory bridge and NATS."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mama_spark.bridge import EventStyle
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.mama import (
+    DQPublisher,
+    DQPublisherManager,
+    DQPublisherManagerCallbacks,
+    Inbox,
+    MamaMsg,
+    Publisher,
+    Queue,
+    Request,
+    RequestListener,
+    Status,
+    StatusError,
+    Transport,
+)
+from mama_spark.mama.messages.omnm import decode
+from mama_spark.testing.waiting import until
+
+from tests.support.mama.mama_harness import (
+    CallbackRecorder,
+    MamaHarness,
+    MemoryMamaHarness,
+    NatsMamaHarness,
+    a_message,
+    dispatch,
+)
+from tests.support.nats.nats_servers import Admin
+
+#: No stream takes these topics, and requests are no business of streams.
+ASKED = "ask"
+
+
+class Answers:
+    """What comes to an inbox."""
+
+    def __init__(self) -> None:
+        self.msgs: list[tuple[int, str]] = []
+        self.errors: list[tuple[str, str]] = []
+        self.destroyed: list[Any] = []
+
+    def inbox(self, transport: Any, queue: Queue | None = None) -> Inbox:
+        return Inbox.create(transport, queue, self.on_msg, self.on_error, self.on_destroy, "mine")
+
+    def on_msg(self, msg: MamaMsg, closure: Any) -> None:
+        assert closure == "mine"
+        self.msgs.append((msg.get("Number"), threading.current_thread().name))
+
+    def on_error(self, status: Status, info: str, closure: Any) -> None:
+        self.errors.append((status.name, info))
+
+    def on_destroy(self, inbox: Inbox, closure: Any) -> None:
+        self.destroyed.append(closure)
+
+
+@pytest.mark.spec("PE-27", "PE-28", "PE-30")
+def test_a_request_is_answered_to_the_inbox_and_to_no_publisher_callback(
+    harness: MamaHarness, recorder: CallbackRecorder
+) -> None:
+    asking, answering, answers = harness.transport(), harness.transport(), Answers()
+    replies = Publisher.create_with_callbacks(answering, None, "replies", "ask", None, recorder.callbacks())
+
+    def answer(request: Request, closure: Any) -> None:
+        assert closure == "server"
+        assert request.topic == f"{ASKED}.{harness.symbol}"
+        for i in range(2):
+            replies.send_reply_to_inbox(request, a_message(request.msg.get("Number") + 1 + i))
+
+    listener = RequestListener.create(answering, None, f"{ASKED}.{harness.symbol}", answer, "server")
+    publisher = Publisher.create_with_callbacks(asking, None, harness.symbol, ASKED, None, recorder.callbacks())
+    inbox = answers.inbox(asking)
+    publisher.send_from_inbox(inbox, a_message(41))
+    until(lambda: len(answers.msgs) == 2)
+    assert [number for number, _ in answers.msgs] == [42, 43]
+    assert answers.msgs[0][1].startswith("mama-transport-")
+    inbox.destroy()
+    inbox.destroy()
+    assert answers.destroyed == ["mine"]
+    with pytest.raises(StatusError, match="NULL_ARG"):
+        publisher.send_from_inbox(inbox, a_message())
+    listener.destroy()
+    listener.destroy()
+    publisher.destroy()
+    replies.destroy()
+    assert recorder.counters == (2, 0, 0, 2)
+    assert answers.errors == []
+
+
+def test_a_reply_of_a_numbering_publisher_carries_the_number_as_it_is(harness: MamaHarness) -> None:
+    asking, answering, replies = harness.transport(), harness.transport(), list[MamaMsg]()
+    dq = DQPublisher.create(answering, harness.symbol, harness.source)
+    RequestListener.create(
+        answering, None, f"{ASKED}.{harness.symbol}", lambda request, _: dq.send_reply(request, a_message())
+    )
+    publisher = Publisher.create(asking, harness.symbol, ASKED)
+    inbox = Inbox.create(asking, None, lambda msg, _: replies.append(msg))
+    publisher.send_from_inbox(inbox, a_message())
+    until(lambda: len(replies) == 1)
+    dq.set_seq_num(0)
+    publisher.send_from_inbox(inbox, a_message())
+    until(lambda: len(replies) == 2)
+    stamps = [tuple(msg.get(name) for name in ("MdSeqNum", "MdMsgStatus", "MamaSenderId")) for msg in replies]
+    assert stamps == [(1, 0, dq.sender_id), (None, None, dq.sender_id)]
+
+
+def test_answers_come_on_the_queue_of_the_inbox(harness: MamaHarness) -> None:
+    transport, queue, answers = harness.transport(), Queue("inbox"), Answers()
+    requests: list[Request] = []
+    RequestListener.create(transport, queue, f"{ASKED}.{harness.symbol}", lambda request, _: requests.append(request))
+    publisher = Publisher.create(transport, harness.symbol, ASKED)
+    publisher.send_from_inbox(answers.inbox(transport, queue), a_message(1))
+    while not requests:
+        queue.timed_dispatch(0.02)
+    publisher.send_reply_to_inbox(requests[0], a_message(2))
+    until(queue.get_event_count)
+    assert answers.msgs == []
+    dispatch(queue)
+    assert answers.msgs == [(2, threading.current_thread().name)]
+    transport.destroy()
+    assert answers.destroyed == ["mine"]
+    queue.destroy()
+
+
+def test_nobody_there_and_an_unreadable_answer_are_errors_of_the_inbox(harness: MamaHarness) -> None:
+    transport, answers = harness.transport(), Answers()
+    publisher = Publisher.create(transport, harness.symbol, ASKED)
+    inbox = answers.inbox(transport)
+    publisher.send_from_inbox(inbox, a_message())
+    until(lambda: answers.errors)
+    assert answers.errors[0][0] == "PLATFORM"
+    assert answers.errors[0][1].startswith("503: ")
+    RequestListener.create(
+        transport, None, publisher.topic, lambda request, _: publisher.send_reply_to_inbox(request, b"\xff")
+    )
+    publisher.send_from_inbox(inbox, a_message())
+    until(lambda: len(answers.errors) == 2)
+    assert "unreadable answer" in answers.errors[1][1]
+
+
+def test_a_denied_request_is_not_entitled(harness: MamaHarness) -> None:
+    harness.deny()
+    transport, answers = harness.transport(), Answers()
+    Publisher.create(transport, harness.symbol, harness.denied).send_from_inbox(answers.inbox(transport), a_message())
+    until(lambda: answers.errors)
+    assert answers.errors[0][0] == "NOT_ENTITLED"
+    recorder = CallbackRecorder()  # and what is published there is still told to the publisher
+    publisher = Publisher.create_with_callbacks(transport, None, harness.symbol, "denied", None, recorder.callbacks())
+    publisher.send(a_message())
+    publisher.destroy()
+    assert recorder.counters == (1, 1 if harness.publisher_style else 0, 0, 1)
+
+
+def test_a_denial_is_told_although_the_inbox_has_asked_elsewhere_since(harness: MamaHarness) -> None:
+    harness.deny()
+    transport, answers = harness.transport(), Answers()
+    inbox = answers.inbox(transport)
+    denied, nobody = (Publisher.create(transport, harness.symbol, source) for source in (harness.denied, ASKED))
+    for _ in range(10):
+        denied.send_from_inbox(inbox, a_message())
+        nobody.send_from_inbox(inbox, a_message())
+    until(lambda: len(answers.errors) == 20)
+    assert sorted(status for status, _ in answers.errors) == 10 * ["NOT_ENTITLED"] + 10 * ["PLATFORM"]
+
+
+def test_each_of_many_denied_requests_is_told_to_its_inbox(harness: MamaHarness) -> None:
+    """Also where the next ones are on their way before the first denial is heard."""
+    harness.deny()
+    transport, answers = harness.transport(), [Answers(), Answers()]
+    inboxes = [one.inbox(transport) for one in answers]
+    denied = Publisher.create(transport, harness.symbol, harness.denied)
+    denied.send_from_inbox(inboxes[0], a_message())
+    until(lambda: answers[0].errors)
+    if isinstance(harness, NatsMamaHarness):
+        harness.server.pause()
+    for i in range(20):
+        denied.send_from_inbox(inboxes[i % 2], a_message())
+    if isinstance(harness, NatsMamaHarness):
+        harness.server.resume()
+    until(lambda: sum(len(one.errors) for one in answers) == 21)
+    assert [[status for status, _ in one.errors] for one in answers] == [11 * ["NOT_ENTITLED"], 10 * ["NOT_ENTITLED"]]
+
+
+def test_where_nobody_may_listen_that_is_said(nats_with_users: Any) -> None:
+    on = NatsMamaHarness(*nats_with_users)
+    transport = on.transport()
+    with pytest.raises(StatusError, match="no permission to subscribe"):
+        RequestListener.create(transport, None, "private.x", lambda *_: None)
+    recorder, publisher = CallbackRecorder(), Publisher.create(transport, on.symbol, on.source)
+    publisher.send(a_message())
+    assert recorder.counters == (0, 0, 0, 0), "and the transport goes on"
+    on.close()
+
+
+def test_what_is_no_request_or_no_listener_is_refused(harness: MamaHarness) -> None:
+    transport = harness.transport()
+    publisher = Publisher.create(transport, harness.symbol, ASKED)
+    for call, status in (
+        (lambda: publisher.send_reply_to_inbox(None, a_message()), Status.INVALID_ARG),
+        (lambda: publisher.send_reply_to_inbox(Request(a_message(), "t", None), a_message()), Status.INVALID_ARG),
+        (lambda: publisher.send_from_inbox(None, a_message()), Status.NULL_ARG),
+        (lambda: Inbox.create(None, None, lambda *_: None), Status.NULL_ARG),
+        (lambda: RequestListener.create(transport, None, "a b", lambda *_: None), Status.BAD_SYMBOL),
+    ):
+        with pytest.raises(StatusError) as error:
+            call()
+        assert error.value.status is status
+    RequestListener.create(transport, None, "ask.twice", lambda *_: None)
+    with pytest.raises(StatusError, match=r"listens to .ask\.twice. already"):
+        RequestListener.create(transport, None, "ask.twice", lambda *_: None)
+
+
+def test_everything_is_destroyed_in_time_although_the_server_is_gone(tmp_path: Path) -> None:
+    recorder, answers = CallbackRecorder(), Answers()
+    server = NatsServer(tmp_path / "nats").start()
+    with Admin(server.url) as admin:
+        admin.create_stream("T", ["t.>"])
+    transport = Transport.create("pub", server.url, destroy_timeout=1.0)
+    listener = RequestListener.create(transport, None, "ask.x", lambda *_: None)
+    inbox = answers.inbox(transport)
+    publisher = Publisher.create_with_callbacks(transport, None, "x", "t", None, recorder.callbacks())
+    publisher.send(a_message())
+    until(lambda: recorder.count("success"))
+    Publisher.create(transport, "x", "ask").send_from_inbox(inbox, a_message())
+    events: list[str] = []
+    transport.set_transport_callback(lambda t, event, info, closure: events.append(event.name))
+    asking = Publisher.create(transport, "x", "ask")
+    server.stop()
+    until(lambda: events == ["DISCONNECT"])
+    with pytest.raises(StatusError, match="not connected"):
+        asking.send_from_inbox(inbox, a_message())
+    transport.destroy()
+    assert recorder.counters == (1, 0, 1, 1)
+    assert answers.destroyed == ["mine"]
+    assert "destroyed" in repr(listener)
+
+
+def test_a_bridge_without_inboxes_says_not_implemented(monkeypatch: pytest.MonkeyPatch) -> None:
+    on = MemoryMamaHarness(EventStyle.PUBLISHER)
+    transport = on.transport()
+    monkeypatch.delattr("mama_spark.bridges.memory.MemoryBridge.requests")
+    with pytest.raises(StatusError, match="NOT_IMPLEMENTED"):
+        Inbox.create(transport, None, lambda *_: None)
+    on.close()
+
+
+def test_a_full_queue_drops_an_answer_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    on, answers, queue = MemoryMamaHarness(EventStyle.PUBLISHER), Answers(), Queue(max_events=1)
+    transport = on.transport()
+    publisher = Publisher.create(transport, on.symbol, ASKED)
+    inbox = answers.inbox(transport, queue)
+    for _ in range(3):
+        publisher.send_from_inbox(inbox, a_message())
+    until(lambda: inbox.dropped == 2)
+    assert "is dropped: QUEUE_FULL" in caplog.text
+    on.close()
+
+
+# --- the DQ manager, which lives on requests -------------------------------------------------------------------
+
+
+def request_for(symbol: str | None, message: int | None, kind: int | None = 0) -> MamaMsg:
+    msg = MamaMsg()
+    if symbol is not None:
+        msg.add_string("MdSubscSymbol", 71, symbol)
+    if kind is not None:
+        msg.add_i32("MdSubscriptionType", 60, kind)
+    if message is not None:
+        msg.add_i32("MdSubscMsgType", 61, message)
+    return msg
+
+
+def test_a_manager_tells_requests_from_refreshes_and_new_ones(harness: MamaHarness) -> None:
+    transport, heard = harness.transport(), list[tuple[Any, ...]]()
+    source = f"{harness.source}{harness.symbol}"
+    callbacks = DQPublisherManagerCallbacks(
+        on_create=lambda manager: heard.append(("create", manager.closure)),
+        on_new_request=lambda m, symbol, kind, message, request: heard.append(("new", symbol, kind, message)),
+        on_request=lambda m, topic, kind, message, request: heard.append(("request", topic.symbol, message)),
+        on_refresh=lambda m, topic, kind, message, request: heard.append(("refresh", topic.cache, message)),
+        on_error=lambda m, status, info, request: heard.append(("error", status.name)),
+        on_msg=lambda m, topic, request: heard.append(("msg", topic and topic.symbol)),
+    )
+    manager = DQPublisherManager.create(transport, None, callbacks, source, closure="mine")
+    topic = manager.add_topic("A", cache="kept")
+    assert manager.add_topic("A") is topic
+    assert manager.find_topic("A") is topic
+    asking = harness.transport()
+    publisher, inbox = Publisher.create(asking, None, source, "_MD"), Answers().inbox(asking)
+    for symbol, message, kind in (
+        ("B", 0, 1), ("A", 0, 0), ("A", 4, 0), (None, 0, 0), ("A", None, 0), ("A", None, None), ("C", 0, None),
+    ):  # fmt: skip
+        publisher.send_from_inbox(inbox, request_for(symbol, message, kind))
+    until(lambda: len(heard) == 8)
+    assert heard == [("create", "mine"), ("new", "B", 1, 0), ("request", "A", 0), ("refresh", "kept", 4),
+                     ("error", "NOT_FOUND"), ("error", "NOT_FOUND"), ("msg", "A"), ("msg", None)]  # fmt: skip
+    manager.remove_topic("A")
+    assert topic.publisher.state.name == "DESTROYED"
+    with pytest.raises(StatusError, match="NOT_FOUND"):
+        manager.remove_topic("A")
+    with pytest.raises(StatusError, match="NOT_FOUND"):
+        manager.send("A", a_message())
+    manager.add_topic("D")
+    manager.destroy()
+    manager.destroy()
+
+
+def test_a_manager_without_callbacks_ignores_requests(harness: MamaHarness) -> None:
+    transport, heard = harness.transport(), list[str]()
+    source = f"{harness.source}{harness.symbol}"
+    callbacks = DQPublisherManagerCallbacks(on_new_request=lambda m, symbol, *_: heard.append(symbol))
+    manager = DQPublisherManager.create(transport, None, callbacks, source)
+    manager.add_topic("A")
+    asking = harness.transport()
+    publisher, inbox = Publisher.create(asking, None, source, "_MD"), Answers().inbox(asking)
+    for symbol, message in (("A", 0), ("A", 4), (None, 0), ("A", None), ("last", 0)):
+        publisher.send_from_inbox(inbox, request_for(symbol, message))
+    until(lambda: heard)
+    assert heard == ["last"]
+
+
+def test_a_manager_answers_a_refresh_on_the_topic_with_the_number_as_it_is(harness: MamaHarness) -> None:
+    manager = DQPublisherManager.create(harness.transport(), None, DQPublisherManagerCallbacks(), harness.source)
+    topic = manager.add_topic(harness.symbol)
+    asking = harness.transport()
+    Publisher.create(asking, None, harness.source, "_MD").send_from_inbox(
+        Answers().inbox(asking), request_for(harness.symbol, 4)
+    )
+    until(lambda: harness.held())
+    assert [(f.name, f.type.name, f.value) for f in decode(harness.held()[0].payload)] == [
+        ("MdMsgStatus", "U8", 6), ("MdMsgType", "U8", 171), ("MdSeqNum", "U32", 1),
+        ("MamaSenderId", "U64", topic.publisher.sender_id),
+    ]  # fmt: skip
+
+
+def test_a_manager_needs_a_transport() -> None:
+    with pytest.raises(StatusError, match="INVALID_ARG"):
+        DQPublisherManager.create(None, None, DQPublisherManagerCallbacks(), "source")
+
+
+def test_a_manager_sends_numbered_messages_with_their_symbol(harness: MamaHarness) -> None:
+    manager = DQPublisherManager.create(harness.transport(), None, DQPublisherManagerCallbacks(), harness.source)
+    manager.add_topic(harness.symbol)
+    manager.send(harness.symbol, a_message())
+    until(lambda: harness.held())
+    msg = decode(harness.held()[0].payload)
+    assert msg.get("wIssueSymbol") == harness.symbol
+    assert msg.get("MdSeqNum") == 2

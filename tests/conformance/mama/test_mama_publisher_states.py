@@ -1,0 +1,161 @@
+"""The states of a publisher, and a model of its life that any sequence of calls is held to."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from mama_spark.bridge import EventStyle
+from mama_spark.bridges.memory import MemoryBroker
+from mama_spark.bridges.nats import NatsBridge, NatsSettings
+from mama_spark.mama import (
+    MamaMsg,
+    Publisher,
+    PublisherState,
+    Queue,
+    Status,
+    Transport,
+    string_for_state,
+)
+from mama_spark.mama.states import TABLE
+from mama_spark.testing.waiting import until
+
+from tests.support.examples import examples
+from tests.support.mama.mama_harness import CallbackRecorder, MemoryMamaHarness, a_message, fails, published
+
+
+@pytest.mark.spec("PE-33-PE-35", "PE-48-PE-54")
+def test_the_seven_states_have_their_order_and_names() -> None:
+    names = ["UNKNOWN", "CREATING", "LIVE", "DESTROYING", "DESTROYED_BRIDGE", "DESTROYING_WAIT_BRIDGE", "DESTROYED"]
+    assert [state.name for state in PublisherState] == names
+    assert [string_for_state(i) for i in range(7)] == names
+    assert Publisher.string_for_state(99) == "State not recognised"
+
+
+class Life(RuleBasedStateMachine):
+    """One publisher over the memory bridge against what the specification says of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on = MemoryMamaHarness(EventStyle.PUBLISHER)
+        self.recorder = CallbackRecorder()
+        self.transport = self.on.transport(destroy_timeout=0.02, answer_timeout=60)
+        self.publisher = published(self.on, self.transport, self.recorder)
+        self.sent = self.late = 0
+        self.destroyed = False
+
+    @precondition(lambda self: not self.destroyed)
+    @rule(fault=st.sampled_from(["ack", "reject", "503", "late", "dup"]))
+    def send(self, fault: str) -> None:
+        self.on.broker.then([fault])
+        self.publisher.send(a_message())
+        if fault == "late":
+            self.late += 1
+        else:
+            self.sent += 1
+            until(lambda: self.answers == self.sent)
+
+    @rule()
+    def release(self) -> None:
+        self.on.broker.release()
+        if not self.destroyed:
+            self.sent, self.late = self.sent + self.late, 0
+            until(lambda: self.answers == self.sent)
+        self.late = 0
+
+    @rule(how=st.sampled_from(["destroy", "destroy_ex", "transport"]))
+    def destroy(self, how: str) -> None:
+        {"destroy": self.publisher.destroy, "destroy_ex": self.publisher.destroy_ex,
+         "transport": self.transport.destroy}[how]()  # fmt: skip
+        if how == "transport":
+            self.late = 0
+        self.destroyed = True
+
+    @precondition(lambda self: self.destroyed)
+    @rule()
+    def use_it_nevertheless(self) -> None:
+        fails(Status.NULL_ARG, self.publisher.send, a_message())
+
+    @property
+    def answers(self) -> int:
+        return self.recorder.count("error") + self.recorder.count("success")
+
+    @invariant()
+    def the_state_is_the_models(self) -> None:
+        if not self.destroyed:
+            assert self.publisher.state is PublisherState.LIVE, "errors change no state"
+        elif self.late:
+            assert self.publisher.state is PublisherState.DESTROYING_WAIT_BRIDGE
+        else:
+            until(lambda: self.publisher.state is PublisherState.DESTROYED)
+
+    @invariant()
+    def the_callbacks_are_the_models(self) -> None:
+        assert self.recorder.count("create") == 1
+        assert self.recorder.count("destroy") == self.destroyed
+        assert self.answers == self.sent
+        assert {h[1] for h in self.recorder.heard if h[0] == "destroy"} <= {"DESTROYING"}
+        assert {h[1] for h in self.recorder.heard if h[0] in ("error", "success")} <= {"LIVE"}
+        if self.destroyed:
+            assert self.recorder.heard[-1][0] == "destroy"
+
+    def teardown(self) -> None:
+        self.on.close()
+
+
+TestLife = Life.TestCase
+TestLife.settings = examples(25, stateful_step_count=12)
+
+
+@pytest.mark.spec("PE-43")
+@examples(20)
+@given(st.lists(st.sampled_from(["ack", "reject", "lose", "429"]), max_size=12), st.booleans())
+def test_every_send_has_one_callback_or_none_whatever_happens(faults: list[str], queued: bool) -> None:
+    on, recorder = MemoryMamaHarness(EventStyle.PUBLISHER), CallbackRecorder()
+    queue = Queue() if queued else None
+    transport = on.transport(destroy_timeout=0.01)
+    publisher = published(on, transport, recorder, queue=queue)
+    on.broker.then(faults)
+    for i in range(len(faults)):
+        publisher.send(a_message(i))
+    if "lose" in faults:
+        answered = sum(f != "lose" for f in faults)
+        until(lambda: recorder.count("error") + recorder.count("success") + (queue.get_event_count() if queue else 0)
+              == answered)  # fmt: skip
+    else:
+        transport.destroy_timeout = 60
+    publisher.destroy()
+    assert recorder.counters == (1, sum(f in ("reject", "429") for f in faults), faults.count("ack"), 1)
+    on.close()
+
+
+@pytest.mark.spec("PE-56")
+def test_the_path_of_a_publisher_is_in_the_table() -> None:
+    """The two legal paths"""
+    for path in ("CREATING LIVE DESTROYING DESTROYED_BRIDGE DESTROYED",
+                 "CREATING LIVE DESTROYING DESTROYING_WAIT_BRIDGE DESTROYED"):  # fmt: skip
+        states = [PublisherState[name] for name in path.split()]
+        assert all(after in TABLE[before].values() for before, after in pairwise(states))
+
+
+def test_the_url_of_a_broker_is_a_bridge(nats_with_users: Any, recorder: CallbackRecorder) -> None:
+    server, _ = nats_with_users
+    MemoryBroker.get("by-url")
+    transport = Transport.create("pub", "memory://by-url")
+    Publisher.create(transport, "S", "t").send(MamaMsg())
+    transport.destroy()
+    assert [m.topic for m in MemoryBroker.get("by-url").messages()] == ["t.S"]
+    MemoryBroker.forget("by-url")
+    url = server.url.replace("nats://", "nats://a:p@")
+    transport = Transport.create("pub", url)
+    publisher = Publisher.create_with_callbacks(transport, None, "url", "t", None, recorder.callbacks())
+    publisher.send(a_message())
+    publisher.destroy()
+    transport.destroy()
+    assert recorder.counters == (1, 0, 1, 1)
+    assert isinstance(transport.loop.bridge, NatsBridge)
+    assert NatsSettings().servers == ("nats://127.0.0.1:4222",)

@@ -1,0 +1,169 @@
+"""Queues of callbacks: bounds, dispatching, and the statuses of OpenMAMA."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+from mama_spark.mama import Queue, Status, StatusError
+from mama_spark.testing.waiting import until
+
+from tests.support.mama.mama_harness import dispatch
+
+
+def fails(status: Status, call: Any, *args: Any) -> None:
+    with pytest.raises(StatusError) as error:
+        call(*args)
+    assert error.value.status is status
+
+
+def test_calls_are_made_in_order_by_the_thread_that_dispatches() -> None:
+    queue, made = Queue("q"), list[tuple[int, int]]()
+    for i in range(5):
+        queue.enqueue(lambda i=i: made.append((i, threading.get_ident())))  # type: ignore[misc]
+    assert queue.get_event_count() == 5
+    assert made == []
+    while queue.get_event_count():
+        queue.timed_dispatch(0.05)
+    assert made == [(i, threading.get_ident()) for i in range(5)]
+    assert queue.get_event_count() == 0
+
+
+def test_one_event_is_dispatched_at_a_time_and_none_is_no_wait() -> None:
+    queue, made = Queue(), list[str]()
+    queue.enqueue(lambda: made.append("a"))
+    queue.enqueue(lambda: made.append("b"))
+    assert queue.dispatch_event()
+    assert made == ["a"]
+    assert queue.dispatch_event()
+    assert not queue.dispatch_event()
+    assert made == ["a", "b"]
+
+
+def test_dispatch_ends_when_it_is_stopped_from_a_call_or_another_thread() -> None:
+    queue = Queue()
+    queue.enqueue(queue.stop_dispatch)
+    queue.enqueue(lambda: None)
+    queue.dispatch()
+    assert queue.get_event_count() == 1, "what follows waits for the next dispatch"
+    thread = threading.Thread(target=queue.dispatch)
+    thread.start()
+    until(lambda: queue.get_event_count() == 0)
+    queue.stop_dispatch()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_timed_dispatch_ends_in_time_although_calls_keep_coming() -> None:
+    queue, made = Queue(), list[int]()
+
+    def again() -> None:
+        made.append(1)
+        queue.enqueue(again)
+
+    again()
+    while len(made) == 1:  # where this thread stands still for so long, nothing is called
+        begin = time.monotonic()
+        queue.timed_dispatch(0.1)
+        assert time.monotonic() - begin >= 0.1
+
+
+def test_a_full_queue_refuses_what_begins_and_keeps_the_places_that_were_promised() -> None:
+    queue, made = Queue(max_events=3), list[str]()
+    queue.reserve()
+    queue.enqueue(lambda: made.append("a"))
+    queue.enqueue(lambda: made.append("b"))
+    fails(Status.QUEUE_FULL, queue.enqueue, lambda: None)
+    assert queue.put(lambda: made.append("c"))
+    queue.dispatch_event()
+    queue.reserve()
+    fails(Status.QUEUE_FULL, queue.reserve)
+    queue.release()
+    queue.enqueue(lambda: made.append("d"))
+    dispatch(queue)
+    assert made == ["a", "b", "c", "d"]
+    fails(Status.INVALID_ARG, Queue, "q", 0)
+
+
+def test_a_destroyed_queue_is_at_its_end() -> None:
+    queue = Queue()
+    queue.enqueue(lambda: None)
+    queue.destroy()
+    queue.destroy()
+    for call in (queue.dispatch, queue.dispatch_event, queue.reserve, queue.open, queue.start):
+        fails(Status.QUEUE_END, call)
+    fails(Status.QUEUE_END, queue.timed_dispatch, 0.1)
+    fails(Status.QUEUE_END, queue.enqueue, lambda: None)
+    assert not queue.put(lambda: None)
+
+
+def test_a_queue_with_open_objects_is_not_destroyed() -> None:
+    queue = Queue()
+    queue.open()
+    assert not queue.can_destroy()
+    fails(Status.QUEUE_OPEN_OBJECTS, queue.destroy)
+    fails(Status.TIMEOUT, queue.destroy_wait, 0.01)
+    threading.Timer(0.05, queue.close).start()
+    queue.destroy_wait(60)
+    assert queue.can_destroy()
+
+
+def test_a_queue_has_one_dispatcher() -> None:
+    queue = Queue()
+    with queue.start():
+        fails(Status.TOO_MANY_DISPATCHERS, queue.start)
+        until(lambda: queue._dispatching is not None)
+        fails(Status.TOO_MANY_DISPATCHERS, queue.dispatch)
+    queue.timed_dispatch(0.01)
+    fails(Status.TOO_MANY_DISPATCHERS, _dispatch_within, queue)
+
+
+def _dispatch_within(queue: Queue) -> None:
+    found: list[StatusError] = []
+
+    def other() -> None:
+        try:
+            queue.dispatch_event()
+        except StatusError as error:
+            found.append(error)
+
+    def call() -> None:
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+
+    queue.enqueue(call)
+    queue.dispatch_event()
+    raise found[0]
+
+
+def test_its_own_thread_ends_with_the_dispatcher_and_with_the_queue() -> None:
+    for end in ("dispatcher", "queue", "call"):
+        queue, made = Queue("own"), list[str]()
+        dispatcher = queue.start()
+        queue.enqueue(lambda made=made: made.append(threading.current_thread().name))  # type: ignore[misc]
+        until(lambda made=made: made)  # type: ignore[misc]
+        assert made == ["mama-queue-own"]
+        if end == "call":
+            queue.enqueue(dispatcher.destroy)
+        elif end == "queue":
+            queue.destroy()
+        else:
+            dispatcher.destroy()
+        until(lambda d=dispatcher: not d._thread.is_alive())  # type: ignore[misc]
+        if end != "queue":
+            queue.enqueue(lambda made=made: made.append("here"))  # type: ignore[misc]
+            dispatch(queue)
+            assert made[1:] == ["here"], "without the thread the queue can be dispatched by the caller"
+
+
+def test_a_raising_call_is_counted_and_logged_and_the_next_one_is_made(caplog: pytest.LogCaptureFixture) -> None:
+    queue, made = Queue("q"), list[str]()
+    queue.enqueue(lambda: made.append(["x"][1]))
+    queue.enqueue(lambda: made.append("next"))
+    dispatch(queue)
+    assert made == ["next"]
+    assert queue.callback_errors == 1
+    assert "IndexError" in caplog.text

@@ -1,0 +1,92 @@
+"""The pages on Tango: their examples are understood, their tables are true."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from mama_spark.bridges.tango import RecordCodec
+from mama_spark.bridges.tango.columns import COLUMNS
+from mama_spark.cli import parse
+from mama_spark.commands.tango_source import read_rules
+from mama_spark.conf_file import load
+from mama_spark.options import SinkOptions, SubscribeOptions, option_names
+from mama_spark.services.tango_recorder.settings import RecorderSettings
+from mama_spark.tango.log.records import HEAD_SIZE, MAGIC, VERSION, GapCause, RecordKind, encode_one
+
+ROOT = Path(__file__).parents[3]
+GUIDES = "".join(
+    (ROOT / "docs" / "how-to" / f"{name}.md").read_text(encoding="utf-8")
+    for name in ("record-tango-events", "serve-tango-events")
+)
+PAGE = (ROOT / "docs" / "reference" / "tango.md").read_text(encoding="utf-8")
+COMMANDS = [
+    line.split("#")[0].split()[1:]
+    for block in re.findall(r"```\n(.*?)```", GUIDES, re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith("mama ")
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_the_commands_are_understood(words: list[str]) -> None:
+    found: argparse.Namespace = parse(words)
+    assert callable(found.run)
+
+
+def test_the_options_of_the_examples_are_understood() -> None:
+    examples = re.findall(r"```python\n(.*?)```", GUIDES, re.DOTALL)
+    for example in examples:
+        compile(example, "example", "exec")
+    reading, writing = (
+        dict(re.findall(r'\.option\("(\w+)", "([^"]+)"\)', example)) for example in examples[:2]
+    )  # fmt: skip
+    assert SubscribeOptions.parse(reading).tango
+    assert SinkOptions.parse(writing).bridge_name == "tango"
+
+
+def test_the_columns_of_the_sink_are_described() -> None:
+    table = PAGE.split("| column | type | |\n")[1].split("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == [*COLUMNS, "id"]
+
+
+def test_the_configuration_files_are_understood() -> None:
+    assert load(ROOT / "conf" / "tango-archive.toml", ("mamasub", "archive", "stream"))["mamasub"]["stream"] == "TANGO"
+    (rule,) = read_rules(ROOT / "conf" / "tango-source.toml")
+    assert rule.abs_change == 0.5
+
+
+def test_the_configuration_of_the_recorder_shows_all_settings() -> None:
+    """Also those that are comments, with their defaults."""
+    lines = (ROOT / "conf" / "tango-record.toml").read_text().partition("[log]")[0].splitlines()
+    shown = [line.removeprefix("# ") for line in lines if re.match(r"(# )?\w+ = ", line)]
+    given = tomllib.loads("\n".join(shown))
+    assert {*given, "url"} == {"url", *option_names(RecorderSettings)}
+    found = RecorderSettings.of({name: value for name, value in given.items() if name != "hwm"})
+    assert found == RecorderSettings(found.host, found.devices)
+
+
+def test_a_record_is_as_it_is_described() -> None:
+    payload = encode_one(
+        RecordKind.GAP, 7, [b"t", b"\1", b"call", b"da"], ctr=9, first=2, last=4, count=3, cause=GapCause.AWAY
+    )
+    assert payload[:8] == MAGIC + bytes([VERSION, RecordKind.GAP, GapCause.AWAY, 4])
+    assert np.frombuffer(payload, "<i8", 1, 8) == 7
+    assert np.frombuffer(payload, "<u4", 3, 16).tolist() == [9, 2, 4]
+    assert np.frombuffer(payload, "<i8", 1, 28) == 3
+    assert np.frombuffer(payload, "<u4", 4, 36).tolist() == [1, 1, 4, 2]
+    assert payload[HEAD_SIZE:] == b"t\1callda"
+    assert HEAD_SIZE == 52
+    described = dict(re.findall(r"(\w+) (\d+)", PAGE.split("| version, 1 |")[1].split("kind: ")[1].split(" |")[0]))
+    assert {name: int(number) for name, number in described.items()} == {k.name.lower(): int(k) for k in RecordKind}
+
+
+def test_the_topic_of_a_record_is_as_it_is_described() -> None:
+    rows = {"device": ["Sys/TG_test/1"], "attribute": ["Double_Scalar"], "value": pa.array([1.0])}
+    (topic,) = RecordCodec("lab", "tango").encode(pa.RecordBatch.from_pydict(rows)).topics.to_pylist()
+    assert topic == "tango.lab.sys.tg_test.1.double_scalar.change"

@@ -1,0 +1,284 @@
+"""What the test suites of cppTango and PyTango ask of a subscriber where more than one server and one client take part,
+by the names of their tests: locks, forwarded attributes, servers that are clients, pipes, threads, polling."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mama_spark.services.tango_server.device import Attribute, Criteria, Device
+from mama_spark.services.tango_server.event_source import TangoEventSource
+from mama_spark.tango.client.device_proxy import open_device
+from mama_spark.tango.client.subscriber import TangoSubscriber
+from mama_spark.tango.client.subscription import EventSubMode
+from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind
+from mama_spark.tango.errors import DevFailed
+from mama_spark.tango.giop.ior import parse_device
+from mama_spark.tango.idl.negotiation import SubscriberInfo
+from mama_spark.tango.types import (
+    AttributeConfig,
+    DevError,
+    DevState,
+    Encoded,
+    EventType,
+    PipeBlob,
+    PipeData,
+    PipeElement,
+    Quality,
+    Severity,
+    ValueKind,
+)
+from mama_spark.testing.waiting import until
+
+from tests.support.tango.tango import FAST
+from tests.support.tango_processes.servers import (
+    BEAT,
+    TIMEOUT,
+    DeviceProbe,
+    Failed,
+    TangoDatabase,
+    TangoMirror,
+    TangoServer,
+)
+
+DEVICE = "test/pub/1"
+
+
+@pytest.fixture
+def subscriber() -> Iterator[TangoSubscriber]:
+    with TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as opened:
+        yield opened
+
+
+class ReceivedEvents:
+    """All events so far."""
+
+    def __init__(self, subscriber: TangoSubscriber) -> None:
+        self._subscriber = subscriber
+        self.events: list[SubscriptionEvent] = []
+
+    def until(self, enough: Callable[[], Any], act: Callable[[], Any] = lambda: None) -> list[SubscriptionEvent]:
+        def more() -> Any:
+            self.events += self._subscriber.take(100_000)
+            return enough()
+
+        until(more, act)
+        return self.events
+
+    def wait(
+        self, kind: SubscriptionEventKind, count: int = 1, act: Callable[[], Any] = lambda: None
+    ) -> list[SubscriptionEvent]:
+        self.until(lambda: len(self.of(kind)) >= count, act)
+        return self.of(kind)
+
+    def of(self, kind: SubscriptionEventKind) -> list[SubscriptionEvent]:
+        return [event for event in self.events if event.kind is kind]
+
+    def reasons(self) -> set[str]:
+        return {error.reason for event in self.events for error in event.errors}
+
+
+def first(event: SubscriptionEvent) -> Any:
+    """The number that was read."""
+    read = event.value.read
+    assert isinstance(read, np.ndarray)
+    return read.tolist()[0]
+
+
+# --- others have a say ---------------------------------------------------------------------------------------
+
+
+def test_event_lock(lab_with_database: TangoServer, subscriber: TangoSubscriber, tmp_path: Path) -> None:
+    """cppTango event_lock: a device that another client has locked can be subscribed to, is read, and sends events."""
+    taken, server = ReceivedEvents(subscriber), lab_with_database
+    with DeviceProbe(tmp_path / "probe", tango_host=server.host) as probe:
+        probe.call("lock", device=server.address())
+        with open_device(server.address(), timeout=TIMEOUT) as device, pytest.raises(DevFailed) as caught:
+            device.command("Echo", "locked out")
+        assert caught.value.reason == "API_DeviceLocked"
+        subscriber.subscribe(server.address(), "long")
+        taken.wait(SubscriptionEventKind.EVENT, 2, lambda: server.push("long", 7))
+        assert first(taken.events[-1]) == 7
+        assert len(taken.of(SubscriptionEventKind.INITIAL)) == 1
+        assert taken.reasons() == set()
+        probe.call("unlock", device=server.address())
+
+
+def test_fwd_att(
+    lab_with_database: TangoServer, tango_database: TangoDatabase, tmp_path: Path, subscriber: TangoSubscriber
+) -> None:
+    """cppTango cxx_fwd_att: events of an attribute that another server's device has; its own name is in the topic
+    alone, since the value has that of the root."""
+    taken, server = ReceivedEvents(subscriber), lab_with_database
+    with TangoMirror(tmp_path / "mirror", f"{server.devices[0]}/long", tango_database) as mirror:
+        subscription = subscriber.subscribe(mirror.address, "forwarded")
+        taken.wait(SubscriptionEventKind.EVENT, act=lambda: server.push("long", 3))
+        assert first(taken.events[-1]) == 3
+        assert subscription.topic == f"{mirror.address}/forwarded.idl5_change"
+        config = subscriber.subscribe(mirror.address, "forwarded", "attr_conf")
+        found: list[Any] = []
+        until(lambda: found, lambda: found.extend(n.data for n in subscriber.take() if n.subscription is config))
+        assert isinstance(found[0], AttributeConfig)
+        assert found[0].root_attr_name == f"{server.address()}/long"
+
+
+def test_device_proxy_in_server_receives_events(
+    lab: TangoServer, subscriber: TangoSubscriber, probe: DeviceProbe
+) -> None:
+    """cppTango cxx_server_event, PyTango test_device_proxy_in_server_receives_events and
+    test_push_event_with_event_callback: a server that is a client pushes an event in the callback of another one."""
+    with TangoEventSource([Device(DEVICE, [Attribute("doubled")])], "127.0.0.1", heartbeat_period=BEAT) as source:
+
+        def callback(event: SubscriptionEvent) -> None:
+            if event.kind is SubscriptionEventKind.EVENT:
+                source.push_change_event(DEVICE, "doubled", 2.0 * first(event))
+
+        subscriber.subscribe(lab.address(), "long", mode=EventSubMode.SYNC, callback=callback)
+        number = probe.subscribe(source.address(DEVICE), "doubled", "change")
+        until(lambda: len(probe.events(number)) > 1, lambda: lab.push("long", -1))
+        for value in (1, 2, 3):
+            lab.push("long", value)
+        probe.wait_event(number, lambda event: event["value"]["value"] == 6.0)
+        assert [event["value"]["value"] for event in probe.events(number)[-3:]] == [2.0, 4.0, 6.0]
+
+
+def test_subscribe_change_event_from_user_thread(lab: TangoServer, subscriber: TangoSubscriber) -> None:
+    """PyTango: subscribed in a thread that ends; the events go on, the callback runs in the subscriber's own thread."""
+    callers: list[str] = []
+    thread = threading.Thread(
+        target=lambda: subscriber.subscribe(
+            lab.address(), "long", callback=lambda event: callers.append(threading.current_thread().name)
+        )
+    )
+    thread.start()
+    thread.join(TIMEOUT)
+    until(lambda: len(callers) > 2, lambda: lab.push("long", 1))
+    assert set(callers) == {"tango-callbacks"}
+
+
+# --- what comes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("TG-14")
+def test_pipe_event(subscriber: TangoSubscriber) -> None:
+    """cppTango pipe_event: what is in the pipe at first, then what is pushed: a blob, one with a date, an error,
+    3,000 elements. From our own source, since no server that is to be had sends pipes any more."""
+    taken = ReceivedEvents(subscriber)
+    many = PipeBlob("many", tuple(PipeElement(str(n), ValueKind.STRING, (str(n),)) for n in range(3000)))
+    broken = DevError("Broken", Severity.ERR, "d", "o")
+    with TangoEventSource([Device(DEVICE)], "127.0.0.1") as source:
+        with pytest.raises(DevFailed) as caught:
+            subscriber.subscribe(source.address(DEVICE), "nope", "pipe")
+        assert caught.value.reason == "API_PipeNotFound"
+        source.push_pipe_event(DEVICE, "Pipe", PipeBlob("first"), time=5)
+        subscriber.subscribe(source.address(DEVICE), "Pipe", "pipe")
+        (initial,) = taken.wait(SubscriptionEventKind.INITIAL)
+        assert initial.data == PipeData("Pipe", 5, PipeBlob("first"))
+        taken.wait(SubscriptionEventKind.EVENT, act=lambda: source.push_pipe_event(DEVICE, "Pipe", PipeBlob("try")))
+        source.push_pipe_event(DEVICE, "Pipe", PipeBlob("dated"), time=7_000)
+        source.push_pipe_event(DEVICE, "Pipe", errors=[broken])
+        source.push_pipe_event(DEVICE, "Pipe", many, time=9_000)
+        taken.until(lambda: taken.events[-1].data == PipeData("Pipe", 9_000, many))
+        dated, error, _ = taken.of(SubscriptionEventKind.EVENT)[-3:]
+        assert dated.data == PipeData("Pipe", 7_000, PipeBlob("dated"))
+        assert error.errors == (broken,)
+        assert subscriber.counts.dispatched.gaps == 0
+
+
+def test_callback_extract_as(lab: TangoServer, subscriber: TangoSubscriber) -> None:
+    """PyTango: there a value can be had as an array, a list, a tuple or octets. Here numbers are an array that nobody
+    can change, which gives all of these; text, states and octets are tuples."""
+    taken = ReceivedEvents(subscriber)
+    pushed: dict[str, Any] = {
+        "short_spectrum": [1, 2, 3], "string_spectrum": ["a", "b"], "state_spectrum": ["ON", "OFF"],
+        "encoded": {"format": "f", "data": "00ff"},
+    }  # fmt: skip
+    for name, value in pushed.items():
+        subscription = subscriber.subscribe(lab.address(), name, mode=EventSubMode.SYNC)
+        taken.until(
+            lambda s=subscription: any(n.subscription is s for n in taken.events),  # type: ignore[misc]
+            lambda n=name, v=value: lab.push(n, v),  # type: ignore[misc]
+        )
+    found = {event.subscription.attribute: event.value.read for event in taken.events}
+    array = found["short_spectrum"]
+    assert isinstance(array, np.ndarray)
+    assert array.dtype.name == "int16"
+    assert not array.flags.writeable
+    assert (array.tolist(), tuple(array), array.tobytes()) == ([1, 2, 3], (1, 2, 3), bytes([1, 0, 2, 0, 3, 0]))
+    assert found["string_spectrum"] == ("a", "b")
+    assert found["state_spectrum"] == (DevState.ON, DevState.OFF)
+    assert found["encoded"] == (Encoded("f", b"\x00\xff"),)
+
+
+def test_per_event_goes_by_its_property(lab: TangoServer, subscriber: TangoSubscriber, probe: DeviceProbe) -> None:
+    """cppTango per_event: an attribute that is polled already, and the property ``period``; whether the value changes
+    or not, and errors as well."""
+    taken = ReceivedEvents(subscriber)
+    lab.do("poll", "plain", period=20)
+    changes = {"events.per_event.period": "100"}
+    probe.call("configure", device=lab.address(), attribute="plain", changes=changes)
+    subscriber.subscribe(lab.address(), "plain", "periodic", mode=EventSubMode.SYNC)
+    times = [
+        event.value.time for event in taken.wait(SubscriptionEventKind.EVENT, 11) if not event.errors
+    ]  # when it was read
+    steps = np.diff(times) / 1e6
+    assert 60 < np.median(steps) < 900  # of milliseconds; without the property 1000
+    lab.tell("plain", error={"reason": "Broken", "desc": "d", "origin": "o"})
+    taken.until(lambda: sum(n.errors[0].reason == "Broken" for n in taken.events if n.errors) >= 2)
+
+
+def test_alarm_event_comes_with_a_change_and_again_after_a_reconnection(
+    own_lab: TangoServer, subscriber: TangoSubscriber
+) -> None:
+    """cppTango catch2_alarm_event: a change that is pushed with the quality ALARM sends an alarm event, too; and a
+    server that was away gives API_EventTimeout twice, and then its value."""
+    taken = ReceivedEvents(subscriber)
+    subscriber.subscribe(own_lab.address(), "auto", "alarm")
+    qualities = itertools.cycle(("ALARM", "WARNING"))
+    taken.wait(SubscriptionEventKind.EVENT, act=lambda: own_lab.push("auto", 1.0, quality=next(qualities)))
+    own_lab.push("auto", 2.0, quality="VALID")
+    own_lab.push("auto", 4.0, quality="VALID")
+    own_lab.push("auto", 3.0, quality="ALARM")
+    taken.until(lambda: first(taken.events[-1]) == 3.0)
+    assert taken.events[-1].value.quality is Quality.ALARM
+    assert first(taken.events[-2]) == 2.0  # what is valid and stays so is no alarm
+    taken.events.clear()
+    own_lab.kill()
+    taken.wait(SubscriptionEventKind.ERROR, 2)
+    assert taken.reasons() == {"API_EventTimeout"}
+    own_lab.start()
+    taken.wait(SubscriptionEventKind.RESUBSCRIPTION)
+    assert first(taken.of(SubscriptionEventKind.RESUBSCRIPTION)[0]) == 0.0
+
+
+# --- what a server offers --------------------------------------------------------------------------------------
+
+
+def test_events_enabled_by_kwords(probe: DeviceProbe) -> None:
+    """PyTango: which events an attribute has is said where it is declared."""
+    off: dict[str, Any] = {"change": None, "archive": None, "alarm": False}
+    kwords: dict[str, tuple[EventType, dict[str, Any]]] = {
+        "change": (EventType.CHANGE, {"change": Criteria()}),
+        "archive": (EventType.ARCHIVE, {"archive": Criteria(period=1000)}),
+        "alarm": (EventType.ALARM, {"alarm": True}),
+        "data_ready": (EventType.DATA_READY, {"data_ready": True}),
+        "period": (EventType.PERIODIC, {"period": 500}),
+    }
+    device = Device(DEVICE, [Attribute(name, **{**off, **more}) for name, (_, more) in kwords.items()])
+    with TangoEventSource([device], "127.0.0.1", heartbeat_period=BEAT) as source:
+        admin = open_device(parse_device(source.address(DEVICE)).sibling(source.admin), timeout=TIMEOUT)
+        with admin:
+            for name, (own, _) in kwords.items():
+                assert probe.subscribe(source.address(DEVICE), name, own.wire_name)
+                for event, _ in kwords.values():
+                    if event is own:
+                        continue
+                    with pytest.raises(DevFailed):
+                        admin.subscribe(SubscriberInfo(DEVICE, name, event))
+            with pytest.raises(Failed):
+                probe.subscribe(source.address(DEVICE), "change", "archive")

@@ -1,0 +1,330 @@
+"""Announcing over a real server: expiry, several processes, ends in order and without a word."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+from mama_spark.bridge import SourceKey
+from mama_spark.bridges.nats.discovery import lease
+from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
+from mama_spark.bridges.nats.discovery.layout import DiscoveryLayout
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.testing.waiting import eventually
+
+from tests.support.nats.nats_discovery import (
+    DESK,
+    EVENT,
+    IMAGE_END,
+    LONG,
+    OFFLINE,
+    RECORD,
+    SUSPECT,
+    TTL,
+    TWIN,
+    Follower,
+    Process,
+    end_process_of,
+    give_up,
+    has,
+    publish,
+    renew,
+    stop_renewing,
+)
+from tests.support.nats.nats_servers import Admin
+
+
+def test_a_killed_process_is_suspect_then_offline_and_one_more_process_keeps_a_source_alive(
+    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
+) -> None:
+    reader = opened()
+    follower = Follower(reader)
+    second = opened("two")
+    second.announce(DESK, b"r", TTL)
+    with Process(nats_server.url, TTL) as first:
+        first.ready()
+        end_process_of(second)
+        ended = time.monotonic()
+        while time.monotonic() < ended + 1.5 * TTL:
+            follower.step()
+            time.sleep(0.05)
+        follower.lives()  # one record for both, and the first keeps it
+        first.kill()
+        follower.until(lambda _: follower.kinds()[-2:] == [SUSPECT, OFFLINE])
+    suspect, offline = follower.found[-2:]
+    assert 0.5e6 < offline.at - suspect.at < 30e6
+    assert [c.kind for c in reader.image()] == [RECORD, OFFLINE, IMAGE_END]
+    opened("three").announce(DESK, b"r", LONG)
+    follower.until(lambda found: found[-1].kind is RECORD)
+    assert [c.kind for c in reader.image()] == [RECORD, IMAGE_END]
+
+
+def test_a_source_that_finds_itself_given_up_is_announced_again_by_one_and_says_why(
+    nats_server: NatsServer, opened: Callable[..., NatsDiscovery], caplog: pytest.LogCaptureFixture
+) -> None:
+    reader, one, two = opened("reader"), opened("one"), opened("two")
+    follower = Follower(reader)
+    for bridge in (one, two):
+        bridge.announce(DESK, b"r", LONG)
+        stop_renewing(bridge)
+    with Admin(nats_server.url) as admin:
+        give_up(admin, DESK, "warn")
+    follower.until(has(SUSPECT))
+    with caplog.at_level(logging.WARNING, "mama_spark.nats.discovery"):
+        for bridge in (one, two):
+            renew(bridge)
+    follower.until(has(RECORD, times=2))
+    assert follower.kinds() == [RECORD, SUSPECT, RECORD]
+    for bridge in (one, two, one):
+        renew(bridge)
+    one.announce(TWIN, b"mark", LONG)
+    follower.until(has(RECORD, TWIN))
+    assert follower.kinds() == [RECORD, SUSPECT, RECORD]
+    assert [r.message for r in caplog.records if "called SUSPECT" in r.message and "sourceTtl" in r.message]
+    assert [(c.kind, c.source) for c in reader.image()][:-1] == [(RECORD, DESK), (RECORD, TWIN)]
+
+
+@pytest.mark.parametrize("done", ["nothing", "warn", "live"])
+def test_a_process_that_ends_while_it_comes_back_leaves_nothing_undone(
+    nats_server: NatsServer, opened: Callable[..., NatsDiscovery], done: str
+) -> None:
+    reader, one, two = opened("reader"), opened("one"), opened("two")
+    follower = Follower(reader)
+    for bridge in (one, two):
+        bridge.announce(DESK, b"r", LONG)
+        stop_renewing(bridge)
+    with Admin(nats_server.url) as admin:
+        for part in ("warn", "live"):
+            give_up(admin, DESK, part)
+    follower.until(lambda found: has(SUSPECT)(found) and has(OFFLINE)(found))
+    keeper = one._lease_keeper
+    assert keeper is not None
+
+    async def begin_and_end() -> None:
+        for part in {"nothing": (), "warn": ("warn",), "live": ("warn", "live")}[done]:
+            await keeper._claim_renewal(keeper.sources[DESK], part)
+
+    keeper.loop.run(begin_and_end(), 60, "coming back")
+    renew(two)
+    follower.until(has(RECORD, times=2))
+    assert [c.kind for c in reader.image()] == [RECORD, IMAGE_END]
+
+
+def test_a_withdrawn_source_is_not_brought_back_by_others_and_withdrawing_twice_says_it_once(
+    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
+) -> None:
+    reader, one, two = opened("reader"), opened("one"), opened("two")
+    follower = Follower(reader)
+    for bridge in (one, two):
+        bridge.announce(DESK, b"on", 6.0)
+    one.withdraw(DESK, b"off")
+    one.withdraw(DESK, b"off")
+    keeper = two._lease_keeper
+    assert keeper is not None
+    eventually(lambda: DESK not in keeper.sources, "the other has noticed")
+    follower.until(has(RECORD, times=2))
+    one.announce(TWIN, b"mark", LONG)
+    follower.until(has(RECORD, TWIN))
+    assert [(c.kind, c.payload) for c in follower.found if c.source == DESK] == [(RECORD, b"on"), (RECORD, b"off")]
+    two.announce(DESK, b"on", LONG)
+    assert [c.payload for c in reader.image()][:-1] == [b"mark", b"on"]
+
+
+def test_a_source_that_another_process_withdrew_is_back_as_soon_as_it_is_announced_again(
+    opened: Callable[..., NatsDiscovery],
+) -> None:
+    one, two = opened("one"), opened("two")
+    one.announce(DESK, b"on", 30.0)
+    two.withdraw(DESK, b"off")
+    assert [c.payload for c in one.image()][:-1] == [b"off"]
+    one.announce(DESK, b"on", 30.0)  # from a process that still renews it
+    assert [(c.kind, c.payload) for c in one.image()][:-1] == [(RECORD, b"on")]
+
+
+def test_a_source_that_ends_does_not_take_the_connection_of_one_that_begins(
+    opened: Callable[..., NatsDiscovery],
+) -> None:
+    bridge = opened()
+    bridge.announce(DESK, b"on", 30.0)
+    keeper = bridge._lease_keeper
+    assert keeper is not None
+
+    async def both(pause: float) -> None:
+        ending = asyncio.create_task(keeper.withdraw(DESK, b"off"))
+        await asyncio.sleep(pause)
+        await asyncio.gather(ending, keeper.announce(0, TWIN, b"on", 30.0))
+
+    for pause in (0.0, 0.001, 0.002, 0.003, 0.004, 0.006):
+        keeper.loop.run(both(pause), 60, "one ends, one begins")
+        bridge.withdraw(TWIN, b"off")
+        assert keeper._stream_client is None, "with nothing to renew there is no connection"
+        bridge.announce(DESK, b"on", 30.0)
+
+
+def test_a_closed_bridge_stays_warm_and_another_one_takes_the_source_up(opened: Callable[..., NatsDiscovery]) -> None:
+    reader, first = opened("reader"), opened("one")
+    follower = Follower(reader)
+    first.announce(DESK, b"r", TTL)
+    keeper = first._lease_keeper
+    assert keeper is not None
+    first.close()
+    kept = keeper.sources[DESK]
+    eventually(lambda: not kept.holders, "nobody holds it")
+    before = kept.last_sequences["live"]
+    eventually(lambda: kept.last_sequences["live"] > before, "it is renewed although its bridge is closed")
+    opened("one").announce(DESK, b"r", TTL)
+    assert keeper.sources[DESK] is kept, "it is not begun again"
+    assert len(kept.holders) == 1
+    follower.step()
+    follower.lives()
+
+
+def test_a_source_that_nobody_took_up_in_time_is_renewed_no_more(
+    opened: Callable[..., NatsDiscovery], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower, bridge = Follower(opened("reader")), opened("one")
+    bridge.announce(DESK, b"r", TTL)
+    keeper = bridge._lease_keeper
+    assert keeper is not None
+    monkeypatch.setattr(lease, "IDLE", 0.0)
+    bridge.close()
+    eventually(lambda: DESK not in keeper.sources, "it has been idle for too long")
+    follower.until(has(OFFLINE))
+
+
+FORK = """
+import os, sys
+from mama_spark.bridge import SourceKey
+from mama_spark.bridges.nats.discovery import lease as announcer
+from mama_spark.bridges.nats.protocol.direct_get import StoredMessage
+from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
+from mama_spark.bridges.nats.settings import NatsSettings
+from mama_spark.bridges.nats.jetstream.stream_client import StreamClient
+from mama_spark.errors import ClientClosed
+settings = NatsSettings((sys.argv[1],))
+parents = NatsDiscovery(settings)
+parents.open()
+parents.announce(SourceKey("desk", 7), b"r", 6.0)
+child = os.fork()
+if child == 0:
+    try:
+        parents.image()
+    except ClientClosed:
+        own = NatsDiscovery(settings)
+        own.open()
+        own.announce(SourceKey("desk", 8), b"r", 2.0)
+        os._exit(0)
+    os._exit(1)
+_, status = os.waitpid(child, 0)
+print(os.waitstatus_to_exitcode(status), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_fork_begins_with_nothing_announced_and_ends_what_it_announced(
+    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
+) -> None:
+    follower = Follower(opened())
+    command = [sys.executable, "-c", FORK, nats_server.url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "0\n"
+        follower.until(has(OFFLINE, TWIN))
+        follower.lives(DESK)
+        process.communicate(timeout=60)
+
+
+def test_records_are_kept_from_vanishing_without_being_told_and_dead_ones_vanish(
+    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
+) -> None:
+    layout = DiscoveryLayout(kept=4.0)
+    one = opened("one", layout)
+    follower = Follower(one)
+    one.announce(DESK, b"r", 3.0)
+    other = opened("two", layout)
+    other.announce(TWIN, b"r", TTL)
+    end_process_of(other)
+    with Admin(nats_server.url) as admin:
+
+        def twin_is_forgotten() -> bool:
+            follower.step()
+            return "error" in admin.api(
+                "STREAM.MSG.GET.MAMA_SOURCES", {"last_by_subj": layout.source_subject(TWIN, "rec")}
+            ) or ([c.source for c in one.image()][:-1] == [DESK])
+
+        eventually(twin_is_forgotten, "the dead one is forgotten")
+        kept = admin.api("STREAM.MSG.GET.MAMA_SOURCES", {"last_by_subj": layout.source_subject(DESK, "rec")})
+        assert kept["message"]["seq"] > 3, "written again"
+    follower.lives()
+    assert DESK in [c.source for c in one.image()]
+    assert TWIN not in [c.source for c in one.image()]
+    assert follower.kinds(TWIN) == [RECORD, SUSPECT, OFFLINE]
+
+
+def test_whoever_has_a_nats_client_can_announce(nats_server: NatsServer, opened: Callable[..., NatsDiscovery]) -> None:
+    reader = opened()
+    follower = Follower(reader)
+    topic = reader.layout.topic
+    with Admin(nats_server.url) as admin:
+        publish(admin, f"{topic}.source.cli.-.rec", b"by hand")
+        publish(admin, f"{topic}.source.cli2.5.rec", b"dies", {"Mama-Source-Ttl": "1"})
+        publish(admin, f"{topic}.source.cli2.5.live", b"", {"Nats-TTL": "1s"})
+        follower.until(has(OFFLINE, SourceKey("cli2", 5)))
+    assert [(c.source, c.kind) for c in reader.image()][:-1] == [
+        (SourceKey("cli", None), RECORD),
+        (SourceKey("cli2", 5), RECORD),
+        (SourceKey("cli2", 5), OFFLINE),
+    ]
+
+
+def test_what_cannot_be_read_is_told_with_its_bytes_and_the_reason(
+    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
+) -> None:
+    reader = opened()
+    follower = Follower(reader)
+    topic = reader.layout.topic
+    bad = [f"{topic}.source.x", f"{topic}.source.a.b.rec", f"{topic}.source.=zz.1.rec", f"{topic}.source.a.1.what"]
+    with Admin(nats_server.url) as admin:
+        for subject in bad:
+            publish(admin, subject, b"\x00\xff")
+        publish(admin, f"{topic}.source.ok.1.rec", b"\xff not a message \x00")
+        publish(admin, f"{topic}.event.a.b.c", b"\x01")
+    follower.until(lambda found: len(found) >= len(bad) + 2)
+    unread = [c for c in follower.found if c.source is None and c.kind is RECORD]
+    assert [c.payload for c in unread] == [b"\x00\xff"] * len(bad)
+    assert all(c.info for c in unread)
+    assert [c.info is not None for c in follower.found if c.kind is EVENT] == [True]
+    image = reader.image()
+    assert sum(c.source is None and c.kind is RECORD for c in image) == len(bad)
+    assert [c.payload for c in image if c.source == SourceKey("ok", 1)] == [b"\xff not a message \x00"]
+
+
+def test_two_sources_of_one_name_are_two(opened: Callable[..., NatsDiscovery]) -> None:
+    one = opened("one")
+    other = opened("two")
+    follower = Follower(one)
+    one.announce(DESK, b"7", 20.0)
+    other.announce(TWIN, b"8", TTL)
+    end_process_of(other)
+    follower.until(has(OFFLINE, TWIN))
+    assert follower.kinds(DESK) == [RECORD]
+    assert [(c.source, c.kind) for c in one.image()][:-1] == [(DESK, RECORD), (TWIN, RECORD), (TWIN, OFFLINE)]
+
+
+def test_times_are_those_of_the_server(opened: Callable[..., NatsDiscovery], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now - 30 * 86400)  # this machine's clock is a month behind
+    one = opened()
+    follower = Follower(one)
+    one.announce(DESK, b"r", TTL)
+    one.publish_events(DESK, [b"e"], ["e"])
+    end_process_of(one)
+    follower.until(has(OFFLINE))
+    assert all(abs(c.at / 1e6 - now) < 3600 for c in [*follower.found, *one.image()])
+    one.announce(DESK, b"r", LONG)
+    assert [c.kind for c in one.image()] == [RECORD, IMAGE_END]

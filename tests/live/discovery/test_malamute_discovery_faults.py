@@ -1,0 +1,343 @@
+"""Discovery over ``mama broker``: processes that die, a broker that dies, and clients that know nothing of us."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
+from mama_spark.bridges.malamute.discovery import client as discovery_client
+from mama_spark.bridges.malamute.discovery import lease
+from mama_spark.bridges.malamute.discovery.bridge import MalamuteDiscovery
+from mama_spark.errors import ConfigError, DataLost, MamaError
+from mama_spark.malamute.client.calls import CallFailed
+from mama_spark.malamute.client.client import MalamuteClient
+from mama_spark.malamute.protocol import commands
+from mama_spark.malamute.protocol.extensions import Feature
+from mama_spark.mama.messages.event_records import EventRecord, decode_event
+from mama_spark.mama.messages.omnm import decode
+from mama_spark.services.malamute_broker.broker.loop import BrokerLoop
+from mama_spark.testing.waiting import eventually
+
+from tests.support.malamute.broker_process import BrokerHere, BrokerProcess
+from tests.support.malamute.malamute_discovery import (
+    LASTING,
+    announcing_process,
+    discovering,
+    discovery_of,
+    end_process_of,
+    forget,
+)
+from tests.support.malamute.mlp import Peer
+from tests.support.malamute.plain_broker import PlainBroker
+
+DESK, TWIN = SourceKey("desk", 7), SourceKey("desk", 8)
+RECORD, SUSPECT, OFFLINE = DiscoveryEventKind.RECORD, DiscoveryEventKind.SUSPECT, DiscoveryEventKind.OFFLINE
+Opened = Callable[..., MalamuteDiscovery]
+
+
+@pytest.fixture
+def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BrokerHere | BrokerProcess]:
+    """In this process, unless the test says otherwise."""
+    with discovering(getattr(request, "param", BrokerHere), tmp_path) as running:
+        yield running
+        lease.clear()
+
+
+@pytest.fixture
+def opened(broker: BrokerHere | BrokerProcess) -> Iterator[Opened]:
+    bridges: list[MalamuteDiscovery] = []
+
+    def make(name: str = "one") -> MalamuteDiscovery:
+        bridges.append(discovery_of(broker.url, name))
+        bridges[-1].open()
+        return bridges[-1]
+
+    yield make
+    for bridge in bridges:
+        bridge.close()
+
+
+class Follower:
+    """Reads on and keeps what it was told."""
+
+    def __init__(self, bridge: MalamuteDiscovery, where: str = "latest") -> None:
+        self.bridge, self.at = bridge, bridge.initial_offset(where)
+        self.found: list[DiscoveryEvent] = []
+
+    def step(self) -> list[DiscoveryEvent]:
+        end = self.bridge.latest_offset(self.at)
+        self.found += [c for block in self.bridge.read(self.at, end) for c in block]
+        self.at = end
+        return self.found
+
+    def until(self, enough: Callable[[list[DiscoveryEvent]], object]) -> list[DiscoveryEvent]:
+        eventually(lambda: enough(self.step()), f"told: {self.found[-10:]}")
+        return self.found
+
+    def kinds(self, source: SourceKey = DESK) -> list[DiscoveryEventKind]:
+        return [c.kind for c in self.found if c.source == source]
+
+
+def has(kind: DiscoveryEventKind, source: SourceKey | None = DESK) -> Callable[[list[DiscoveryEvent]], bool]:
+    return lambda found: any(c.kind is kind and c.source == source for c in found)
+
+
+@pytest.mark.spec("SD-08", "SD-09", "ML-22")
+def test_a_source_whose_process_was_killed_is_suspect_and_then_offline(broker: BrokerHere, opened: Opened) -> None:
+    """The broker itself says so."""
+    follower = Follower(opened())
+    with announcing_process(broker.url, 2.0) as one:
+        follower.until(has(RECORD))
+        one.kill()
+        follower.until(lambda found: follower.kinds()[-1:] == [OFFLINE])  # it may have been late before, too
+    assert follower.kinds()[-2:] == [SUSPECT, OFFLINE]
+    assert [c.kind for c in follower.bridge.image()] == [DiscoveryEventKind.IMAGE_END]
+
+
+@pytest.mark.parametrize("broker", [BrokerProcess], ids=["process"], indirect=True)
+def test_a_broker_that_is_killed_and_comes_back_keeps_those_who_live_and_gives_up_those_who_do_not(
+    broker: BrokerProcess, opened: Opened
+) -> None:
+    """After its restart every time to live begins anew."""
+    living, dying = opened("living"), opened("dying")
+    follower = Follower(opened("reader"), "earliest")
+    living.announce(TWIN, b"twin", 20.0)
+    dying.announce(DESK, b"r", 2.0)
+    broker.kill()
+    end_process_of(dying)
+    broker.start()
+    follower.until(has(OFFLINE))
+    assert follower.kinds() == [RECORD, SUSPECT, OFFLINE]
+    living.announce(DESK, b"again", LASTING)
+    found = follower.until(lambda found: any(c.payload == b"again" for c in found))
+    assert OFFLINE not in follower.kinds(TWIN)
+    sequences = [c.sequence or 0 for c in found]
+    assert sequences == sorted(set(sequences)), "nothing twice"
+
+
+def test_a_source_that_finds_itself_given_up_is_announced_again_once_by_whoever_is_first(opened: Opened) -> None:
+    """Two processes, which both stand still for so long that the broker gives their source up."""
+    follower, bridges = Follower(opened("reader")), [opened("one"), opened("other")]
+    for bridge in bridges:
+        bridge.announce(DESK, b"r", 3.0)  # half of it may pass between the two
+    one, other = (lease.renewal_keeper(bridge.settings) for bridge in bridges)
+    with one._requests, other._requests:
+        follower.until(lambda found: follower.kinds()[-1:] == [OFFLINE])  # it may have been given up before, too
+        before = len(follower.kinds())
+    follower.until(lambda found: len(follower.kinds()) > before)
+    told = follower.kinds()[before:]
+    assert told[0] is RECORD
+    assert RECORD not in told[1:2], "by one of them"
+    assert follower.found[0].payload == b"r"
+
+
+def test_a_withdrawn_source_is_not_brought_back_by_others_and_withdrawing_twice_says_it_once(opened: Opened) -> None:
+    follower, one, other = Follower(opened("reader")), opened("one"), opened("other")
+    for bridge in (one, other):
+        bridge.announce(DESK, b"on", 4.5)
+    one.withdraw(DESK, b"off")
+    other.withdraw(DESK, b"off")
+    eventually(lambda: DESK not in lease.renewal_keeper(other.settings).sources, "the other one gives up")
+    one.announce(DESK, b"on", LASTING)
+    found = follower.until(lambda found: [c.kind for c in found].count(RECORD) == 3)
+    assert [c.payload for c in found if c.kind is RECORD] == [b"on", b"off", b"on"]
+
+
+def test_a_closed_bridge_stays_warm_and_another_one_takes_the_source_up(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower, one = Follower(opened("reader")), opened("process")
+    one.announce(DESK, b"r", LASTING)
+    one.close()
+    again = opened("process")
+    again.announce(DESK, b"r", LASTING)
+    assert follower.step()[1:] == []
+    again.announce(DESK, b"r", 1.0)
+    monkeypatch.setattr(lease, "IDLE", 0.0)
+    again.close()
+    follower.until(has(OFFLINE))
+    eventually(lambda: lease.renewal_keeper(one.settings)._client is None, "and hangs up")
+
+
+def test_whoever_knows_the_subjects_and_headers_can_announce_with_a_client(broker: BrokerHere, opened: Opened) -> None:
+    """Only a client that announced the feature may, and nothing that looks like the broker's own word."""
+    follower = Follower(opened())
+    ours = Feature.ACKS | Feature.HEADERS | Feature.DISCOVERY
+    with MalamuteClient(broker.url, features=ours) as stranger:
+        stranger.write("_MAMA_EVENTS")
+        for part, ms in (("rec", "1000"), ("warn", "500")):
+            stranger.send(f"_MAMA_SOURCE_DISCOVERY.{part}.-.desk", b"hello", headers={"Mama-Ttl": [ms]})
+        stranger.sync()
+        follower.until(has(OFFLINE, SourceKey("desk", None)))
+        stranger.send("SUBSCRIBED.prices", b"lie")
+        with pytest.raises(MamaError):
+            stranger.sync()
+    with MalamuteClient(broker.url) as plain, pytest.raises(CallFailed, match="the stream is the broker's own"):
+        plain.write("_MAMA_EVENTS")
+    assert [c.kind for c in follower.step()][:3] == [RECORD, SUSPECT, OFFLINE]
+
+
+@pytest.mark.spec("PE-05", "PE-17")
+def test_plain_clients_that_come_read_write_and_go_are_topic_events(broker: BrokerHere, opened: Opened) -> None:
+    """SUBSCRIBED and UNSUBSCRIBED from READ, CANCEL, CLOSE and expiry; OpenMAMA messages of the rest."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    follower = Follower(opened())
+    one = Peer(context, broker.url).open(b"one")
+    assert one.ask(commands.StreamRead(b"prices", b"^eu")) == commands.Ok()
+    assert one.ask(commands.StreamRead(b"prices", b"^us")) == commands.Ok()
+    assert one.ask(commands.StreamCancel(b"prices")) == commands.Ok()
+    two = Peer(context, broker.url).open(b"two")
+    assert two.ask(commands.StreamWrite(b"prices")) == commands.Ok()
+    assert two.ask(commands.StreamRead(b"news", b"")) == commands.Ok()
+    assert two.ask(commands.Close()) == commands.Ok()
+    three = Peer(context, broker.url).open(b"three")
+    assert three.ask(commands.StreamRead(b"news", b"x")) == commands.Ok()
+    broker.broker._inspect(_silence_of(b"three"))
+    found = follower.until(lambda found: _about(found, "client three went"))
+    context.destroy(0)
+    readers = [(c.kind.name, c.topic, c.info) for c in found if c.kind is not DiscoveryEventKind.EVENT]
+    assert readers == [
+        ("SUBSCRIBED", "prices", "client one reads ^eu"),
+        ("SUBSCRIBED", "prices", "client one reads ^us"),
+        ("UNSUBSCRIBED", "prices", "client one"),
+        ("SUBSCRIBED", "news", "client two"),
+        ("UNSUBSCRIBED", "news", "client two"),
+        ("SUBSCRIBED", "news", "client three reads x"),
+        ("UNSUBSCRIBED", "news", "client three"),
+    ]
+    assert [(e.event, e.topic, e.info) for e in _about(found, "client two")] == [
+        ("CONNECTED", None, "client two"),
+        ("PUBLISH_CREATE", "prices", "client two"),
+        ("PUBLISH_DESTROY", "prices", "client two"),
+        ("GONE", None, "client two went: close"),
+    ]
+    assert [e.info for e in _about(found, "client three went")] == ["client three went: nothing heard for too long"]
+
+
+def _silence_of(address: bytes) -> Callable[[BrokerLoop], None]:
+    """In the broker's thread: it has heard nothing of this client for too long."""
+
+    def silent(loop: BrokerLoop) -> None:
+        client = loop.machine.clients.by_address[address]
+        client.last_heard = -1e9
+        loop.machine.clients.by_identity.move_to_end(client.identity, last=False)  # the longest silent first
+
+    return silent
+
+
+def _about(found: list[DiscoveryEvent], info: str) -> list[EventRecord]:
+    """What OpenMAMA messages say of somebody."""
+    records = [decode_event(decode(c.payload or b"")) for c in found if c.kind is DiscoveryEventKind.EVENT]
+    return [record for record in records if (record.info or "").startswith(info)]
+
+
+def test_those_who_read_or_announce_are_not_told_of(opened: Opened) -> None:
+    """Else a reader would never come to an end."""
+    follower = Follower(opened("reader"))
+    other = opened("other")
+    at = other.latest_offset(other.initial_offset("image"))
+    other.announce(DESK, b"r", LASTING)
+    other.close()
+    follower.until(has(RECORD))
+    assert [c.kind for c in follower.step()] == [RECORD]
+    again = opened("again")
+    there = again.latest_offset(at)
+    assert again.latest_offset(there) == there
+    follower.step()
+    assert follower.bridge.latest_offset(follower.at) == follower.at
+
+
+def test_a_stream_that_was_deleted_and_made_again_is_a_gap_and_a_new_image(broker: BrokerHere, opened: Opened) -> None:
+    one = opened("process")
+    follower = Follower(opened("reader"), "image")
+    one.announce(DESK, b"r", LASTING)
+    follower.until(has(DiscoveryEventKind.IMAGE_END, None))
+    planned = follower.at
+    one.announce(DESK, b"changed", LASTING)
+    follower.until(lambda found: found[-1].payload == b"changed")
+    read = follower.at
+    end_process_of(one)
+    broker.stop()
+    shutil.rmtree(broker.folder / "events")
+    broker.start()
+    one.announce(TWIN, b"new", LASTING)
+    before = len(follower.found)
+    found = follower.until(lambda found: has(DiscoveryEventKind.IMAGE_END, None)(found[before:]))[before:]
+    assert [c.kind for c in found] == [DiscoveryEventKind.GAP, RECORD, DiscoveryEventKind.IMAGE_END]
+    assert "deleted and made again" in (found[0].info or "")
+    again = [c for block in follower.bridge.read(planned, read) for c in block]
+    assert [c.kind for c in again] == [DiscoveryEventKind.GAP], "and not what stands at these numbers now"
+    assert again[0].gap == (planned["next"], read["next"] - 1)
+    one.announce(DESK, b"again", LASTING)
+    follower.until(lambda found: found[-1].payload == b"again")
+
+
+def test_an_image_that_the_broker_has_forgotten_is_no_silence(broker: BrokerHere, opened: Opened) -> None:
+    reader = opened()
+    begin = reader.initial_offset("image")
+    end = reader.latest_offset(begin)
+    assert reader._client is not None
+    reader.publish_events(DESK, [b"e"], ["e"])
+    forget(broker.url, reader._client.bounds().last + 1)
+    with pytest.raises(DataLost, match="not in _MAMA_EVENTS any more"):
+        list(reader.read(begin, end))
+
+
+@pytest.mark.spec("SD-18")
+def test_a_broker_that_keeps_no_events_has_no_discovery(tmp_path: Path) -> None:
+    """NOT_IMPLEMENTED, and what to do."""
+    needed = r"NOT_IMPLEMENTED: .* the table \[events\]"
+    with BrokerHere(tmp_path) as broker, pytest.raises(ConfigError, match=needed):
+        discovery_of(broker.url).open()
+
+
+@pytest.mark.spec("SD-18", "SD-31")
+def test_a_broker_as_the_original_has_no_discovery() -> None:
+    with PlainBroker() as broker, pytest.raises(ConfigError, match=r"NOT_IMPLEMENTED: .* needs mama broker"):
+        discovery_of(broker.url).open()
+
+
+def test_a_fork_begins_with_nothing_announced(opened: Opened) -> None:
+    bridge = opened()
+    bridge.announce(DESK, b"r", LASTING)
+    child = os.fork()
+    if not child:
+        os._exit(len(lease._keepers))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(lease._keepers) == 1
+
+
+def test_many_sources_are_one_image_and_many_events_come_in_order(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than one answer of the broker holds."""
+    monkeypatch.setattr(discovery_client, "FETCH_ROWS", 200)
+    one, reader = opened("one"), opened("reader")
+    codec, keys = one.codec, [SourceKey(f"s{i}", i) for i in range(500)]
+    assert one._client is not None
+    one._client.store([codec.record(key, b"r%d" % (key.id or 0), LASTING, 0) for key in keys])
+    *sources, _ = reader.image()
+    assert [c.source for c in sources] == keys
+    at = reader.latest_offset(reader.initial_offset("image"))
+    one.publish_events(DESK, [b"%d" % i for i in range(500)], [f"e{i}" for i in range(500)])
+    changes = [c for block in reader.read(at, reader.latest_offset(at)) for c in block]
+    assert [c.payload for c in changes] == [b"%d" % i for i in range(500)]
+
+
+def test_what_strangers_write_is_told_or_left_out_and_stops_nobody(broker: BrokerHere, opened: Opened) -> None:
+    follower = Follower(opened())
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    peer = Peer(context, broker.url).open(features=Feature.DISCOVERY | Feature.HEADERS)
+    assert isinstance(peer.ask(commands.StreamWrite(b"_MAMA_EVENTS")), commands.Ok)
+    for subject in (b"_", b"_MAMA_SOURCE_DISCOVERY.", b"_MAMA_SOURCE_DISCOVERY.rec", b"_MAMA_SOURCE_DISCOVERY.rec.x.y",
+                    b"_MAMA_SOURCE_DISCOVERY.rec.\xff.\xfe", b"_MAMA_SOURCE_DISCOVERY.nonsense.7.desk"):  # fmt: skip
+        peer.send(commands.StreamSend(subject, [b"\xff", b"\x00"]))
+    peer.send(commands.StreamSend(b"_MAMA_SOURCE_DISCOVERY.event.7.desk", [b"\xff"]))
+    found = follower.until(has(DiscoveryEventKind.EVENT))
+    assert [c.payload for c in found] == [b"\xff"]
+    context.destroy(0)

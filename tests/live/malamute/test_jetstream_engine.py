@@ -1,0 +1,334 @@
+"""Streams in NATS JetStream behind brokers: servers and brokers die, and what was acknowledged is stored."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+import zmq
+from mama_spark.bridges.malamute.check import check_server
+from mama_spark.bridges.malamute.logs import MalamuteLogs
+from mama_spark.bridges.malamute.settings import MalamuteSettings
+from mama_spark.bridges.nats.read.logs import NatsLogs
+from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
+from mama_spark.bridges.nats.settings import NatsSettings
+from mama_spark.errors import ConfigError, MamaError
+from mama_spark.malamute.client.client import MalamuteClient
+from mama_spark.malamute.client.connection_settings import ConnectionSettings
+from mama_spark.malamute.protocol import commands
+from mama_spark.malamute.protocol.commands import Command, Ok, Pong, StreamDeliver, decode, encode
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
+from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.services.malamute_broker.session.settings import SessionSettings
+from mama_spark.testing.waiting import eventually
+
+from tests.support.nats.nats_servers import Admin
+
+PATIENCE = 90.0
+NAME = "mlp-st"
+PROGRAM = """
+import sys
+from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.services.malamute_broker.session.settings import SessionSettings
+
+engines = (EngineChoice(b".*", "jetstream", {"servers": sys.argv[1]}),)
+with Broker(BrokerSettings("tcp://127.0.0.1:*", SessionSettings(timeout=0), engines)) as broker:
+    print(broker.endpoint, flush=True)
+    sys.stdin.read()
+"""
+
+
+class Process:
+    """A broker of its own process."""
+
+    def __init__(self, servers: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, servers], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        self.url = self.process.stdout.readline().strip().replace("tcp:", "mlp:")
+
+    def kill(self) -> None:
+        self.process.kill()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+        self.process.wait(60)
+
+
+class PlainPeer:
+    """A client as the C library is one: no extensions (unless asked for), and nothing is answered to SEND."""
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], url: str, address: bytes, features: Feature | None = None
+    ) -> None:
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.set_hwm(0)
+        self.socket.linger = 0
+        self.socket.connect(url.replace("mlp:", "tcp:"))
+        trailing = write(Extension(features=features))
+        assert isinstance(self.ask(commands.Open(address=address, trailing=trailing)), Ok)
+
+    def say(self, command: Command) -> None:
+        self.socket.send_multipart(encode(command))
+
+    def get(self) -> Command:
+        assert self.socket.poll(int(PATIENCE * 1000)), "nothing came"
+        return decode(self.socket.recv_multipart())
+
+    def ask(self, command: Command) -> Command:
+        self.say(command)
+        return self.get()
+
+    def send(self, subject: bytes, *content: bytes) -> None:
+        self.say(commands.StreamSend(subject, list(content)))
+
+    def acks(self) -> tuple[AckRun, ...]:
+        """With the feature ACKS: what became of what was sent, however long that takes."""
+        pong = self.ask(commands.Ping())
+        assert isinstance(pong, Pong)
+        return read(pong.trailing).acks
+
+    def deliveries(self, n: int) -> list[StreamDeliver]:
+        found = [self.get() for _ in range(n)]
+        assert all(isinstance(one, StreamDeliver) for one in found), found
+        return [one for one in found if isinstance(one, StreamDeliver)]
+
+
+class BrokersHarness:
+    """Brokers over the servers of one NATS, and their clients."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self.context = stack.enter_context(zmq.Context())
+
+    def broker(self, servers: str, **settings: object) -> str:
+        engines = (EngineChoice(b".*", "jetstream", {"servers": servers, **settings}),)
+        machine = SessionSettings(timeout=0)  # plain clients here do not ping by themselves
+        broker = self._stack.enter_context(Broker(BrokerSettings("tcp://127.0.0.1:*", machine, engines)))
+        return broker.endpoint.replace("tcp:", "mlp:")
+
+    def process(self, servers: str) -> Process:
+        process = Process(servers)
+        self._stack.callback(process.kill)
+        return process
+
+    def plain(self, url: str, address: bytes = b"", features: Feature | None = None) -> PlainPeer:
+        client = PlainPeer(self.context, url, address, features)
+        self._stack.callback(client.socket.close)
+        return client
+
+
+@pytest.fixture
+def brokers() -> Iterator[BrokersHarness]:
+    with ExitStack() as stack:
+        yield BrokersHarness(stack)
+
+
+class Writer:
+    """Publishes 0, 1, 2... with ids, a chunk at a time until it is acknowledged, and remembers sequences."""
+
+    CHUNK = 100
+
+    def __init__(self) -> None:
+        self.acked: dict[int, int] = {}
+
+    def write(
+        self, url: str, until: int, timeout: float = 3.0, meanwhile: Callable[[int], float | None] | None = None
+    ) -> None:
+        end = time.monotonic() + PATIENCE
+        while len(self.acked) < until:
+            assert time.monotonic() < end, f"{len(self.acked)} are acknowledged"
+            with suppress(MamaError):  # nobody knows: once more, with the same ids
+                self.write_once(url, until, timeout, meanwhile)
+
+    def write_once(
+        self, url: str, until: int, timeout: float, meanwhile: Callable[[int], float | None] | None = None
+    ) -> None:
+        """
+        :param meanwhile: what happens behind each chunk, given the number of its first; it may say how many seconds the
+            answer may take
+        :raises MamaError: nobody knows what became of the last chunk
+        """
+        with MalamuteClient(url, timeout=timeout) as client:
+            client.write("st")
+            while len(self.acked) < until:
+                first = len(self.acked)
+                for n in range(first, first + self.CHUNK):
+                    client.send(f"s.{n % 10}", b"payload %d" % n, id=f"id-{n}")
+                patience = None if meanwhile is None else meanwhile(first)
+                self._take(first, client.sync(patience))
+
+    def _take(self, first: int, runs: tuple[AckRun, ...]) -> None:
+        assert sum(run.count for run in runs) == self.CHUNK
+        assert {run.outcome for run in runs} <= {StoreOutcome.STORED, StoreOutcome.DUPLICATE}
+        sequences = [s for run in runs for s in range(run.first, run.first + run.count)]
+        for n, sequence in enumerate(sequences, first):
+            self.acked[n] = sequence
+
+    def conserved(self, admin: Admin) -> None:
+        """All that was acknowledged is stored under its number, payload equal; nothing twice."""
+        stored = admin.messages(NAME)
+        payloads = {one.sequence: one.payload for one in stored}
+        for n, sequence in self.acked.items():
+            assert payloads[sequence] == b"payload %d" % n
+        ids = [one.headers["Nats-Msg-Id"][0] for one in stored]
+        assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.spec("ML-15", "ML-20")
+def test_plain_clients_of_two_brokers_share_a_stream_and_nobody_hears_itself(
+    nats_server: NatsServer, brokers: BrokersHarness
+) -> None:
+    """Subjects of any octets, several frames, none; sender and stream as everywhere"""
+    urls = [brokers.broker(nats_server.url) for _ in range(2)]
+    clients = [brokers.plain(url, name) for url, name in zip(urls, (b"alice", b"bob"), strict=True)]
+    for client in clients:
+        for command in (commands.StreamRead(b"st", b""), commands.StreamWrite(b"st")):
+            assert isinstance(client.ask(command), Ok)
+    sent = [(b"temp.moscow", [b"-3"]), (b"", [b""]), (b"a..*\xff >", [b"one", b"", b"two"]), (b"none", [])]
+    for client, other in (clients, clients[::-1]):
+        for subject, content in sent:
+            client.send(subject, *content)
+        assert [(d.subject, d.content) for d in other.deliveries(4)] == sent
+    assert _told(urls[1]) == [("alice", "st", n) for n in range(1, 5)] + [("bob", "st", n) for n in range(5, 9)]
+    for client in clients:
+        assert isinstance(client.ask(commands.Ping()), Pong), "and nothing of its own came before"
+
+
+def _told(url: str) -> list[tuple[str, str, int | None]]:
+    """Sender, stream and sequence of all that is stored, as one of our own clients reads it."""
+    with MalamuteClient(url, timeout=PATIENCE) as client:
+        client.read("st", "", after=0)
+        return [(one.sender, one.address, one.sequence) for one in (client.receive() for _ in range(8))]
+
+
+def test_who_asks_the_broker_for_what_nats_keeps_is_told_to_read_it_there(
+    nats_server: NatsServer, brokers: BrokersHarness
+) -> None:
+    """As ``mamasub`` asks, whether the stream is open or not; and what it is told is true."""
+    url = brokers.broker(nats_server.url)
+
+    def refused(stream: str) -> str:
+        with (
+            MalamuteLogs(MalamuteSettings(ConnectionSettings((url,))), PATIENCE) as logs,
+            pytest.raises(ConfigError) as told,
+        ):
+            logs.log(stream)
+        return str(told.value)
+
+    for _ in range(2):
+        said = refused("st")
+        assert said.startswith("NOT_IMPLEMENTED: stream 'st' at tcp://")
+        assert said.endswith(
+            f"it lives in NATS JetStream: read it there, with a url nats://host:port and stream {NAME!r}"
+        )
+        checked = check_server(MalamuteSettings(ConnectionSettings((url,)), "st"))
+        stored = "stream: st, stored by the engine jetstream: it lives in NATS"
+        assert any(text.startswith(stored) for _, text in checked)
+        assert all(fine for fine, _ in checked)
+        Writer().write_once(url, 100, PATIENCE)  # now it is open
+    assert "the name of stream" in refused("x" * 255), "which cannot live there"
+    there = NatsLogs(NatsSettings(servers=(nats_server.url,)), PATIENCE)
+    there.open()
+    try:
+        (records,) = there.log(NAME).read(0, 100)
+        assert records.payloads.to_pylist() == [b"payload %d" % n for n in range(100)]
+    finally:
+        there.close()
+
+
+@pytest.mark.own_server
+def test_what_was_acknowledged_survives_the_death_of_nats_and_what_waited_follows_in_order(
+    nats_server: NatsServer, brokers: BrokersHarness
+) -> None:
+    url = brokers.broker(nats_server.url)
+    plain, reader = brokers.plain(url), brokers.plain(url)
+    assert isinstance(plain.ask(commands.StreamWrite(b"st")), Ok)
+    assert isinstance(reader.ask(commands.StreamRead(b"st", b"^plain$")), Ok)
+    writer = Writer()
+    crashes = {500, 1_500}
+
+    def crash(first: int) -> None:
+        if first in crashes:
+            crashes.remove(first)  # the chunk may come again
+            for n in range(50):
+                plain.send(b"plain", b"%d" % (first + n))
+            nats_server.kill()
+            for n in range(50, 100):
+                plain.send(b"plain", b"%d" % (first + n))
+            assert isinstance(plain.ask(commands.Ping()), Pong), "others are served"
+            nats_server.start()
+
+    writer.write(url, 2_500, meanwhile=crash)
+    got = [int(d.content[0]) for d in reader.deliveries(200)]
+    assert got == [first + n for first in (500, 1_500) for n in range(100)]
+    with Admin(nats_server.url) as admin:
+        writer.conserved(admin)
+
+
+def test_a_broker_that_is_killed_loses_nothing_that_it_acknowledged(
+    nats_server: NatsServer, brokers: BrokersHarness
+) -> None:
+    writer, process = Writer(), brokers.process(nats_server.url)
+
+    def kill(first: int) -> float | None:
+        if first < 500:
+            return None
+        process.kill()
+        return 1.0
+
+    with pytest.raises(MamaError):
+        writer.write_once(process.url, 10_000, PATIENCE, kill)
+    assert len(writer.acked) == 500, "the rest was on the way"
+    writer.write(brokers.broker(nats_server.url), 1_200)
+    with Admin(nats_server.url) as admin:
+        writer.conserved(admin)
+
+
+def test_a_stream_of_three_replicas_goes_on_when_its_leader_is_killed(tmp_path: Path, brokers: BrokersHarness) -> None:
+    with Cluster(tmp_path / "cluster") as cluster, Admin(cluster.url) as admin:
+        eventually(lambda: "error" not in admin.api("INFO"), "JetStream is ready")
+        config = {"name": NAME, "subjects": ["mlp.st.>"], "num_replicas": 3, "storage": "file"}
+        eventually(lambda: "error" not in admin.api(f"STREAM.CREATE.{NAME}", config), "three peers are known")
+        urls = [brokers.broker(cluster.url) for _ in range(2)]
+        reader = brokers.plain(urls[1])
+        assert isinstance(reader.ask(commands.StreamRead(b"st", b"")), Ok)
+        writer = Writer()
+
+        def kill(first: int) -> None:
+            if first == 500 and all(node.running for node in cluster.nodes):
+                leader = eventually(lambda: admin.info(NAME)["cluster"].get("leader"), "a leader")
+                cluster.node(str(leader)).kill()
+
+        writer.write(urls[0], 1_500, timeout=10.0, meanwhile=kill)
+        writer.conserved(admin)
+        got = [d.content[0] for d in reader.deliveries(1_500)]
+        assert sorted(got) == sorted(b"payload %d" % n for n in range(1_500)), "each once, over the other broker"
+
+
+@pytest.mark.own_server
+def test_beyond_the_buffer_messages_are_refused_and_the_others_stored(
+    nats_server: NatsServer, brokers: BrokersHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is said about an outage is true: refused = not stored, stored = stored."""
+    client = brokers.plain(brokers.broker(nats_server.url, buffer=100_000), features=Feature.ACKS)
+    assert isinstance(client.ask(commands.StreamWrite(b"st")), Ok)
+    client.send(b"before", b"x")
+    assert client.acks() == (AckRun(StoreOutcome.STORED, 1, 1),)
+    nats_server.kill()
+    for n in range(100):
+        client.send(b"during", b"%5d" % n * 1000)
+    eventually(lambda: "messages are refused" in caplog.text, "the buffer is full")
+    nats_server.start()
+    outcomes = [(run.outcome, run.first + k) for run in client.acks() for k in range(run.count)]
+    with Admin(nats_server.url) as admin:
+        stored = {one.sequence: int(one.payload[:5]) for one in admin.messages(NAME)[1:]}
+    assert len(outcomes) == 100
+    assert {outcome for outcome, _ in outcomes} == {StoreOutcome.STORED, StoreOutcome.REFUSED}
+    assert {s: n for n, (outcome, s) in enumerate(outcomes) if outcome is StoreOutcome.STORED} == stored

@@ -1,0 +1,203 @@
+"""A replicated stream on three servers: what happens when its leader goes."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from mama_spark.bridge import PollResult
+from mama_spark.bridges.nats.server.nats_server import Cluster
+from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.testing.waiting import eventually
+
+from tests.support.fault_driver import Driver, fresh_message_gets_through
+from tests.support.nats.nats_servers import Admin
+
+MODES = [
+    pytest.param({"ack_mode": "message"}, id="message"),
+    pytest.param({"ack_mode": "batch", "ordered": True, "stream": "S"}, id="batch in order"),
+]
+
+
+@pytest.fixture(scope="module")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("mortal")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(mortal: Cluster) -> Cluster:
+    """All three run, and there is no stream."""
+    try:
+        for node in [node for node in mortal.nodes if not node.running]:
+            node.spawn()
+        for node in mortal.nodes:
+            node.resume()
+            node.wait_ready()
+    except Unavailable:  # somebody else was given the port of one that was down
+        mortal.stop()
+        shutil.rmtree(mortal.folder)
+        mortal.start()
+    with Admin(mortal.url) as admin:
+        eventually(lambda: "error" not in admin.api("INFO"), "JetStream is ready")
+        admin.api("STREAM.DELETE.S")
+        eventually(lambda: not admin.api("STREAM.NAMES").get("streams"), "the stream is gone")
+    return mortal
+
+
+def replicated(admin: Admin) -> None:
+    eventually(lambda: "error" not in admin.api("INFO"), "JetStream is ready")
+    config = {"name": "S", "subjects": ["s.>"], "num_replicas": 3, "storage": "file", "allow_batched": True}
+    eventually(lambda: "error" not in admin.api("STREAM.CREATE.S", config), "three peers are known")
+
+
+def leader(admin: Admin) -> str:
+    return str(eventually(lambda: admin.info("S")["cluster"].get("leader"), "a leader"))
+
+
+def held_to(driver: Driver, admin: Admin, mode: dict[str, Any], n: int) -> None:
+    assert driver.events() == {"acked": n}, driver.reasons[:3]
+    driver.conserved(admin)
+    if mode.get("ordered"):
+        driver.in_order(admin)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_leader_that_steps_down_in_flight_costs_nothing(nats_cluster: Cluster, mode: dict[str, Any]) -> None:
+    with Admin(nats_cluster.url) as admin:
+        replicated(admin)
+        with Driver(nats_cluster.url, window=256, **mode) as driver:
+            for _ in range(4):
+                driver.put(["s.a"], 1500)
+            eventually(lambda: driver.counters.acked > 1500, "some are acknowledged")
+            assert admin.api("STREAM.LEADER.STEPDOWN.S").get("success")
+            driver.drain()
+            held_to(driver, admin, mode, 6_000)
+        fresh_message_gets_through(nats_cluster.url, "s.new")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_killed_leader_in_flight_costs_nothing(cluster: Cluster, mode: dict[str, Any]) -> None:
+    with Admin(cluster.url) as admin:
+        replicated(admin)
+        with Driver(cluster.url, deadline=60.0, window=256, **mode) as driver:
+            for _ in range(4):
+                driver.put(["s.a"], 1000)
+            eventually(lambda: driver.counters.acked > 1000, "some are acknowledged")
+            cluster.node(leader(admin)).kill()
+            driver.drain()
+            held_to(driver, admin, mode, 4_000)
+            assert driver.counters.resends < 100_000, "503 holds the publisher"
+        fresh_message_gets_through(cluster.url, "s.new")
+
+
+def test_a_replica_that_is_down_costs_nothing(cluster: Cluster) -> None:
+    with Admin(cluster.url) as admin:
+        replicated(admin)
+        follower = next(n for n in cluster.nodes if n.running and n is not cluster.node(leader(admin)))
+        with Driver(cluster.url) as driver:
+            driver.put(["s.a"], 2000)
+            eventually(lambda: driver.counters.acked > 500, "some are acknowledged")
+            follower.kill()
+            driver.put(["s.a"], 2000)
+            driver.drain()
+            held_to(driver, admin, {}, 4000)
+
+
+def refusals(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
+    """Codes of what the bridge refuses from now on, counted as they arrive."""
+    seen: Counter[int] = Counter()
+    poll = driver.bridge.poll
+
+    def watched(timeout: float, want: int = 1) -> PollResult:
+        polled = poll(timeout, want)
+        for r in polled.refusals:
+            seen[r.error.code] += len(r.tokens)
+        return polled
+
+    monkeypatch.setattr(driver.bridge, "poll", watched)
+    return seen
+
+
+def test_an_id_in_process_is_asked_again_and_never_a_success(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a quorum nothing commits: a resend of a proposed id is answered by 409 (10158)."""
+    with Admin(cluster.url) as admin:
+        replicated(admin)
+        name = leader(admin)
+        others = [n for n in cluster.nodes if n is not cluster.node(name)]
+        with Driver(cluster.node(name).url, wait_timeout=0.3, deadline=60.0) as driver:
+            seen = refusals(driver, monkeypatch)
+            driver.begin(["s.a"], 200)
+            for node in others:
+                node.pause()
+            driver.put(["s.a"], 200)
+            eventually(lambda: seen[10158] >= 400, "all are asked twice again, and in process")
+            assert driver.counters.acked == 200, "nothing can have been committed"
+            for node in others:
+                node.resume()
+            driver.drain()
+            held_to(driver, admin, {}, 400)
+            assert driver.counters.resends < 100_000, "503 holds the publisher"
+        fresh_message_gets_through(cluster.url, "s.new")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_an_earlier_try_proposed_is_not_acknowledged_to_the_next_one_and_lost(
+    cluster: Cluster, mode: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fast ingest counts a proposed id as stored: with the leader the proposal would go, and the message be lost."""
+    with Admin(cluster.url) as admin:
+        replicated(admin)
+        chief = cluster.node(leader(admin))
+        others = [n for n in cluster.nodes if n is not chief]
+        fresh_message_gets_through(chief.url, "s.before", dedup=False)
+        for node in others:
+            node.kill()
+        with Driver(chief.url, wait_timeout=0.3, deadline=60.0, ack_mode="message") as earlier:
+            seen = refusals(earlier, monkeypatch)
+            earlier.put(["s.a"], 200)
+            eventually(lambda: seen[10158] >= 200, "all are proposed")
+        with Driver(chief.url, wait_timeout=0.3, deadline=60.0, **mode) as driver:
+            seen = refusals(driver, monkeypatch)
+            driver.put(["s.a"], 200)
+            eventually(lambda: seen[10158] or driver.counters.acked, "it is answered")
+            assert not driver.counters.acked, "nothing can have been committed"
+            chief.kill()
+            for node in others:
+                node.spawn()
+            for node in others:
+                node.wait_ready(60.0)
+            driver.drain()
+            assert driver.events() == {"acked": 200}, driver.reasons[:3]
+            held = [m.payload[:8] for m in admin.messages("S") if m.topic == "s.a"]
+            assert sorted(held) == [b"%08d" % i for i in range(200)]
+            if mode.get("ordered"):
+                assert held == sorted(held)
+
+
+def test_fast_ingest_with_ids_but_without_order_is_refused_where_a_proposed_id_counts(nats_cluster: Cluster) -> None:
+    with Admin(nats_cluster.url) as admin:
+        replicated(admin)
+        with pytest.raises(ConfigError, match="replicated"), Driver(nats_cluster.url, ack_mode="batch", stream="S"):
+            pass
+        with Driver(nats_cluster.url, ack_mode="batch", stream="S", dedup=False) as driver:
+            driver.put(["s.a"], 200)
+            driver.drain()
+            assert driver.events() == {"acked": 200}
+
+
+def test_a_second_try_in_order_goes_one_at_a_time_only_until_something_is_new(nats_cluster: Cluster) -> None:
+    with Admin(nats_cluster.url) as admin:
+        replicated(admin)
+        for n in (100, 2000):
+            with Driver(nats_cluster.url, wait_timeout=60.0, ordered=True) as driver:
+                driver.put(["s.a"], n)
+                driver.drain()
+                assert driver.bridge.mode == "batch"
+                assert driver.events() == {"acked": n}, driver.reasons[:3]
+                driver.in_order(admin)
+                driver.conserved(admin)
+        assert driver.counters.duplicates == 100, "each had an answer of its own"

@@ -1,0 +1,363 @@
+"""Connections: leased, kept warm, given up; servers: started, checked, gone with their owner."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from mama_spark.bridge import EventKind
+from mama_spark.bridges.nats import NatsBridge, NatsSettings, check
+from mama_spark.bridges.nats.connection.event_loop import EventLoopThread
+from mama_spark.bridges.nats.connection.pool import IDLE, POOL, NatsPool
+from mama_spark.bridges.nats.server import serve
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.errors import BackgroundTaskFailed, Unavailable
+from mama_spark.message import MessageBatch
+from mama_spark.testing.bridge_suite import publish
+from mama_spark.testing.waiting import eventually
+from nats.aio.client import Client
+
+from tests.support.nats.nats_servers import Admin
+
+
+@pytest.fixture
+def broker(nats_server: NatsServer) -> NatsServer:
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("S", ["s.>"], allow_batched=True)
+    return nats_server
+
+
+def connections(server: NatsServer) -> int:
+    return int(server.ask("varz")["total_connections"])
+
+
+def publish_one(url: str, **options: Any) -> None:
+    bridge = NatsBridge(NatsSettings((url,), **options))
+    bridge.open()
+    assert not publish(bridge, MessageBatch.of(["s.a"], [b"x"])).error
+    bridge.close()
+
+
+@pytest.mark.own_server
+def test_micro_batches_share_one_connection(broker: NatsServer) -> None:
+    before = connections(broker)
+    for _ in range(5):
+        publish_one(broker.url)
+    assert connections(broker) == before + 1
+
+
+@pytest.mark.own_server
+def test_other_options_get_another_connection(broker: NatsServer) -> None:
+    before = connections(broker)
+    publish_one(broker.url)
+    publish_one(broker.url, name="somebody-else")
+    assert connections(broker) == before + 2
+
+
+@pytest.mark.own_server
+def test_a_connection_that_died_while_idle_is_not_given_out(broker: NatsServer) -> None:
+    publish_one(broker.url)
+    broker.kill()
+    broker.restart()
+    publish_one(broker.url)
+
+
+@pytest.mark.own_server
+def test_connections_that_did_not_come_about_are_closed_at_once(broker: NatsServer) -> None:
+    """Also while nothing is collected: a server that comes and goes must not cost a socket each time."""
+    bridge = NatsBridge(NatsSettings((broker.url,)))
+    bridge.open()
+    gc.disable()
+    try:
+        broker.kill()
+        with socket.create_server(("127.0.0.1", broker.port)) as impostor:
+            impostor.settimeout(60)
+            for _ in range(3):
+                peer, _ = impostor.accept()
+                with peer:
+                    peer.shutdown(socket.SHUT_WR)  # instead of a greeting
+                    peer.settimeout(60)
+                    while peer.recv(4_096):
+                        pass
+        broker.start()
+        eventually(lambda: bridge._connection is not None and bridge._connection.up, "it is connected again")
+    finally:
+        gc.enable()
+        bridge.close()
+
+
+def test_idle_connections_are_closed_after_their_time(broker: NatsServer) -> None:
+    now = [0.0]
+    pool = NatsPool(clock=lambda: now[0])
+    settings = NatsSettings((broker.url,))
+    connection = pool.checkout(settings)
+    pool.give_back(settings, connection)
+    now[0] = IDLE + 1
+    pool.sweep()
+    eventually(lambda: connection.closed and not connection.client.is_connected, "it is closed")
+
+
+@pytest.mark.own_server
+def test_a_forked_process_makes_its_own_connection(broker: NatsServer) -> None:
+    script = (
+        "import os, sys\n"
+        "from mama_spark.bridges.nats import *\n"
+        "from mama_spark.message import MessageBatch\n"
+        "from mama_spark.testing.bridge_suite import publish\n"
+        "def one():\n"
+        "    b = NatsBridge(NatsSettings((sys.argv[1],))); b.open()\n"
+        "    e = publish(b, MessageBatch.of(['s.a'], [b'x'])).error; b.close(); return bool(e)\n"
+        "assert not one()\n"
+        "child = os.fork()\n"
+        "if child == 0: os._exit(one())\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0\n"
+        "assert not one()\n"
+    )
+    before = connections(broker)
+    done = subprocess.run([sys.executable, "-c", script, broker.url], timeout=120, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert connections(broker) == before + 2
+
+
+def test_a_dying_loop_takes_its_waiters_with_it() -> None:
+    loop = EventLoopThread()
+    told: list[BaseException] = []
+    loop.on_death(told.append)
+    threading.Timer(0.05, lambda: loop.soon(loop.loop.stop)).start()
+    with pytest.raises(BackgroundTaskFailed):
+        loop.run(asyncio.sleep(3600), 60, "sleeping")
+    eventually(lambda: told, "the mourners are told")
+    with pytest.raises(BackgroundTaskFailed):
+        loop.run(asyncio.sleep(0), 60, "nothing")
+
+
+def test_a_client_closed_for_good_is_an_event(broker: NatsServer) -> None:
+    bridge = NatsBridge(NatsSettings((broker.url,)))
+    bridge.open()
+    connection = bridge._connection
+    assert connection is not None
+    connection.loop.run(connection.client.close(), 60, "closing")
+    kinds = [e.kind for e in bridge.poll(60).events]
+    kinds += [e.kind for e in bridge.poll(0).events]
+    assert EventKind.CLOSED in kinds
+    bridge.close()
+    publish_one(broker.url)
+
+
+def test_a_users_own_connection_is_used_and_left_as_it_was(broker: NatsServer) -> None:
+    async def main() -> tuple[int, bool]:
+        client = await nats.connect(broker.url)
+        js = client.jetstream()
+        loop = asyncio.get_running_loop()
+        on_loop = NatsBridge.attach(js, dedup=False)
+        on_loop.open()  # on the client's own loop: may not block
+
+        def work(bridge: NatsBridge) -> int:
+            return len(publish(bridge, MessageBatch.of(["s.a"] * 300, [b"x"] * 300)).sequence)
+
+        acked = await asyncio.to_thread(work, on_loop)
+        on_loop.close()
+
+        def elsewhere() -> int:
+            bridge = NatsBridge.attach(js, loop=loop, dedup=False)
+            bridge.open()
+            n = work(bridge)
+            bridge.close()
+            return n
+
+        acked += await asyncio.to_thread(elsewhere)
+        ack = await js.publish("s.mine", b"still works")
+        await client.close()
+        return acked, ack.seq == 601
+
+    assert asyncio.run(main()) == (600, True)
+
+
+@pytest.mark.own_server
+def test_check_tells_what_is_fine_and_what_is_not(broker: NatsServer) -> None:
+    found = check.check_server(NatsSettings((broker.url,), stream="S"), ["s.a"])
+    assert all(fine for fine, _ in found)
+    assert any("nats-server" in line for _, line in found)
+    assert any("S takes s.>" in line for _, line in found)
+    assert not check.check_server(NatsSettings((broker.url,), stream="NOPE"))[-1][0]
+    assert broker.ask("jsz")["messages"] == 0, "a check publishes nothing"
+
+
+def test_serve_says_ready_serves_and_ends(tmp_path: Path) -> None:
+    said: list[str] = []
+    stop = threading.Event()
+    code: list[int] = []
+    thread = threading.Thread(target=lambda: code.append(serve.run(0, tmp_path, say=said.append, stop=stop)))
+    thread.start()
+    eventually(lambda: said, "it is ready")
+    url = said[0].split()[1]
+    with Admin(url) as admin:
+        assert admin.info(serve.DEMO)["config"]["allow_batched"]
+        bridge = NatsBridge(NatsSettings((url,)))
+        bridge.open()
+        assert not publish(bridge, MessageBatch.of(["flights.JFK.AA", "demo.x"], [b"1", b"2"])).error
+        bridge.close()
+    POOL.clear()
+    stop.set()
+    thread.join(60)
+    assert code == [0]
+
+
+def test_serve_that_is_told_to_end_leaves_no_process_behind() -> None:
+    """Of Ctrl-C, ``tests/unit/commands/test_cli.py`` says the same."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "mama_spark.cli", "serve", "--port", "0"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline().split()[1].rsplit(":", 1)[1])
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    eventually(lambda: not listening(port), "the port is free")
+
+
+def test_a_server_ends_with_the_process_that_started_it() -> None:
+    script = (
+        "from mama_spark.bridges.nats.server.nats_server import NatsServer\n"
+        "import time; s = NatsServer().start(); print(s.port, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        assert listening(port)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(60)
+    eventually(lambda: not listening(port), "the server is gone, too")
+
+
+@pytest.mark.own_server
+def test_a_server_that_is_started_again_waits_for_its_port(broker: NatsServer, tmp_path: Path) -> None:
+    """While it is down its port is anybody's: every connection that others open may be given it for a moment."""
+    broker.kill()
+    with ThreadPoolExecutor(1) as pool:
+        with socket.create_server(("127.0.0.1", broker.port)):
+            with pytest.raises(Unavailable, match="address already in use"):
+                NatsServer(tmp_path / "other", port=broker.port).start()
+            starting = pool.submit(broker.start)
+            eventually(lambda: b"address already in use" in broker.log.read_bytes(), "it has tried")
+        starting.result(60)
+    publish_one(broker.url)
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), OSError("gone")])
+def test_closing_a_connection_never_raises(
+    nats_server: NatsServer, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client's own end may be cancelled by what it cancels itself."""
+    connection = POOL.checkout(NatsSettings((nats_server.url,)))
+
+    async def close() -> None:
+        await ending()
+        raise error
+
+    ending = connection.client.close
+    monkeypatch.setattr(connection.client, "close", close)
+    connection.loop.run(connection.close(), 60, "closing")
+    assert connection.closed
+
+
+def stubborn(attempts: list[str]) -> Callable[..., Coroutine[Any, Any, None]]:
+    """Connects to nothing, and swallows that it is cancelled once, as ``asyncio.wait_for`` before Python 3.12."""
+
+    async def connect(*_: object) -> None:
+        attempts.append("begun")
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            if len(attempts) > 1:
+                raise
+            raise ConnectionRefusedError from None
+
+    return connect
+
+
+@pytest.mark.own_server
+def test_a_closed_connection_does_not_go_on_connecting(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if an attempt that fails in that moment swallows that it was cancelled."""
+    connection = POOL.checkout(NatsSettings((nats_server.url,)))
+    attempts: list[str] = []
+    monkeypatch.setattr(connection.client, "_connect_to_server", stubborn(attempts))
+    nats_server.kill()
+    eventually(lambda: attempts == ["begun"], "it tries to connect again")
+    reconnecting = connection.client._reconnection_task
+    connection.loop.run(connection.close(), 60, "closing")
+    assert reconnecting is not None
+    assert reconnecting.done()
+
+
+@pytest.mark.own_server
+@pytest.mark.parametrize("end", ["connected", "closed"])
+def test_a_forgotten_attempt_to_connect_does_not_go_on(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """The client cancels the one before when it begins another, and that may be swallowed, too."""
+    connection = POOL.checkout(NatsSettings((nats_server.url,)))
+    connect, held = connection.client._connect_to_server, stubborn([])
+    first: list[asyncio.Task[Any] | None] = []
+
+    async def try_to(server: Any) -> None:
+        if not first:
+            first.append(asyncio.current_task())
+        await (held if asyncio.current_task() in first else connect)(server)
+
+    async def fail() -> None:
+        connection.client._status = Client.CONNECTED
+        await connection.client._process_op_err(OSError("once more"))
+
+    monkeypatch.setattr(connection.client, "_connect_to_server", try_to)
+    nats_server.kill()
+    eventually(lambda: first, "it tries to connect again")
+    connection.loop.run(fail(), 60, "failing")
+    assert connection.client._reconnection_task not in first
+    if end == "connected":
+        nats_server.start()
+        eventually(lambda: connection.up, "it is connected again")
+    else:
+        connection.loop.run(connection.close(), 60, "closing")
+    eventually(lambda: first[0] is not None and first[0].done(), "the first has ended")
+
+
+def test_the_first_attempt_to_connect_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it swallows that it was cancelled."""
+    monkeypatch.setattr(Client, "_connect_to_server", stubborn([]))
+    with pytest.raises(Unavailable, match=r"no NATS server answers within 0\.2 s at nats://127\.0\.0\.1:1"):
+        POOL.checkout(NatsSettings(("nats://127.0.0.1:1",), connect_timeout=0.2))
+
+
+@pytest.mark.own_server
+def test_a_paused_server_stands_still_at_once(nats_server: NatsServer) -> None:
+    for _ in range(3):
+        nats_server.pause()
+        tasks = Path(f"/proc/{nats_server.pid}/task").glob("*/stat")
+        assert {task.read_text().rpartition(")")[2].split()[0] for task in tasks} == {"T"}
+        nats_server.resume()
+        eventually(lambda: listening_says(nats_server.port), "it goes on")
+
+
+def listening_says(port: int) -> bool:
+    """The server greets, so that it runs."""
+    with socket.create_connection(("127.0.0.1", port), 60) as s:
+        return s.recv(4) == b"INFO"
+
+
+def listening(port: int) -> bool:
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) == 0

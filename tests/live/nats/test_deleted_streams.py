@@ -1,0 +1,117 @@
+"""A stream that is deleted while publishers remember it: made again where that was asked for, and never in silence."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from mama_spark.bridges.nats import NatsBridge, NatsSettings
+from mama_spark.bridges.nats.jetstream import api
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.message import MessageBatch
+from mama_spark.publisher import resilient_publisher
+from mama_spark.publisher.resilient_publisher import ResilientPublisher
+from mama_spark.testing.bridge_suite import publish
+from mama_spark.testing.waiting import eventually
+
+from tests.support.nats.nats_servers import Admin
+
+
+@pytest.fixture
+def admin(nats_server: NatsServer) -> Iterator[Admin]:
+    with Admin(nats_server.url) as client:
+        yield client
+
+
+def batch(*numbers: int) -> MessageBatch:
+    return MessageBatch.of(["s.a"] * len(numbers), [b"%d" % n for n in numbers], ids=[f"id-{n}" for n in numbers])
+
+
+def stored(admin: Admin) -> list[int]:
+    names = admin.api("STREAM.NAMES").get("streams") or []
+    return [int(m.payload) for m in admin.messages("S")] if "S" in names else []
+
+
+def publish_one(server: NatsServer, n: int, **more: Any) -> None:
+    bridge = NatsBridge(NatsSettings((server.url,), create_stream=True, **more))
+    bridge.open()
+    try:
+        bridge.prepare(batch(n))
+        assert not publish(bridge, batch(n)).error
+    finally:
+        bridge.close()
+
+
+@pytest.mark.parametrize("named", [{"stream": "S"}, {}], ids=["named", "by topic"])
+def test_the_next_publisher_on_the_connection_makes_it_again(
+    nats_server: NatsServer, admin: Admin, named: dict[str, str]
+) -> None:
+    for n in (1, 2):
+        publish_one(nats_server, n, **named)
+        assert stored(admin) == [n]
+        admin.api("STREAM.DELETE.S")
+
+
+def test_it_is_made_again_although_the_server_still_removes_the_old_one(
+    nats_server: NatsServer, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy, read_answer = [True, True], api.answer_of
+
+    def removing(data: bytes) -> Any:
+        answer = read_answer(data)
+        if answer.get("type", "").endswith("stream_create_response") and busy:
+            busy.pop()
+            return {"error": {"code": 500, "err_code": 10049, "description": "it is being removed"}}
+        return answer
+
+    monkeypatch.setattr(api, "answer_of", removing)
+    publish_one(nats_server, 1, stream="S")
+    assert not busy
+    assert stored(admin) == [1]
+
+
+@pytest.mark.parametrize("mode", ["message", "batch"])
+def test_a_publisher_that_never_gives_up_says_what_it_waits_for(
+    nats_server: NatsServer, admin: Admin, mode: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: Any = {"ack_mode": mode, "ordered": mode == "batch"}
+    settings = NatsSettings((nats_server.url,), stream="S", create_stream=True, **options)
+    writer = ResilientPublisher(lambda: NatsBridge(settings), wait_timeout=1.0)
+
+    def told() -> list[str]:
+        return [r.getMessage() for r in caplog.records if r.getMessage().startswith("the record log takes")]
+
+    try:
+        with caplog.at_level(logging.WARNING, "mama_spark"):
+            assert writer.write(batch(1))
+            assert writer.drain(60)
+            assert not told()
+            monkeypatch.setattr(resilient_publisher, "WARNING_INTERVAL", 0.1)
+            admin.api("STREAM.DELETE.S")
+            assert writer.write(batch(2, 3))
+            eventually(lambda: len(told()) >= 3, "it warns more than once", 60)
+            assert all("2 messages wait" in text for text in told())
+            assert any("no stream, or no leader" in text for text in told())
+            admin.create_stream("S", ["s.>"], allow_batched=True)
+            assert writer.drain(60)
+            eventually(lambda: told()[-1] == "the record log takes messages again", "it says that it is over", 60)
+    finally:
+        writer.close()
+    order = list if mode == "batch" else sorted  # single messages may be stored while the one before them is refused
+    assert order(stored(admin)) == [2, 3]
+    assert not any("gives up" in r.getMessage() for r in caplog.records)
+
+
+def test_the_next_publisher_that_never_gives_up_makes_it_again(nats_server: NatsServer, admin: Admin) -> None:
+    settings = NatsSettings((nats_server.url,), stream="S", create_stream=True, ack_mode="batch", ordered=True)
+    for n in (1, 2):
+        writer = ResilientPublisher(lambda: NatsBridge(settings), wait_timeout=1.0)
+        try:
+            assert writer.write(batch(n))
+            assert writer.drain(60)
+        finally:
+            writer.close()
+        assert stored(admin) == [n]
+        admin.api("STREAM.DELETE.S")

@@ -1,0 +1,154 @@
+"""Streams of another JetStream domain (a leaf node's), and of another account by an API prefix: written, read, and
+announced through a server or an account that keeps streams of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from mama_spark.bridge import DiscoveryEventKind, SourceKey
+from mama_spark.bridges.nats import NatsBridge, NatsSettings
+from mama_spark.bridges.nats.check import check_server
+from mama_spark.bridges.nats.discovery import lease
+from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
+from mama_spark.bridges.nats.read.logs import NatsLogs
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.errors import Unavailable
+from mama_spark.testing.waiting import eventually
+
+from tests.support.fault_driver import Driver
+from tests.support.nats.nats_servers import Admin
+
+SOURCE = SourceKey("desk", 7)
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[NatsServer, NatsServer]]:
+    """A hub and a leaf node of it, each with a domain of its own."""
+    folder = tmp_path_factory.mktemp("leaf")
+    listen = 'leafnodes { listen: "127.0.0.1:-1" }'
+    with NatsServer(folder / "hub", name="hub", jetstream="domain: hub", config=listen) as hub:
+        remote = f'leafnodes {{ remotes = [ {{ url: "nats://127.0.0.1:{hub.ask("varz")["leaf"]["port"]}" }} ] }}'
+        with NatsServer(folder / "leaf", name="leaf", jetstream="domain: leaf", config=remote) as leaf:
+            eventually(lambda: hub.ask("leafz")["leafnodes"], "the leaf node has connected")
+            yield hub, leaf
+
+
+def payloads_of(settings: NatsSettings, stream: str, **topics: Any) -> list[bytes]:
+    with NatsLogs(settings) as logs:
+        log = logs.log(stream)
+        found = log.read(0, log.bounds().last, **topics)
+        return [payload for records in found for payload in records.payloads.to_pylist()]
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_rows_are_stored_and_read_in_the_named_domain(servers: tuple[NatsServer, NatsServer], ids: bool) -> None:
+    """Message by message with ids, by fast ingest without."""
+    hub, leaf = servers
+    name, topic = f"S{ids:d}", f"s.{ids:d}"
+    with Admin(leaf.url) as admin, Driver(hub.url, js_domain="leaf", dedup=ids) as driver:
+        admin.create_stream(name, [topic], allow_batched=True)
+        driver.put([topic], 500)
+        driver.drain()
+        assert driver.events() == {"acked": 500}, driver.reasons[:3]
+        assert driver.bridge.mode == ("message" if ids else "batch")
+        driver.conserved(admin, name)
+    settings = NatsSettings((hub.url,), js_domain="leaf")
+    payloads = payloads_of(settings, name)
+    assert sorted(payloads) == sorted(o.payload for o in driver.outcomes)
+    assert payloads_of(settings, name, topics=[topic]) == payloads
+    with NatsLogs(settings) as logs:
+        assert logs.names([topic]) == [name]
+        assert logs.log(name).count(0, [topic]) == 500
+    found = check_server(settings, [topic])
+    assert any(text.startswith(f"stream: {name} takes {topic}") for _, text in found), found
+
+
+def test_an_acknowledgement_of_another_domain_does_not_count(servers: tuple[NatsServer, NatsServer]) -> None:
+    """A stream of the hub takes the same topic, and is nearer."""
+    hub, leaf = servers
+    with Admin(hub.url) as near, Admin(leaf.url) as far:
+        near.create_stream("NEAR", ["t.>"])
+        with Driver(hub.url) as driver:
+            driver.put(["t.a"], 5)  # sequences differ from here on
+            driver.drain()
+        far.create_stream("FAR", ["t.>"])
+        with Driver(hub.url, js_domain="leaf") as driver:
+            driver.put(["t.a"], 200)
+            driver.drain()
+            assert driver.events() == {"acked": 200}, driver.reasons[:3]
+            driver.conserved(far, "FAR")  # with the sequences of that stream
+            assert driver.bridge.warnings == [
+                "stream 'NEAR' of the domain 'hub' takes these topics, too: its acknowledgements do not count, because "
+                "jsDomain=leaf"
+            ]
+
+
+def test_sources_are_announced_in_the_named_domain(servers: tuple[NatsServer, NatsServer]) -> None:
+    hub, leaf = servers
+    bridge = NatsDiscovery(NatsSettings((hub.url,), js_domain="leaf"))
+    bridge.open()
+    try:
+        bridge.announce(SOURCE, b"record", 60.0)
+        start = bridge.initial_offset("image")
+        events = [e for page in bridge.read(start, bridge.latest_offset(start)) for e in page]
+        assert (events[0].source, events[-1].kind) == (SOURCE, DiscoveryEventKind.IMAGE_END)
+        bridge.withdraw(SOURCE, b"record")
+    finally:
+        bridge.close()
+        lease.clear()
+    with Admin(hub.url) as near, Admin(leaf.url) as far:
+        assert "error" in near.api("STREAM.INFO.MAMA_SOURCES")
+        far.info("MAMA_SOURCES")
+
+
+def test_a_domain_that_is_not_there_is_told(servers: tuple[NatsServer, NatsServer]) -> None:
+    bridge = NatsBridge(NatsSettings((servers[0].url,), js_domain="lief"))
+    with pytest.raises(Unavailable, match=r"nobody answers to \$JS\.lief\.API\.INFO: .*option jsDomain"):
+        bridge.open()
+
+
+def test_a_context_of_the_caller_keeps_its_domain(servers: tuple[NatsServer, NatsServer]) -> None:
+    async def prefix(**where: str) -> str:
+        client = await nats.connect(servers[0].url)
+        try:
+            bridge = NatsBridge.attach(client.jetstream(**where))
+            bridge.open()
+            assert bridge._connection is not None
+            return bridge._connection.api_prefix
+        finally:
+            await client.close()
+
+    assert asyncio.run(prefix(domain="leaf")) == "$JS.leaf.API."
+    assert asyncio.run(prefix(prefix="JS.acme")) == "JS.acme."
+    assert asyncio.run(prefix()) == "$JS.API."
+
+
+#: Account A keeps the streams and lets B write and read them by a prefix.
+ACCOUNTS = """
+accounts {
+  A { jetstream: enabled, users: [ { user: a, password: p } ], exports: [
+      { service: "$JS.API.>", response_type: stream }, { service: "s.>", response_type: stream } ] }
+  B { jetstream: enabled, users: [ { user: b, password: p } ], imports: [
+      { service: { account: A, subject: "$JS.API.>" }, to: "JS.a.>" },
+      { service: { account: A, subject: "s.>" } } ] }
+}
+"""
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_the_streams_of_another_account_are_written_and_read_by_its_prefix(tmp_path: Path, ids: bool) -> None:
+    with NatsServer(tmp_path / "nats", config=ACCOUNTS) as server:
+        url = server.url.replace("//", "//b:p@")
+        with Admin(server.url, user="a", password="p") as admin, Driver(url, js_api_prefix="JS.a", dedup=ids) as driver:
+            admin.create_stream("S", ["s.>"], allow_batched=True)
+            driver.put(["s.a"], 500)
+            driver.drain()
+            assert driver.events() == {"acked": 500}, driver.reasons[:3]
+            driver.conserved(admin)
+        settings = NatsSettings((url,), js_api_prefix="JS.a")
+        assert sorted(payloads_of(settings, "S")) == sorted(o.payload for o in driver.outcomes)

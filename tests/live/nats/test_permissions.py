@@ -1,0 +1,138 @@
+"""The permissions of docs/how-to/secure-the-connection.md: what happens when a single one of them is missing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mama_spark.bridges.nats import NatsBridge, NatsSettings
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.errors import ConfigError
+from mama_spark.message import MessageBatch
+
+from tests.support.fault_driver import Driver
+from tests.support.nats.nats_servers import Admin
+
+PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "secure-the-connection.md").read_text()
+CREATE = "$JS.API.STREAM.CREATE.*"
+
+
+def listed(kind: str) -> list[str]:
+    """Subjects of the page's table that a user may ``kind``, the topics written out."""
+    rows = re.findall(rf"^\| {kind} \| (.+?) \|", PAGE, re.MULTILINE)
+    found = [name for row in rows for name in (re.findall(r"`([^`]+)`", row) or ["s.>"])]
+    assert found, f"the page lists nothing to {kind}"
+    return found
+
+
+PUBLISH, SUBSCRIBE = listed("publish"), listed("subscribe")
+
+
+def test_the_page_lists_what_the_code_asks_for() -> None:
+    assert set(PUBLISH) == {"s.>", "$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.*", CREATE}
+    assert SUBSCRIBE == ["_INBOX.>"]
+
+
+NEEDED = [*PUBLISH, *SUBSCRIBE]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """With a user for each permission, who has all but that one."""
+
+    def words(names: list[str], missing: str) -> str:
+        return "[" + ", ".join(f'"{n}"' for n in [*names, "unused"] if n != missing) + "]"
+
+    users = ["{user: admin, password: p}"]
+    for i, missing in enumerate(NEEDED):
+        rules = f"{{publish: {words(PUBLISH, missing)}, subscribe: {words(SUBSCRIBE, missing)}}}"
+        users.append(f"{{user: spark{i}, password: p, permissions: {rules}}}")
+    folder = tmp_path_factory.mktemp("permissions") / "nats"
+    with NatsServer(folder, config=f"authorization {{ users = [ {', '.join(users)} ] }}") as server:
+        yield server
+
+
+@pytest.fixture
+def admin(server: NatsServer) -> Iterator[Admin]:
+    with Admin(server.url, user="admin", password="p") as admin:
+        yield admin
+        admin.api("STREAM.DELETE.S")
+
+
+def without(missing: str) -> dict[str, Any]:
+    """How the user logs in who does not have this permission."""
+    return {"user": f"spark{NEEDED.index(missing)}", "password": "p"}
+
+
+@pytest.mark.parametrize("stream", [None, "S"], ids=["topics", "stream"])
+@pytest.mark.parametrize(
+    ("missing", "warned"),
+    [
+        (CREATE, (False, False)),
+        ("$JS.API.INFO", (True, True)),
+        ("$JS.API.STREAM.NAMES", (True, False)),
+        ("$JS.API.STREAM.INFO.*", (True, True)),
+    ],
+)
+def test_what_may_not_be_asked_is_warned_about_and_all_is_published(
+    server: NatsServer, admin: Admin, missing: str, warned: tuple[bool, bool], stream: str | None
+) -> None:
+    admin.create_stream("S", ["s.>"])
+    with Driver(server.url, stream=stream, **without(missing)) as driver:
+        driver.put(["s.a"], 100)
+        driver.drain()
+        assert driver.events() == {"acked": 100}, driver.reasons[:3]
+        driver.conserved(admin)
+        said = " ".join(driver.bridge.warnings)
+    if warned[stream is not None]:
+        assert f"no permission to ask {missing.removesuffix('*')}" in said
+        assert "is not checked" in said
+    else:
+        assert not said
+
+
+@pytest.mark.parametrize("missing", ["$JS.API.INFO", "$JS.API.STREAM.INFO.*"])
+def test_fast_ingest_with_ids_is_refused_where_nothing_is_known_of_the_stream(
+    server: NatsServer, admin: Admin, missing: str
+) -> None:
+    admin.create_stream("S", ["s.>"], allow_batched=True)
+    bridge = NatsBridge(NatsSettings((server.url,), ack_mode="batch", stream="S", **without(missing)))
+    with pytest.raises(ConfigError, match="may be replicated"):
+        bridge.open()
+    bridge.close()
+
+
+def test_without_the_topics_every_row_fails_at_once_with_the_reason(server: NatsServer, admin: Admin) -> None:
+    admin.create_stream("S", ["s.>"])
+    with Driver(server.url, wait_timeout=60.0, deadline=120.0, **without("s.>")) as driver:
+        driver.put(["s.a"], 100)
+        driver.drain()
+        assert driver.events() == {"completed_exceptionally": 100}
+        assert "no permission to publish to 's.a'" in driver.reasons[0]
+
+
+def test_without_the_inbox_the_task_fails_before_its_first_message(server: NatsServer, admin: Admin) -> None:
+    admin.create_stream("S", ["s.>"])
+    bridge = NatsBridge(NatsSettings((server.url,), **without("_INBOX.>")))
+    with pytest.raises(ConfigError, match="no permission to subscribe to the inbox"):
+        bridge.open()
+    bridge.close()
+    assert not admin.messages("S")
+
+
+def test_without_the_right_to_create_a_missing_stream_is_an_error(server: NatsServer) -> None:
+    bridge = NatsBridge(NatsSettings((server.url,), stream="S", create_stream=True, **without(CREATE)))
+    bridge.open()
+    with pytest.raises(ConfigError, match="no permission to create the stream 'S'"):
+        bridge.prepare(MessageBatch.of(["s.a"], [b""]))
+    bridge.close()
+
+
+def test_a_stream_that_is_missing_is_told_although_the_others_may_not_be_listed(server: NatsServer) -> None:
+    bridge = NatsBridge(NatsSettings((server.url,), stream="S", **without("$JS.API.STREAM.NAMES")))
+    with pytest.raises(ConfigError, match="there is no stream 'S'; no permission to list those that exist"):
+        bridge.open()
+    bridge.close()

@@ -1,0 +1,147 @@
+"""Subscriptions at device servers, with and without a database: event types, modes of subscribing, names, refusals."""
+
+from __future__ import annotations
+
+import pytest
+from mama_spark.errors import ClientClosed, ConfigError
+from mama_spark.tango.client.subscriber import TangoSubscriber
+from mama_spark.tango.client.subscription import EventSubMode
+from mama_spark.tango.client.subscription_events import SubscriptionEventKind
+from mama_spark.tango.client.subscription_states import SubscriptionState
+from mama_spark.tango.errors import DevFailed, DeviceAway
+from mama_spark.tango.giop.ior import BadAddress
+from mama_spark.tango.types import AttributeConfig, DataReady, InterfaceChange, Quality
+
+from tests.support.tango.tango_subscriptions import Taker, numbers
+from tests.support.tango_processes.servers import PATIENT, TIMEOUT, DeviceProbe, TangoServer
+
+
+@pytest.mark.spec("TG-12-TG-16", "TG-19", "TG-22", "TG-23")
+def test_every_event_type_of_device_servers_arrives(
+    either: TangoServer, subscriber: TangoSubscriber, probe: DeviceProbe
+) -> None:
+    either.do("poll", "double_rw", period=20)
+    names = ("change", "archive", "alarm", "user_event")
+    pushed = {name: subscriber.subscribe(either.address(), "double", name) for name in names}
+    periodic = subscriber.subscribe(either.address(), "double_rw", "periodic")
+    config = subscriber.subscribe(either.address(), "double", "attr_conf")
+    ready = subscriber.subscribe(either.address(), "double", "data_ready")
+    interface = subscriber.subscribe(either.address(), event="intr_change")
+    taker = Taker(subscriber)
+    taker.more()
+    assert all(
+        len(taker.of(s, SubscriptionEventKind.INITIAL)) == 1 for s in (*pushed.values(), periodic, config, interface)
+    )
+    assert not taker.of(ready, SubscriptionEventKind.INITIAL)
+    for name, subscription in pushed.items():
+        event = name.removesuffix("_event")
+        taker.until(
+            lambda _, s=subscription: taker.of(s),  # type: ignore[misc]
+            lambda e=event: either.push("double", 4.5, event=e),  # type: ignore[misc]
+        )
+        assert numbers(taker.of(subscription))[0] == 4.5
+        event_of = taker.of(subscription)[0].event
+        assert event_of is not None
+        assert event_of.topic.event is subscription.event
+    taker.until(lambda _: taker.of(ready), lambda: either.do("data_ready", "double", counter=42))
+    assert taker.of(ready)[0].data == DataReady("double", 5, 42)
+    taker.until(lambda _: len(taker.of(periodic)) >= 2)
+    probe.call("configure", device=either.address(), attribute="double", changes={"label": "new label"})
+    found = taker.until(lambda _: taker.of(config)) and taker.of(config)[0].data
+    assert isinstance(found, AttributeConfig)
+    assert (found.name, found.label) == ("double", "new label")
+    either.do("add", "double_more")
+    change = taker.until(lambda _: taker.of(interface)) and taker.of(interface)[0].data
+    first = taker.of(interface, SubscriptionEventKind.INITIAL)[0].data
+    assert isinstance(change, InterfaceChange)
+    assert isinstance(first, InterfaceChange)
+    assert first.dev_started
+    assert {a.name for a in change.atts} - {a.name for a in first.atts} == {"double_more"}
+    assert {c.cmd_name for c in first.cmds} >= {"State", "Status", "Init", "Echo"}
+
+
+def test_the_first_value_is_delivered_as_initial(either: TangoServer, subscriber: TangoSubscriber) -> None:
+    """The modes with a read deliver the value before events."""
+    either.tell("double", 7.5, quality="ALARM")
+    either.tell("long", error={"reason": "NotNow", "desc": "d", "origin": "o"})
+    with_value = subscriber.subscribe(either.address(), "double")
+    without = subscriber.subscribe(either.address(), "double", mode=EventSubMode.SYNC)
+    failing = subscriber.subscribe(either.address(), "long")
+    taker = Taker(subscriber)
+    taker.more()
+    (first,) = taker.of(with_value, SubscriptionEventKind.INITIAL)
+    assert (numbers([first]), first.value.quality, first.ctr) == ([7.5], Quality.ALARM, 0)
+    assert not taker.of(without, SubscriptionEventKind.INITIAL)
+    (error,) = taker.of(failing, SubscriptionEventKind.INITIAL)
+    assert [e.reason for e in error.errors] == ["NotNow"]
+    assert len(taker.events) == 2
+
+
+@pytest.mark.spec("TG-21")
+@pytest.mark.parametrize(
+    ("attribute", "event", "reason", "kind"),
+    [
+        ("nope", "change", "API_AttrNotFound", DevFailed),
+        ("plain", "change", "API_AttributePollingNotStarted", DeviceAway),
+        ("plain", "data_ready", "API_AttributeNotDataReadyEnabled", DevFailed),
+        ("double", "quality", "API_WrongNumberOfArgs", DevFailed),
+    ],
+)
+def test_a_refused_subscription_raises_why_and_leaves_nothing_behind(
+    lab: TangoServer, subscriber: TangoSubscriber, attribute: str, event: str, reason: str, kind: type[DevFailed]
+) -> None:
+    for mode in (EventSubMode.SYNC, EventSubMode.SYNC_READ):
+        with pytest.raises(kind) as caught:
+            subscriber.subscribe(lab.address(), attribute, event, mode=mode)
+        assert caught.value.reason == reason
+    assert subscriber.subscriptions == []
+    assert subscriber.take() == []
+
+
+@pytest.mark.spec("TG-08")
+def test_invalid_names_and_settings_are_refused_before_any_call(subscriber: TangoSubscriber) -> None:
+    for name in ("a/b", "tango://h/a/b/c", "a/b/c#dbase=maybe"):
+        with pytest.raises(BadAddress):
+            subscriber.subscribe(name, "x")
+    with pytest.raises(ConfigError, match="unknown Tango event type 'changes'"):
+        subscriber.subscribe("tango://h:1/a/b/c", "x", "changes")
+    for attribute in (None, "", "a/b", "a#b", "\u20ac"):
+        with pytest.raises(ConfigError, match="invalid attribute name"):
+            subscriber.subscribe("tango://h:1/a/b/c", attribute)
+    with pytest.raises(ConfigError, match="a callback or a queue"):
+        subscriber.subscribe("tango://h:1/a/b/c", "x", callback=print, queue=1)
+
+
+def test_a_subscriber_that_is_not_open_takes_no_subscriptions(lab: TangoServer) -> None:
+    subscriber = TangoSubscriber()
+    assert repr(subscriber).startswith("<TangoSubscriber <EventConsumer not open, <SubscriptionMachine none")
+    with pytest.raises(ClientClosed):
+        subscriber.subscribe(lab.address(), "double")
+    with subscriber:
+        subscription = subscriber.subscribe(lab.address(), "double")
+        assert repr(subscription) == f"<Subscription {lab.address().replace('#', '/double#')}.change connected>"
+        assert subscription.topic == lab.topic("double")
+    assert subscription.state is SubscriptionState.CANCELLED
+    assert [event.kind for event in subscriber.take()] == [
+        SubscriptionEventKind.INITIAL
+    ]  # received events can still be taken
+    subscriber.close()
+    with pytest.raises(ClientClosed):
+        subscriber.start()
+
+
+def test_full_attribute_names_and_tango_host_are_supported(
+    lab_with_database: TangoServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (device,) = lab_with_database.devices
+    monkeypatch.setenv("TANGO_HOST", lab_with_database.host)
+    with TangoSubscriber(timeouts=PATIENT, timeout=TIMEOUT) as subscriber:
+        found = [
+            subscriber.subscribe(f"{lab_with_database.address()}/double"),
+            subscriber.subscribe(f"{device.upper()}/Double"),
+            subscriber.subscribe(device, "DOUBLE"),
+        ]
+        assert {s.topic for s in found} == {lab_with_database.topic("double")}
+        with pytest.raises(DevFailed) as caught:
+            subscriber.subscribe("test/lab/none", "double")
+        assert caught.value.reason

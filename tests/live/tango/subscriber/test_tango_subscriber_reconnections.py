@@ -1,0 +1,184 @@
+"""Subscriptions at device servers that end, stop, restart or move (TG-40 to TG-42).
+
+The periods of subscribers are shortened; ``test_tango_subscriber_times.py`` has the real ones.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from mama_spark.backoff import Backoff
+from mama_spark.services.tango_server.device import Attribute, Device
+from mama_spark.services.tango_server.event_source import TangoEventSource
+from mama_spark.tango.client.subscriber import TangoSubscriber
+from mama_spark.tango.client.subscription import EventSubMode
+from mama_spark.tango.client.subscription_events import SubscriptionEventKind
+from mama_spark.tango.client.subscription_states import SubscriptionState, Timeouts
+from mama_spark.tango.events.sequence_tracker import SequenceRestart
+from mama_spark.testing.waiting import until
+
+from tests.support.tango.tango import FAST
+from tests.support.tango.tango_subscriptions import DEVICE, Watch, number, own, reasons
+from tests.support.tango_processes.servers import TIMEOUT, TangoDatabase, TangoServer, free_port
+from tests.support.tango_processes.source_process import SourceProcess
+
+
+@pytest.mark.spec("TG-30", "TG-40-TG-42")
+@pytest.mark.parametrize(("kind", "end"), [("nodb", "stop"), ("database", "kill")])
+def test_a_restarted_server_is_reconnected_with_one_value_and_a_restart(
+    kind: str, end: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """An ERROR is delivered at each check while the server is down; then one RESUBSCRIPTION value, a RESTART of the
+    counter, and events."""
+    database = request.getfixturevalue("tango_database") if kind == "database" else None
+    with (
+        own(tmp_path, database) as server,
+        TangoSubscriber(timeouts=FAST, timeout=TIMEOUT, report_availability=True) as subscriber,
+    ):
+        watch = Watch(subscriber)
+        subscription = subscriber.subscribe(server.address(), "long", mode=EventSubMode.SYNC)
+        last = watch.begin(subscription, lambda value: server.push("long", value))
+        getattr(server, end)()
+        errors = watch.wait(SubscriptionEventKind.ERROR, 3)
+        assert reasons(errors) == {"API_EventTimeout"}
+        assert len(watch.of(SubscriptionEventKind.OFFLINE)) == 1
+        assert watch.events[0].kind is SubscriptionEventKind.OFFLINE
+        server.start()
+        server.tell("long", 77)
+        watch.wait(SubscriptionEventKind.RESUBSCRIPTION)
+        watch.wait(SubscriptionEventKind.EVENT, act=lambda: server.push("long", 2))
+        (value,) = watch.of(SubscriptionEventKind.RESUBSCRIPTION)
+        assert number(value) in (0, 77)  # 77 was set after the start
+        (restart,) = watch.of(SubscriptionEventKind.RESTART)
+        first = watch.of(SubscriptionEventKind.EVENT)[0]
+        assert restart.detail == SequenceRestart(last, first.ctr)
+        assert watch.events.index(restart) == watch.events.index(first) - 1
+        assert len(watch.of(SubscriptionEventKind.ONLINE)) == 1
+        assert subscriber.counts.reconnects == 1
+        assert subscriber.counts.dispatched.gaps == 0
+
+
+@pytest.mark.spec("TG-40", "TG-41")
+def test_the_counter_shows_the_restart_of_a_server_with_fixed_ports(tmp_path: Path) -> None:
+    """cppTango catch2_configure_zmq_ports: the endpoints stay the same, so only the counter shows the restart."""
+    ports = {f"TANGO_ZMQ_{name}_PORT": str(free_port()) for name in ("HEARTBEAT", "EVENT")}
+    with (
+        TangoServer(tmp_path / "server", environment=ports) as server,
+        TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as subscriber,
+    ):
+        watch = Watch(subscriber)
+        subscriber.subscribe(server.address(), "long", mode=EventSubMode.SYNC)
+        watch.wait(SubscriptionEventKind.EVENT, act=lambda: server.push("long", 1))
+        server.do("burst", "long", count=50)
+        watch.until(lambda: watch.events and number(watch.events[-1]) == 49)
+        last = watch.events[-1].ctr
+        watch.fresh()
+        server.kill()
+        server.start()
+        watch.wait(SubscriptionEventKind.RESUBSCRIPTION)
+        watch.wait(SubscriptionEventKind.EVENT, act=lambda: server.push("long", 2))
+        (restart,) = watch.of(SubscriptionEventKind.RESTART)
+        assert restart.detail == SequenceRestart(last, watch.of(SubscriptionEventKind.EVENT)[0].ctr)
+        assert watch.of(SubscriptionEventKind.GAP) == []
+
+
+@pytest.mark.spec("TG-40", "TG-41", "TG-46")
+def test_a_device_that_moved_to_another_server_is_reconnected_there(
+    tango_database: TangoDatabase, tmp_path: Path
+) -> None:
+    """Clients of Tango before 9.5 do not reconnect then. The restart of the counters is reported."""
+    with TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as subscriber:
+        watch = Watch(subscriber)
+        with own(tmp_path, tango_database, "one") as server:
+            subscription = subscriber.subscribe(server.address(), "long", mode=EventSubMode.SYNC)
+            last = watch.begin(subscription, lambda value: server.push("long", value))
+        with own(tmp_path, tango_database, "two") as server:
+            watch.wait(SubscriptionEventKind.RESUBSCRIPTION)
+            watch.wait(SubscriptionEventKind.EVENT, act=lambda: server.push("long", 2))
+            (restart,) = watch.of(SubscriptionEventKind.RESTART)
+            assert restart.detail == SequenceRestart(last, watch.of(SubscriptionEventKind.EVENT)[0].ctr)
+            assert subscription.state is SubscriptionState.CONNECTED
+
+
+@pytest.mark.spec("TG-40")
+def test_a_stopped_server_loses_heartbeats_and_continues_without_a_gap(tmp_path: Path) -> None:
+    """SIGSTOP and SIGCONT: the process stays, so nothing is lost. Its heartbeat period is shorter than in cppTango."""
+    times = Timeouts(check=0.3, heartbeat=3.0, confirm=200.0, retry=Backoff(0.1, 0.3))
+    with (
+        SourceProcess(tmp_path, ("long", "short"), heartbeat_period=0.3) as server,
+        TangoSubscriber(timeouts=times, timeout=0.5, report_availability=True) as subscriber,
+    ):
+        watch = Watch(subscriber)
+        # ASYNC does not raise: half a second may be too short for a busy server
+        long, short = (
+            subscriber.subscribe(server.address, name, mode=EventSubMode.ASYNC) for name in ("long", "short")
+        )
+        watch.begin(long, lambda value: server.push("long", value))
+        watch.begin(short, lambda value: server.push("short", value))
+        server.pause()
+        errors = watch.wait(SubscriptionEventKind.ERROR, 4)
+        assert reasons(errors) == {"API_EventTimeout"}
+        assert long.state in (SubscriptionState.HEARTBEAT_LOST, SubscriptionState.RECONNECTING)
+        server.resume()
+        watch.wait(SubscriptionEventKind.ONLINE, 2)
+        assert subscriber._consumer._receiver.wait(TIMEOUT)
+        # after a reconnection, short is subscribed after long: its events show that both subscriptions arrived
+        watch.begin(short, lambda value: server.push("short", value))
+        server.call("burst", attribute="long", first=0, count=10)
+        watch.until(lambda: [number(n) for n in watch.of(SubscriptionEventKind.EVENT, long)][-1:] == [9])
+        assert [number(n) for n in watch.of(SubscriptionEventKind.EVENT, long)] == list(range(10))
+        assert [
+            n
+            for n in watch.events
+            if n.subscription is long and n.kind in (SubscriptionEventKind.RESTART, SubscriptionEventKind.GAP)
+        ] == []
+        assert subscriber.counts.dispatched.restarts == 0
+
+
+@pytest.mark.spec("TG-36", "TG-40")
+def test_a_subscriber_that_was_stopped_itself_reports_no_missing_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heartbeats that arrived meanwhile are processed first; otherwise it would reconnect and lose events."""
+    clock = SimpleNamespace(time_ns=time.time_ns, ahead=0.0)
+    clock.monotonic = lambda: time.monotonic() + clock.ahead
+    clock.sleep = lambda seconds: until(lambda: beat() > clock.ahead)
+    times = Timeouts(check=0.02, heartbeat=500.0)
+    with TangoEventSource([Device(DEVICE, [Attribute("level")])], "127.0.0.1", heartbeat_period=0.5) as source:
+        monkeypatch.setattr("mama_spark.tango.client.event_consumer.time", clock)
+        with TangoSubscriber(timeouts=times, timeout=TIMEOUT, report_availability=True) as subscriber:
+
+            def beat() -> float:
+                (channel,) = subscriber._consumer._machine._channels.values()
+                return channel.last_heartbeat - began
+
+            watch, began = Watch(subscriber), time.monotonic()
+            subscription = subscriber.subscribe(source.address(DEVICE), "level", mode=EventSubMode.SYNC)
+            watch.begin(subscription, lambda value: source.push_change_event(DEVICE, "level", value))
+            for ahead in (1000.0, 2000.0):
+                with subscriber._consumer._lock:  # stops receiver and keep-alive thread
+                    clock.ahead = ahead
+                until(lambda: beat() > clock.ahead)
+            source.push_change_event(DEVICE, "level", 1.0)
+            assert number(watch.wait(SubscriptionEventKind.EVENT)[0]) == 1.0
+            assert [event.kind for event in watch.events] == [SubscriptionEventKind.EVENT]
+            assert subscriber.counts.reconnects == 0
+
+
+def test_an_unreachable_server_does_not_delay_events_of_another(own_lab: TangoServer, lab: TangoServer) -> None:
+    with TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as subscriber:
+        watch = Watch(subscriber)
+        away = subscriber.subscribe(own_lab.address(), "long")
+        there = subscriber.subscribe(lab.address(), "long")
+        watch.begin(there, lambda value: lab.push("long", value))
+        own_lab.kill()
+        late = subscriber.subscribe(own_lab.address(), "double", mode=EventSubMode.ASYNC_READ)
+        watch.until(lambda: watch.of(SubscriptionEventKind.ERROR, late))
+        watch.fresh()
+        lab.do("burst", "long", count=50)
+        watch.until(lambda: len(watch.of(SubscriptionEventKind.EVENT, there)) >= 50)
+        assert [number(n) for n in watch.of(SubscriptionEventKind.EVENT, there)] == list(range(50))
+        assert away.state is not SubscriptionState.POSTPONED
+        own_lab.start()
+        watch.until(lambda: watch.of(SubscriptionEventKind.EVENT, late), lambda: own_lab.push("double", 1.5))

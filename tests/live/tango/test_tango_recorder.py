@@ -1,0 +1,224 @@
+"""Tango recorder between device servers and a log."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.commands.record import log_options, record
+from mama_spark.errors import ConfigError
+from mama_spark.tango.client.subscriber import TangoSubscriber
+from mama_spark.tango.client.subscription_events import SubscriptionEvent
+from mama_spark.tango.log.records import GapCause, RecordKind, encode_one, errors_of
+from mama_spark.testing.waiting import until
+
+from tests.support.malamute.restartable_broker import RestartableNatsServer
+from tests.support.nats.nats_servers import Admin
+from tests.support.spark.subscribe_harness import store
+from tests.support.tango_processes.recorder import (
+    STREAM,
+    RecorderLog,
+    RecorderProcess,
+    RecorderThread,
+    accounted,
+    consecutive,
+    every_event_is_accounted_for,
+    settings,
+)
+from tests.support.tango_processes.servers import PATIENT, TIMEOUT, TangoServer
+
+
+@pytest.fixture
+def log(nats_server: NatsServer) -> Iterator[RecorderLog]:
+    with RestartableNatsServer(nats_server) as room:
+        yield RecorderLog(room)
+
+
+def admin(log: RecorderLog) -> Admin:
+    assert isinstance(log.room, RestartableNatsServer)
+    return log.room.admin
+
+
+STATE = encode_one(RecordKind.STATE, 1, [b"t", b"", b"", b"{"])
+
+
+@pytest.mark.spec("TG-09", "TG-19")
+def test_the_received_frames_stand_in_the_log_unchanged(log: RecorderLog, lab: TangoServer) -> None:
+    with RecorderThread(log.options, settings(lab)), TangoSubscriber(timeouts=PATIENT, timeout=TIMEOUT) as other:
+        other.subscribe(lab.address(), "double", "change")
+        log.push_until(lab, 2)
+        lab.push("double", -1.0)  # several of ``push_until`` may be on their way; behind this one is nothing
+        until(lambda: log.records(RecordKind.EVENT)[-1].reading == -1.0)
+        last = max(log.counters("double"))
+        for value in range(20):
+            lab.push("double", float(value))
+        until(lambda: len([c for c in log.counters("double") if c > last]) >= 20)
+        seen: list[SubscriptionEvent] = []
+        while not seen or seen[-1].ctr < last + 20:
+            more = other.take(10_000, TIMEOUT)
+            assert more, "not all that the recorder was told came here, too"
+            seen += more
+    assert [r.frames for r in log.records(RecordKind.EVENT) if r.ctr > last] == [
+        list(n.frames) for n in seen if n.frames is not None and n.ctr > last
+    ]
+    assert [r.reading for r in log.records(RecordKind.EVENT) if r.ctr > last] == [float(v) for v in range(20)]
+
+
+def test_values_that_were_read_are_no_events(log: RecorderLog, lab: TangoServer) -> None:
+    with RecorderThread(log.options, settings(lab)):
+        log.push_until(lab, 1)
+        until(lambda: log.records(RecordKind.INITIAL))
+    (first,) = log.records(RecordKind.INITIAL)
+    assert (first.topic.rsplit(".", 2)[1:], first.ctr) == (["double", "change"], 0)
+
+
+@pytest.mark.spec("TG-46")
+def test_events_missed_by_a_killed_recorder_are_a_gap(log: RecorderLog, lab: TangoServer, tmp_path: Path) -> None:
+    """Every event is in the log or in one of its gaps, exactly once. Ctrl-C stops a recorder normally."""
+    with RecorderProcess(log, lab, tmp_path) as first:
+        stored = log.push_until(lab, 20)
+        first.end(signal.SIGKILL)
+    for _ in range(7):
+        lab.push("double", 3.0)
+    with RecorderProcess(log, lab, tmp_path, report="100ms") as second:
+        log.push_until(lab, 5)
+        until(lambda: "1 subscriptions" in second.out.read_text())
+        assert second.end(signal.SIGINT) == 0, second.out.read_text()
+    assert "0 waiting" in second.out.read_text().splitlines()[-1]
+    records = log.records()
+    assert set(stored) <= {r.ctr for r in records if r.kind is RecordKind.EVENT}
+    (gap,) = [r for r in records if r.kind is RecordKind.GAP]
+    assert gap.cause is GapCause.AWAY
+    assert gap.count >= 7
+    assert consecutive(accounted(records))
+    assert [r.kind for r in records if r.kind in (RecordKind.STARTED, RecordKind.STOPPED)] == [
+        RecordKind.STARTED, RecordKind.STARTED, RecordKind.STOPPED,
+    ]  # fmt: skip
+
+
+@pytest.mark.own_server
+def test_an_outage_of_the_log_loses_nothing_that_fits_into_the_queue(log: RecorderLog, lab: TangoServer) -> None:
+    with RecorderThread(log.options, settings(lab)) as running:
+        log.push_until(lab, 3)
+        log.room.kill()
+        for value in range(200):
+            lab.push("double", float(value))
+        log.room.start()
+        until(lambda: log.records(RecordKind.EVENT)[-1].reading == 199.0)
+    records = log.records()
+    assert consecutive(accounted(records))
+    assert not [r for r in records if r.kind is RecordKind.GAP]
+    assert running.whole
+
+
+@pytest.mark.own_server
+@pytest.mark.spec("TG-44", "TG-45")
+def test_events_dropped_by_the_full_queue_are_counted_and_recorded_as_a_gap(log: RecorderLog, lab: TangoServer) -> None:
+    with RecorderThread(log.options, settings(lab, buffer=100)):
+        log.push_until(lab, 3)
+        log.room.kill()
+        for value in range(20):
+            lab.do("burst", "double", count=200, first=value)
+        log.room.start()
+        until(lambda: log.records(RecordKind.GAP))
+        log.push_until(lab, 1)
+    records = log.records()
+    gaps = [r for r in records if r.kind is RecordKind.GAP]
+    assert any(r.cause is GapCause.BUFFER and r.count > 1 for r in gaps)
+    assert every_event_is_accounted_for(records)
+
+
+@pytest.mark.spec("TG-36", "TG-41")
+def test_the_end_and_restart_of_a_server_are_recorded(log: RecorderLog, own_lab: TangoServer) -> None:
+    """The log contains OFFLINE, ONLINE, a value that was read, and a restart."""
+    with RecorderThread(log.options, settings(own_lab)):
+        log.push_until(own_lab, 5)
+        own_lab.kill()
+        until(lambda: log.records(RecordKind.OFFLINE))
+        own_lab.start()
+        until(lambda: log.records(RecordKind.RESUBSCRIBED))
+        log.push_until(own_lab, 1)
+    lives = log.records(RecordKind.ONLINE, RecordKind.OFFLINE, RecordKind.SUSPECT)
+    kinds = [r.kind for r in lives]
+    assert kinds[0] is RecordKind.ONLINE
+    assert kinds[-1] is RecordKind.ONLINE
+    offline = next(r for r in lives if r.kind is RecordKind.OFFLINE)
+    assert errors_of(offline.found, 0)[0].reason == "API_EventTimeout"
+    assert {e.place.device for e in lives} == {own_lab.devices[0]}
+    assert any(r.kind is RecordKind.ERROR for r in log.records())
+
+
+def test_a_device_with_bad_values_is_suspect_until_a_good_one_comes(log: RecorderLog, lab: TangoServer) -> None:
+    def life() -> list[RecordKind]:
+        return [r.kind for r in log.records(RecordKind.ONLINE, RecordKind.OFFLINE, RecordKind.SUSPECT)]
+
+    with RecorderThread(log.options, settings(lab)):
+        log.push_until(lab, 1)
+        lab.push_error("double", "Broken", "it broke")
+        until(lambda: life()[-1] is RecordKind.SUSPECT)
+        lab.push("double", 1.0)
+        until(lambda: life()[-1] is RecordKind.ONLINE)
+        lab.push("double", 1.0, quality="INVALID")
+        until(lambda: life()[-1] is RecordKind.SUSPECT)
+        lab.push("double", 2.0)
+        until(lambda: life()[-1] is RecordKind.ONLINE)
+    assert life() == [RecordKind.ONLINE, RecordKind.SUSPECT, RecordKind.ONLINE, RecordKind.SUSPECT, RecordKind.ONLINE]
+
+
+def test_patterns_match_attributes_that_are_added_later(log: RecorderLog, lab: TangoServer) -> None:
+    def recorded() -> set[str | None]:
+        return {
+            r.place.attribute for r in log.records(RecordKind.INITIAL, RecordKind.EVENT) if r.place.event == "change"
+        }
+
+    wanted = settings(lab, attributes=["long*", "PLAIN*"], events="change,intr_change")
+    with RecorderThread(log.options, wanted):
+        until(lambda: {"long", "long64_image", "long_rw"} <= recorded())
+        # changes of the interface come then, too: they were subscribed to before, by the same connection
+        until(lambda: log.counters("long"), lambda: lab.push("long", 1))
+        lab.do("add", attribute="long_more")
+        until(lambda: "long_more" in recorded())
+    assert "plain" not in recorded()  # it sends no events, and that is no error of a wildcard
+    assert not log.records(RecordKind.ERROR)
+
+
+def test_two_recorders_of_other_names_share_a_log(log: RecorderLog, lab: TangoServer) -> None:
+    admin(log).create_stream(STREAM, ["tango.>", "other.>"], allow_batched=True)
+    with (
+        RecorderThread(log.options, settings(lab, name="one")),
+        RecorderThread(log.options, settings(lab, name="two", prefix="other")),
+    ):
+        prefixes = ("tango.", "other.")
+        until(
+            lambda: all(sum(r.topic.startswith(p) for r in log.records(RecordKind.EVENT)) > 3 for p in prefixes),
+            lambda: lab.push("double", 1.0),
+        )
+    assert consecutive(accounted([r for r in log.records() if r.topic.startswith("tango.")]))
+
+
+def test_missing_settings_of_a_recorder_are_named(log: RecorderLog, lab: TangoServer) -> None:
+    options = log_options({"url": log.given["url"]})
+    with pytest.raises(ConfigError, match=STREAM):
+        record(settings(lab), options, lambda: False, lambda text: None)
+
+
+def test_each_rejected_record_is_reported(log: RecorderLog, lab: TangoServer) -> None:
+    """An image that is too large for the log becomes a gap, and no other event is lost."""
+    admin(log).create_stream(STREAM, ["tango.>"], max_msg_size=20_000, allow_atomic=True, allow_batched=True)
+    with RecorderThread(log.options, settings(lab, attributes=["double", "double_spectrum"])):
+        log.push_until(lab, 2)
+        lab.push("double_spectrum", [1.0] * 10_000)
+        log.push_until(lab, 2)
+        until(lambda: [r for r in log.records(RecordKind.GAP) if r.cause is GapCause.REFUSED])
+    assert consecutive(accounted(log.records()))
+
+
+def test_a_foreign_record_in_the_log_does_not_stop_a_recorder(log: RecorderLog, lab: TangoServer) -> None:
+    admin(log).create_stream(STREAM, ["tango.>"], allow_batched=True)
+    last = store(admin(log), STREAM, [("tango.recorder", payload, None) for payload in (b"rubbish", STATE)])
+    assert last == 2
+    with RecorderThread(log.options, settings(lab)) as running:
+        until(lambda: "ready" in running.said)

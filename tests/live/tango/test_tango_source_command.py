@@ -1,0 +1,455 @@
+"""``mama tango-source`` serves a log to a PyTango client, across restarts of source, client and broker."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pytest
+import zmq
+from mama_spark.bridges import log_bridge, publisher_bridge
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.bridges.tango import RecordCodec
+from mama_spark.cli import parse
+from mama_spark.commands import tango_source
+from mama_spark.commands.record import log_options
+from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.message import MessageBatch
+from mama_spark.options import SubscribeOptions
+from mama_spark.publisher.resilient_publisher import ResilientPublisher
+from mama_spark.record_log import RecordLog
+from mama_spark.tango.client.device_proxy import open_device
+from mama_spark.tango.client.subscriber import TangoSubscriber
+from mama_spark.tango.client.subscription import EventSubMode
+from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind
+from mama_spark.tango.events.event_codec import Event, decode, encode
+from mama_spark.tango.events.frames import CallInfo
+from mama_spark.tango.giop.ior import parse_device
+from mama_spark.tango.idl.negotiation import SubscriberInfo
+from mama_spark.tango.log.records import RecordKind, encode_one
+from mama_spark.tango.topics import event_topic
+from mama_spark.tango.types import AttributeValue, DataType, EventType, ValueKind
+from mama_spark.testing.waiting import eventually, until
+
+from tests.support.malamute.restartable_broker import RestartableMalamuteBroker
+from tests.support.nats.nats_servers import Admin
+from tests.support.tango.tango import FAST
+from tests.support.tango_processes.servers import BEAT, TIMEOUT, DeviceProbe, Failed, free_port
+
+DEVICE = "lab/cell/1"
+ADMIN, CHANGES = "dserver/mama/source", ("temperature", "CHANGE")
+TEMPERATURE = event_topic("lab", DEVICE, "temperature", EventType.CHANGE, dbase=False)
+MICROS = 1_700_000_000_000_000
+
+
+class Command:
+    """The command in a thread of this process, with a position file and a port of its own that stay over restarts."""
+
+    def __init__(self, folder: Path, log: str, *more: str) -> None:
+        self.port, self.position = free_port(), folder / "position.json"
+        self._log, self._more = log, more
+        self.lines: list[str] = []
+        self._stop = threading.Event()
+        self._ended: Future[int] = Future()
+
+    @contextmanager
+    def _stopping(self) -> Iterator[threading.Event]:
+        yield self._stop
+
+    def words(self, *more: str) -> list[str]:
+        words = ["tango-source", "--from", self._log, "--bind", f"127.0.0.1:{self.port}"]
+        return [*words, "--heartbeat", str(BEAT), "--position", str(self.position), *self._more, *more]
+
+    def start(self, *more: str) -> None:
+        self.lines, self._stop, self._ended = [], threading.Event(), Future()
+        threading.Thread(target=self._run, args=(self._ended, self.words(*more)), daemon=True).start()
+        self.wait_line("ready:")
+
+    def _run(self, ended: Future[int], words: list[str]) -> None:
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(tango_source, "stop_on_signals", self._stopping)
+                patch.setattr(tango_source, "say", self.lines.append)
+                patch.setattr(tango_source, "warn", self.lines.append)
+                args = parse(words)
+                ended.set_result(args.run(args))
+        except BaseException as error:  # noqa: BLE001 - shown by the test
+            ended.set_exception(error)
+
+    @property
+    def running(self) -> bool:
+        return not self._ended.done()
+
+    def wait_line(self, text: str) -> None:
+        eventually(lambda: any(text in line for line in self.lines) or not self.running, text)
+        if not any(text in line for line in self.lines):
+            self._ended.result()
+            raise AssertionError(self.lines)
+
+    def end(self) -> int:
+        """Its exit code."""
+        self._stop.set()
+        return self._ended.result(TIMEOUT)
+
+    @property
+    def address(self) -> str:
+        return f"tango://127.0.0.1:{self.port}/{DEVICE}#dbase=no"
+
+
+class CommandProcess:
+    """The command in a process of its own."""
+
+    def __init__(self, command: Command, folder: Path) -> None:
+        self._command, self._said = command, folder / "said.txt"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *more: str) -> None:
+        with self._said.open("w") as said:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "mama_spark.cli", *self._command.words(*more)], stdout=said, stderr=said
+            )
+        ended = self._process.poll
+        eventually(lambda: "ready:" in self._said.read_text() or ended() is not None, "ready")
+        assert ended() is None, self._said.read_text()
+
+    def end(self, how: signal.Signals) -> int:
+        """Its exit code."""
+        assert self._process is not None
+        self._process.send_signal(how)
+        return self._process.wait(TIMEOUT)
+
+
+@pytest.fixture
+def log(nats_server: NatsServer) -> Iterator[RecordLog]:
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("TANGO", ["tango.>"])
+    bridge = log_bridge(SubscribeOptions.parse({"url": nats_server.url, "stream": "TANGO"}), TIMEOUT)
+    bridge.open()
+    yield bridge.log("TANGO")
+    bridge.close()
+
+
+@pytest.fixture
+def command(nats_server: NatsServer, tmp_path: Path) -> Iterator[Command]:
+    made = Command(tmp_path, f"{nats_server.url}/TANGO")
+    yield made
+    made._stop.set()
+    eventually(lambda: made._ended.done() or not made.lines, "the command has ended")
+
+
+@pytest.fixture
+def process(command: Command, tmp_path: Path) -> Iterator[CommandProcess]:
+    made = CommandProcess(command, tmp_path)
+    yield made
+    if made._process is not None and made._process.poll() is None:
+        made.end(signal.SIGKILL)
+
+
+def append(log: RecordLog, values: Any, *what: Any, **columns: Any) -> int:
+    """Encode rows as the sink does."""
+    return log.append(rows(values, *what, **columns))
+
+
+def rows(values: Any, attribute: str = "temperature", first: int = 0, **columns: Any) -> MessageBatch:
+    """The records of these values."""
+    n = len(values)
+    named = {
+        "device": [DEVICE] * n, "attribute": [attribute] * n, "value": pa.array(values),
+        "time": pa.array([MICROS + first + i for i in range(n)], pa.timestamp("us", "UTC")), **columns,
+    }  # fmt: skip
+    made = RecordCodec("lab", "tango").encode(pa.RecordBatch.from_pydict(named))
+    assert not made.bad
+    return MessageBatch(made.topics, made.payloads)
+
+
+def listening(command: Command) -> int:
+    """Clients of the temperature in the position file."""
+    wanted = orjson.loads(command.position.read_bytes())["wanted"]
+    return sum(n for device, attribute, event, n in wanted if (device, attribute, event) == (DEVICE, *CHANGES))
+
+
+class Listener:
+    """A client that negotiates change events of the temperature, and subscribes its ZeroMQ socket some time later."""
+
+    def __init__(self, command: Command, after: float = 0.0) -> None:
+        with open_device(parse_device(command.address).sibling(ADMIN), timeout=TIMEOUT) as admin:
+            told = admin.subscribe(SubscriberInfo(DEVICE, "temperature", EventType.CHANGE))
+        assert told.topic is not None
+        time.sleep(after)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.SUB)
+        self._socket.setsockopt(zmq.RCVTIMEO, int(TIMEOUT * 1000))
+        self._socket.setsockopt(zmq.SUBSCRIBE, told.topic.encode())
+        self._socket.connect(told.endpoints[0].event)
+        self._last = 0
+
+    def value(self) -> float:
+        """Of the next event; the one that comes twice counts once."""
+        while True:
+            event = decode(self._socket.recv_multipart())
+            assert isinstance(event, Event)
+            if event.call.ctr != self._last:
+                self._last = event.call.ctr
+                assert isinstance(event.data, AttributeValue)
+                return float(np.asarray(event.data.read)[0])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._context.destroy(linger=0)
+
+
+def seen(probe: DeviceProbe, number: int) -> list[float]:
+    return [event["value"]["value"] for event in probe.events(number) if not event["err"]]
+
+
+@pytest.mark.spec("TG-01", "TG-22", "TG-23", "TG-35")
+def test_a_real_client_gets_the_rows_in_order_with_quality_and_time(
+    log: RecordLog, command: Command, probe: DeviceProbe
+) -> None:
+    """Change, archive and user events."""
+    append(log, [1.0, 2.0])
+    command.start()
+    numbers = [probe.subscribe(command.address, "temperature", e) for e in ("change", "archive", "user_event")]
+    assert [probe.wait_events(n, 1)[0]["value"]["value"] for n in numbers] == [2.0] * 3  # a readable last value
+    words = ["VALID", "ALARM", "WARNING", "CHANGING"]
+    values = [10.0 + i for i in range(200)]
+    marks = iter(range(10**6))
+    until(
+        lambda: all(len(probe.events(n)) > 1 for n in numbers),
+        lambda: append(log, [-1.0 - next(marks)], time=pa.array([MICROS], pa.timestamp("us", "UTC"))),
+    )
+    append(log, values, quality=[words[i % 4] for i in range(200)])
+    for number in numbers:
+        probe.wait_event(number, lambda e: e["value"]["value"] == values[-1])
+        events = [e["value"] for e in probe.events(number) if not e["err"] and e["value"]["value"] >= 10]
+        assert [e["value"] for e in events] == values
+        assert [e["quality"].removeprefix("ATTR_") for e in events] == [words[i % 4] for i in range(200)]
+        assert [e["time"] for e in events] == [(MICROS + i) * 1000 for i in range(200)]
+    assert command.end() == 0
+    assert any("ended: " in line for line in command.lines)
+
+
+def test_values_of_all_types_arrive_and_attributes_appear_while_it_runs(
+    log: RecordLog, command: Command, process: CommandProcess, probe: DeviceProbe
+) -> None:
+    process.start()
+    columns: dict[str, pa.Array] = {
+        "truth": pa.array([True]),
+        "short": pa.array([-3], pa.int16()),
+        "long": pa.array([70_000], pa.int32()),
+        "long64": pa.array([2**40]),
+        "float": pa.array([0.25], pa.float32()),
+        "text": pa.array(["21 °C"]),
+        "spectrum": pa.array([[1.5, 2.5]]),
+        "image": pa.array([[[1, 2, 3], [4, 5, 6]]], pa.list_(pa.list_(pa.int32()))),
+        "words": pa.array([["a", "b"]]),
+        "State": pa.array(["MOVING"]),
+    }
+    for name, column in columns.items():
+        append(log, column, name)
+
+    def read(name: str) -> Any:
+        return probe.call("read", device=command.address, attribute=name)
+
+    def is_there() -> bool:
+        try:
+            return bool(read("State")["value"] == "MOVING")
+        except Failed:
+            return False
+
+    until(is_there)
+    for name, column in columns.items():
+        if name != "State":
+            assert read(name)["value"] == column[0].as_py(), name
+    assert process.end(signal.SIGINT) == 0
+
+
+@pytest.mark.spec("TG-40-TG-42")
+def test_a_restart_goes_on_where_it_was_and_sends_nothing_twice(
+    log: RecordLog, command: Command, process: CommandProcess
+) -> None:
+    """The client reconnects by itself and gets the records that were stored meanwhile."""
+    sent = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+    append(log, [0.0])
+    process.start()
+    events: list[SubscriptionEvent] = []
+    with TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as subscriber:
+
+        def values(kind: SubscriptionEventKind = SubscriptionEventKind.EVENT) -> list[float]:
+            events.extend(subscriber.take())
+            found = [n.value.read for n in events if n.kind is kind]
+            return [float(np.asarray(read)[0]) for read in found]
+
+        subscriber.subscribe(command.address, "temperature", mode=EventSubMode.SYNC)
+        marks = iter(range(10**6))
+        until(values, lambda: append(log, [-1.0 - next(marks)]))
+        append(log, sent[:3])
+        until(lambda: values()[-1] == sent[2])
+        until(lambda: listening(command) == 1)
+        process.end(signal.SIGKILL)
+        append(log, sent[3:6])
+        process.start("--hold", str(TIMEOUT))
+        until(lambda: values()[-1] == sent[5])
+        append(log, sent[6:])
+        until(lambda: values()[-1] == sent[6])
+        assert [value for value in values() if value > 0] == sent
+        assert len(values(SubscriptionEventKind.RESUBSCRIPTION)) == 1
+        assert subscriber.counts.dispatched.gaps == 0
+    assert process.end(signal.SIGTERM) == 0
+
+
+@pytest.mark.spec("TG-28", "TG-40")
+def test_after_a_restart_new_records_wait_until_all_subscriptions_have_reached_the_socket(
+    log: RecordLog, command: Command
+) -> None:
+    """Two clients; one connects long after its negotiation."""
+    sent = [4.0, 5.0, 6.0]
+    append(log, [0.0])
+    command.start()
+    with Listener(command), Listener(command):
+        until(lambda: listening(command) == 2)
+        command.end()
+    append(log, sent)
+    command.start("--hold", str(TIMEOUT))
+    with Listener(command) as one, Listener(command, after=0.3) as two:
+        assert [one.value() for _ in sent] == [two.value() for _ in sent] == sent
+    assert f"waiting up to {TIMEOUT:g} s for 2 subscriptions to come back" in "".join(command.lines)
+
+
+def test_a_restarted_source_waits_again_for_the_same_clients(log: RecordLog, command: Command) -> None:
+    append(log, [0.0])
+    command.start()
+    with Listener(command):
+        until(lambda: listening(command) == 1)
+        command.end()
+    command.start("--hold", str(TIMEOUT))
+    command.wait_line("for 1 subscriptions to come back")
+    assert command.end() == 0
+    assert listening(command) == 1
+    append(log, [4.0])
+    command.start("--hold", str(TIMEOUT))
+    with Listener(command) as one:
+        assert one.value() == 4.0
+
+
+def test_pushed_records_are_replayed_on_request(log: RecordLog, command: Command) -> None:
+    append(log, [1.0, 2.0, 3.0])
+    command.start()
+    assert command.end() == 0
+    assert "0 records served up to 3" in command.lines[-1]
+    command.start("--begin", "2")
+    command.wait_line("from record 2 on")
+    until(lambda: '"served":3' in command.position.read_text())
+    assert command.end() == 0
+    assert "2 records served up to 3" in command.lines[-1]
+
+
+@pytest.mark.spec("TG-06")
+def test_criteria_select_the_events(log: RecordLog, command: Command, probe: DeviceProbe, tmp_path: Path) -> None:
+    """The configured criteria filter updates."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[attribute]]\npattern = "LAB/*/temp*"\nabs_change = 0.5\nunit = "degC"\n')
+    append(log, [0.0])
+    command.start("--conf-file", str(rules))
+    change = probe.subscribe(command.address, "temperature", "change")
+    user = probe.subscribe(command.address, "temperature", "user_event")
+    until(lambda: len(probe.events(user)) > 1, lambda: append(log, [0.0]))
+    append(log, [0.4, 0.5, 0.9, 1.0])
+    probe.wait_event(user, lambda e: e["value"]["value"] == 1.0)
+    probe.wait_event(change, lambda e: e["value"]["value"] == 1.0)
+    assert [v for v in seen(probe, change) if v] == [0.5, 1.0]
+    assert [v for v in seen(probe, user) if v] == [0.4, 0.5, 0.9, 1.0]
+    assert command.end() == 0
+
+
+@pytest.mark.own_server
+@pytest.mark.own_server
+def test_the_command_waits_while_the_log_is_unavailable(
+    log: RecordLog, nats_server: NatsServer, command: Command
+) -> None:
+    append(log, [1.0])
+    command.start()
+    nats_server.kill()
+    nats_server.start()
+    append(log, [2.0])
+    until(lambda: '"served":2' in command.position.read_text())
+    assert command.end() == 0
+
+
+def test_a_log_of_a_recorder_is_refused_and_its_records_among_rows_are_skipped(
+    log: RecordLog, command: Command
+) -> None:
+    """Recorded events are read with ``mamasub``; serving them too would let two systems feed each other."""
+    frames = encode(
+        Event(
+            TEMPERATURE,
+            CallInfo(1),
+            AttributeValue("temperature", ValueKind.DOUBLE, np.array([1.0]), 5, data_type=DataType.DOUBLE),
+        )
+    )
+    recorded = MessageBatch.of(
+        ["tango.recorder", "tango.lab.lab.cell.1.temperature.change"],
+        [encode_one(RecordKind.STARTED, 5), encode_one(RecordKind.EVENT, 5, frames, ctr=1)],
+    )
+    log.append(recorded)
+    with pytest.raises(ConfigError, match=r"the log TANGO holds what a recorder wrote .*, and no rows of mamapub"):
+        command.start()
+    append(log, [1.0])
+    command.start()
+    log.append(recorded)
+    command.wait_line("also holds what a recorder wrote (mama record), which is not served")
+    append(log, [2.0])
+    until(lambda: '"served":6' in command.position.read_text())
+    assert command.end() == 0
+    assert "1 records served up to 6" in command.lines[-1]
+
+
+def test_a_durable_stream_of_malamute_is_served_over_restarts_of_both(tmp_path: Path, probe: DeviceProbe) -> None:
+    with RestartableMalamuteBroker(tmp_path / "broker") as room:
+        options = log_options(room.options("TANGO"))
+        writer = ResilientPublisher(lambda: publisher_bridge(options))  # streams are made by who writes
+        assert writer.write(rows([1.0]))
+        assert writer.drain(TIMEOUT)
+        writer.close()
+        bridge = log_bridge(SubscribeOptions.parse(room.options("TANGO")), TIMEOUT)
+        bridge.open()
+        log = bridge.log("TANGO")
+        command = Command(tmp_path, f"{room.url}/TANGO")
+        command.start()
+        number = probe.subscribe(command.address, "temperature", "change")
+        marks = iter(range(10**6))
+        until(lambda: len(probe.events(number)) > 1, lambda: append(log, [-1.0 - next(marks)]))
+        until(lambda: listening(command) == 1)
+        room.kill()
+        room.start()
+        append(log, [2.0])
+        probe.wait_event(number, lambda e: not e["err"] and e["value"]["value"] == 2.0)
+        assert [v for v in seen(probe, number) if v > 0] == [1.0, 2.0]
+        command.end()
+        last = append(log, [3.0, 4.0])
+        command.start("--hold", "0")
+        until(lambda: f'"served":{last}' in command.position.read_text())
+        assert command.end() == 0
+        assert f" 2 records served up to {last}," in command.lines[-1]
+        bridge.close()
+
+
+def test_two_sources_do_not_share_a_position(log: RecordLog, command: Command) -> None:
+    command.start()
+    args = parse(["tango-source", "--from", command._log, "--position", str(command.position)])
+    with pytest.raises(Unavailable, match="another source goes on from"):
+        args.run(args)
+    assert command.end() == 0

@@ -1,0 +1,209 @@
+"""``mamadiscovery``, announced ``mamapub`` and the commands that show them, over ``mama broker``."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import mama_spark
+import pytest
+from mama_spark.bridge import SourceKey
+from mama_spark.bridges.malamute.discovery import lease
+from mama_spark.malamute.client.client import MalamuteClient
+from mama_spark.mama.messages.event_records import EventRecord
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.support.malamute.broker_process import BrokerProcess
+from tests.support.malamute.malamute_discovery import SourceAnnouncers, discovering_broker
+from tests.support.mama.discovery_harness import BatchRecorder, desk
+
+DESK = SourceKey("desk", 7)
+#: Queries of a test's own clients, beside which it looks at the sources.
+SOURCES = ("source", "image_end", "gap")
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with discovering_broker(tmp_path / "broker") as running:
+        yield running
+        lease.clear()
+
+
+@pytest.fixture
+def desks(broker: BrokerProcess) -> Iterator[SourceAnnouncers]:
+    with SourceAnnouncers(broker.url) as made:
+        yield made
+
+
+class Case:
+    """Queries over one broker, with what they told."""
+
+    def __init__(self, spark: SparkSession, url: str, folder: Path) -> None:
+        self.spark, self.url, self.folder = spark, url, folder
+        self.queries: list[StreamingQuery] = []
+
+    def start(self, told: BatchRecorder, name: str = "one", *, now: bool = False, **options: str) -> StreamingQuery:
+        """``now``: read what there is and end."""
+        rows = self.spark.readStream.format("mamadiscovery").option("url", self.url).options(**options).load()
+        writer = rows.writeStream.foreachBatch(told).option("checkpointLocation", str(self.folder / name))
+        writer = writer.trigger(availableNow=True) if now else writer.trigger(processingTime="100 milliseconds")
+        self.queries.append(writer.start())
+        return self.queries[-1]
+
+    def run(self, told: BatchRecorder, name: str = "one", **options: str) -> None:
+        assert self.start(told, name, now=True, **options).awaitTermination(120)
+
+
+@pytest.fixture
+def case(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> Iterator[Case]:
+    made = Case(spark, broker.url, tmp_path)
+    yield made
+    for query in made.queries:
+        query.stop()
+
+
+@pytest.mark.spec("SD-14", "SD-26", "PE-17")
+def test_a_batch_read_is_the_image_and_a_stream_is_image_end_and_changes(
+    case: Case, broker: BrokerProcess, desks: SourceAnnouncers
+) -> None:
+    """Sources, events of publishers, and plain clients that come and go."""
+    desks.say(desk(7, qos_rate="BEST"))
+    desks.say(b"junk", SourceKey("bad", 1))
+    rows = case.spark.read.format("mamadiscovery").option("url", broker.url).load().collect()
+    assert sorted((r.kind, r.event, r.source_name, int(r.source_id)) for r in rows) == [
+        ("source", "bad_record", "bad", 1),
+        ("source", "online", "desk", 7),
+    ]
+    assert {r.bridge for r in rows} == {"malamute"}
+    told = BatchRecorder()
+    query = case.start(told)
+    told.wait(lambda lines: "image_end" in lines, "the image")
+    desks.say(desk(7, data_dict="NEW"))
+    desks.tell(DESK, EventRecord("publisher", "create", 1, "desk", 7, topic="a.b"))
+    desks.tell(DESK, b"junk, too")
+    with MalamuteClient(broker.url, "reader", features=None) as reader:
+        reader.read("prices", "^eu")
+        reader.cancel("prices")
+    told.wait(lambda lines: "GONE None" in lines, "the client went")
+    desks.say(desk(8), ttl=2.0)
+    desks.fall_silent()
+    lines = told.wait(lambda lines: "offline desk 8" in lines, "all changes")
+    end = lines.index("image_end")
+    assert sorted(lines[:end]) == ["bad_record bad 1", "online desk 7"]
+    changes = ["online desk 7", "create a.b", "bad_record None", "CONNECTED None", "SUBSCRIBED prices",
+               "UNSUBSCRIBED prices", "GONE None", "online desk 8", "suspect desk 8", "offline desk 8"]  # fmt: skip
+    assert sorted(lines[end + 1 :]) == sorted(changes), "however often the query looked"
+    by_event = {row["event"]: row for row in told.rows}
+    assert by_event["SUBSCRIBED"]["info"] == "client reader reads ^eu"
+    assert (by_event["SUBSCRIBED"]["kind"], by_event["SUBSCRIBED"]["origin"]) == ("topic", "_MAMA_EVENTS")
+    assert by_event["GONE"]["info"] == "client reader went: close"
+    assert (by_event["offline"]["status"], by_event["offline"]["source_state"]) == ("EXPIRED", "OFFLINE")
+    assert query.isActive
+
+
+def test_a_query_survives_a_broker_that_is_killed(case: Case, broker: BrokerProcess, desks: SourceAnnouncers) -> None:
+    told = BatchRecorder()
+    query = case.start(told)
+    told.wait(lambda lines: "image_end" in lines, "the image")
+    desks.say(desk(1))
+    broker.kill()
+    broker.start()
+    desks.say(desk(2))
+    lines = told.wait(lambda lines: "online desk 2" in lines, "the change after the restart")
+    assert query.isActive, query.exception()
+    assert lines == ["image_end", "online desk 1", "online desk 2"]
+
+
+# --- announced writes ------------------------------------------------------------------------------------------------
+
+
+def announced(spark: SparkSession, url: str, n: int, **options: str) -> None:
+    rows = spark.range(0, n, 1, 2).selectExpr("'orders.new' AS topic", "cast(id AS string) AS value")
+    given = {"url": f"{url}/orders", "announce": "true", **options}
+    rows.write.format("mamapub").options(**given).mode("append").save()
+
+
+@pytest.mark.spec("PE-12", "PE-13", "PE-17", "SD-05-SD-12")
+def test_an_announced_batch_is_online_while_it_publishes_and_offline_at_its_commit(
+    case: Case, broker: BrokerProcess
+) -> None:
+    announced(case.spark, broker.url, 100, sourceName="prices")
+    told = BatchRecorder()
+    case.run(told, startingOffsets="earliest")
+    sources = [row for row in told.rows if row["kind"] == "source"]
+    assert [(row["event"], row["source_name"]) for row in sources] == [("online", "prices"), ("offline", "prices")]
+    assert sources[0]["capabilities"]["bridge"] == "malamute"
+    lives: dict[str, list[str]] = {}
+    for row in told.rows:
+        publisher = (row["capabilities"] or {}).get("EventPublisher")
+        if publisher is not None:
+            lives.setdefault(publisher, []).append(row["event"])
+    life = ["create", "live", "PUBLISH_CREATE", "PUBLISH_DESTROY", "destroy", "destroy"]
+    assert list(lives.values()) == [life, life]
+    assert {row["source_name"] for row in told.rows if row["kind"] == "publisher"} == {"prices"}
+
+
+def test_an_announced_stream_stays_online_and_is_offline_when_its_block_is_left(
+    case: Case, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    rows = case.spark.readStream.text(str(tmp_path / "in")).selectExpr("'orders.tick' AS topic", "value")
+    writer = rows.writeStream.format("mamapub").queryName("ticks").trigger(processingTime="500 milliseconds")
+    given = {"url": f"{broker.url}/orders", "announce": "true", "sourceTtl": "60s"}
+    query = writer.options(**given).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    case.queries.append(query)
+    told = BatchRecorder()
+    with mama_spark.announced(query):
+        (tmp_path / ".first").write_text("1\n")
+        (tmp_path / ".first").rename(tmp_path / "in" / "first.txt")
+        case.start(told, startingOffsets="earliest")
+        told.wait(lambda lines: [line for line in lines if line.startswith("online ticks")], "the stream is online")
+    told.wait(lambda lines: [line for line in lines if line.startswith("offline ticks")], "the stream is offline")
+    (offline,) = [row for row in told.rows if row["event"] == "offline"]
+    assert offline["status"] is None, "it says so itself"
+
+
+@pytest.mark.spec("SD-18")
+def test_announcing_to_a_broker_that_keeps_no_events_is_not_implemented(spark: SparkSession, tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as plain:
+        with pytest.raises(Exception, match="NOT_IMPLEMENTED"):
+            announced(spark, plain.url, 10)
+        with pytest.raises(Exception, match="NOT_IMPLEMENTED"):
+            spark.read.format("mamadiscovery").option("url", plain.url).load().collect()
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+def lines_of(words: list[str], enough: Callable[[list[str]], Any]) -> list[str]:
+    """What ``mama`` prints until it is enough, and is then interrupted."""
+    lines: list[str] = []
+    command = [sys.executable, "-u", "-m", "mama_spark.cli", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line.rstrip("\n"))
+            if enough(lines):
+                process.send_signal(signal.SIGINT)
+                break
+        process.stdout.read()
+    return lines
+
+
+def test_the_commands_show_sources_and_events(broker: BrokerProcess, desks: SourceAnnouncers) -> None:
+    desks.say(desk(7, capabilities={"Region": "eu"}))
+    words = ["sources", "--url", broker.url]
+    (told,) = map(json.loads, lines_of([*words, "--once", "--json"], lambda lines: False))
+    assert (told["source_name"], told["source_id"], told["bridge"]) == ("desk", "7", "malamute")
+    assert told["capabilities"] == {"Region": "eu"}
+    with MalamuteClient(broker.url, "reader", features=None) as reader:
+        reader.read("prices", "^eu")
+    events = lines_of(["events", "--url", broker.url, "--from", "earliest"], lambda lines: "UNSUBSCRIBED" in lines[-1])
+    shown = next(line for line in events if "SUBSCRIBED" in line)
+    assert shown.split("  ", 1)[1].split() == ["topic", "SUBSCRIBED", "prices", "client", "reader", "reads", "^eu"]

@@ -1,0 +1,168 @@
+"""The jobs: their files run in the session of the tests, and once each as their users start them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from mama_spark.bridge import DiscoveryEventKind
+from mama_spark.bridges.nats import NatsSettings
+from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
+from mama_spark.bridges.nats.discovery.layout import DiscoveryLayout
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.bridges.nats.server.serve import add_demo_stream
+from mama_spark.mama.messages.omnm import decode
+from mama_spark.mama.messages.source_records import SourceRecord, decode_source
+from mama_spark.testing.waiting import eventually
+from pyspark.sql import SparkSession
+
+from tests.support.nats.nats_servers import Admin
+from tests.support.processes import descendants, none_alive
+from tests.support.spark.sink_harness import counts, flights, verdict
+from tests.support.spark.spark_jobs import DELTA, ROOT, conf_file, in_session, submit
+from tests.support.spark.subscribe_harness import delta_rows, plain, store
+
+
+@pytest.fixture
+def admin(nats_server: NatsServer) -> Iterator[Admin]:
+    with Admin(nats_server.url) as client:
+        client.create_stream("ORDERS", ["orders.>"])
+        yield client
+        for name in client.api("STREAM.NAMES").get("streams") or []:
+            client.api(f"STREAM.DELETE.{name}")
+
+
+def sources(server: NatsServer) -> list[SourceRecord]:
+    """What the sources there are say of themselves."""
+    discovery = NatsDiscovery(NatsSettings((server.url,)), DiscoveryLayout())
+    discovery.open()
+    try:
+        records = [c.payload for c in discovery.image() if c.kind is DiscoveryEventKind.RECORD]
+    finally:
+        discovery.close()
+    return [decode_source(decode(payload)).record for payload in records if payload is not None]
+
+
+def orders(folder: Path, n: int, **more: Any) -> dict[str, Any]:
+    """The table ``input`` for ``n`` rows of a file."""
+    source = folder / "orders"
+    source.mkdir()
+    lines = (json.dumps({"region": "r1", "number": i}) for i in range(n))
+    (source / "r1.json").write_text("\n".join([*lines, ""]))
+    select = ["concat('orders.', region) AS topic", "concat(region, ' ', number) AS value"]
+    return {"format": "json", "path": str(source), "select": select, **more}
+
+
+def test_submitted_publish_job_publishes_a_stream(nats_server: NatsServer, admin: Admin, tmp_path: Path) -> None:
+    source = orders(tmp_path, 500, stream=True, schema="region STRING, number INT")
+    sink = {"url": nats_server.url, "flightLog": str(tmp_path / "log"), "flightLogPayload": "all"}
+    sink |= {"announce": "true", "sourceName": "orders job"}
+    stream = {"checkpointLocation": str(tmp_path / "checkpoint"), "trigger": "availableNow"}
+    submit("publish", conf_file(tmp_path / "publish.toml", input=source, mamapub=sink, stream=stream))
+    verdict(admin, "ORDERS", tmp_path / "log", sent=500).raise_faults()
+    assert counts(flights(tmp_path / "log"), "batch_id") == {0: 500}
+    (told,) = sources(nats_server)
+    assert (told.name, told.state) == ("orders job", "OFFLINE")  # at once, with a sourceTtl of 30 s
+
+
+def test_configuration_file_of_the_publish_job_works_as_it_stands(
+    spark: SparkSession, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """With the broker of ``mama serve``, in the folder that it is in."""
+    add_demo_stream(nats_server.url)
+    text = (ROOT / "conf" / "publish.toml").read_text().replace("nats://127.0.0.1:4222", nats_server.url)
+    text = text.replace('"jobs/', f'"{ROOT}/jobs/').replace('"data/', f'"{tmp_path}/data/')
+    (tmp_path / "publish.toml").write_text(text)
+    in_session(spark, "publish", tmp_path / "publish.toml")
+    assert counts(flights(tmp_path / "data" / "flight_log"), "event") == {"acked": 12}
+
+
+def test_republish_job_sends_what_failed_once_more_and_then_finds_nothing_left(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the payload column of the flight log, submitted, and from the dead-letter table; what failed is of the job
+    that publishes a batch."""
+    admin.update_stream("ORDERS", max_msgs=30, discard="new")
+    log, dead = tmp_path / "log", tmp_path / "dead"
+    sink: dict[str, Any] = {"url": nats_server.url, "flightLog": str(log)}
+    failing = {**sink, "onError": "deadletter", "deadLetterTable": str(dead)}
+    in_session(spark, "publish", conf_file(tmp_path / "publish.toml", input=orders(tmp_path, 50), mamapub=failing))
+    assert counts(flights(log), "event") == {"acked": 30, "completed_exceptionally": 20}
+    assert DeltaTable(str(dead)).to_pyarrow_table().num_rows == 20
+    admin.update_stream("ORDERS", max_msgs=-1)
+    again = conf_file(tmp_path / "republish.toml", input={"path": str(log)}, mamapub=sink)
+    assert "20 rows to publish again" in submit("republish", again)
+    payloads = sorted(m.payload for m in admin.messages("ORDERS"))
+    assert payloads == sorted(f"r1 {i}".encode() for i in range(50))
+    in_session(spark, "republish", again)
+    assert capsys.readouterr().out.startswith("0 rows to publish again")
+    failed = sorted(row["payload"] for row in DeltaTable(str(dead)).to_pyarrow_table().to_pylist())
+    admin.api("STREAM.DELETE.ORDERS")
+    admin.create_stream("ORDERS", ["orders.>"])  # one that has not seen the ids
+    letters = conf_file(tmp_path / "letters.toml", input={"path": str(dead)}, mamapub=sink)
+    in_session(spark, "republish", letters)
+    assert "20 rows to publish again" in capsys.readouterr().out
+    assert sorted(m.payload for m in admin.messages("ORDERS")) == failed
+
+
+def test_ingest_job_fills_a_delta_table_and_goes_on_where_it_was(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path
+) -> None:
+    """Once submitted, and once in the session of the tests."""
+    admin.create_stream("TRADES", ["trades.>"])
+    conf = conf_file(
+        tmp_path / "ingest.toml",
+        mamasub={"url": nats_server.url, "topics": ["orders.>", "trades.*"], "maxOffsetsPerTrigger": 60},
+        output={
+            "path": str(tmp_path / "table"),
+            "select": ["topic", "cast(value AS STRING) AS text", "to_date(timestamp) AS day", "sequence"],
+            "partitionBy": ["day"],
+        },
+        stream={"checkpointLocation": str(tmp_path / "checkpoint"), "trigger": "availableNow"},
+    )
+    sent = plain("orders.a", 60) + plain("trades.b", 40)
+    store(admin, "ORDERS", sent[:60])
+    store(admin, "TRADES", sent[60:])
+    submit("ingest", conf, *DELTA)
+    assert sorted(r["text"] for r in delta_rows(tmp_path / "table")) == sorted(p.decode() for _, p, _ in sent)
+    more = plain("orders.c", 20)
+    store(admin, "ORDERS", more)
+    in_session(spark, "ingest", conf)
+    texts = [r["text"] for r in delta_rows(tmp_path / "table")]
+    assert sorted(texts) == sorted(p.decode() for _, p, _ in [*sent, *more])
+    assert DeltaTable(str(tmp_path / "table")).metadata().partition_columns == ["day"]
+
+
+def test_demo_publishes_the_flights_data_reports_and_leaves_no_process(tmp_path: Path) -> None:
+    env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    command = [sys.executable, str(ROOT / "jobs" / "demo.py"), "--folder", str(tmp_path / "demo")]
+    with (tmp_path / "out").open("w") as out:
+        demo = subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.STDOUT, cwd=tmp_path)
+        family: set[int] = set()
+        while demo.poll() is None:  # children of children are known only while their parents live
+            family |= descendants(demo.pid)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                demo.wait(0.1)
+    printed = (tmp_path / "out").read_text()
+    assert demo.returncode == 0, printed[-3_000:]
+    assert len(family) >= 2  # a broker and a JVM at least
+    eventually(lambda: none_alive(family), "broker, JVM and workers ended")
+    for line in (r"rows +336,776\n", r"acked +336,776\n", r"failed +0\n", r"duplicates +0\n"):
+        assert re.search(line, printed), printed
+    seen = re.findall(r"discovery: source new-york-flights is (\w+), data (\w+)", printed)
+    assert (seen[0], seen[-1]) == (("ONLINE", "OK"), ("OFFLINE", "OK")), printed
+    for state in ("LIVE", "DESTROYED"):
+        assert re.search(rf"discovery: publisher \S+ is {state}", printed), printed
+    assert re.search(r"(?m)^mamapub: 336,776 rows, all acknowledged, [\d.]+ s, log \S+/flight_log$", printed), printed
+    assert "read back: 342 flights of Hawaiian from JFK" in printed
+    assert "there are no streams" not in printed
+    assert counts(flights(tmp_path / "demo" / "flight_log"), "event") == {"acked": 336_776}

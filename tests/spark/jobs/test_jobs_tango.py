@@ -1,0 +1,118 @@
+"""``jobs/tango_archive.py`` in the session of the tests, and the documented queries on the table it makes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from mama_spark.bridges import log_bridge
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.bridges.tango import RecordCodec
+from mama_spark.message import MessageBatch
+from mama_spark.options import SubscribeOptions
+from mama_spark.record_log import RecordLog
+from mama_spark.tango.events.event_codec import Event, encode
+from mama_spark.tango.events.frames import CallInfo
+from mama_spark.tango.log.records import GapCause, RecordKind, encode_one, record_topic
+from mama_spark.tango.topics import Topic, event_topic
+from mama_spark.tango.types import DevError, EventType, Severity
+from pyspark.sql import SparkSession
+
+from tests.support.nats.nats_servers import Admin
+from tests.support.spark.spark_jobs import ROOT, conf_file, in_session
+
+PAGE = (ROOT / "docs" / "how-to" / "query-the-tango-archive.md").read_text()
+QUERIES = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+TEMPERATURE = event_topic("lab", "lab/cell/1", "temperature", EventType.CHANGE, dbase=False)
+
+
+@pytest.fixture
+def log(nats_server: NatsServer) -> Iterator[RecordLog]:
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("TANGO", ["tango.>"])
+        bridge = log_bridge(SubscribeOptions.parse({"url": nats_server.url, "stream": "TANGO"}), 60.0)
+        bridge.open()
+        yield bridge.log("TANGO")
+        bridge.close()
+        admin.api("STREAM.DELETE.TANGO")
+
+
+def publish(log: RecordLog, device: str, attribute: str, value: pa.Array, **columns: Any) -> None:
+    """As the sink does."""
+    named = {"device": [device] * len(value), "attribute": [attribute] * len(value), "value": value, **columns}
+    made = RecordCodec("lab", "tango").encode(pa.RecordBatch.from_pydict(named))
+    assert not made.bad
+    log.append(MessageBatch(made.topics, made.payloads))
+
+
+def readings(log: RecordLog, first: int, n: int) -> None:
+    """One a second."""
+    micros = int(NOON.timestamp()) * 1_000_000
+    seconds = range(first, first + n)
+    times = pa.array([micros + second * 1_000_000 for second in seconds], pa.timestamp("us", "UTC"))
+    qualities = ["ALARM" if second == 7 else "VALID" for second in seconds]
+    publish(log, "lab/cell/1", "temperature", pa.array(map(float, seconds)), quality=qualities, time=times)
+
+
+def append(log: RecordLog, topic: Topic, payload: bytes) -> None:
+    log.append(MessageBatch.of([record_topic(topic)], [payload]))
+
+
+def trouble(log: RecordLog) -> None:
+    """A gap and an error, as a recorder writes them."""
+    at = int((NOON + timedelta(seconds=90)).timestamp()) * 10**9
+    append(log, TEMPERATURE, encode_one(RecordKind.GAP, at, first=8, last=12, count=5, cause=GapCause.WAY))
+    why = DevError("API_EventTimeout", Severity.ERR, "no heartbeat", "here")
+    frames = encode(Event(TEMPERATURE, CallInfo(13, True), None, (why,)))
+    append(log, TEMPERATURE, encode_one(RecordKind.EVENT, at, frames, ctr=13))
+
+
+def test_the_archive_has_every_record_once_and_answers_what_archivers_ask(
+    spark: SparkSession, nats_server: NatsServer, log: RecordLog, tmp_path: Path
+) -> None:
+    tables: dict[str, dict[str, Any]] = {
+        "mamasub": {"url": nats_server.url, "stream": "TANGO"},
+        "archive": {"path": str(tmp_path / "archive"), "devices": ["LAB/cell_1/*", "lab/*"]},
+        "stream": {"checkpointLocation": str(tmp_path / "checkpoint"), "trigger": "availableNow"},
+    }
+    readings(log, 0, 120)
+    publish(log, "other/x/1", "a", pa.array([1]))
+    conf = conf_file(tmp_path / "tango-archive.toml", **tables)
+    in_session(spark, "tango_archive", conf)
+    trouble(log)
+    readings(log, 300, 60)
+    publish(log, "lab/cell/2", "profile", pa.array([[1, 2, 3]]))
+    in_session(spark, "tango_archive", conf)
+
+    archive = spark.read.format("delta").load(str(tmp_path / "archive"))
+    rows = archive.collect()
+    assert sorted(r.sequence for r in rows) == [s for s in range(1, log.bounds().last + 1) if s != 121]
+    values = {r.data_time: r.value for r in rows if r.attribute == "temperature" and r.quality is not None}
+    begin = int(NOON.timestamp()) * 10**9
+    assert values == {begin + i * 10**9: float(i) for i in [*range(120), *range(300, 360)]}
+    (profile,) = [r for r in rows if r.attribute == "profile"]
+    assert (profile.value, profile.value_long, profile.dim_x, profile.format) == (None, [1, 2, 3], 3, "SPECTRUM")
+    assert profile.data_time is not None  # the row had no time: when the log stored it
+    assert Counter(r.kind for r in rows) == {"event": 182, "gap": 1}
+    (failed,) = [r for r in rows if r.errors]
+    assert failed.errors[0].reason == "API_EventTimeout"
+
+    archive.createOrReplaceTempView("archive")
+    last, lost, silent, minutes, alarms = (spark.sql(query).collect() for query in QUERIES[-5:])
+    assert [(r.device, r.attribute, r.value, r.quality) for r in last] == [("lab/cell/1", "temperature", 29.0, "VALID")]
+    assert [(r.attribute, r.gap_count, r.cause) for r in lost] == [("temperature", 5, "way")]
+    assert [(r.attribute, r.seconds) for r in silent] == [("temperature", 181.0)]
+    found = [(r.minute.minute, r.n, r.least, r.mean, r.most) for r in minutes if r.attribute == "temperature"]
+    assert found == [(0, 60, 0.0, 29.5, 59.0), (1, 60, 60.0, 89.5, 119.0), (5, 60, 300.0, 329.5, 359.0)]
+    assert [(r.attribute, r.quality, r.value) for r in alarms] == [("temperature", "ALARM", 7.0)]
+
+
+def test_the_job_stays_small() -> None:
+    assert len((ROOT / "jobs" / "tango_archive.py").read_text().splitlines()) <= 65

@@ -1,0 +1,221 @@
+"""``mamapub`` to a Malamute broker: every row has its one outcome, and it is true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from mama_spark.malamute.client.client import MalamuteClient
+from mama_spark.malamute.client.messages import Message
+from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.services.malamute_broker.session.settings import SessionSettings
+from mama_spark.testing.oracle import Outcome, conserve
+from mama_spark.testing.waiting import eventually
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from tests.support.malamute.plain_broker import SEND, PlainBroker
+from tests.support.malamute.restartable_broker import RestartableMalamuteBroker
+
+PATIENCE = 60.0
+
+
+def serve(folder: Path, **machine: Any) -> Iterator[str]:
+    engines = (EngineChoice(b"^orders$", "durable", {"folder": str(folder)}),)
+    with Broker(
+        BrokerSettings("tcp://127.0.0.1:*", SessionSettings(timeout=60.0, **machine), engines, linger=0.5)
+    ) as broker:
+        yield broker.endpoint.replace("tcp://", "mlp://")
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    yield from serve(tmp_path / "streams")
+
+
+@pytest.fixture
+def foreign() -> Iterator[PlainBroker]:
+    """A broker that knows none of our extensions."""
+    with PlainBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def durable(tmp_path: Path) -> Iterator[RestartableMalamuteBroker]:
+    """A broker of its own process, whose streams of upper-case names are durable."""
+    with RestartableMalamuteBroker(tmp_path / "broker") as room:
+        yield room
+
+
+def orders(spark: SparkSession, n: int) -> DataFrame:
+    return spark.range(0, n, 1, 2).selectExpr(
+        "concat('orders.r', cast(id % 7 as string)) AS topic", "cast(concat('row ', id) as binary) AS value", "id AS k"
+    )
+
+
+def write(df: DataFrame, url: str, log: Path, **options: str) -> list[dict[str, Any]]:
+    options = {"url": url, "flightLog": str(log), "flightLogColumns": "k", **options}
+    df.write.format("mamapub").options(**options).mode("append").save()
+    rows: list[dict[str, Any]] = DeltaTable(str(log)).to_pyarrow_table().to_pylist()
+    return [row for row in rows if row["kind"] == "flight"]
+
+
+def failure(df: DataFrame, url: str, **options: str) -> str:
+    with pytest.raises((PySparkException, Py4JJavaError)) as e:
+        df.write.format("mamapub").options(url=url, **options).mode("append").save()
+    return str(e.value)
+
+
+def receive(reader: MalamuteClient, n: int) -> list[Message]:
+    return [reader.receive() for _ in range(n)]
+
+
+def received(got: list[Message]) -> list[tuple[int, str, bytes]]:
+    return [(m.sequence or -n - 2, m.subject, b"".join(m.content)) for n, m in enumerate(got)]
+
+
+def check(flights: list[dict[str, Any]], sent: Iterable[Row], stored: list[tuple[int, str, bytes]]) -> None:
+    payloads = {r.k: (r.topic, bytes(r.value)) for r in sent}
+    outcomes = [
+        Outcome(*payloads[f["k"]], f["event"], f["may_have_landed"], -1 if f["sequence"] is None else f["sequence"])
+        for f in flights
+    ]
+    conserve(outcomes, stored, sent=len(payloads)).raise_faults()
+
+
+@pytest.mark.spec("ML-15", "ML-22")
+def test_rows_of_a_durable_stream_are_stored_once_under_the_sequences_of_the_flight_log(
+    spark: SparkSession, url: str, tmp_path: Path
+) -> None:
+    """A repeated batch with ``txnAppId`` under another version of the log stores nothing twice."""
+    df = orders(spark, 300)
+    flights = write(df, f"{url}/orders", tmp_path / "log", idPrefix="job")
+    assert {(f["event"], f["ack_level"], f["stream"], f["duplicate"], f["bridge"]) for f in flights} == {
+        ("acked", "stored", "orders", False, "malamute")
+    }
+    again = write(df, url, tmp_path / "log2", idPrefix="job", stream="orders")
+    assert all(f["duplicate"] for f in again)
+    assert {f["k"]: f["sequence"] for f in again} == {f["k"]: f["sequence"] for f in flights}
+    with MalamuteClient(url, timeout=PATIENCE) as reader:
+        reader.read("orders", after=0)
+        got = receive(reader, 300)
+        reader.sync()
+    check(flights, df.collect(), received(got))
+    assert {m.id for m in got} == {f["flight_id"] for f in flights}
+
+
+def test_a_stream_in_memory_is_accepted_with_headers_and_without_sequences(
+    spark: SparkSession, url: str, tmp_path: Path
+) -> None:
+    df = orders(spark, 200).selectExpr("*", "map('Kind', 'demo') AS headers")
+    with MalamuteClient(url, timeout=PATIENCE) as reader:
+        reader.read("memory", "^orders")
+        flights = write(df, url, tmp_path / "log", stream="memory")
+        got = receive(reader, 200)
+    check(flights, df.collect(), received(got))
+    assert {(f["event"], f["ack_level"], f["sequence"]) for f in flights} == {("acked", "accepted", None)}
+    assert {m.headers for m in got} == {(("Kind", "demo"),)}
+
+
+def test_through_a_foreign_broker_rows_are_accepted_without_ids_and_headers_are_refused(
+    spark: SparkSession, foreign: PlainBroker, tmp_path: Path
+) -> None:
+    df = orders(spark, 200).selectExpr("*", "concat('id-', k % 10) AS id")
+    flights = write(df, foreign.url, tmp_path / "log", stream="st")
+    got = [(-n - 2, subject, b"".join(content)) for n, (_, subject, content) in enumerate(foreign.sent)]
+    check(flights, df.collect(), got)
+    assert {(f["event"], f["ack_level"], f["sequence"], f["duplicate"], f["stream"]) for f in flights} == {
+        ("acked", "accepted", None, None, "st")
+    }
+    assert {f["flight_id"] for f in flights} == {f"id-{i}" for i in range(10)}, "the log knows the row by its id"
+    assert all(frames[0].endswith(subject.encode()) for frames, (_, subject, _) in zip(
+        foreign.commands(SEND), foreign.sent, strict=True
+    )), "and the broker does not"  # fmt: skip
+    headed = df.drop("k").selectExpr("*", "map('Kind', 'demo') AS headers")
+    assert "200 rows were not published" in (said := failure(headed, foreign.url, stream="st"))
+    assert "this broker carries no headers" in said
+    letters = {"onError": "deadletter", "deadLetterTopic": "dead"}
+    assert "dead letters have headers, which this broker" in failure(df.drop("k"), foreign.url, stream="st", **letters)
+    assert len(foreign.sent) == 200
+
+
+def spread(spark: SparkSession, n: int) -> DataFrame:
+    """Rows over the streams A, B, C, which are durable, and `memory`."""
+    return orders(spark, n).selectExpr("*", "element_at(array('A', 'B', 'memory', 'C'), cast(k % 4 as int) + 1) stream")
+
+
+@pytest.mark.spec("ML-15")
+def test_each_row_goes_to_the_stream_of_its_column_and_the_flight_log_says_which(
+    spark: SparkSession, durable: RestartableMalamuteBroker, tmp_path: Path
+) -> None:
+    """Ids count for one stream, and are repeated by a job that runs again."""
+    df = spread(spark, 200)
+    flights = write(df, durable.url, tmp_path / "log", idPrefix="job")
+    wanted = {r.k: (r.stream, r.topic, bytes(r.value)) for r in df.collect()}
+    assert {f["k"]: f["stream"] for f in flights} == {k: stream for k, (stream, _, _) in wanted.items()}
+    for name in "ABC":
+        found = {m.sequence: (name, m.topic, m.payload) for m in durable.messages(name)}
+        mine = [f for f in flights if f["stream"] == name]
+        assert len(found) == len(mine) == 50
+        assert {(f["ack_level"], f["duplicate"]) for f in mine} == {("stored", False)}
+        assert [found[f["sequence"]] for f in mine] == [wanted[f["k"]] for f in mine]
+    memory = {(f["event"], f["ack_level"], f["sequence"], f["duplicate"]) for f in flights if f["stream"] == "memory"}
+    assert memory == {("acked", "accepted", None, None)}
+    again = write(df, durable.url, tmp_path / "again", idPrefix="job")
+    assert {f["duplicate"] for f in again if f["stream"] != "memory"} == {True}
+    assert {f["k"]: f["sequence"] for f in again} == {f["k"]: f["sequence"] for f in flights}
+    assert [len(durable.messages(name)) for name in "ABC"] == [50] * 3
+
+
+def test_rows_without_a_stream_are_bad_rows_and_dead_letters_go_to_the_stream_of_the_option(
+    spark: SparkSession, durable: RestartableMalamuteBroker, tmp_path: Path
+) -> None:
+    df = spread(spark, 40).selectExpr("topic", "value", "k", "if(k % 10 = 0, if(k = 0, '', null), stream) AS stream")
+    assert "the stream is null" in failure(df.drop("k"), durable.url)
+    letters = {"onError": "deadletter", "deadLetterTopic": "dead"}
+    said = failure(df.drop("k"), durable.url, **letters)
+    assert "dead letters need a stream for deadLetterTopic: give the option stream" in said
+    flights = write(df, durable.url, tmp_path / "log", stream="DEAD", **letters)
+    assert {f["k"] for f in flights if f["event"] != "acked"} == {f["k"] for f in flights if f["dead_lettered"]}
+    dead = durable.messages("DEAD")
+    assert sorted(m.payload for m in dead) == sorted(f"row {k}".encode() for k in (0, 10, 20, 30))
+    assert {m.topic for m in dead} == {"dead"}
+    assert {m.headers["Mama-Error-Status"][0] for m in dead} == {"INVALID_ARG"}
+
+
+def test_a_killed_broker_of_many_streams_comes_back_and_nothing_is_lost_in_any(
+    spark: SparkSession, durable: RestartableMalamuteBroker, tmp_path: Path
+) -> None:
+    names = [f"S{chr(65 + i)}" for i in range(7)]
+    array = ", ".join(f"'{name}'" for name in names)
+    df = orders(spark, 7_000).selectExpr("*", f"element_at(array({array}), cast(k % 7 as int) + 1) AS stream")
+    held = durable.counter(names[0])
+
+    def restart() -> None:
+        eventually(lambda: held() > 100, "messages are stored", PATIENCE)
+        durable.kill()
+        durable.start()
+
+    with ThreadPoolExecutor(1) as thread:
+        killing = thread.submit(restart)
+        flights = write(df, durable.url, tmp_path / "log", maxRatePerPartition="2000")
+        killing.result(PATIENCE)
+    sent = df.collect()
+    for number, name in enumerate(names):
+        mine = [f for f in flights if f["stream"] == name]
+        part = [row for row in sent if row.k % 7 == number]
+        check(mine, part, [(m.sequence, m.topic, m.payload) for m in durable.messages(name)])
+    assert any(f["sends"] > 1 for f in flights), "some were in doubt"
+
+
+def test_what_only_the_user_can_change_is_said(spark: SparkSession, url: str) -> None:
+    df = orders(spark, 2).drop("k")
+    assert "no stream is named" in failure(df, url)
+    text = failure(df, url, stream="s", user="u", password="secret-word")
+    assert "the broker wants another security mechanism" in text
+    assert "secret-word" not in text

@@ -1,0 +1,413 @@
+"""Batch writes of ``mamapub`` against real servers: every row has its one outcome, and it is true."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.testing.oracle import Outcome, conserve
+from mama_spark.testing.waiting import eventually
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.support.malamute.restartable_broker import RestartableBroker
+from tests.support.nats.nats_servers import Admin, FetchedMessage
+
+Rows = list[dict[str, Any]]
+#: What does not depend on the middleware is shown on one or the other.
+on_nats = pytest.mark.parametrize("room", ["nats"], indirect=True)
+on_malamute = pytest.mark.parametrize("room", ["malamute"], indirect=True)
+
+
+@pytest.fixture
+def admin(nats_server: NatsServer) -> Iterator[Admin]:
+    """A client of its own; every test has its own streams, dropped at the end."""
+    with Admin(nats_server.url) as client:
+        yield client
+        for name in client.api("STREAM.NAMES").get("streams") or []:
+            client.api(f"STREAM.DELETE.{name}")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> str:
+    return str(tmp_path / "flight_log")
+
+
+def write(df: DataFrame, to: NatsServer | RestartableBroker, **options: str) -> None:
+    """To a server, or to the stream ORDERS of a room; if it stands still for a while, it is sent nothing twice."""
+    given = {"url": to.url} if isinstance(to, NatsServer) else to.options("ORDERS")
+    given["waitTimeout"] = "60s"
+    df.write.format("mamapub").options(**{**given, **options}).mode("append").save()
+
+
+def failure(df: DataFrame, to: NatsServer | RestartableBroker, **options: str) -> str:
+    with pytest.raises((PySparkException, Py4JJavaError)) as e:
+        write(df, to, **options)
+    return str(e.value)
+
+
+def table(path: str | Path) -> Rows:
+    """The rows of a table, of a flight log those of flights."""
+    rows: Rows = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    return [row for row in rows if row.get("kind", "flight") == "flight"]
+
+
+def orders(spark: SparkSession, n: int, partitions: int = 2) -> DataFrame:
+    return spark.range(0, n, 1, partitions).selectExpr(
+        "concat('orders.r', cast(id % 7 as string)) AS topic", "cast(concat('row ', id) as binary) AS value", "id AS k"
+    )
+
+
+def check_conserved(flights: Rows, sent: DataFrame, stored: list[FetchedMessage]) -> None:
+    payloads = {r.k: (r.topic, bytes(r.value)) for r in sent.collect()}
+    outcomes = [
+        Outcome(*payloads[f["k"]], f["event"], f["may_have_landed"], -1 if f["sequence"] is None else f["sequence"])
+        for f in flights
+    ]
+    verdict = conserve(outcomes, [(m.sequence, m.topic, m.payload) for m in stored], sent=len(payloads))
+    verdict.raise_faults()
+
+
+@pytest.mark.parametrize(
+    ("options", "sequences"),
+    [
+        ({}, True),
+        ({"dedup": "false", "ackMode": "message"}, True),
+        ({"dedup": "false"}, False),
+        ({"ackMode": "batch"}, False),
+        ({"order": "partition", "maxInFlight": "7", "refillAllowedAt": "0", "maxRatePerPartition": "20000"}, False),
+    ],
+    ids=str,
+)
+def test_every_row_is_acked_stored_and_logged_once(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, log: str, options: dict[str, str], sequences: bool
+) -> None:
+    admin.create_stream("ORDERS", ["orders.>"], allow_batched=True)
+    df = orders(spark, 1_000)
+    write(df, nats_server, flightLog=log, flightLogColumns="k", **options)
+    flights = table(log)
+    assert Counter(f["event"] for f in flights) == {"acked": 1_000}
+    assert {f["ack_level"] for f in flights} == {"stored"}
+    assert all((f["sequence"] is not None) == sequences for f in flights)
+    assert all(f["committed"] and f["latency_us"] >= 0 and f["sends"] == 1 for f in flights)
+    assert len({f["flight_id"] for f in flights}) == 1_000
+    check_conserved(flights, df, admin.messages("ORDERS"))
+
+
+@on_malamute
+@pytest.mark.parametrize(
+    "options", [{}, {"dedup": "false", "maxInFlight": "7", "refillAllowedAt": "0"}, {"order": "partition"}], ids=str
+)
+def test_every_row_to_a_malamute_stream_is_acked_stored_and_logged_once(
+    spark: SparkSession, room: RestartableBroker, log: str, options: dict[str, str]
+) -> None:
+    df = orders(spark, 500)
+    write(df, room, flightLog=log, flightLogColumns="k", **options)
+    flights = table(log)
+    assert Counter((f["event"], f["ack_level"], f["stream"]) for f in flights) == {("acked", "stored", "ORDERS"): 500}
+    assert sorted(f["sequence"] for f in flights) == list(range(1, 501))
+    assert all(f["committed"] and f["latency_us"] >= 0 and f["sends"] == 1 for f in flights)
+    assert len({f["flight_id"] for f in flights}) == 500
+    check_conserved(flights, df, room.messages("ORDERS"))
+    ids = {m.headers.get(room.id_header, [""])[0] for m in room.messages("ORDERS")}
+    assert ids == ({""} if "dedup" in options else {f["flight_id"] for f in flights})
+
+
+@on_nats
+def test_ack_mode_none_says_published_and_no_more(spark: SparkSession, room: RestartableBroker, log: str) -> None:
+    room.create("ORDERS", "orders.>")
+    write(orders(spark, 100), room, flightLog=log, ackMode="none", flightLogColumns="k")
+    assert Counter((f["event"], f["ack_level"]) for f in table(log)) == {("published", "none"): 100}
+    eventually(lambda: room.counter("ORDERS")() == 100, "all that was handed over is stored")
+
+
+@on_malamute
+def test_level_all_has_published_and_terminal_events_level_errors_only_failures(
+    spark: SparkSession, room: RestartableBroker, tmp_path: Path
+) -> None:
+    room.create("ORDERS", "orders.>")
+    df = orders(spark, 50)
+    write(df, room, flightLog=str(tmp_path / "all"), flightLogLevel="all", flightLogColumns="k")
+    assert Counter(f["event"] for f in table(tmp_path / "all")) == {"published": 50, "acked": 50}
+    bad = df.selectExpr("if(k = 3, 'orders.*', topic) AS topic", "value")
+    write(bad, room, flightLog=str(tmp_path / "errors"), flightLogLevel="errors", onError="log")
+    assert [f["event"] for f in table(tmp_path / "errors")] == ["completed_exceptionally"]
+
+
+def test_json_headers_ids_prefix_and_parts_reach_the_broker(
+    spark: SparkSession, room: RestartableBroker, log: str
+) -> None:
+    room.create("ORDERS", "p.>")
+    df = spark.sql(
+        "SELECT 'src' AS source, 'sym.1' AS symbol, cast(null as string) AS root, map('h', 'ü', 'g', '2') AS headers, "
+        "'id-é-1' AS id, 1.50BD AS price, timestamp'2026-01-02 03:04:05' AS at, cast('nan' as double) AS nothing"
+    )
+    write(df, room, flightLog=log, topicPrefix="p")
+    (message,) = room.messages("ORDERS")
+    assert message.topic == "p.src.sym.1"
+    assert message.payload == b'{"price":1.50,"at":"2026-01-02T03:04:05Z","nothing":"NaN"}'
+    assert message.headers == {
+        "h": ["ü"], "g": ["2"], "Mama-Source": ["src"], "Mama-Symbol": ["sym.1"], room.id_header: ["id-é-1"],
+    }  # fmt: skip
+    (flight,) = table(log)
+    assert flight["flight_id"] == "id-é-1"
+    # the same id again: stored once, and the flight log says so
+    write(df, room, flightLog=log, topicPrefix="p")
+    assert len(room.messages("ORDERS")) == 1
+    assert sorted(f["duplicate"] for f in table(log)) == [False, True]
+
+
+BAD_ROWS = """
+SELECT * FROM VALUES
+  (0, 'orders.ok', 'v', map('a', '1'), 'i0'),
+  (1, null, 'v', null, 'i1'),
+  (2, 'orders.*', 'v', null, 'i2'),
+  (3, 'orders..x', 'v', null, 'i3'),
+  (4, 'orders.a b', 'v', null, 'i4'),
+  (5, 'orders.x', null, null, 'i5'),
+  (6, 'orders.x', 'v', map('a', 'x\\r\\nNats-Msg-Id: forged'), 'i6'),
+  (7, 'orders.x', 'v', map('bad name:', '1'), 'i7'),
+  (8, 'orders.x', 'v', map('Nats-Msg-Id', '1'), 'i8'),
+  (9, 'orders.x', 'v', null, null),
+  (10, 'elsewhere.x', 'v', null, 'i10'),
+  (11, repeat('orders.', 700), 'v', null, 'i11'),
+  (12, 'orders.日本', '', null, 'i12')
+AS t(k, topic, value, headers, id)
+"""
+#: Malamute has no header of its own, and no topic that another stream would take.
+GOOD_ROWS = {"nats": {0, 12}, "malamute": {0, 8, 10, 12}}
+
+
+@pytest.fixture
+def good(request: pytest.FixtureRequest) -> set[int]:
+    return GOOD_ROWS[request.node.callspec.params["room"]]
+
+
+def test_bad_rows_fail_alone_with_a_reason_and_without_a_retry(
+    spark: SparkSession, room: RestartableBroker, good: set[int], log: str
+) -> None:
+    room.create("ORDERS", "orders.>")
+    df = spark.sql(BAD_ROWS).repartition(2)
+    said = failure(df, room, flightLog=log, flightLogColumns="k")
+    bad = 13 - len(good)
+    assert f"{bad} rows were not published: 13 rows: {len(good)} acked, {bad} failed, 0 timed out" in said
+    assert "first failures" in said
+    assert log in said
+    flights = {f["k"]: f for f in table(log)}
+    assert len(flights) == 13
+    assert {f["task_attempt"] for f in flights.values()} == {0}
+    assert {f["committed"] for f in flights.values()} == {False}
+    for k, flight in flights.items():
+        assert flight["event"] == ("acked" if k in good else "completed_exceptionally"), flight
+        assert (flight["info"] is None) == (k in good)
+        assert flight["may_have_landed"] is False
+    topics = {0: "orders.ok", 8: "orders.x", 10: "elsewhere.x", 12: "orders.日本"}
+    assert {m.topic for m in room.messages("ORDERS")} == {topics[k] for k in good}
+    assert flights[1]["status"] == flights[2]["status"] == "BAD_SYMBOL"
+    assert flights[5]["payload"] is None or flights[5]["payload"] == b""
+    assert flights[2]["payload"] == b"v"
+
+
+@on_nats
+def test_a_write_that_failed_is_repeated_with_the_prefix_that_its_error_names_and_stores_no_row_twice(
+    spark: SparkSession, room: RestartableBroker, log: str
+) -> None:
+    room.create("ORDERS", "orders.>")
+    df = orders(spark, 10)
+    said = failure(df.selectExpr("if(k = 3, 'orders.*', topic) AS topic", "value"), room, flightLog=log)
+    assert "9 rows are stored already, and a repetition of the write stores them again" in said
+    prefix = re.search(r"option idPrefix='(\w+)'", said)
+    assert prefix is not None
+    write(df.drop("k"), room, flightLog=log, idPrefix=prefix[1])
+    assert Counter(m.payload for m in room.messages("ORDERS")) == {b"row %d" % k: 1 for k in range(10)}
+
+
+@on_nats
+def test_rows_that_share_an_id_are_never_dropped_in_silence(
+    spark: SparkSession, room: RestartableBroker, log: str
+) -> None:
+    room.create("ORDERS", "orders.>")
+    df = orders(spark, 4, 1).selectExpr("topic", "value", "k div 2 AS customer")
+    said = failure(df, room, flightLog=log, idColumn="customer")
+    assert "2 rows were not published: 4 rows: 2 acked, 2 failed" in said
+    assert "2 with a doubled id in the same write (the first: id '0', topic 'orders.r1')" in said
+    assert sorted(m.headers["Nats-Msg-Id"][0] for m in room.messages("ORDERS")) == ["0", "1"]
+    refused = [f for f in table(log) if f["event"] != "acked"]
+    assert {f["flight_id"]: f["info"].split(":")[0] for f in refused} == dict.fromkeys(
+        "01", "doubled id in the same write"
+    )
+
+
+@on_malamute
+def test_on_error_log_keeps_the_failures_and_the_write(
+    spark: SparkSession, room: RestartableBroker, good: set[int], log: str
+) -> None:
+    room.create("ORDERS", "orders.>")
+    write(spark.sql(BAD_ROWS), room, flightLog=log, flightLogColumns="k", onError="log")
+    assert Counter((f["event"], f["committed"]) for f in table(log)) == {
+        ("acked", True): len(good),
+        ("completed_exceptionally", True): 13 - len(good),
+    }
+
+
+def test_dead_letters_go_to_topic_and_table_in_full(
+    spark: SparkSession, room: RestartableBroker, good: set[int], log: str, tmp_path: Path
+) -> None:
+    room.create("ORDERS", "orders.>", "dead")
+    dead = str(tmp_path / "dead")
+    write(
+        spark.sql(BAD_ROWS), room, flightLog=log, flightLogColumns="k",
+        onError="deadletter", deadLetterTopic="dead", deadLetterTable=dead,
+    )  # fmt: skip
+    letters = [m for m in room.messages("ORDERS") if m.topic == "dead"]
+    bad = set(range(13)) - good
+    assert len(letters) == len(bad)
+    assert all(set(m.headers) >= {f"Mama-Error-{x}" for x in ("Status", "Code", "Info", "Topic")} for m in letters)
+    assert "i2-dlq" in {m.headers[room.id_header][0].partition("-dlq")[0] + "-dlq" for m in letters}
+    rows = table(dead)
+    assert len(rows) == len(bad)
+    assert {r["flight_id"] for r in rows} >= {f"i{k}" for k in bad - {9}}
+    assert Counter(bool(f["dead_lettered"]) for f in table(log)) == {True: len(bad), False: len(good)}
+
+
+def test_too_large_rows_go_to_the_dead_letters_without_their_payload(
+    spark: SparkSession, room: RestartableBroker, tmp_path: Path
+) -> None:
+    room.create("ORDERS", "orders.>", "dead")
+    dead = str(tmp_path / "dead")
+    df = spark.sql("SELECT 'orders.x' AS topic, repeat('x', 17 * 1024 * 1024) AS value")
+    write(df, room, onError="deadletter", deadLetterTopic="dead", deadLetterTable=dead)
+    (letter,) = room.messages("ORDERS")
+    assert letter.topic == "dead"
+    assert letter.payload == b""
+    (row,) = table(dead)
+    assert len(row["payload"]) == 17 << 20
+    assert any(word in row["info"] for word in ("max_payload", "larger", "bytes", "octets"))
+
+
+@pytest.mark.parametrize(("room", "size", "n"), [("nats", 8 << 20, 4), ("malamute", 1 << 20, 30)], indirect=["room"])
+def test_large_values_are_published(spark: SparkSession, room: RestartableBroker, log: str, size: int, n: int) -> None:
+    room.create("ORDERS", "orders.>")
+    df = spark.range(0, n, 1, 2).selectExpr(
+        "'orders.big' AS topic", f"concat(cast(id as string), repeat('x', {size})) AS value", "id AS k"
+    )
+    write(df, room, flightLog=log, flightLogColumns="k")
+    assert Counter(f["event"] for f in table(log)) == {"acked": n}
+    assert sorted(len(m.payload) for m in room.messages("ORDERS")) == sorted(size + len(str(i)) for i in range(n))
+
+
+@on_nats
+def test_ten_thousand_topics(spark: SparkSession, room: RestartableBroker, log: str) -> None:
+    room.create("ORDERS", "orders.>")
+    df = spark.range(0, 10_000, 1, 2).selectExpr("concat('orders.', id) AS topic", "cast(id as string) AS value")
+    write(df, room, flightLog=log)
+    assert len({f["topic"] for f in table(log) if f["event"] == "acked"}) == 10_000
+    assert room.counter("ORDERS")() == 10_000
+
+
+def test_an_empty_dataframe_publishes_nothing_and_succeeds(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, log: str
+) -> None:
+    admin.create_stream("ORDERS", ["orders.>"])
+    write(orders(spark, 0).drop("k"), nats_server, flightLog=log)
+    write(orders(spark, 10).where("k < 0").drop("k"), nats_server, flightLog=log)
+    assert admin.info("ORDERS")["state"]["last_seq"] == 0
+    assert table(log) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"flightLgo": "x"}, "did you mean 'flightLog'"),
+        ({"stream": "NOPE"}, "NOPE"),
+        ({"url": "nats://127.0.0.1:1", "retryDeadline": "1s"}, "127.0.0.1:1"),
+    ],
+)
+def test_wrong_settings_are_named(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, options: dict[str, str], said: str
+) -> None:
+    df = orders(spark, 10).drop("k")
+    text = failure(df, nats_server, **options)
+    assert said in text
+
+
+def test_no_stream_for_the_topics_is_said_before_anything_is_published(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin
+) -> None:
+    admin.create_stream("OTHER", ["other.>"])
+    text = failure(orders(spark, 10).drop("k"), nats_server)
+    assert "orders.r" in text
+    assert "stream" in text
+    assert admin.info("OTHER")["state"]["messages"] == 0
+
+
+def test_create_stream_makes_what_is_missing(spark: SparkSession, nats_server: NatsServer, admin: Admin) -> None:
+    write(orders(spark, 100).drop("k"), nats_server, createStream="true", stream="NEW")
+    config = admin.info("NEW")["config"]
+    assert admin.info("NEW")["state"]["messages"] == 100
+    assert config["duplicate_window"] == 60 * 10**9
+    assert config["storage"] == "file"
+    assert config["allow_batched"] is True
+
+
+def test_overwrite_is_refused_with_the_way_out(spark: SparkSession, nats_server: NatsServer) -> None:
+    df = orders(spark, 1).drop("k")
+    with pytest.raises(PySparkException) as e:
+        df.write.format("mamapub").option("url", nats_server.url).mode("overwrite").save()
+    assert "cannot overwrite" in str(e.value)
+    assert 'mode("append")' in str(e.value)
+
+
+def test_a_flight_log_that_cannot_be_written_is_found_before_the_first_row(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path
+) -> None:
+    admin.create_stream("ORDERS", ["orders.>"])
+    other = tmp_path / "other"
+    write_deltalake(str(other), pa.table({"x": [1]}))
+    occupied = tmp_path / "file"
+    occupied.write_text("no folder")
+    for path in (other, occupied):
+        said = failure(orders(spark, 10).drop("k"), nats_server, flightLog=str(path))
+        assert str(path) in said
+        assert ("is another table" in said) == (path == other)
+    taken = orders(spark, 10).selectExpr("topic", "value", "k AS sequence")
+    said = failure(taken, nats_server, flightLog=str(tmp_path / "new"), flightLogColumns="sequence")
+    assert "sequence" in said
+    assert admin.info("ORDERS")["state"]["messages"] == 0
+
+
+@on_malamute
+def test_a_repeated_batch_with_the_same_txn_version_stores_and_commits_once(
+    spark: SparkSession, room: RestartableBroker, log: str
+) -> None:
+    room.create("ORDERS", "orders.>")
+    df = orders(spark, 100)
+    options = {"flightLog": log, "flightLogColumns": "k", "txnAppId": "nightly", "txnVersion": "7"}
+    write(df, room, **options)
+    write(df, room, **options)
+    assert room.counter("ORDERS")() == 100
+    flights = table(log)
+    assert Counter((f["committed"], f["duplicate"]) for f in flights) == {(True, False): 100, (False, True): 100}
+    assert {f["flight_id"].rsplit("-", 3)[0] for f in flights} == {"nightly-7"}
+    assert {f["batch_id"] for f in flights} == {7}
+
+
+@on_nats
+def test_payload_all_keeps_payload_and_headers_of_every_row(
+    spark: SparkSession, room: RestartableBroker, log: str
+) -> None:
+    room.create("ORDERS", "orders.>")
+    df = spark.sql("SELECT 'orders.x' AS topic, '{\"a\":1}' AS value, map('h', array('1', '2')) AS headers")
+    write(df, room, flightLog=log, flightLogPayload="all")
+    (flight,) = table(log)
+    assert json.loads(flight["payload"]) == {"a": 1}
+    assert flight["headers"] == [("h", ["1", "2"])]

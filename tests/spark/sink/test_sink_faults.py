@@ -1,0 +1,269 @@
+"""What is killed, cancelled or full in the middle of a write loses no row: the flight log agrees with the broker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import mama_spark
+import pyarrow as pa
+import pytest
+from mama_spark.testing.waiting import eventually
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.support.malamute.restartable_broker import RestartableBroker
+from tests.support.processes import task_workers
+from tests.support.spark.sink_harness import WriteGate, counts, flights, verdict
+
+SCRIPTS = Path(__file__).parents[1] / "driver_scripts"
+PATIENCE = 240.0
+pytestmark = pytest.mark.timeout(900)
+
+#: What does not depend on the middleware is shown on one.
+once = pytest.mark.parametrize("room", ["nats"], indirect=True)
+
+
+@pytest.fixture
+def background(spark: SparkSession) -> Iterator[Callable[[Callable[[], Any]], Future[Any]]]:
+    """Run something in a thread."""
+    with ThreadPoolExecutor(2, initializer=mama_spark.register, initargs=(spark,)) as threads:
+        yield threads.submit
+
+
+class Case:
+    """Rows that are published slowly enough to be interrupted, with a flight log that keeps the payloads."""
+
+    def __init__(self, spark: SparkSession, room: RestartableBroker, folder: Path) -> None:
+        self.spark, self.room, self.folder = spark, room, folder
+        self.log = folder / "log"
+        self.options = {**room.options("ORDERS"), "flightLog": str(self.log), "flightLogPayload": "all"}
+        self.stored, self.gate = room.counter("ORDERS"), WriteGate(folder)
+
+    def rows(self, n: int, partitions: int = 2) -> DataFrame:
+        return self.spark.range(0, n, 1, partitions).selectExpr(
+            "concat('orders.r', cast(id % 5 as string)) AS topic", "concat('order ', id) AS value"
+        )
+
+    def held(self, rows: DataFrame) -> DataFrame:
+        """These rows, the last two hundred of a partition when ``gate`` is open."""
+        return rows.mapInArrow(self.gate.before_the_end, "topic string, value string")
+
+    def write(self, rows: DataFrame, **options: str) -> None:
+        rows.write.format("mamapub").options(**{**self.options, **options}).mode("append").save()
+
+    def under_way(self, writing: Future[Any] | None = None, n: int = 1_000) -> None:
+        def enough() -> bool:
+            if writing is not None and writing.done():
+                writing.result()  # raises what ended it
+            return self.stored() >= n
+
+        eventually(enough, f"{n} messages are stored", PATIENCE)
+
+    def workers(self) -> list[int]:
+        """The Python workers that publish."""
+        return task_workers(self.spark.sparkContext._gateway.proc.pid, self.room.port)  # type: ignore[union-attr]
+
+    def conserved(self, sent: int, *, exactly_once: bool = True) -> None:
+        verdict(self.room, "ORDERS", self.log, sent=sent, exactly_once=exactly_once).raise_faults()
+
+
+@pytest.fixture
+def case(spark: SparkSession, room: RestartableBroker, tmp_path: Path) -> Iterator[Case]:
+    room.create("ORDERS", "orders.>")
+    few = {
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "200",  # what a held partition does not give
+        "spark.sql.execution.pandas.udf.buffer.size": "4096",  # and what Spark keeps until there is more
+    }
+    for name, value in few.items():
+        spark.conf.set(name, value)
+    yield Case(spark, room, tmp_path)
+    for name in few:
+        spark.conf.unset(name)
+
+
+Background = Callable[[Callable[[], Any]], Future[Any]]
+
+
+@once
+def test_killed_worker_is_replaced_and_every_row_is_stored_once(case: Case, background: Background) -> None:
+    with case.gate:
+        writing = background(lambda: case.write(case.held(case.rows(4_000))))
+        case.under_way(writing, 2_600)  # more than 500 of either partition
+        os.kill(case.workers()[0], signal.SIGKILL)
+    writing.result(PATIENCE)
+    case.conserved(4_000)
+    log = flights(case.log)
+    assert counts(log, "task_attempt") == {0: 2_000, 1: 2_000}
+    assert counts(log, "duplicate")[True] > 500
+
+
+@pytest.mark.parametrize(
+    ("room", "options"),
+    [
+        ("nats", {}),
+        ("nats", {"dedup": "false", "ackMode": "batch"}),
+        ("nats", {"dedup": "false", "ackMode": "message"}),
+        ("malamute", {}),
+        ("malamute", {"dedup": "false"}),
+    ],
+    ids=str,
+    indirect=["room"],
+)
+def test_killed_broker_comes_back_and_nothing_is_lost_in_any_mode(
+    case: Case, background: Background, options: dict[str, str]
+) -> None:
+    """Without ids a message whose acknowledgement was lost is sent, and perhaps stored, once more; never lost. A broker
+    of Malamute has what it acknowledged in the store that the next one opens; so are the ids."""
+    with case.gate:
+        writing = background(lambda: case.write(case.held(case.rows(6_000)), maxRatePerPartition="3000", **options))
+        case.under_way(writing)
+        case.room.kill()
+        case.room.start()
+    writing.result(PATIENCE)
+    case.conserved(6_000, exactly_once="dedup" not in options)
+
+
+@once
+@pytest.mark.parametrize("ack_mode", ["auto", "message"])
+def test_order_of_each_partition_survives_a_killed_broker(case: Case, background: Background, ack_mode: str) -> None:
+    n = 4_000 if ack_mode == "auto" else 2_000
+    rows = case.rows(n).selectExpr("topic", "concat(spark_partition_id(), ' ', value) AS value")
+    with case.gate:
+        options = {"maxRatePerPartition": str(n // 3), "order": "partition", "ackMode": ack_mode}
+        writing = background(lambda: case.write(case.held(rows), **options))
+        case.under_way(writing, n // 6)
+        case.room.kill()
+        case.room.start()
+    writing.result(PATIENCE)
+    case.conserved(n)
+    numbers: dict[str, list[int]] = {"0": [], "1": []}
+    for message in case.room.messages("ORDERS"):
+        partition, _, number = message.payload.decode().split()
+        numbers[partition].append(int(number))
+    assert {p: len(found) for p, found in numbers.items()} == {"0": n // 2, "1": n // 2}
+    assert all(found == sorted(found) for found in numbers.values())
+
+
+@once
+def test_cancelled_job_leaves_a_true_log_and_the_next_write_works(case: Case, background: Background) -> None:
+    txn = {"txnAppId": "nightly", "txnVersion": "7"}
+    with case.gate:
+        writing = background(lambda: case.write(case.held(case.rows(4_000)), **txn))
+        case.under_way(writing)
+        case.spark.sparkContext.cancelAllJobs()
+        with pytest.raises(Exception, match=r"(?i)cancel"):
+            writing.result(PATIENCE)
+    before = case.stored()
+    assert 1_000 <= before < 4_000
+    case.write(case.rows(4_000), **txn)
+    case.conserved(4_000)
+    assert counts(flights(case.log), "duplicate")[True] >= before - 100
+
+
+# --- a retry that sees its rows in another order ---------------------------------------------------------------
+
+
+def fails_once(
+    held: Callable[[], int], n: int, stored: int
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A partition of ``n`` rows whose first attempt dies when the broker holds ``stored`` of them, and whose second
+    attempt has them in the opposite order; ``id`` is the number of the row in its attempt."""
+
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        context = TaskContext.get()
+        assert context is not None
+        first = context.attemptNumber() == 0
+        order = range(n) if first else range(n - 1, -1, -1)
+        for start in range(0, n, 200):
+            if first and start == n * 3 // 4:
+                eventually(lambda: held() >= stored, "the first attempt published its rows", 60)
+                raise RuntimeError("the first attempt ends here")
+            chosen = list(order[start : start + 200])
+            ids = [f"job-{number}" for number in range(start, start + len(chosen))]
+            yield pa.RecordBatch.from_pydict(
+                {"topic": [f"orders.r{i % 5}" for i in chosen], "value": [f"order {i}" for i in chosen], "id": ids}
+            )
+
+    return rows
+
+
+def shuffled(case: Case, n: int) -> DataFrame:
+    source = fails_once(case.stored, n, n // 4)
+    one = case.spark.range(0, 1, 1, 1)
+    return one.mapInArrow(source, "topic string, value string, id string")
+
+
+@pytest.mark.parametrize("room", ["malamute"], indirect=True)
+def test_retry_in_another_order_loses_nothing_with_default_ids(case: Case) -> None:
+    n = 8_000
+    case.write(shuffled(case, n).drop("id"))
+    case.conserved(n)
+    log = flights(case.log)
+    assert counts(log, "task_attempt") == {1: n}
+    assert counts(log, "duplicate")[True] >= n // 4
+
+
+@once
+def test_retry_in_another_order_would_lose_rows_with_row_numbers_as_ids(case: Case) -> None:
+    """Why default ids name the content: a row number names another row in the second attempt, the broker takes it for
+    a duplicate, and acknowledges what it does not store."""
+    n = 8_000
+    case.write(shuffled(case, n))
+    log = flights(case.log)
+    assert counts(log, "event") == {"acked": n}
+    held = {message.payload for message in case.room.messages("ORDERS")}
+    assert len(held) <= n - n // 4
+    found = verdict(case.room, "ORDERS", case.log, sent=n, exactly_once=False)
+    assert len([fault for fault in found.faults if "acked, but not at the broker" in fault]) >= n // 4
+
+
+# --- found before the first row, or in time --------------------------------------------------------------------
+
+
+@once
+def test_speculation_without_dedup_is_refused_before_the_first_row(case: Case) -> None:
+    case.spark.sparkContext.setLocalProperty("spark.speculation", "true")
+    try:
+        with pytest.raises(Exception, match=r"spark\.speculation is on and dedup is off"):
+            case.write(case.rows(100), dedup="false")
+        assert case.stored() == 0
+        case.write(case.rows(100))
+    finally:
+        case.spark.sparkContext.setLocalProperty("spark.speculation", None)  # type: ignore[arg-type]
+    assert case.stored() == 100
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one megabyte."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(place)], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@once
+def test_full_disk_while_staging_fails_the_write_and_its_repetition_loses_nothing(case: Case, small_disk: Path) -> None:
+    log, txn = small_disk / "log", {"txnAppId": "nightly", "txnVersion": "1"}
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(900_000))
+    with pytest.raises(Exception, match=r"(?i)no space left"):
+        case.write(case.rows(20_000), flightLog=str(log), **txn)
+    ballast.unlink()
+    case.log = log
+    case.write(case.rows(20_000), flightLog=str(log), flightLogPayload="none", **txn)
+    assert counts(flights(log), "event") == {"acked": 20_000}
+    assert len(counts(flights(log), "flight_id")) == 20_000
+    assert {m.payload for m in case.room.messages("ORDERS")} == {f"order {i}".encode() for i in range(20_000)}
+    assert case.stored() == 20_000

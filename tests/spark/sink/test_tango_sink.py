@@ -1,0 +1,183 @@
+"""``mamapub`` with ``url=tango://…``: rows become records of a log, and every row has its one outcome."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.tango.events.event_codec import Event, decode
+from mama_spark.tango.log import records
+from mama_spark.tango.types import AttributeValue, Encoded, Quality
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.support.malamute.restartable_broker import RestartableMalamuteBroker
+from tests.support.nats.nats_servers import Admin, FetchedMessage
+from tests.support.spark.sink_harness import flights, verdict
+
+N = 2_000
+
+
+@pytest.fixture
+def admin(nats_server: NatsServer) -> Iterator[Admin]:
+    with Admin(nats_server.url) as client:
+        client.create_stream("TANGO", ["tango.>"])
+        yield client
+        for name in client.api("STREAM.NAMES").get("streams") or []:
+            client.api(f"STREAM.DELETE.{name}")
+
+
+def write(df: DataFrame, server: NatsServer, **options: str) -> None:
+    given = {"url": "tango://lab", "log": f"{server.url}/TANGO", **options}
+    df.write.format("mamapub").options(**given).mode("append").save()
+
+
+def failure(df: DataFrame, server: NatsServer, **options: str) -> str:
+    with pytest.raises((PySparkException, Py4JJavaError)) as e:
+        write(df, server, **options)
+    return str(e.value)
+
+
+def values(stored: list[FetchedMessage]) -> list[AttributeValue]:
+    """What the records of a log hold."""
+    found = []
+    recorded = records.decode(pa.array([m.payload for m in stored], pa.binary()))
+    assert not recorded.bad
+    for frames in zip(*recorded.frames.columns(), strict=True):
+        event = decode(frames)
+        assert isinstance(event, Event)
+        assert isinstance(event.data, AttributeValue)
+        found.append(event.data)
+    return found
+
+
+def readings(spark: SparkSession, n: int) -> DataFrame:
+    return spark.range(0, n, 1, 2).selectExpr(
+        "concat('lab/cell/', id % 3) AS device",
+        "concat('temperature_', id % 10) AS attribute",
+        "id / 2 AS value",
+        "CASE id % 4 WHEN 0 THEN 'VALID' WHEN 1 THEN 'ALARM' WHEN 2 THEN 'WARNING' ELSE 'CHANGING' END AS quality",
+        "timestamp_micros(1700000000000000 + id) AS time",
+    )
+
+
+@pytest.mark.spec("TG-22", "TG-23")
+def test_every_row_is_a_record_of_the_log_and_acked_as_stored(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path
+) -> None:
+    """Conservation: as many records as rows, payload equal, each where its flight says it is."""
+    write(readings(spark, N), nats_server, flightLog=str(tmp_path / "log"), flightLogPayload="all")
+    verdict(admin, "TANGO", tmp_path / "log", sent=N).raise_faults()
+    table = flights(tmp_path / "log")
+    assert set(table["ack_level"].to_pylist()) == {"stored"}
+    assert set(table["bridge"].to_pylist()) == {"tango"}
+    assert None not in table["sequence"].to_pylist()
+    stored = admin.messages("TANGO")
+    assert {m.topic for m in stored} == {
+        f"tango.lab.lab.cell.{i % 3}.temperature_{i % 10}.change" for i in range(30)
+    }  # fmt: skip
+    qualities = [Quality.VALID, Quality.ALARM, Quality.WARNING, Quality.CHANGING]
+    found = {v.time: (v.name, v.read.tolist(), v.quality) for v in values(stored)}  # type: ignore[union-attr]
+    assert found == {
+        1_700_000_000_000_000_000 + 1000 * i: (f"temperature_{i % 10}", [i / 2], qualities[i % 4]) for i in range(N)
+    }
+
+
+VALUES: list[tuple[str, str, Any]] = [
+    ("true", "BOOLEAN", [True]),
+    ("7Y", "SHORT", [7]),
+    ("cast('NaN' AS double)", "DOUBLE", None),
+    ("cast(18446744073709551615 AS decimal(20,0))", "ULONG64", [2**64 - 1]),
+    ("'21 °C'", "STRING", ("21 °C",)),
+    ("named_struct('format', 'JPEG', 'data', cast('x' AS binary))", "ENCODED", (Encoded("JPEG", b"x"),)),
+    ("array(array(1, 2, 3), array(4, 5, 6))", "LONG", [1, 2, 3, 4, 5, 6]),
+    ("array('a', 'b')", "STRING", ("a", "b")),
+]
+
+
+@pytest.mark.spec("TG-17")
+def test_values_of_many_types_arrive_as_they_were(spark: SparkSession, nats_server: NatsServer, admin: Admin) -> None:
+    """A column has one type, so each is a write. All types: ``tests/unit/bridges/tango/test_tango_bridge.py``."""
+    for sql, kind, _ in VALUES:
+        df = spark.sql(f"SELECT 'd/f/m' AS device, '{kind}' AS attribute, {sql} AS value")
+        write(df, nats_server)
+    found = values(admin.messages("TANGO"))
+    assert [v.name for v in found] == [kind for _, kind, _ in VALUES]
+    for value, (_, kind, content) in zip(found, VALUES, strict=True):
+        read = value.read.tolist() if hasattr(value.read, "tolist") else value.read  # type: ignore[union-attr]
+        if content is None:
+            assert read[0] != read[0]  # type: ignore[index]
+        else:
+            assert read == content, kind
+
+
+def test_bad_rows_fail_alone_and_the_dead_letter_shows_the_row(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path
+) -> None:
+    rows = [
+        ("d/f/m", "good", 1.0, None),
+        (None, "a", 2.0, None),
+        ("d/f", "a", 3.0, None),
+        ("d/f/m", "a b", 4.0, None),
+        ("d/f/m", "a", 5.0, "splendid"),
+        ("d/f/m", "a", None, None),
+        ("d/f/m", "empty", None, "INVALID"),
+    ]
+    df = spark.createDataFrame(rows, "device string, attribute string, value double, quality string").coalesce(1)
+    log, dead = tmp_path / "log", tmp_path / "dead"
+    write(df, nats_server, flightLog=str(log), onError="deadletter", deadLetterTable=str(dead))
+    assert [v.name for v in values(admin.messages("TANGO"))] == ["good", "empty"]
+    told = {row["info"] for row in flights(log).to_pylist() if row["event"] == "completed_exceptionally"}
+    assert len(told) == 5
+    assert Counter(flights(log)["event"].to_pylist()) == {"acked": 2, "completed_exceptionally": 5}
+    letters = [json.loads(row["payload"]) for row in DeltaTable(str(dead)).to_pyarrow_table().to_pylist()]
+    assert sorted(letters, key=str) == sorted(
+        [dict(zip(("device", "attribute", "value", "quality"), row, strict=True)) for row in rows[1:6]], key=str
+    )
+    text = failure(df, nats_server)
+    assert "5 rows were not published" in text
+
+
+def test_rows_without_a_time_published_again_are_stored_once(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin
+) -> None:
+    df = readings(spark, 500).drop("time")
+    for _ in range(2):
+        write(df, nats_server, txnAppId="loader", txnVersion="3")
+    assert len(admin.messages("TANGO")) == 500
+
+
+def test_what_cannot_be_published_is_refused_before_any_task(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin
+) -> None:
+    df = spark.sql("SELECT 'd/f/m' AS device, 'a' AS attribut, 1.0D AS value")
+    assert "no column 'attribute' (string); is it 'attribut'?" in failure(df, nats_server)
+    df = df.withColumnRenamed("attribut", "attribute")
+    assert "'qualty' is used by no rule; did you mean 'quality'?" in failure(
+        df.selectExpr("*", "'VALID' AS qualty"), nats_server
+    )
+    assert "Tango has no type for" in failure(
+        df.selectExpr("device", "attribute", "current_date() AS value"), nats_server
+    )
+    assert "column 'time' must be" in failure(df.selectExpr("*", "'now' AS time"), nats_server)
+    assert "option pack does not go with Tango" in failure(df, nats_server, pack="arrow")
+    assert "there is no stream 'NOWHERE'" in failure(df, nats_server, log=f"{nats_server.url}/NOWHERE")
+    assert admin.messages("TANGO") == []
+
+
+def test_a_durable_stream_of_malamute_is_a_log_too(spark: SparkSession, tmp_path: Path) -> None:
+    with RestartableMalamuteBroker(tmp_path / "broker") as room:
+        room.create("TANGO", "tango.>")
+        target = room.options("TANGO")
+        log = target["url"].rstrip("/") + "/" + target["stream"]
+        options = {"url": "tango://lab", "log": log, "flightLog": str(tmp_path / "log"), "flightLogPayload": "all"}
+        readings(spark, 200).write.format("mamapub").options(**options).mode("append").save()
+        verdict(room, "TANGO", tmp_path / "log", sent=200).raise_faults()

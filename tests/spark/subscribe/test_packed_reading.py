@@ -1,0 +1,196 @@
+"""``mamasub`` of packed messages against real brokers: what ``mamapub`` packs comes back row for row."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.flightlog.replay import unpublished
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.support.malamute.restartable_broker import RestartableBroker
+from tests.support.nats.nats_servers import Admin
+
+PATIENCE = 240
+TYPED = "n BIGINT, price DECIMAL(10,2), at TIMESTAMP, legs ARRAY<STRUCT<q: BIGINT>>, note STRING"
+
+
+def orders(spark: SparkSession, n: int, parts: int = 2) -> DataFrame:
+    return spark.range(0, n, 1, parts).selectExpr(
+        "concat('orders.r', cast(id % 7 as string)) AS topic", "concat('order ', id) AS value",
+        "if(id % 3 = 0, map('k', cast(id as string)), null) AS headers", "concat('id-', id) AS id",
+    )  # fmt: skip
+
+
+def trades(spark: SparkSession, n: int) -> DataFrame:
+    return spark.range(0, n, 1, 2).selectExpr(
+        "concat('orders.t', cast(id % 3 as string)) AS topic", "id AS n", "cast(id / 4 as decimal(10,2)) AS price",
+        "timestamp_micros(id * 1000001) AS at", "array(named_struct('q', id), null) AS legs",
+        "if(id % 3 = 0, null, concat('n', id)) AS note",
+    )  # fmt: skip
+
+
+def write(df: DataFrame, **options: str) -> None:
+    df.write.format("mamapub").options(**options).mode("append").save()
+
+
+def subscription(room: RestartableBroker) -> dict[str, str]:
+    return {**room.options("ORDERS"), "topics": "orders.>", "stream": "ORDERS"}
+
+
+def read(spark: SparkSession, room: RestartableBroker, schema: str | None = None, **options: str) -> DataFrame:
+    reader = spark.read.format("mamasub").options(**{**subscription(room), **options})
+    return (reader if schema is None else reader.schema(schema)).load()
+
+
+@pytest.fixture
+def ready(room: RestartableBroker) -> RestartableBroker:
+    room.create("ORDERS", "orders.>")
+    return room
+
+
+def listed(df: DataFrame) -> list[Any]:
+    return sorted((r.asDict(recursive=True) for r in df.collect()), key=str)
+
+
+@pytest.mark.parametrize("room", ["malamute"], indirect=True)
+def test_packed_rows_come_back_as_rows_that_were_not_packed(spark: SparkSession, ready: RestartableBroker) -> None:
+    """Value, headers and id, and beside them the place in the pack; all three kinds in one stream."""
+    df = orders(spark, 300)
+    for prefix, options in {"off": {}, "arrow": {"pack": "arrow"}, "lines": {"pack": "lines"}}.items():
+        chosen = df.drop("headers", "id") if prefix == "lines" else df
+        write(chosen, topicPrefix=f"orders.{prefix}", **ready.options("ORDERS"), **options)
+    kinds: dict[str, list[dict[str, Any]]] = {"off": [], "arrow": [], "lines": []}
+    for row in read(spark, ready).collect():
+        kind, topic = row.topic.removeprefix("orders.").split(".", 1)
+        assert row.pack_error is None
+        kinds[kind].append({**row.asDict(recursive=True), "topic": topic})
+
+    def shown(kind: str, *names: str) -> list[Any]:
+        return sorted(([row[name] for name in names] for row in kinds[kind]), key=str)
+
+    every = ("topic", "value", "headers", "id")
+    assert len(shown("off", *every)) == 300
+    assert shown("arrow", *every) == shown("off", *every)
+    assert shown("lines", "topic", "value") == shown("off", "topic", "value")
+    assert {row["pack_index"] for row in kinds["off"]} == {None}
+    for kind in ("arrow", "lines"):
+        places: dict[int, list[int]] = {}
+        for packed in kinds[kind]:
+            places.setdefault(packed["sequence"], []).append(packed["pack_index"])
+        assert 7 <= len(places) <= 14
+        assert all(sorted(indexes) == list(range(len(indexes))) for indexes in places.values())
+
+
+@pytest.mark.parametrize("room", ["nats"], indirect=True)
+def test_rows_of_a_topic_keep_their_order(spark: SparkSession, ready: RestartableBroker) -> None:
+    write(orders(spark, 700, parts=1), pack="arrow", packMaxRows="10", **ready.options("ORDERS"))
+    found = read(spark, ready, minPartitions="3").select("topic", "value", "sequence", "pack_index").collect()
+    found.sort(key=lambda r: (r.sequence, r.pack_index))
+    by_topic: dict[str, list[int]] = {}
+    for r in found:
+        by_topic.setdefault(r.topic, []).append(int(r.value[6:]))
+    assert by_topic == {f"orders.r{i}": list(range(i, 700, 7)) for i in range(7)}
+
+
+@pytest.mark.parametrize("room", ["nats"], indirect=True)
+def test_typed_columns_come_back_in_the_schema_that_is_given(spark: SparkSession, ready: RestartableBroker) -> None:
+    df = trades(spark, 200)
+    write(df, pack="arrow", **ready.options("ORDERS"))
+    write(orders(spark, 10).drop("headers", "id"), **ready.options("ORDERS"))
+    back = read(spark, ready, f"{TYPED}, topic STRING, sequence BIGINT, value BINARY, missing DOUBLE")
+    found, want = back.collect(), listed(df)
+    assert (
+        sorted(({n: r.asDict(recursive=True)[n] for n in df.columns} for r in found if r.value is None), key=str)
+        == want
+    )
+    assert len([r for r in found if r.value is not None and r.n is None]) == 10
+    assert {r.missing for r in found} == {None}
+    text = (
+        read(spark, ready).where("pack_index IS NOT NULL").selectExpr(f"from_json(cast(value AS string), '{TYPED}') r")
+    )
+    assert listed(text.select("r.*")) == listed(df.drop("topic"))
+    wrong = read(spark, ready, "n DATE, value BINARY, pack_error STRING").where("pack_error IS NOT NULL")
+    assert {r.pack_error[:41] for r in wrong.collect()} == {"column 'n' is bigint, date is wanted; the"}
+    with pytest.raises(PySparkException, match=r"does not fit .schema\(\): column 'n' is bigint, date is wanted"):
+        read(spark, ready, "n DATE, value BINARY").collect()
+    assert read(spark, ready, "n BIGINT", mode="DROPMALFORMED").count() == 200
+
+
+@pytest.mark.parametrize("room", ["nats"], indirect=True)
+def test_a_stream_counts_rows_continues_from_its_checkpoint_and_reports_its_estimate(
+    spark: SparkSession, ready: RestartableBroker, tmp_path: Path
+) -> None:
+    rows = orders(spark, 600).selectExpr("'orders.a' AS topic", "value")
+    write(rows, pack="lines", packMaxRows="10", **ready.options("ORDERS"))
+
+    def run() -> StreamingQuery:
+        source = spark.readStream.format("mamasub").options(**subscription(ready), maxRowsPerTrigger="200").load()
+        query = (
+            source.writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "table"))
+        )
+        assert query.awaitTermination(PATIENCE)
+        return query
+
+    progress = [p for p in run().recentProgress if p["numInputRows"]]
+    assert [p["numInputRows"] for p in progress] == [200] * 3
+    ends = [json.loads(p["sources"][0]["endOffset"])["ORDERS"] for p in progress]
+    assert [end["rows"] for end in ends] == [200] * 3
+    assert [end["next"] for end in ends] == [21, 41, 61]  # offsets are sequences
+    write(orders(spark, 100).selectExpr("'orders.b' AS topic", "value"), pack="lines", **ready.options("ORDERS"))
+    run()
+    table = pq.read_table(tmp_path / "table", columns=["sequence", "pack_index"]).to_pylist()
+    assert len(table) == len({(row["sequence"], row["pack_index"]) for row in table}) == 700
+
+
+@pytest.mark.parametrize("room", ["nats"], indirect=True)
+def test_rows_that_were_stored_twice_in_another_order_are_one_row_by_their_ids(
+    spark: SparkSession, ready: RestartableBroker, tmp_path: Path
+) -> None:
+    """A retry that sees another order makes other packs; ids inside the packs tell the rows of both."""
+    df = orders(spark, 200)
+    write(df.coalesce(1).sortWithinPartitions("value"), pack="arrow", **ready.options("ORDERS"))
+    write(df.coalesce(1).sortWithinPartitions("id", ascending=False), pack="arrow", **ready.options("ORDERS"))
+    assert read(spark, ready).count() == 400
+    rows = spark.readStream.format("mamasub").options(**subscription(ready)).load()
+    query = (
+        rows.dropDuplicates(["id"])
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(tmp_path / "table"))
+    )
+    assert query.awaitTermination(PATIENCE)
+    table = spark.read.parquet(str(tmp_path / "table"))
+    columns = ("topic", "cast(value AS string) AS value", "id")
+    assert listed(table.selectExpr(*columns)) == listed(df.selectExpr(*columns))
+
+
+def test_failed_packs_are_published_again_from_the_flight_log(
+    spark: SparkSession, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """The log keeps the pack; sent as it is, with its headers and id, its rows come back."""
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("ORDERS", ["orders.>"], max_msgs=10, discard="new")
+        log, url = str(tmp_path / "log"), nats_server.url
+        rows = orders(spark, 200).drop("headers")
+        with pytest.raises(PySparkException, match="rows were not published"):
+            write(rows, pack="arrow", packMaxRows="10", flightLog=log, url=url)
+        failed = unpublished(log, {})
+        assert 10 <= failed.num_rows <= 22
+        admin.update_stream("ORDERS", max_msgs=-1)
+        write(spark.createDataFrame(failed), flightLog=log, url=url)
+        assert unpublished(log, {}).num_rows == 0
+        back = spark.read.format("mamasub").options(url=url, topics="orders.>").load()
+        columns = ("topic", "cast(value AS string) AS value", "id")
+        assert listed(back.selectExpr(*columns)) == listed(rows.selectExpr(*columns))
+        admin.api("STREAM.DELETE.ORDERS")

@@ -1,0 +1,187 @@
+"""Batch reads of ``mamasub`` against a real nats-server."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from tests.support.nats.nats_servers import Admin
+from tests.support.spark.subscribe_harness import plain, store
+
+
+@pytest.fixture
+def admin(nats_server: NatsServer) -> Iterator[Admin]:
+    with Admin(nats_server.url) as client:
+        yield client
+        for name in client.api("STREAM.NAMES").get("streams") or []:
+            client.api(f"STREAM.DELETE.{name}")
+
+
+class Reads:
+    def __init__(self, spark: SparkSession, server: NatsServer) -> None:
+        self.spark, self.url = spark, server.url
+
+    def frame(self, topics: str | None = "orders.>", /, **options: str) -> DataFrame:
+        reader = self.spark.read.format("mamasub").options(**{"url": self.url, **options})
+        return (reader if topics is None else reader.option("topics", topics)).load()
+
+    def rows(self, topics: str | None = "orders.>", /, **options: str) -> list[Row]:
+        return sorted(self.frame(topics, **options).collect(), key=lambda row: (row.stream, row.sequence))
+
+    def sequences(self, **options: str) -> list[int]:
+        return [row.sequence for row in self.rows(**options)]
+
+    def failure(self, topics: str | None = "orders.>", /, **options: str) -> str:
+        with pytest.raises(PySparkException) as e:
+            self.frame(topics, **options).collect()
+        return str(e.value)
+
+
+@pytest.fixture
+def reads(spark: SparkSession, nats_server: NatsServer) -> Reads:
+    return Reads(spark, nats_server)
+
+
+def test_every_message_is_a_row_with_all_that_the_stream_knows_of_it(reads: Reads, admin: Admin) -> None:
+    admin.create_stream("ORDERS", ["orders.>"])
+    headers = [None, {"Nats-Msg-Id": "a-1"}, {"kind": "x", "Nats-Msg-Id": "a-2"}, {"kind": "y"}]
+    store(admin, "ORDERS", [(f"orders.r{i}", bytes([i, 0, 255]), h) for i, h in enumerate(headers)])
+    found = reads.rows()
+    assert [(r.topic, bytes(r.value), r.headers, r.id) for r in found] == [
+        ("orders.r0", b"\x00\x00\xff", None, None),
+        ("orders.r1", b"\x01\x00\xff", None, "a-1"),
+        ("orders.r2", b"\x02\x00\xff", {"kind": ["x"]}, "a-2"),
+        ("orders.r3", b"\x03\x00\xff", {"kind": ["y"]}, None),
+    ]
+    assert [(r.stream, r.sequence) for r in found] == [("ORDERS", i) for i in (1, 2, 3, 4)]
+    assert all(a.timestamp <= b.timestamp for a, b in pairwise(found))
+    assert [r.headers for r in reads.rows(includeHeaders="false")] == [None] * 4
+
+
+def test_topics_choose_streams_and_messages(reads: Reads, admin: Admin) -> None:
+    admin.create_stream("ORDERS", ["orders.>"])
+    admin.create_stream("TRADES", ["trades.>"])
+    store(admin, "ORDERS", plain("orders.eu.a", 3) + plain("orders.us.a", 2) + plain("orders.eu.b", 1))
+    store(admin, "TRADES", plain("trades.eu", 4))
+
+    def topics(given: str | None, **options: str) -> dict[str, int]:
+        return Counter(row.topic for row in reads.rows(given, **options))
+
+    assert topics("orders.eu.*") == {"orders.eu.a": 3, "orders.eu.b": 1}
+    assert topics("orders.*.a,trades.>") == {"orders.eu.a": 3, "orders.us.a": 2, "trades.eu": 4}
+    assert topics(None, stream="TRADES") == {"trades.eu": 4}
+    assert topics("trades.none") == {}
+    assert "holds none of the topics orders.us.a" in reads.failure("orders.us.a", stream="TRADES")
+
+
+def test_offsets_and_times_bound_what_is_read(reads: Reads, admin: Admin) -> None:
+    admin.create_stream("ORDERS", ["orders.>"])
+    store(admin, "ORDERS", plain("orders.a", 10))
+    assert reads.sequences(startingOffsets='{"ORDERS": 4}') == list(range(4, 11))
+    assert reads.sequences(startingOffsets='{"ORDERS": 4}', endingOffsets='{"ORDERS": 7}') == [4, 5, 6]
+    assert reads.sequences(startingOffsets='{"ORDERS": -2}', endingOffsets='{"ORDERS": -1}') == list(range(1, 11))
+    assert reads.sequences(startingOffsets='{"ORDERS": 11}') == []
+    seventh = reads.rows()[6].timestamp
+    assert reads.sequences(startingTimestamp=seventh.isoformat())[0] <= 7
+    assert 7 in reads.sequences(startingTimestamp=seventh.isoformat())
+    assert reads.sequences(startingTimestamp="2100-01-01") == []
+    assert "has no sequence 12 yet, its last is 10" in reads.failure(startingOffsets='{"ORDERS": 12}')
+
+
+def test_ranges_of_sequences_are_read_in_parallel_and_each_gives_the_same_rows_again(
+    reads: Reads, admin: Admin
+) -> None:
+    admin.create_stream("ORDERS", ["orders.>"])
+    store(admin, "ORDERS", plain("orders.a", 500))
+    rows = reads.frame(minPartitions="5").rdd.glom()
+    parts = [[r.sequence for r in part] for part in rows.collect()]
+    assert [len(part) for part in parts] == [100] * 5
+    assert [sequence for part in parts for sequence in part] == list(range(1, 501))
+    assert [[r.sequence for r in part] for part in rows.collect()] == parts
+
+
+def test_what_was_read_can_be_published_again(reads: Reads, admin: Admin) -> None:
+    """The columns are those that the sink takes; the id stays the same, so the stream drops what it has seen."""
+    admin.create_stream("ORDERS", ["orders.>", "copy.orders.>"])
+    store(
+        admin, "ORDERS", [(f"orders.r{i % 3}", b"%d" % i, {"Nats-Msg-Id": f"id-{i}", "n": str(i)}) for i in range(50)]
+    )
+    columns = reads.frame().select("topic", "value", "headers", "id")
+
+    def publish(frame: DataFrame, **options: str) -> None:
+        frame.write.format("mamapub").options(url=reads.url, **options).mode("append").save()
+
+    publish(columns)
+    assert admin.info("ORDERS")["state"]["messages"] == 50
+    publish(columns.drop("id"), topicPrefix="copy")
+    copies = reads.rows("copy.>")
+    first = {(f"copy.{r.topic}", bytes(r.value), r.headers["n"][0]) for r in reads.rows()}
+    assert {(r.topic, bytes(r.value), r.headers["n"][0]) for r in copies} == first
+
+
+def test_deleted_messages_are_an_error_that_names_them_unless_loss_is_allowed(reads: Reads, admin: Admin) -> None:
+    admin.create_stream("ORDERS", ["orders.>"])
+    store(admin, "ORDERS", plain("orders.a", 20))
+    for sequence in (5, 6, 11):
+        assert admin.api("STREAM.MSG.DELETE.ORDERS", {"seq": sequence})["success"]
+    text = reads.failure()
+    for part in ("'ORDERS'", "3 sequences 5 to 6, 11", "failOnDataLoss=false", "startingOffsets"):
+        assert part in text
+    assert reads.sequences(failOnDataLoss="false") == [n for n in range(1, 21) if n not in (5, 6, 11)]
+    assert reads.sequences(startingOffsets='{"ORDERS": 12}') == list(range(12, 21))
+
+
+def test_start_below_the_first_sequence_is_a_loss_but_earliest_is_not(reads: Reads, admin: Admin) -> None:
+    admin.create_stream("ORDERS", ["orders.>"])
+    store(admin, "ORDERS", plain("orders.a", 20))
+    admin.api("STREAM.PURGE.ORDERS", {"seq": 9})
+    assert reads.sequences() == list(range(9, 21))
+    text = reads.failure(startingOffsets='{"ORDERS": 3}')
+    assert "'ORDERS': 6 sequences 3 to 8: removed before they were read" in text
+    assert reads.sequences(startingOffsets='{"ORDERS": 3}', failOnDataLoss="false") == list(range(9, 21))
+
+
+def test_topic_without_a_stream_is_an_error_that_names_it(reads: Reads, admin: Admin) -> None:
+    admin.create_stream("ORDERS", ["orders.>"])
+    assert "nowhere.>" in reads.failure("orders.>,nowhere.>")
+    assert "'NOWHERE'" in reads.failure(None, stream="NOWHERE")
+
+
+def test_missing_permission_is_an_error_that_says_what_is_missing(spark: SparkSession, tmp_path: Path) -> None:
+    users = """
+    authorization { users = [
+      { user: admin, password: secret }
+      { user: blind, password: secret, permissions: { publish: ["$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.*",
+        "$JS.API.INFO"], subscribe: ["_INBOX.>"] } } ] }
+    """
+    with NatsServer(tmp_path / "nats", config=users) as server:
+        login: dict[str, Any] = {"user": "admin", "password": "secret"}
+        with Admin(server.url, **login) as admin:
+            admin.create_stream("ORDERS", ["orders.>"])
+            store(admin, "ORDERS", plain("orders.a", 10))
+        reads = Reads(spark, server)
+        assert "no permission" in reads.failure(user="blind", password="secret", failOnDataLoss="false")
+        assert len(reads.rows(user="admin", password="secret")) == 10
+
+
+def test_frames_of_one_load_keep_their_own_rows_where_spark_pushes_filters_down(
+    reads: Reads, admin: Admin, request: pytest.FixtureRequest
+) -> None:
+    """Spark 4.2 has one plan of a read for all frames of a ``load()``, so a source that takes filters would give the
+    rows of one frame to another."""
+    reads.spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    request.addfinalizer(lambda: reads.spark.conf.unset("spark.sql.python.filterPushdown.enabled"))
+    admin.create_stream("ORDERS", ["orders.>"])
+    store(admin, "ORDERS", plain("orders.a", 3) + plain("orders.b", 2))
+    frame = reads.frame()
+    first, second = frame.where("topic = 'orders.a'"), frame.where("topic = 'orders.b' AND sequence > 4")
+    assert [row.sequence for row in first.collect()] == [1, 2, 3]
+    assert sorted(row.sequence for row in first.union(second).union(frame).collect()) == [1, 1, 2, 2, 3, 3, 4, 5, 5]

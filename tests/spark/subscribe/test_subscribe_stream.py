@@ -1,0 +1,306 @@
+"""Streaming reads of ``mamasub`` into Delta: each message once, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mama_spark
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.testing.waiting import eventually
+from pyspark import TaskContext
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.support.nats.nats_servers import Admin
+from tests.support.spark.subscribe_harness import delta_rows, plain, store
+
+PATIENCE = 240
+
+
+@pytest.fixture
+def admin(nats_server: NatsServer) -> Iterator[Admin]:
+    if not nats_server.running:  # the test before failed while it was down
+        nats_server.start()
+    with Admin(nats_server.url) as client:
+        yield client
+        for name in client.api("STREAM.NAMES").get("streams") or []:
+            client.api(f"STREAM.DELETE.{name}")
+
+
+class Case:
+    """One query: topics to a table. It is a folder of Parquet files for each batch, which a batch that is run again
+    replaces, or (slower) a Delta table."""
+
+    def __init__(
+        self, spark: SparkSession, server: NatsServer, folder: Path, topics: str = "orders.>", delta: bool = False
+    ) -> None:
+        self.spark, self.folder, self.delta = spark, folder, delta
+        self.table, self.checkpoint = folder / "table", folder / "checkpoint"
+        self.options = {"url": server.url, "topics": topics}
+
+    def read(self, **options: str) -> DataFrame:
+        return self.spark.readStream.format("mamasub").options(**{**self.options, **options}).load()
+
+    def start(self, frame: DataFrame | None = None, /, *, available_now: bool = True, **options: str) -> StreamingQuery:
+        writer = (self.read(**options) if frame is None else frame).writeStream
+        writer = writer.format("delta") if self.delta else writer.foreachBatch(self.keep)
+        writer = writer.option("checkpointLocation", str(self.checkpoint))
+        writer = (
+            writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="200 milliseconds")
+        )
+        return writer.start(str(self.table)) if self.delta else writer.start()
+
+    def keep(self, rows: DataFrame, batch: int) -> None:
+        rows.write.mode("overwrite").parquet(str(self.table / str(batch)))
+
+    def rows(self) -> list[dict[str, Any]]:
+        if self.delta:
+            return delta_rows(self.table)
+        batches = [folder for folder in self.table.glob("*") if (folder / "_SUCCESS").exists()]
+        return [row for folder in batches for row in pq.read_table(folder).to_pylist()]
+
+    def run(self, frame: DataFrame | None = None, /, **options: str) -> StreamingQuery:
+        """Take what is there, and end."""
+        query = self.start(frame if frame is not None else self.read(**options))
+        assert query.awaitTermination(PATIENCE)
+        return query
+
+    def fail(self, frame: DataFrame | None = None, /, **options: str) -> str:
+        query = self.start(frame if frame is not None else self.read(**options))
+        with pytest.raises(StreamingQueryException) as e:
+            query.awaitTermination(PATIENCE)
+        return str(e.value)
+
+    def sequences(self, stream: str = "ORDERS") -> list[int]:
+        return sorted(r["sequence"] for r in self.rows() if r["stream"] == stream)
+
+    def offsets(self) -> list[dict[str, Any]]:
+        """The end of each batch, as the checkpoint has it."""
+        files = sorted((int(f.name), f) for f in (self.checkpoint / "offsets").iterdir() if f.name.isdigit())
+        return [json.loads(f.read_text().splitlines()[2]) for _, f in files]
+
+
+@pytest.fixture
+def case(spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path) -> Case:
+    admin.create_stream("ORDERS", ["orders.>"])
+    return Case(spark, nats_server, tmp_path)
+
+
+def upto(n: int) -> list[int]:
+    return list(range(1, n + 1))
+
+
+def test_restart_from_a_checkpoint_goes_on_behind_the_last_row(case: Case, admin: Admin) -> None:
+    case.delta = True
+    store(admin, "ORDERS", plain("orders.a", 500))
+    case.run()
+    assert case.sequences() == upto(500)
+    store(admin, "ORDERS", plain("orders.b", 300))
+    query = case.run(startingOffsets="latest")  # the checkpoint wins
+    assert case.sequences() == upto(800)
+    assert sum(p.numInputRows for p in query.recentProgress) == 300
+    query = case.run()
+    assert [p.numInputRows for p in query.recentProgress if p.numInputRows] == []
+    assert len(case.offsets()) == 2, "no data makes no batch"
+
+
+def test_now_is_the_time_of_load_until_the_checkpoint_decides(case: Case, admin: Admin) -> None:
+    """The query begins between the records of before and after ``load()``, however late it is started."""
+    store(admin, "ORDERS", plain("orders.a", 10))
+    frame = case.read(startingOffsets="now")
+    store(admin, "ORDERS", plain("orders.b", 5))
+    case.run(frame)
+    assert case.sequences() == list(range(11, 16))
+    store(admin, "ORDERS", plain("orders.c", 5))
+    case.run(startingOffsets="now")
+    assert case.sequences() == list(range(11, 21)), "what came while no query ran"
+
+
+def test_available_now_ends_at_what_was_there_in_batches_of_a_limit_that_streams_share(
+    case: Case, admin: Admin
+) -> None:
+    """And the progress of the query tells the lag."""
+    admin.create_stream("TRADES", ["trades.>"])
+    store(admin, "ORDERS", plain("orders.a", 250))
+    store(admin, "TRADES", plain("trades.a", 50))
+    query = case.run(topics="orders.>,trades.>", maxOffsetsPerTrigger="100")
+    assert [p.numInputRows for p in query.recentProgress if p.numInputRows] == [100, 100, 100]
+    ends = [{s: p["next"] - 1 for s, p in offset.items()} for offset in case.offsets()]
+    assert ends == [{"ORDERS": 50, "TRADES": 50}, {"ORDERS": 150, "TRADES": 50}, {"ORDERS": 250, "TRADES": 50}]
+    assert (case.sequences(), case.sequences("TRADES")) == (upto(250), upto(50))
+    lags = [mama_spark.lag(progress) for progress in query.recentProgress]
+    assert lags[:3] == [{"ORDERS": left, "TRADES": 0} for left in (200, 100, 0)]
+    assert mama_spark.lag(query) == lags[-1]
+
+
+def test_available_now_does_not_wait_for_what_comes_later(case: Case, admin: Admin) -> None:
+    store(admin, "ORDERS", plain("orders.a", 200))
+    more = iter(range(1_000))
+
+    def publish(rows: DataFrame, batch: int) -> None:
+        case.keep(rows, batch)
+        store(admin, "ORDERS", plain("orders.late", 50, 50 * next(more)))
+
+    writer = case.read(maxOffsetsPerTrigger="100").writeStream.foreachBatch(publish)
+    query = writer.option("checkpointLocation", str(case.checkpoint)).trigger(availableNow=True).start()
+    assert query.awaitTermination(PATIENCE)
+    assert case.sequences() == upto(200)
+    case.run(case.read().where("topic = 'orders.late'"))
+    assert case.sequences() == upto(300)
+
+
+def braked(rows: DataFrame, brake: Path) -> DataFrame:
+    """Rows that cannot be written while there is a file ``brake``."""
+    brake.touch()
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if brake.exists():
+                raise RuntimeError("this batch is not to be written")
+            yield batch
+
+    return rows.select("stream", "sequence").mapInArrow(write, "stream string, sequence long")
+
+
+def test_latest_begins_with_new_messages_and_loses_none_when_a_batch_fails(case: Case, admin: Admin) -> None:
+    store(admin, "ORDERS", plain("orders.a", 100))
+    brake = case.folder / "brake"
+    frame = braked(case.read(startingOffsets="latest"), brake)
+    query = case.start(frame, available_now=False)
+    eventually(lambda: case.checkpoint.exists() and len(case.offsets()) == 1, "the query has begun", PATIENCE)
+    store(admin, "ORDERS", plain("orders.b", 30))
+    with pytest.raises(StreamingQueryException, match="not to be written"):
+        query.awaitTermination(PATIENCE)
+    store(admin, "ORDERS", plain("orders.c", 20))
+    brake.unlink()
+    case.run(frame)
+    assert case.sequences() == list(range(101, 151))
+
+
+def test_first_batch_that_failed_is_run_again_from_where_it_began(case: Case, admin: Admin) -> None:
+    """Spark asks for the first offset again after a restart; ``earliest`` has moved by then, and that is a loss."""
+    store(admin, "ORDERS", plain("orders.a", 100))
+    brake = case.folder / "brake"
+    frame = braked(case.read(), brake)
+    assert "not to be written" in case.fail(frame)
+    admin.api("STREAM.PURGE.ORDERS", {"seq": 31})
+    brake.unlink()
+    assert "stream 'ORDERS': 30 sequences 1 to 30: deleted before they were read" in case.fail(frame)
+    case.run(case.read(failOnDataLoss="false"))
+    assert case.sequences() == list(range(31, 101))
+
+
+def test_failed_task_is_tried_again_and_leaves_each_row_once(case: Case, admin: Admin) -> None:
+    store(admin, "ORDERS", plain("orders.a", 300))
+
+    def dies_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        for i, batch in enumerate(batches):
+            yield batch
+            if i == 0 and context.attemptNumber() == 0:
+                raise RuntimeError("the first attempt ends here")
+
+    rows = case.read(minPartitions="3").select("stream", "sequence")
+    case.run(rows.mapInArrow(dies_once, "stream string, sequence bigint"))
+    assert case.sequences() == upto(300)
+
+
+def test_two_queries_at_once_read_each_their_own(case: Case, admin: Admin, tmp_path: Path) -> None:
+    admin.create_stream("TRADES", ["trades.>"])
+    store(admin, "ORDERS", plain("orders.a", 400))
+    store(admin, "TRADES", plain("trades.a", 300))
+    other = Case(case.spark, NatsServer(), tmp_path / "other", "orders.>,trades.>")
+    other.options["url"] = case.options["url"]
+    queries = [case.start(), other.start()]
+    for query in queries:
+        assert query.awaitTermination(PATIENCE)
+    assert (case.sequences(), case.sequences("TRADES")) == (upto(400), [])
+    assert (other.sequences(), other.sequences("TRADES")) == (upto(400), upto(300))
+
+
+def test_stream_that_appears_later_is_read_from_its_beginning(case: Case, admin: Admin) -> None:
+    store(admin, "ORDERS", plain("orders.a", 10))
+    query = case.start(available_now=False, topics="orders.>,*.eu")
+    eventually(lambda: case.sequences() == upto(10), "the first stream is read", PATIENCE)
+    admin.create_stream("TRADES", ["trades.>"])
+    store(admin, "TRADES", plain("trades.us", 5) + plain("trades.eu", 5))
+    eventually(lambda: case.sequences("TRADES") == [6, 7, 8, 9, 10], "the second stream is read", PATIENCE)
+    query.stop()
+
+
+def test_running_query_survives_a_killed_server(case: Case, admin: Admin, nats_server: NatsServer) -> None:
+    store(admin, "ORDERS", plain("orders.a", 100))
+    query = case.start(available_now=False, maxOffsetsPerTrigger="50")
+    eventually(lambda: case.sequences() == upto(100), "the query runs", PATIENCE)
+    nats_server.kill()
+    nats_server.start()
+    store(admin, "ORDERS", plain("orders.b", 200))
+    eventually(lambda: case.sequences() == upto(300), "the rest is read", PATIENCE)
+    assert query.isActive
+    query.stop()
+
+
+# --- loss ------------------------------------------------------------------------------------------------------
+
+
+def test_messages_removed_while_the_query_was_down_are_a_loss(case: Case, admin: Admin) -> None:
+    store(admin, "ORDERS", plain("orders.a", 100))
+    case.run()
+    store(admin, "ORDERS", plain("orders.b", 100))
+    admin.api("STREAM.PURGE.ORDERS", {"seq": 151})
+    admin.api("STREAM.MSG.DELETE.ORDERS", {"seq": 160})
+    error = case.fail()
+    for part in ("stream 'ORDERS': 50 sequences 101 to 150", "failOnDataLoss=false", "startingOffsets"):
+        assert part in error
+    case.run(failOnDataLoss="false")
+    assert case.sequences() == [*upto(100), *range(151, 160), *range(161, 201)]
+    store(admin, "ORDERS", plain("orders.c", 10))
+    case.run()
+    assert case.sequences()[-10:] == list(range(201, 211))
+
+
+def test_stream_deleted_and_made_again_is_a_loss_and_then_read_from_its_beginning(case: Case, admin: Admin) -> None:
+    store(admin, "ORDERS", plain("orders.a", 100))
+    case.run()
+    admin.api("STREAM.DELETE.ORDERS")
+    assert "it is gone; sequence 101 was to be read next" in case.fail()
+    admin.create_stream("ORDERS", ["orders.>"])
+    store(admin, "ORDERS", plain("orders.new", 150))
+    assert "'ORDERS': it was deleted and made again since" in case.fail()
+    case.run(failOnDataLoss="false")
+    new = [r["sequence"] for r in case.rows() if r["topic"] == "orders.new"]
+    assert sorted(new) == upto(150)
+
+
+# --- progress at the broker ------------------------------------------------------------------------------------
+
+
+def test_progress_consumer_shows_how_far_the_query_has_come(case: Case, admin: Admin) -> None:
+    """Spark tells a source of a batch's end when it plans the next one, so the last batch is not shown yet."""
+    store(admin, "ORDERS", plain("orders.a", 250))
+    case.run(maxOffsetsPerTrigger="100", progressConsumer="ingest")
+    info = admin.api("CONSUMER.INFO.ORDERS.ingest")
+    assert (info["delivered"]["stream_seq"], info["num_pending"]) == (200, 50)
+    assert case.sequences() == upto(250)
+    admin.api("CONSUMER.DELETE.ORDERS.ingest")  # by an operator: nothing depends on it
+    store(admin, "ORDERS", plain("orders.b", 100))
+    case.run(maxOffsetsPerTrigger="50", progressConsumer="ingest")
+    assert admin.api("CONSUMER.INFO.ORDERS.ingest")["num_pending"] == 50
+    assert case.sequences() == upto(350)
+
+
+def test_consumer_of_somebody_else_is_left_alone(case: Case, admin: Admin) -> None:
+    theirs = {"durable_name": "theirs", "ack_policy": "explicit"}
+    admin.api("CONSUMER.CREATE.ORDERS.theirs", {"stream_name": "ORDERS", "config": {**theirs, "name": "theirs"}})
+    store(admin, "ORDERS", plain("orders.a", 100))
+    case.run(maxOffsetsPerTrigger="50", progressConsumer="theirs")
+    assert admin.api("CONSUMER.INFO.ORDERS.theirs")["num_pending"] == 100
+    assert case.sequences() == upto(100)

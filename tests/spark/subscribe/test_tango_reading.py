@@ -1,0 +1,284 @@
+"""What a recorder wrote, read by Spark: values by type, devices as sources, gaps and restarts as rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.commands.record import log_options
+from mama_spark.tango.events.event_codec import Event, decode
+from mama_spark.tango.log.records import RecordKind, encode_one
+from mama_spark.tango.types import AttributeValue, Quality
+from mama_spark.testing.waiting import until
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.support.nats.nats import account
+from tests.support.nats.nats_accounts import Accounts
+from tests.support.nats.nats_servers import Admin
+from tests.support.spark.subscribe_harness import delta_rows, store
+from tests.support.tango_processes.recorder import STREAM, RecordedEvent, RecorderThread, settings
+from tests.support.tango_processes.servers import TangoServer
+
+Rows = list[dict[str, Any]]
+_KIND_AT = 5  #: octet of a record
+
+#: attribute -> what is pushed, column of the struct, what stands there
+VALUES: dict[str, tuple[Any, str, list[Any]]] = {
+    "boolean": (True, "value_bool", [True]),
+    "short": (-3, "value_long", [-3]),
+    "long": (-70000, "value_long", [-70000]),
+    "long64": (2**62, "value_long", [2**62]),
+    "float": (1.5, "value_double", [1.5]),
+    "double": (2.5, "value_double", [2.5]),
+    "uchar": (200, "value_long", [200]),
+    "ushort": (60000, "value_long", [60000]),
+    "ulong": (4000000000, "value_long", [4000000000]),
+    "ulong64": (2**64 - 1, "value_ulong", [Decimal(2**64 - 1)]),
+    "string": ("hello", "value_string", ["hello"]),
+    "state_spectrum": (["ON", "MOVING"], "value_string", ["ON", "MOVING"]),
+    "enum": (2, "value_long", [2]),
+    "encoded": ({"format": "fmt", "data": "010203"}, "value_encoded", [Row(format="fmt", data=bytearray(b"\1\2\3"))]),
+    "double_spectrum": ([0.0, 1.0, 2.0], "value_double", [0.0, 1.0, 2.0]),
+    "double_image": ([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], "value_double", [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
+    "string_spectrum": (["a", "b"], "value_string", ["a", "b"]),
+    "ulong64_spectrum": ([1, 2**63], "value_ulong", [Decimal(1), Decimal(2**63)]),
+    "boolean_spectrum": ([True, False], "value_bool", [True, False]),
+}
+
+
+@pytest.fixture
+def nats_server(nats_accounts: Accounts) -> Iterator[NatsServer]:
+    """Of this test's own: publishers remember for a minute which streams a server has, and all tests use one name."""
+    with account(nats_accounts) as server:
+        yield server
+
+
+@pytest.fixture
+def admin(nats_server: NatsServer) -> Iterator[Admin]:
+    with Admin(nats_server.url) as client:
+        yield client
+
+
+def recording(server: NatsServer, lab: TangoServer, **more: Any) -> RecorderThread:
+    """A recorder in a thread of this process."""
+    options = log_options({"url": f"{server.url}/{STREAM}", "createStream": "true"})
+    return RecorderThread(options, settings(lab, **more))
+
+
+def stored(admin: Admin, end: str, kind: RecordKind | None = None) -> int:
+    names = admin.api("STREAM.NAMES").get("streams") or []
+    found = [m.payload for m in admin.messages(STREAM) if m.topic.endswith(end)] if STREAM in names else []
+    return sum(kind is None or payload[_KIND_AT] == kind for payload in found)
+
+
+def qualities(admin: Admin, end: str) -> list[Quality]:
+    """Of the values that stand in the log."""
+    events = [decode(RecordedEvent(*m[:3]).frames) for m in admin.messages(STREAM) if m.topic.endswith(end)]
+    return [e.data.quality for e in events if isinstance(e, Event) and isinstance(e.data, AttributeValue)]
+
+
+def push_until(admin: Admin, lab: TangoServer, more: int = 1, attribute: str = "double") -> None:
+    """Push until so many more events stand in the log."""
+    end, value = f".{attribute}.change", VALUES.get(attribute, (1.0,))[0]
+    before = stored(admin, end, RecordKind.EVENT)
+    until(lambda: stored(admin, end, RecordKind.EVENT) >= before + more, lambda: lab.push(attribute, value))
+
+
+def subscribed(spark: SparkSession, server: NatsServer, **options: str) -> DataFrame:
+    given = {"url": server.url, "stream": STREAM, "tango": "true", **options}
+    return spark.read.format("mamasub").options(**given).load()
+
+
+@pytest.mark.spec("TG-11", "TG-12", "TG-17", "TG-18")
+def test_values_of_every_type_are_in_the_column_of_their_type_and_errors_beside_them(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, lab: TangoServer
+) -> None:
+    """The set part has columns of its own."""
+    at, nanoseconds = 1_700_000_000.25, 1_700_000_000_250_000_000
+    with recording(nats_server, lab, attributes=[*VALUES, "double_rw", "string_rw", "level"]):
+        for attribute in [*VALUES, "level"]:
+            push_until(admin, lab, 1, attribute)
+        for attribute, (value, _, _) in VALUES.items():
+            lab.push(attribute, value, quality="WARNING", time=at)
+        lab.push_error("level", "Broken", "it broke", "here")
+        until(lambda: stored(admin, ".heartbeat") >= 2)  # it is suspect now
+        until(lambda: Quality.WARNING in qualities(admin, ".boolean_spectrum.change"))
+        until(lambda: stored(admin, ".double_rw.change") >= 1 and stored(admin, ".string_rw.change") >= 1)
+    everything = [row.tango for row in subscribed(spark, nats_server).collect()]
+    rows = [row for row in everything if row.data_time == nanoseconds]
+    assert {row.attribute for row in rows} == set(VALUES)
+    for row in rows:
+        _, column, wanted = VALUES[row.attribute]
+        assert row[column] == wanted, row.attribute
+        others = [name for name in row.asDict() if name.startswith(("value_", "set_")) and name != column]
+        assert all(row[name] is None for name in others), row.attribute
+        assert (row.kind, row.origin, row.event, row.quality) == ("event", "event", "change", "WARNING")
+        assert row.data_type == row.attribute.partition("_")[0].upper()
+        assert row.device == lab.devices[0]
+        assert row.tango_host == lab.host
+        assert row.received > 0
+        assert row.ctr > 0
+    shapes = {row.attribute: (row.format, row.dim_x, row.dim_y) for row in rows}
+    assert shapes["double"] == ("SCALAR", 1, 0)
+    assert shapes["double_spectrum"] == ("SPECTRUM", 3, 0)
+    assert shapes["double_image"] == ("IMAGE", 3, 2)
+    both = {row.attribute: row for row in everything if row.attribute in ("double_rw", "string_rw")}
+    assert (both["double_rw"].value_double, both["double_rw"].set_double) == ([0.0], [0.0])
+    assert (both["string_rw"].value_string, len(both["string_rw"].set_string)) == ([""], 1)
+    assert both["double_rw"].w_dim_x == 1
+    assert both["double_rw"].origin == "initial"
+    (failed,) = [row for row in everything if row.errors is not None and row.kind == "event"]
+    assert [(e.reason, e.severity, e.desc, e.origin) for e in failed.errors] == [("Broken", "ERR", "it broke", "here")]
+    assert (failed.attribute, failed.value_double) == ("level", None)
+
+
+def test_what_is_no_record_is_a_row_with_its_octets_or_a_failure(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin
+) -> None:
+    """Beside one that is, and one of a million octets."""
+    admin.create_stream(STREAM, ["tango.>"])
+    good = encode_one(RecordKind.STARTED, 5)
+    bad_event = encode_one(RecordKind.EVENT, 5, [b"no topic", b"\1", b"", b"x"])
+    big = encode_one(RecordKind.EVENT, time.time_ns(), [b"t", b"\1", b"c", b"d" * 900_000])
+    store(admin, STREAM, [("tango.r", one, None) for one in (good, b"rubbish", bad_event, big, b"")])
+    rows = subscribed(spark, nats_server).orderBy("sequence").collect()
+    assert [row.tango.kind for row in rows][:3] == ["started", "corrupt", "corrupt"]
+    assert [len(row.value) for row in rows][3:] == [len(big), 0]
+    assert bytes(rows[3].value) == big
+    assert bytes(rows[1].value) == b"rubbish"
+    assert "head" in rows[1].tango.reason
+    assert "no event" in rows[2].tango.reason
+    with pytest.raises(Exception, match="record 2"):
+        subscribed(spark, nats_server, failOnCorrupt="true").collect()
+
+
+@pytest.mark.spec("TG-46")
+def test_a_stream_continues_over_restarts_and_reports_the_gap(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, lab: TangoServer, tmp_path: Path
+) -> None:
+    """From device server through recorder and log into Delta; query and recorder end in between."""
+    table, checkpoint = tmp_path / "table", tmp_path / "checkpoint"
+
+    def run() -> None:
+        given = {"url": nats_server.url, "stream": STREAM, "tango": "true"}
+        frame = spark.readStream.format("mamasub").options(**given).load()
+        query: StreamingQuery = (
+            frame.selectExpr("sequence", "tango.*")
+            .writeStream.format("delta")
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start(str(table))
+        )
+        query.awaitTermination()
+
+    with recording(nats_server, lab):
+        push_until(admin, lab, 3)
+        run()
+        push_until(admin, lab, 1)
+    for _ in range(4):
+        lab.push("double", 9.0)
+    with recording(nats_server, lab):
+        push_until(admin, lab, 2)
+    run()
+    rows = sorted(delta_rows(table), key=lambda row: row["sequence"])
+    assert [row["sequence"] for row in rows] == list(range(1, len(rows) + 1))
+    (gap,) = [row for row in rows if row["kind"] == "gap"]
+    assert gap["gap_count"] == gap["gap_to"] - gap["gap_from"] + 1
+    assert gap["gap_count"] >= 4
+    assert (gap["attribute"], gap["event"], gap["cause"]) == ("double", "change", "away")
+    seen: list[int] = []
+    for row in rows:
+        if row["kind"] == "gap":
+            seen += range(row["gap_from"], row["gap_to"] + 1)
+        elif row["origin"] == "event":
+            seen.append(row["ctr"])
+    assert seen == list(range(seen[0], seen[0] + len(seen)))
+
+
+def discovered(spark: SparkSession, server: NatsServer, tmp_path: Path, **options: str) -> Callable[[], Rows]:
+    """A query of mamadiscovery over the recorder's log; each call runs it for what there is now, and gives all rows."""
+    table, checkpoint = tmp_path / "sources", tmp_path / "sources-checkpoint"
+
+    def run() -> Rows:
+        given = {"url": f"{server.url}/{STREAM}", "tango": "true", **options}
+        frame = spark.readStream.format("mamadiscovery").options(**given).load()
+        writer = frame.writeStream.format("delta").option("checkpointLocation", str(checkpoint))
+        writer.trigger(availableNow=True).start(str(table)).awaitTermination()
+        return delta_rows(table)
+
+    return run
+
+
+@pytest.mark.spec("TG-13", "TG-16", "TG-36", "TG-41")
+def test_devices_are_sources_and_what_happens_to_them_are_rows(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, lab: TangoServer, tmp_path: Path
+) -> None:
+    source = f"tango://{lab.host}/{lab.devices[0]}#dbase=no"
+    run = discovered(spark, nats_server, tmp_path, startingOffsets="earliest")
+    with recording(nats_server, lab, attributes=["double", "level"], events="change,attr_conf,intr_change"):
+        push_until(admin, lab, 2)
+        lab.push_error("double", "Broken", "it broke")
+        until(lambda: stored(admin, ".heartbeat") >= 2)
+        lab.push("double", 1.0)
+        until(lambda: stored(admin, ".heartbeat") >= 3)
+        until(lambda: stored(admin, ".level.attr_conf") >= 1 and stored(admin, ".intr_change") >= 1)
+        lab.do("add", attribute="long_more")
+        until(lambda: stored(admin, ".intr_change") >= 2)
+    for _ in range(3):
+        lab.push("double", 9.0)
+    with recording(nats_server, lab):
+        push_until(admin, lab)
+    rows = sorted(run(), key=lambda row: row["sequence"])
+    lives = [row for row in rows if row["kind"] == "source"]
+    assert [row["event"] for row in lives] == ["online", "suspect", "online"]
+    assert [(row["source_state"], row["source_data_state"]) for row in lives[:2]] == [
+        ("ONLINE", "OK"), ("ONLINE", "SUSPECT"),
+    ]  # fmt: skip
+    assert {row["source_name"] for row in lives} == {source}
+    assert "it broke" in lives[1]["info"]
+    config = next(row for row in rows if row["kind"] == "attr_conf" and row["symbol"] == "level")
+    assert dict(config["capabilities"])["unit"] == "V"
+    interface = [row for row in rows if row["kind"] == "intr_change"][-1]
+    assert "long_more" in dict(interface["capabilities"])["attributes"].split(",")
+    (gap,) = [row for row in rows if row["kind"] == "gap"]
+    assert (gap["symbol"], gap["source_name"]) == ("double", source)
+    assert gap["gap_to"] >= gap["gap_from"]
+    assert [row["event"] for row in rows if row["kind"] == "restart"] == [
+        "recorder_started", "recorder_stopped", "recorder_started", "recorder_stopped",
+    ]  # fmt: skip
+    assert {row["bridge"] for row in rows} == {"tango"}
+    assert not [row for row in rows if row["event"] == "bad_record"]
+
+
+def test_the_image_is_the_devices_as_they_are(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, lab: TangoServer, tmp_path: Path
+) -> None:
+    with recording(nats_server, lab):
+        push_until(admin, lab, 2)
+    read = spark.read.format("mamadiscovery").options(url=nats_server.url, stream=STREAM, tango="true").load()
+    (row,) = read.collect()
+    assert (row.kind, row.event, row.source_name) == (
+        "source", "online", f"tango://{lab.host}/{lab.devices[0]}#dbase=no",
+    )  # fmt: skip
+    run = discovered(spark, nats_server, tmp_path)
+    assert [r["kind"] for r in run()] == ["source", "image_end"]
+    with recording(nats_server, lab):
+        push_until(admin, lab)
+        lab.push_error("double", "Broken")
+        until(lambda: stored(admin, ".heartbeat") >= 2)
+    kinds = [(r["kind"], r["event"]) for r in sorted(run()[2:], key=lambda r: r["sequence"])]
+    assert ("source", "suspect") in kinds
+    (now,) = read.collect()
+    assert now.source_data_state == "SUSPECT"
+
+
+def test_the_column_is_there_only_where_it_is_asked_for(spark: SparkSession, nats_server: NatsServer) -> None:
+    plain = spark.read.format("mamasub").options(url=nats_server.url, stream=STREAM).load()
+    assert "tango" not in plain.columns
+    assert "tango" in subscribed(spark, nats_server).columns

@@ -1,0 +1,1 @@
+"""Brokers, clients and machines of Malamute for tests."""

@@ -1,0 +1,1 @@
+"""OpenMAMA transports and discovery for tests."""

@@ -1,0 +1,1 @@
+"""NATS servers and connections for tests."""

@@ -1,0 +1,195 @@
+"""Bridges of discovery over a real server, who follows what they tell, and processes that announce."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from base64 import b64decode
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
+from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
+from mama_spark.bridges.nats.discovery.layout import ADVISORIES, DiscoveryLayout
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.bridges.nats.settings import NatsSettings
+from mama_spark.testing.waiting import eventually
+
+from tests.support.nats.nats_servers import Admin
+
+DESK, TWIN = SourceKey("desk", 7), SourceKey("desk", 8)
+RECORD, SUSPECT, OFFLINE, EVENT = (
+    DiscoveryEventKind.RECORD,
+    DiscoveryEventKind.SUSPECT,
+    DiscoveryEventKind.OFFLINE,
+    DiscoveryEventKind.EVENT,
+)
+IMAGE_END, GAP = DiscoveryEventKind.IMAGE_END, DiscoveryEventKind.GAP
+READERS = (DiscoveryEventKind.SUBSCRIBED, DiscoveryEventKind.UNSUBSCRIBED)
+TTL = 2.0  #: of sources that shall expire
+LONG = 60.0  #: of those that shall not, however busy the machine is
+
+
+@pytest.fixture
+def opened(nats_server: NatsServer) -> Iterator[Callable[..., NatsDiscovery]]:
+    """Bridges to the test's server; each name is a connection of its own, as another process would have."""
+    bridges: list[NatsDiscovery] = []
+
+    def make(name: str = "one", layout: DiscoveryLayout | None = None, **settings: Any) -> NatsDiscovery:
+        bridge = NatsDiscovery(NatsSettings(**{"servers": (nats_server.url,), "name": name, **settings}), layout)
+        bridge.open()
+        bridge.create_streams()
+        bridges.append(bridge)
+        return bridge
+
+    yield make
+    for bridge in bridges:
+        bridge.close()
+
+
+class Follower:
+    """Reads on and keeps what it was told; readers of JetStream are left out, for tests make some."""
+
+    def __init__(self, bridge: NatsDiscovery, start: Position | None = None, *, readers: bool = False) -> None:
+        self.bridge, self.readers = bridge, readers
+        self.at = bridge.initial_offset("latest") if start is None else start
+        self.found: list[DiscoveryEvent] = []
+
+    def step(self, limit: int | None = None) -> list[DiscoveryEvent]:
+        end = self.bridge.latest_offset(self.at, limit)
+        new = [c for block in self.bridge.read(self.at, end) for c in block]
+        self.at = end
+        self.found += new if self.readers else [c for c in new if c.kind not in READERS]
+        return new
+
+    def until(self, enough: Callable[[list[DiscoveryEvent]], Any], patience: float = 60.0) -> list[DiscoveryEvent]:
+        def true() -> bool:
+            self.step()
+            return bool(enough(self.found))
+
+        try:
+            eventually(true, "told", patience)
+        except AssertionError:
+            raise AssertionError(f"only {self.found[-20:]}") from None
+        return self.found
+
+    def kinds(self, source: SourceKey = DESK) -> list[DiscoveryEventKind]:
+        return [c.kind for c in self.found if c.source == source]
+
+    def lives(self, source: SourceKey = DESK) -> None:
+        """Somebody renews it: one record was told, and one more each time that it came back, for renewals may be late
+        where the machine is busy. Waits until it is back."""
+
+        def told(_: list[DiscoveryEvent]) -> bool:
+            letters = "".join(kind.value[0] for kind in self.kinds(source))
+            return re.fullmatch("r([so]+r)*", letters) is not None
+
+        self.until(told)
+
+
+def has(
+    kind: DiscoveryEventKind, source: SourceKey | None = DESK, times: int = 1
+) -> Callable[[list[DiscoveryEvent]], bool]:
+    return lambda found: sum(c.kind is kind and c.source == source for c in found) >= times
+
+
+def end_process_of(bridge: NatsDiscovery) -> None:
+    """What others see when a process is gone."""
+    keeper = bridge._lease_keeper
+    assert keeper is not None
+    keeper.loop.run(keeper.stop(), 60, "ending")
+
+
+def renew(bridge: NatsDiscovery, source: SourceKey = DESK) -> None:
+    """Once more, now."""
+    keeper = bridge._lease_keeper
+    assert keeper is not None
+    keeper.loop.run(keeper._renew_all(keeper.sources[source]), 60, "renewing")
+
+
+def stop_renewing(bridge: NatsDiscovery, source: SourceKey = DESK) -> None:
+    """As if the machine slept."""
+    keeper = bridge._lease_keeper
+    assert keeper is not None
+    task = keeper.sources[source].task
+    assert task is not None
+    keeper.loop.soon(task.cancel)
+
+
+ANNOUNCE = """
+import sys, time
+from mama_spark.bridge import SourceKey
+from mama_spark.bridges.nats.protocol.direct_get import StoredMessage
+from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
+from mama_spark.bridges.nats.settings import NatsSettings
+from mama_spark.bridges.nats.jetstream.stream_client import StreamClient
+bridge = NatsDiscovery(NatsSettings((sys.argv[1],)))
+bridge.open()
+bridge.announce(SourceKey("desk", 7), b"r", float(sys.argv[2]))
+print("announced", flush=True)
+sys.stdin.read()
+"""
+
+
+class Process:
+    """Another process that announces DESK, until it is killed."""
+
+    def __init__(self, url: str, ttl: float) -> None:
+        self._child = subprocess.Popen(
+            [sys.executable, "-c", ANNOUNCE, url, str(ttl)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def ready(self) -> None:
+        assert self._child.stdout is not None
+        assert self._child.stdout.readline() == "announced\n"
+
+    def kill(self) -> None:
+        os.kill(self._child.pid, signal.SIGKILL)
+        self._child.communicate(timeout=60)
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._child.poll() is None:
+            self.kill()
+
+
+def publish(admin: Admin, subject: str, payload: bytes, headers: dict[str, str] | None = None) -> None:
+    """As any client would, acknowledged."""
+
+    async def store() -> None:
+        await admin._client.jetstream(timeout=60).publish(subject, payload, headers=headers)
+
+    admin._run(store())
+
+
+def give_up(admin: Admin, source: SourceKey, part: str) -> None:
+    """In place of its last renewal: the server itself calls the source SUSPECT (``warn``) or OFFLINE (``live``) a
+    second from now, however long it was to live."""
+    publish(admin, DiscoveryLayout().source_subject(source, part), b"", {"Nats-TTL": "1s"})
+
+
+def advised(admin: Admin, word: str) -> None:
+    """Wait until an advisory that says ``word`` is stored: they come after the answer to what they are about."""
+    at = 1
+
+    def found() -> bool:
+        nonlocal at
+        message = admin.api("STREAM.MSG.GET.MAMA_ADVISORIES", {"seq": at, "next_by_subj": ADVISORIES}).get("message")
+        if message is None:
+            return False
+        at = message["seq"] + 1
+        return word.encode() in b64decode(message.get("data", ""))
+
+    eventually(found, f"an advisory of {word}")
+
+
+def premade(admin: Admin, layout: DiscoveryLayout, changes: dict[str, Any]) -> None:
+    for config in layout.streams():
+        config = {**config, **(changes if config["name"] == layout.events else {})}
+        assert "error" not in admin.api(f"STREAM.CREATE.{config['name']}", config)

@@ -1,0 +1,1 @@
+"""Harnesses of the three formats and of jobs for tests."""

@@ -1,0 +1,40 @@
+"""Streams for tests of readers: messages stored by another client, and what a table got of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+from mama_spark.testing.waiting import eventually
+
+from tests.support.nats.nats_servers import Admin
+
+Message = tuple[str, bytes, dict[str, str] | None]
+
+
+def store(admin: Admin, stream: str, messages: Iterable[Message]) -> int:
+    """Publish, and wait until all are stored; the last sequence."""
+    listed = list(messages)
+    before = int(admin.info(stream)["state"]["last_seq"])
+
+    async def publish() -> None:
+        for topic, payload, headers in listed:
+            await admin._client.publish(topic, payload, headers=headers)
+        await admin._client.flush()
+
+    admin._run(publish())
+    last = before + len(listed)
+    eventually(lambda: int(admin.info(stream)["state"]["last_seq"]) >= last, f"{len(listed)} messages are stored")
+    return last
+
+
+def plain(topic: str, n: int, first: int = 0) -> list[Message]:
+    """``n`` different messages."""
+    return [(topic, f"{topic} {i}".encode(), None) for i in range(first, first + n)]
+
+
+def delta_rows(path: Path | str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    return rows

@@ -1,0 +1,1 @@
+"""Tango devices, servers and subscribers for tests."""
