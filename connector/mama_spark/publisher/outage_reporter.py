@@ -24,7 +24,7 @@ class OutageReporter:
     def __init__(self, bridge: PublisherBridge, loop: SendLoop, what_next: str) -> None:
         self._bridge, self._loop, self._what_next = bridge, loop, what_next
         self._warned = -math.inf
-        self._lasts = False
+        self._lasts, self._acked_before = False, 0
         self.cause = ""
 
     def report(self, now: float) -> None:
@@ -33,9 +33,10 @@ class OutageReporter:
         if not outage.noticed:
             if self._lasts and not outage.silent:
                 self._lasts, self._warned = False, -math.inf
-                logger.warning("messages are acknowledged again")
+                logger.warning(self._how_it_ended())
             return
-        self._lasts = True
+        if not self._lasts:
+            self._lasts, self._acked_before = True, self._loop.window.counters.acked
         if now < self._warned + WARNING_INTERVAL:
             return
         self._warned = now
@@ -44,6 +45,11 @@ class OutageReporter:
             "nothing was acknowledged for %.0f s, %d messages wait: %s; %s",
             outage.silent, self._loop.window.counters.unsettled, self.cause, self._what_next,
         )  # fmt: skip
+
+    def _how_it_ended(self) -> str:
+        if self._loop.window.counters.acked > self._acked_before:
+            return "messages are acknowledged again"
+        return "no message waits any more, and none was acknowledged: they failed, each with its reason"
 
     def _find_cause(self) -> str:
         loop, bridge = self._loop, self._bridge
