@@ -16,7 +16,7 @@ CONNECTOR = ROOT / "connector"
 
 CONTRACTS = {
     "errors", "options", "message", "bridge", "record_log", "backoff", "source_expiry", "topics", "file_descriptors",
-    "zmq_context", "redaction",
+    "zmq_context", "redaction", "middlewares",
 }  # fmt: skip
 #: The one way from a name, a URL or a client to a bridge; the bridges themselves are imported when they are asked for.
 REGISTRY = {*(f"bridges.{name}" for name in registry), "bridges.reconnecting"}
@@ -57,6 +57,7 @@ MAY_IMPORT = {
     "testing": CONTRACTS | {"sending", "publisher", "mama", "flightlog", "packing", "malamute", "tango", "services"},
     **dict.fromkeys(CONTRACTS - {"errors"}, CONTRACTS),
     "errors": {"redaction"},
+    "middlewares": set(),
 }
 #: Modules that do no I/O, start no thread and read no clock.
 PURE = {
@@ -64,6 +65,7 @@ PURE = {
     "bridge",
     "errors",
     "message",
+    "middlewares",
     "record_log",
     "redaction",
     "source_expiry",

@@ -11,13 +11,13 @@ import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import unquote
 
+from .middlewares import SCHEMES
+
 MASK = "***"
 
-#: Schemes of servers, which may follow a comma in a list of URLs.
-SERVER_SCHEMES = ("nats", "tls", "mlp", "memory", "tango")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 #: A comma that begins the next URL; others may stand in a password.
-_NEXT_URL = re.compile(rf",(?=\s*(?i:{'|'.join(SERVER_SCHEMES)})://)")
+_NEXT_URL = re.compile(rf",(?=\s*(?i:{'|'.join(SCHEMES)})://)")
 #: Host; then nothing, a port, or a path: all else is masked.
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]*\]|[^:/?#\[\]]*)(?:(?::\d*)?(?:[/?#].*)?(\Z)|.*)", re.DOTALL)
 #: In URLs of Azure the container stands before the @.

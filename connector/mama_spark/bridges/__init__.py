@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..bridge import DiscoveryBridge, PublisherBridge, RowCodec
 from ..errors import ConfigError
+from ..middlewares import MIDDLEWARES
 from ..options import DiscoveryOptions, SinkOptions, TransportOptions
 from ..options.urls import split_stream
 from ..record_log import RecordLogBridge
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
 __all__ = [
-    "STREAM_OF_EACH_ROW",
     "UnsupportedFeature",
     "attach",
     "check_transport",
@@ -40,17 +40,6 @@ __all__ = [
     "row_codec",
 ]
 
-#: bridge -> how to get what it needs
-_INSTALL = {
-    "nats": "pip install mama-spark",
-    "memory": "pip install mama-spark",
-    "malamute": "pip install 'mama-spark[malamute]'",
-    "tango": "pip install 'mama-spark[tango]'",
-}
-
-#: Bridges to which a row may say its stream; elsewhere the topic decides.
-STREAM_OF_EACH_ROW = frozenset({"malamute"})
-
 
 class UnsupportedFeature(ConfigError):
     """The middleware has no such part."""
@@ -61,12 +50,13 @@ def load(name: str) -> ModuleType:
 
     :raises ConfigError: if there is no such bridge, or what it needs is not installed
     """
-    if name not in _INSTALL:
-        raise ConfigError(f"no bridge {name!r}; there are {', '.join(_INSTALL)}")
+    if name not in MIDDLEWARES:
+        raise ConfigError(f"no bridge {name!r}; there are {', '.join(MIDDLEWARES)}")
     try:
         return import_module(f"{__name__}.{name}")
     except ModuleNotFoundError as error:
-        raise ConfigError(f"the bridge {name!r} cannot be loaded ({error}); try: {_INSTALL[name]}") from error
+        install = MIDDLEWARES[name].install
+        raise ConfigError(f"the bridge {name!r} cannot be loaded ({error}); try: {install}") from error
 
 
 def attach(context: object, loop: AbstractEventLoop | None = None) -> PublisherBridge:

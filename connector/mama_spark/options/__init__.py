@@ -1,13 +1,13 @@
 """Options, declared once: type, default, range and documentation of each stand in its declaration, and parsing,
 nearest-name errors, the redacted ``repr`` and ``docs/reference/options.md`` come from it."""
 
+from ..middlewares import SCHEMES
 from ..redaction import redact_url
 from .declare import FORMATS, Options, camel, nearest, option_names, why_not_here
 from .document import markdown
 from .reading import DiscoveryOptions, ReadOptions, SubscribeOptions
 from .sink import SinkOptions
 from .transport import TransportOptions
-from .urls import SCHEMES
 from .uses import (
     ANY_READ,
     ANY_USE,

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
 
 from ..errors import OptionError
+from ..middlewares import MIDDLEWARES
 from ..redaction import redact_url
-from .uses import ANY_USE, EVERYWHERE, PATHS, TITLES, Scope, Use, kafka_successor
+from .uses import ANY_USE, EVERYWHERE, PATHS, Scope, Use, kafka_successor
 from .values import Parse
 
 #: Options whose values are URLs, which may hold a password.
@@ -131,8 +132,8 @@ class Options:
             theirs = declared.scope.bridges
             if name in stated and theirs is not None and mine.isdisjoint(theirs):
                 raise OptionError(
-                    f"option {camel(name)} is for {' and '.join(TITLES[b] for b in theirs)}, and the url is of "
-                    f"{' and '.join(TITLES[b] for b in sorted(mine))}: leave it out"
+                    f"option {camel(name)} is for {_titles(theirs)}, and the url is of {_titles(sorted(mine))}: "
+                    "leave it out"
                 )
 
     def _check_needs(self, stated: Collection[str]) -> None:
@@ -258,3 +259,7 @@ def _by_name(cls: type) -> dict[str, tuple[str, Declared]]:
         if declared.alias:
             names[declared.alias.lower()] = (name, declared)
     return names
+
+
+def _titles(bridges: Iterable[str]) -> str:
+    return " and ".join(MIDDLEWARES[bridge].title for bridge in bridges)

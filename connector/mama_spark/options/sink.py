@@ -8,10 +8,11 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from ..errors import ConfigError, OptionError
+from ..middlewares import SCHEMES
 from .declare import camel, option, require
 from .paths import absolute_path, is_inside, table_path
 from .transport import DISCOVERY, TransportOptions
-from .urls import SCHEMES, log_urls, split_stream
+from .urls import log_urls, split_stream
 from .uses import BATCHES, Scope
 from .values import boolean, duration, integer, names, one_of, rate, string, text
 from .window import RetryPolicy, WindowConfig

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from ..middlewares import MIDDLEWARES, SCHEMES
 from .declare import CONNECTION, Options, camel, option, require
-from .urls import SCHEMES, urls
+from .urls import urls
 from .uses import MALAMUTE, NATS, Scope
 from .values import file_path, one_of, single_token, subject_prefix, text, topic_name
 
@@ -92,8 +93,8 @@ class TransportOptions(Options):
         scope=MALAMUTE,
     )
     bridge: str | None = option(
-        "`malamute`, `memory`, `nats`, `tango`",
-        one_of(*sorted(set(SCHEMES.values()))),
+        ", ".join(f"`{name}`" for name in sorted(MIDDLEWARES)),
+        one_of(*sorted(MIDDLEWARES)),
         None,
         CONNECT,
         "The middleware, for a `transport` of a properties file.",

@@ -1,4 +1,4 @@
-"""URLs of servers: the bridge of each scheme, and parsing of comma lists."""
+"""Parses URLs of servers, and comma lists of them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
+from ..middlewares import MIDDLEWARES, SCHEMES
 from ..redaction import redact_url
 
-#: URL schemes and the bridge that serves them.
-SCHEMES = {"nats": "nats", "tls": "nats", "mlp": "malamute", "memory": "memory", "tango": "tango"}
-
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?=://)")
-#: Bridges whose URLs may hold a login.
-_WITH_LOGIN = frozenset({"nats"})
 _ENCODED = "in a user, password or token, / ? # @ : and , are percent-encoded"
 
 
@@ -67,7 +63,7 @@ def _check(url: str) -> None:
         raise ValueError("has port 0, which nobody listens on")
     if "@" in _behind_host(parts):  # the parser took a part of the login for host and port
         raise ValueError(f"has an @ behind the host, in {redact_url(url)} ({_ENCODED})")
-    if "@" in parts.netloc and SCHEMES[parts.scheme] not in _WITH_LOGIN:
+    if "@" in parts.netloc and not MIDDLEWARES[SCHEMES[parts.scheme]].url_login:
         raise ValueError(f"holds a login, in {redact_url(url)}: give it by the options user and password")
 
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from ..middlewares import MIDDLEWARES
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -27,7 +29,7 @@ class Scope:
     def text(self) -> str:
         """For the documentation; empty = everywhere."""
         kind = {None: "", True: "streams", False: "batches"}[self.streaming]
-        bridges = "" if self.bridges is None else ", ".join(TITLES[bridge] for bridge in self.bridges)
+        bridges = "" if self.bridges is None else ", ".join(MIDDLEWARES[bridge].title for bridge in self.bridges)
         return "; ".join(part for part in (kind, bridges) if part)
 
 
@@ -52,7 +54,6 @@ class Use:
 EVERYWHERE = Scope()
 STREAMS, BATCHES = Scope(streaming=True), Scope(streaming=False)
 NATS, MALAMUTE = Scope(bridges=("nats",)), Scope(bridges=("malamute",))
-TITLES = {"nats": "NATS", "malamute": "Malamute", "memory": "memory", "tango": "Tango"}
 
 #: A library call: some of the options, for a purpose that nobody told.
 ANY_USE = Use("this call", is_job=False)

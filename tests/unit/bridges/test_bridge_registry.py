@@ -4,10 +4,10 @@ import sys
 from types import ModuleType
 
 import pytest
-from mama_spark import bridges
 from mama_spark.bridges import UnsupportedFeature, attach, connect, discovery_bridge, load, log_bridge, publisher_bridge
 from mama_spark.bridges.memory import MemoryBridge
 from mama_spark.errors import ConfigError
+from mama_spark.middlewares import MIDDLEWARES, Middleware
 from mama_spark.options import SCHEMES, SinkOptions
 
 
@@ -38,7 +38,7 @@ def test_a_bridge_is_attached_as_it_is() -> None:
 def test_what_a_bridge_does_not_export_it_does_not_offer(monkeypatch: pytest.MonkeyPatch) -> None:
     bare = ModuleType("mama_spark.bridges.bare")
     monkeypatch.setitem(sys.modules, bare.__name__, bare)
-    monkeypatch.setitem(bridges._INSTALL, "bare", "pip install bare")
+    monkeypatch.setitem(MIDDLEWARES, "bare", Middleware("bare", "Bare", ("bare",)))
     o = SinkOptions(bridge="bare")
     for ask, why in (
         (lambda: publisher_bridge(o), "cannot publish"),

@@ -47,7 +47,7 @@ def test_terminal_states_have_no_way_out_and_all_others_lead_to_one() -> None:
 
 
 def under_way(flights: FlightBatch) -> int:
-    """How many flights of a flights were launched and are not settled."""
+    """How many flights of a batch were launched and are not settled."""
     return int(np.count_nonzero((flights.state == FlightState.IN_FLIGHT) | (flights.state == FlightState.WAITING)))
 
 

@@ -9,8 +9,9 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from mama_spark.bridge import RowCodec
-from mama_spark.bridges import STREAM_OF_EACH_ROW, row_codec
+from mama_spark.bridges import row_codec
 from mama_spark.errors import SchemaError
+from mama_spark.middlewares import MIDDLEWARES
 from mama_spark.options import SinkOptions, nearest
 from mama_spark.packing.format import check_types
 
@@ -44,7 +45,7 @@ def plan_columns(schema: T.StructType, options: SinkOptions) -> ColumnPlan:
     codec = row_codec(options)
     if codec is not None:
         return _plan_native(by_name, options, codec)
-    if "stream" in by_name and options.bridge_name not in STREAM_OF_EACH_ROW:
+    if "stream" in by_name and not MIDDLEWARES[options.bridge_name].stream_of_each_row:
         raise SchemaError(
             f"column {by_name['stream'].name!r}: the {options.bridge_name} bridge finds the stream by the topic;"
             " use option stream"

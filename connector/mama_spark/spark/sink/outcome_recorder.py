@@ -1,6 +1,6 @@
 """Records the outcome of the rows of one partition: flight log, dead letters, counts of the report.
 
-Publishing runs on two threads. The publisher's thread calls :meth:`OutcomeRecorder.on_finished` with each flights of
+Publishing runs on two threads. The publisher's thread calls :meth:`OutcomeRecorder.on_finished` with each batch of
 flights that all have their outcome; the task's thread calls everything else.
 """
 
@@ -39,7 +39,7 @@ _CHECK_INTERVAL = 0.5
 
 
 class OutcomeRecorder:
-    """See the module. Calls: :meth:`check_tables`, :meth:`begin`; :meth:`expect` before each flights that goes to the
+    """See the module. Calls: :meth:`check_tables`, :meth:`begin`; :meth:`expect` before each batch that goes to the
     publisher; :meth:`wait_settled`; :meth:`close`.
 
     :param report: gets counts and parts
@@ -91,7 +91,7 @@ class OutcomeRecorder:
         with_ids: bool,
         content_ids: IdMaker | None = None,
     ) -> None:
-        """Before the first flights.
+        """Before the first batch of flights.
 
         :param messages: makes the flights; takes back packs that are too large
         :param with_ids: messages carry ids, and the broker recognises them
@@ -105,7 +105,7 @@ class OutcomeRecorder:
             )
 
     def expect(self) -> None:
-        """A flights goes to the publisher."""
+        """A batch of flights goes to the publisher."""
         with self._settled:
             self._unsettled += 1
 
@@ -122,9 +122,9 @@ class OutcomeRecorder:
         return self._dead_letters is not None or self._options.pack != "off"
 
     def wait_settled(self, check: Callable[[], None]) -> None:
-        """Wait until every flights has its outcomes.
+        """Wait until all flights of every batch have their outcomes.
 
-        :param check: raises if the publisher has ended, since some blocks are never finished then
+        :param check: raises if the publisher has ended, since some batches are never finished then
         """
         with self._settled:
             while not self._settled.wait_for(lambda: self._unsettled == 0, _CHECK_INTERVAL):

@@ -1,0 +1,46 @@
+"""The middlewares that have a bridge: their names, URL schemes, and what installs them. One entry each; options, error
+messages, the registry of bridges and the documentation take them from here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Middleware:
+    """One middleware.
+
+    :ivar name: of its bridge: the module ``mama_spark.bridges.<name>``, and the value of the option ``bridge``
+    :ivar title: for people
+    :ivar schemes: of its URLs
+    :ivar extra: of the package, which installs what the bridge needs; None: the package itself does
+    :ivar url_login: its URLs may hold a login
+    :ivar stream_of_each_row: a row may name its stream; elsewhere the topic decides
+    """
+
+    name: str
+    title: str
+    schemes: tuple[str, ...]
+    extra: str | None = None
+    url_login: bool = False
+    stream_of_each_row: bool = False
+
+    @property
+    def install(self) -> str:
+        """The command that installs what the bridge needs."""
+        return "pip install mama-spark" if self.extra is None else f"pip install 'mama-spark[{self.extra}]'"
+
+
+#: By name.
+MIDDLEWARES = {
+    middleware.name: middleware
+    for middleware in (
+        Middleware("nats", "NATS", ("nats", "tls"), url_login=True),
+        Middleware("malamute", "Malamute", ("mlp",), extra="malamute", stream_of_each_row=True),
+        Middleware("memory", "memory", ("memory",)),
+        Middleware("tango", "Tango", ("tango",), extra="tango"),
+    )
+}
+
+#: URL scheme -> name of its middleware.
+SCHEMES = {scheme: middleware.name for middleware in MIDDLEWARES.values() for scheme in middleware.schemes}
