@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from .message import Bools
 
+#: Part of a topic -> header that carries it: a topic cannot be split back into its parts.
+PART_HEADERS = {"root": "Mama-Root", "source": "Mama-Source", "symbol": "Mama-Symbol"}
+
 _BLANK = r"[\x00-\x20\x7f]"
 #: Arrow (RE2) and :mod:`re` read it alike: the only difference, ``$`` before a line break at the end, is a blank.
 _UNPUBLISHABLE = _BLANK + r"|(?:^|\.)(?:\*|>|)(?:\.|$)"

@@ -27,7 +27,11 @@ SHARE_IT = "use a folder that the driver and all executors mount, or an object s
 _MARKER = "_mama_spark-"
 #: What may be in a folder without a table: the last is in the root of some file systems.
 _OWN = (PARTS, DELTA_LOG, "lost+found")
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+#: Errors of a file system that no later try ends.
+_FINAL = (
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP,
+    errno.EINVAL,
+)  # fmt: skip
 
 
 def mark_folder(uri: str, what: str) -> str | None:
@@ -36,7 +40,7 @@ def mark_folder(uri: str, what: str) -> str | None:
     :param what: the option that names the table, for messages
     :returns: name of the marker; None for other storage than a file system, which all processes share
     :raises FlightLogError: no permission, no folder, or a folder with other files
-    :raises Unavailable: the disk is full or broken
+    :raises Unavailable: what :func:`may_pass`, such as a full disk
     """
     path = local_path(uri)
     if path is None:
@@ -73,12 +77,14 @@ def require_marker(uri: str, marker: str | None, what: str) -> None:
 def make_folder(path: str, what: str = "the table") -> None:
     """
     :raises FlightLogError: it cannot be made
-    :raises Unavailable: the disk is full or broken
+    :raises Unavailable: what :func:`may_pass`, such as a full disk
     """
     try:
         os.makedirs(path, exist_ok=True)
     except FileExistsError as e:
         raise FlightLogError(f"{what}: {path} is a file, not the folder of a table") from e
+    except FileNotFoundError as e:  # of a file system that takes no folders, such as /proc
+        raise FlightLogError(f"{what}: {path} cannot be made: {e.strerror}") from e
     except OSError as e:
         raise _error(e, f"{what}: {path} cannot be made: {e.strerror}") from e
 
@@ -98,5 +104,11 @@ def require_free(names: Iterable[str], uri: str, what: str) -> None:
         )
 
 
+def may_pass(e: OSError) -> bool:
+    """Whether a later try may succeed: a full or broken disk, a file server that is away. No permission, a path that
+    cannot be, a file where a folder should be: never."""
+    return e.errno not in _FINAL
+
+
 def _error(e: OSError, text: str) -> MamaError:
-    return (Unavailable if e.errno in _FULL else FlightLogError)(text)
+    return (Unavailable if may_pass(e) else FlightLogError)(text)

@@ -21,10 +21,11 @@ from deltalake.fs import DeltaStorageHandler
 from ..errors import FlightLogError, SchemaError, Unavailable
 from ..options.paths import local_path
 from ..redaction import redact, safe_cause, secret_values
-from .folder import make_folder, require_free
+from .folder import make_folder, may_pass, require_free
 from .schema import PARTITION_COLUMNS
 
-_NOT_RETRYABLE = (
+#: What object stores and delta-rs say where no later try succeeds; file systems have numbers (:func:`may_pass`).
+_FINAL = (
     "permission denied",
     "accessdenied",
     "access denied",
@@ -57,7 +58,7 @@ def storage_errors(doing: str, options: Mapping[str, str]) -> Iterator[None]:
             raise FlightLogError(
                 f"{doing}: the table is damaged: {text}; restore it, or use another path"
             ) from safe_cause(e, secrets)
-        final = isinstance(e, (PermissionError, NotADirectoryError)) or any(s in text.lower() for s in _NOT_RETRYABLE)
+        final = any(s in text.lower() for s in _FINAL) or (isinstance(e, OSError) and not may_pass(e))
         raise (FlightLogError if final else Unavailable)(f"{doing}: {text}") from safe_cause(e, secrets)
 
 

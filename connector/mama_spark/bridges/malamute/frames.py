@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mama_spark.errors import BadRow, BadTopic, PublishError, TooLarge
+from mama_spark.headers import HeaderLines, bad_values, reject_lines
 from mama_spark.malamute.protocol.commands import StreamSend, encode
 from mama_spark.malamute.protocol.message_blocks import pack
 from mama_spark.message import Int64s, MessageBatch, payload_sizes
@@ -27,8 +28,6 @@ _BINARY = pa.binary()
 _EMPTY = pa.scalar(b"", _BINARY)
 _BLOCK = b"MS\x01"  #: extensions, version 1
 _ID, _HEADER = 7, 8
-_BAD_NAME = r"[\x00-\x20:\x7f]|^$"
-_BAD_VALUE = r"[\x00\r\n]"
 
 
 def frames(batch: MessageBatch) -> list[Sequence[bytes]]:
@@ -117,7 +116,7 @@ def _field(tag: int, values: pa.Array) -> pa.Array:
 
 def _headers(headers: pa.Array) -> pa.Array:
     """All header fields of each row as one value."""
-    names, values, starts = flatten(headers)
+    names, values, starts = HeaderLines.of(headers)
     names, values = names.cast(_BINARY), values.cast(_BINARY)
     lengths = payload_sizes(names)
     sizes, which = np.unique(lengths, return_inverse=True)
@@ -126,21 +125,6 @@ def _headers(headers: pa.Array) -> pa.Array:
     ends = np.frombuffer(fields.buffers()[1], np.int32)[fields.offset : fields.offset + len(fields) + 1]
     offsets = ends[starts].astype(np.int32)
     return pa.BinaryArray.from_buffers(_BINARY, len(headers), [None, pa.py_buffer(offsets), fields.buffers()[2]])
-
-
-def flatten(headers: pa.Array) -> tuple[pa.Array, pa.Array, Int64s]:
-    """Name and value of each header of all rows, and where those of each row begin (n + 1)."""
-    if headers.null_count:  # a null element may own entries, and offsets of a slice need not begin at 0
-        headers = pa.array([row or [] for row in headers.to_pylist()], headers.type)
-    offsets = np.frombuffer(headers.buffers()[1], np.int32)[headers.offset : headers.offset + len(headers) + 1]
-    offsets = offsets.astype(np.int64)
-    lo, hi = int(offsets[0]), int(offsets[-1])
-    keys, lists = headers.keys[lo:hi], headers.items[lo:hi]
-    counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    names = keys.take(pa.array(np.repeat(np.arange(len(keys)), counts)))
-    ends = np.zeros(len(keys) + 1, np.int64)
-    np.cumsum(counts, out=ends[1:])
-    return names, lists.flatten(), ends[offsets - lo]
 
 
 # --- checks --------------------------------------------------------------------------------------------------------
@@ -160,9 +144,7 @@ def check(batch: MessageBatch, carries: bool) -> list[tuple[int, PublishError]]:
         totals = totals + _check_headers(batch.headers, carries, bad)
     if batch.ids is not None and carries:
         lengths = pc.binary_length(batch.ids)
-        wrong = pc.fill_null(
-            pc.or_(pc.greater(lengths, _MAX_FIELD), pc.match_substring_regex(batch.ids, _BAD_VALUE)), True
-        )
+        wrong = pc.fill_null(pc.or_(pc.greater(lengths, _MAX_FIELD), bad_values(batch.ids)), True)
         for row in np.flatnonzero(wrong.to_numpy(zero_copy_only=False)).tolist():
             bad.setdefault(row, BadRow(f"the id is null, holds a line break, or is longer than {_MAX_FIELD} octets"))
         totals = totals + pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False)
@@ -206,23 +188,15 @@ def _why(topic: str | None) -> str | None:
 
 def _check_headers(headers: pa.Array, carries: bool, bad: dict[int, PublishError]) -> Int64s:
     """Octets of each row's headers."""
-    names, values, starts = flatten(headers)
+    lines = HeaderLines.of(headers)
     sizes: Int64s = np.zeros(len(headers), np.int64)
-    if not len(names):
+    if not len(lines.names):
         return sizes
-    row_of = np.repeat(np.arange(len(headers)), np.diff(starts))
     if not carries:
-        for row in np.unique(row_of).tolist():
+        for row in np.unique(lines.rows).tolist():
             bad.setdefault(row, BadRow("this broker carries no headers; mama broker does"))
         return sizes
-    widths = pc.add(pc.fill_null(pc.binary_length(names), 0), pc.fill_null(pc.binary_length(values), 0))
-    checks = [
-        (pc.match_substring_regex(names, _BAD_NAME), "is empty or holds a blank, colon or control character"),
-        (pc.match_substring_regex(values, _BAD_VALUE), "has a null value or a line break in it"),
-        (pc.greater(widths, _MAX_FIELD - 2), f"has more than {_MAX_FIELD - 2} octets"),
-    ]
-    for mask, reason in checks:
-        for line in np.flatnonzero(pc.fill_null(mask, True).to_numpy(zero_copy_only=False)).tolist():
-            bad.setdefault(int(row_of[line]), BadRow(f"header {names[line].as_py()!r} {reason}"))
-    np.add.at(sizes, row_of, widths.to_numpy(zero_copy_only=False) + 5)
+    widths = pc.add(pc.fill_null(pc.binary_length(lines.names), 0), pc.fill_null(pc.binary_length(lines.values), 0))
+    reject_lines(lines, bad, [(pc.greater(widths, _MAX_FIELD - 2), f"has more than {_MAX_FIELD - 2} octets")])
+    np.add.at(sizes, lines.rows, widths.to_numpy(zero_copy_only=False) + 5)
     return sizes

@@ -46,7 +46,6 @@ from mama_spark.bridge import (
     ValidationResult,
 )
 from mama_spark.errors import (
-    BadRow,
     BadTopic,
     ConfigError,
     DuplicateInFlight,
@@ -58,6 +57,7 @@ from mama_spark.errors import (
     TooLarge,
     Unavailable,
 )
+from mama_spark.headers import HeaderLines, reject_lines
 from mama_spark.message import MessageBatch
 from mama_spark.topics import why_unpublishable
 
@@ -214,12 +214,9 @@ class MemoryBridge:
                     bad[row] = BadTopic(fault)
         sizes = pc.fill_null(pc.binary_length(batch.payloads), 0).to_numpy().astype(np.int64)
         if batch.headers is not None:
+            reject_lines(HeaderLines.of(batch.headers), bad)
             for row, pairs in enumerate(batch.headers.to_pylist()):
-                if pairs:
-                    fault = _header_fault(pairs)
-                    if fault:
-                        bad.setdefault(row, BadRow(fault))
-                    sizes[row] += _header_size(pairs)
+                sizes[row] += _header_size(pairs or [])
         for row in np.flatnonzero(sizes > self.capabilities.max_payload).tolist():
             bad.setdefault(row, TooLarge(f"{sizes[row]} bytes, the most is {self.capabilities.max_payload}"))
         return ValidationResult(sorted(bad.items()))
@@ -397,15 +394,6 @@ def _topic_fault(topic: str, longest: int) -> str | None:
     if fault is None and len(topic.encode()) > longest:
         return f"topic of {len(topic.encode())} bytes, the most is {longest}"
     return fault
-
-
-def _header_fault(pairs: list[tuple[str, list[str] | None]]) -> str | None:
-    for name, values in pairs:
-        if not name or not all(32 < ord(c) < 127 and c != ":" for c in name):
-            return f"header name {name!r}"
-        if values is None or any(v is None or "\r" in v or "\n" in v or "\0" in v for v in values):
-            return f"header {name}: a value is null or holds a line break"
-    return None
 
 
 def _header_size(pairs: list[tuple[str, list[str] | None]]) -> int:

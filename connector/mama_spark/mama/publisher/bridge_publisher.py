@@ -17,6 +17,7 @@ import pyarrow as pa
 from mama_spark.bridge import EventStyle
 from mama_spark.errors import PublishError
 from mama_spark.message import MessageBatch
+from mama_spark.topics import PART_HEADERS
 
 from ..bridge_loop import SendOutcome, text_of
 from ..callback_delivery import CallbackDelivery
@@ -80,7 +81,7 @@ class BridgePublisher:
         if index != 0:
             raise StatusError(Status.INVALID_ARG, f"the transport has one connection, not a number {index}")
         topic = join_topic(root, source, symbol)
-        parts = (("Mama-Root", root), ("Mama-Source", source), ("Mama-Symbol", symbol))
+        parts = zip(PART_HEADERS.values(), (root, source, symbol), strict=True)
         made = cls(transport, topic, {name: [part] for name, part in parts if part}, parent)
         if topic:
             made._check_topic()

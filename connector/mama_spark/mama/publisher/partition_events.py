@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from mama_spark.errors import ConfigError, MamaError, PublishError
 from mama_spark.message import Int64s, MessageBatch
+from mama_spark.topics import PART_HEADERS
 
 from ..messages.event_records import CREATE, DESTROY, ERROR, LIVE, PUBLISHER, TOPIC, EventRecord
 from ..messages.status import Status
@@ -33,8 +34,7 @@ from ..states import (
 MAX_TOPICS = 1_000
 MAX_ERRORS = 20
 
-#: Headers with the parts of a topic, which cannot be split back into them.
-PART_HEADERS = {"Mama-Root": "root", "Mama-Source": "source", "Mama-Symbol": "symbol"}
+_PART_OF_HEADER = {header: part for part, header in PART_HEADERS.items()}
 
 
 class PartitionEvents:
@@ -235,7 +235,7 @@ def _parts_of(batch: MessageBatch, row: int) -> dict[str, str]:
     if batch.headers is None:
         return {}
     pairs = batch.headers[row].as_py() or ()
-    return {PART_HEADERS[name]: values[0] for name, values in pairs if name in PART_HEADERS and values}
+    return {_PART_OF_HEADER[name]: values[0] for name, values in pairs if name in _PART_OF_HEADER and values}
 
 
 def _status_and_code(error: MamaError | None) -> tuple[str, int | None]:

@@ -12,10 +12,9 @@ import pyarrow.compute as pc
 from mama_spark.errors import BadRow, BadTopic, PublishError
 from mama_spark.message import HEADERS_TYPE, Int64s, MessageBatch
 from mama_spark.packing import json_rows
+from mama_spark.topics import PART_HEADERS
 
 from .column_plan import ColumnPlan
-
-_PART_HEADERS = {"root": "Mama-Root", "source": "Mama-Source", "symbol": "Mama-Symbol"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ class RowEncoder:
         if not self._topic_parts_as_columns or not self._plan.parts:
             return None
         columns = [rows.column(name).cast(pa.string()) for _, name in self._plan.parts]
-        return pa.RecordBatch.from_arrays(columns, [_PART_HEADERS[part] for part, _ in self._plan.parts])
+        return pa.RecordBatch.from_arrays(columns, [PART_HEADERS[part] for part, _ in self._plan.parts])
 
     def _topics(self, rows: pa.RecordBatch, rejected: dict[int, PublishError]) -> pa.DictionaryArray:
         n, plan = rows.num_rows, self._plan
@@ -127,7 +126,7 @@ class RowEncoder:
         for part, name in () if self._topic_parts_as_columns and plan.headers is None else plan.parts:
             values = rows.column(name).cast(pa.string())
             there = np.flatnonzero(np.asarray(values.is_valid()))
-            keys = pa.array([_PART_HEADERS[part]]).take(pa.array(np.zeros(len(there), np.int64)))
+            keys = pa.array([PART_HEADERS[part]]).take(pa.array(np.zeros(len(there), np.int64)))
             entries.append(_Entries(there, keys, _one_value_lists(values.take(pa.array(there)))))
         return _maps(entries, rows.num_rows) if entries else None
 

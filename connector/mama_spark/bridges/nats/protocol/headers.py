@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mama_spark.errors import BadRow, PublishError, TooLarge
+from mama_spark.headers import HeaderLines, bad_values, reject_lines
 from mama_spark.message import Bools, Int64s, MessageBatch, payload_sizes
 
 MSG_ID = "Nats-Msg-Id"
@@ -20,8 +21,6 @@ ID_OVERHEAD = len(_VERSION) + len(MSG_ID) + 2 + 4
 
 _BINARY = pa.binary()
 _EMPTY = pa.scalar(b"", _BINARY)
-_BAD_NAME = r"[\x00-\x20:\x7f]|^$"
-_BAD_VALUE = r"[\x00\r\n]"
 
 
 def blocks(batch: MessageBatch) -> tuple[Any, Int64s | None]:
@@ -46,7 +45,7 @@ def _widths(batch: MessageBatch) -> Int64s | None:
     ids = None if batch.ids is None else payload_sizes(batch.ids) + ID_OVERHEAD
     if batch.headers is None:
         return ids
-    names, values, starts = _flatten(batch.headers)
+    names, values, starts = HeaderLines.of(batch.headers)
     upto = np.zeros(len(names) + 1, np.int64)
     if len(names):
         np.cumsum(payload_sizes(names) + payload_sizes(values) + len(b": \r\n"), out=upto[1:])
@@ -54,27 +53,9 @@ def _widths(batch: MessageBatch) -> Int64s | None:
     return widths + (len(_VERSION) + 2 if ids is None else ids)
 
 
-def _flatten(headers: pa.Array) -> tuple[pa.Array, pa.Array, Int64s]:
-    """Names and values of all header lines of all rows, and where the lines of each row begin (n + 1)."""
-    n = len(headers)
-    offsets = np.frombuffer(headers.buffers()[1], np.int32)[headers.offset : headers.offset + n + 1].astype(np.int64)
-    lo, hi = int(offsets[0]), int(offsets[-1])
-    keys, lists = headers.keys[lo:hi], headers.items[lo:hi]
-    counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    names = keys.take(pa.array(np.repeat(np.arange(len(keys)), counts)))
-    ends = np.zeros(len(keys) + 1, np.int64)
-    np.cumsum(counts, out=ends[1:])
-    per_row = np.diff(offsets)
-    if headers.null_count:  # a null element may still own entries
-        valid = headers.is_valid().to_numpy(zero_copy_only=False)
-        if per_row[~valid].any():
-            return _flatten(pa.array(headers.to_pylist(), headers.type))
-    return names, lists.flatten(), ends[offsets - lo]
-
-
 def _lines(headers: pa.Array) -> pa.Array:
     """``Name: value`` lines of each row as one text."""
-    names, values, starts = _flatten(headers)
+    names, values, starts = HeaderLines.of(headers)
     text = pc.binary_join_element_wise(
         names.cast(_BINARY),
         pa.scalar(b": ", _BINARY),
@@ -99,8 +80,7 @@ def check(batch: MessageBatch, max_payload: int) -> tuple[dict[int, PublishError
     if batch.headers is not None:
         non_retriable = _check_lines(batch.headers, bad)
     if batch.ids is not None:
-        wrong = pc.fill_null(pc.match_substring_regex(batch.ids, _BAD_VALUE), True)
-        for row in np.flatnonzero(wrong.to_numpy(zero_copy_only=False)).tolist():
+        for row in np.flatnonzero(bad_values(batch.ids).to_numpy(zero_copy_only=False)).tolist():
             bad.setdefault(row, BadRow("the id is null or holds a line break"))
     if bad:  # what cannot become a block has no size either
         good = np.setdiff1d(np.arange(len(batch)), np.fromiter(bad, np.int64, len(bad)))
@@ -127,22 +107,14 @@ def _check_sizes(
 
 
 def _check_lines(headers: pa.Array, bad: dict[int, PublishError]) -> Bools | None:
-    names, values, starts = _flatten(headers)
-    if not len(names):
+    lines = HeaderLines.of(headers)
+    if not len(lines.names):
         return None
-    lower = pc.utf8_lower(names)
-    checks = [
-        (pc.match_substring_regex(names, _BAD_NAME), "is empty or holds a blank, colon or control character"),
-        (pc.equal(lower, MSG_ID.lower()), "is not for the headers: use the id column"),
-        (pc.fill_null(pc.match_substring_regex(values, _BAD_VALUE), True), "has a null value or a line break in it"),
-    ]
-    row_of = np.repeat(np.arange(len(headers)), np.diff(starts))
-    for mask, reason in checks:
-        for line in np.flatnonzero(pc.fill_null(mask, True).to_numpy(zero_copy_only=False)).tolist():
-            bad.setdefault(int(row_of[line]), BadRow(f"header {names[line].as_py()!r} {reason}"))
+    lower = pc.utf8_lower(lines.names)
+    reject_lines(lines, bad, [(pc.equal(lower, MSG_ID.lower()), "is not for the headers: use the id column")])
     expects = pc.starts_with(lower, "nats-expected-").to_numpy(zero_copy_only=False)
     if not expects.any():
         return None
     non_retriable: Bools = np.zeros(len(headers), np.bool_)
-    non_retriable[row_of[expects]] = True
+    non_retriable[lines.rows[expects]] = True
     return non_retriable

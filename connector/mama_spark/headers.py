@@ -1,0 +1,82 @@
+"""Headers of messages as columns of lines, and which lines no bridge sends. Pure.
+
+A name is not empty and holds no blank, colon or ASCII control character; a value holds no line break and no NUL. NATS
+would read such a line as two, or end the block there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .errors import BadRow, PublishError
+from .message import Int64s
+
+_BAD_NAME = r"[\x00-\x20:\x7f]|^$"
+_BAD_VALUE = r"[\x00\r\n]"
+_NAME_FAULT = "is empty or holds a blank, colon or control character"
+_VALUE_FAULT = "has a null value or a line break in it"
+
+
+class HeaderLines(NamedTuple):
+    """The header lines of many messages.
+
+    :ivar names: string, one a line
+    :ivar values: string, one a line; may be null
+    :ivar starts: where the lines of each message begin, and where those of the last one end
+    """
+
+    names: pa.Array
+    values: pa.Array
+    starts: Int64s
+
+    @classmethod
+    def of(cls, headers: pa.Array) -> HeaderLines:
+        """
+        :param headers: :data:`~mama_spark.message.HEADERS_TYPE`
+        """
+        n = len(headers)
+        offsets = np.frombuffer(headers.buffers()[1], np.int32)[headers.offset : headers.offset + n + 1]
+        offsets = offsets.astype(np.int64)
+        if headers.null_count:  # a null element may still own entries
+            valid = headers.is_valid().to_numpy(zero_copy_only=False)
+            if np.diff(offsets)[~valid].any():
+                return cls.of(pa.array(headers.to_pylist(), headers.type))
+        lo, hi = int(offsets[0]), int(offsets[-1])
+        keys, lists = headers.keys[lo:hi], headers.items[lo:hi]
+        counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+        names = keys.take(pa.array(np.repeat(np.arange(len(keys)), counts)))
+        ends = np.zeros(len(keys) + 1, np.int64)
+        np.cumsum(counts, out=ends[1:])
+        return cls(names, lists.flatten(), ends[offsets - lo])
+
+    @property
+    def rows(self) -> Int64s:
+        """The message of each line."""
+        counts = np.diff(self.starts)
+        return np.repeat(np.arange(len(counts)), counts)
+
+
+def bad_values(values: pa.Array) -> pa.Array:
+    """True for each value of a header, or id, that cannot be sent, and for null."""
+    return pc.fill_null(pc.match_substring_regex(values, _BAD_VALUE), True)
+
+
+def reject_lines(lines: HeaderLines, bad: dict[int, PublishError], also: Sequence[tuple[pa.Array, str]] = ()) -> None:
+    """Add the messages with a line that cannot be sent to ``bad``, unless they are there.
+
+    :param also: further faults: a mask over the lines, and what is said of such a line
+    """
+    checks = [
+        (pc.match_substring_regex(lines.names, _BAD_NAME), _NAME_FAULT),
+        (bad_values(lines.values), _VALUE_FAULT),
+        *also,
+    ]
+    rows = lines.rows
+    for mask, reason in checks:
+        for line in np.flatnonzero(pc.fill_null(mask, True).to_numpy(zero_copy_only=False)).tolist():
+            bad.setdefault(int(rows[line]), BadRow(f"header {lines.names[line].as_py()!r} {reason}"))
