@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from .format import HEADER_BYTES, PACK, PACK_ROWS, PackFormat, check_types
     from .json_size import check_json_size
     from .json_text import JsonRows, as_json_column, json_rows, with_number_names
+    from .pack_headers import announced_rows
     from .packer import Packed, Packer, Rows, packed
     from .schema_cast import SchemaCast
     from .split import halves, singles
-    from .unpacker import TypedRun, Unpacked, announced_rows, unpack, unpacked_as_is
+    from .unpacked import TypedRun, Unpacked
+    from .unpacker import unpack, unpacked_as_is
 
 __all__ = [
     "HEADER_BYTES",
@@ -65,9 +67,9 @@ if not TYPE_CHECKING:
             "Packer": "packer",
             "Rows": "packer",
             "SchemaCast": "schema_cast",
-            "TypedRun": "unpacker",
-            "Unpacked": "unpacker",
-            "announced_rows": "unpacker",
+            "TypedRun": "unpacked",
+            "Unpacked": "unpacked",
+            "announced_rows": "pack_headers",
             "as_json_column": "json_text",
             "check_json_size": "json_size",
             "check_types": "format",

@@ -15,7 +15,9 @@ import pyarrow as pa
 from ..message import Int64s, payload_sizes
 from ..record_log import Records
 from .codec import bits_of
-from .unpacker import RowTransform, Unpacked, pack_headers, unpack, unpacked_as_is
+from .pack_headers import pack_headers
+from .unpacked import Unpacked
+from .unpacker import RowTransform, unpack, unpacked_as_is
 
 #: Limits of the payload bytes and announced rows that are unpacked together, unless one record has more.
 BATCH_BYTES, BATCH_ROWS = 8 << 20, 1 << 17

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from ..message import HEADERS_TYPE, Bools, Int64s
 from ..record_log import Records
-from .unpacker import first_values
+from .pack_headers import first_values
 
 #: The header, as HTTP spells it and as some clients write it.
 ENCODING_HEADERS = ("Content-Encoding", "content-encoding")

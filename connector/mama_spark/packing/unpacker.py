@@ -6,14 +6,10 @@ bytes are checked.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,7 +18,6 @@ from ..record_log import Records
 from .format import (
     HEADERS,
     ID,
-    MAX_ROWS,
     MESSAGE_TYPES,
     PACK,
     PACK_ROWS,
@@ -32,6 +27,8 @@ from .format import (
     carries_messages,
 )
 from .ipc import read_pack
+from .pack_headers import PackHeaders, as_type, header_entries, map_distinct, pack_headers
+from .unpacked import TypedRun, Unpacked
 
 #: Id of a pack; its rows have ids of their own, or none.
 _ID_HEADER = "Nats-Msg-Id"
@@ -45,104 +42,6 @@ _ALIGNMENT = 8  #: bytes, of buffers of an Arrow IPC stream
 #: Makes other columns of the typed rows of one pack. A ValueError, or an error of Arrow, means that the rows do not
 #: fit: the pack counts as corrupt.
 RowTransform = Callable[[pa.RecordBatch], pa.RecordBatch]
-
-
-class TypedRun(NamedTuple):
-    """Typed rows of one pack.
-
-    :ivar first: their first row among the rows of :class:`Unpacked`
-    :ivar columns: of ``columns.num_rows`` rows
-    """
-
-    first: int
-    columns: pa.RecordBatch
-
-
-@dataclass(frozen=True, slots=True)
-class Unpacked:
-    """``n`` rows, in the order of their records and packs.
-
-    :ivar records: which record each comes from, ascending: take other columns of the records by it
-    :ivar index: place in the pack, from 0; -1 = the record is no pack, or a corrupt one
-    :ivar values: binary; of a plain record and of a corrupt pack the payload; null where a row is typed
-    :ivar header_pool: headers that rows have; None = no row has any. Of plain records and of corrupt packs they are the
-        record's, whole. Rows of one pack may share an element, for copies of it may be larger than any message
-    :ivar header_at: the element of the pool that a row has; None = the one at its own place
-    :ivar ids: ids of rows inside packs (of typed rows: their column ``id``, if it is a string), null elsewhere: a plain
-        record has it among its headers; None = all null
-    :ivar typed: the rows that are typed columns, ascending
-    :ivar errors: row -> why its pack could not be read
-    """
-
-    records: Int64s
-    index: npt.NDArray[np.int32]
-    values: pa.Array
-    header_pool: pa.Array | None = None
-    header_at: Int64s | None = None
-    ids: pa.Array | None = None
-    typed: list[TypedRun] = field(default_factory=list)
-    errors: dict[int, str] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    @property
-    def headers(self) -> pa.Array | None:
-        """Of each row, copied; None = no row has any."""
-        if self.header_pool is None or self.header_at is None:
-            return self.header_pool
-        return self.header_pool.take(pa.array(self.header_at))
-
-    def slice(self, start: int, stop: int) -> Unpacked:
-        """The rows from ``start`` to ``stop``; shares memory."""
-        n = stop - start
-        pool = self.header_pool
-        typed = []
-        for first, columns in self.typed:  # packs, not rows
-            low, high = max(start, first), min(stop, first + columns.num_rows)
-            if low < high:
-                typed.append(TypedRun(low - start, columns.slice(low - first, high - low)))
-        return replace(
-            self,
-            records=self.records[start:stop],
-            index=self.index[start:stop],
-            values=self.values.slice(start, n),
-            header_pool=pool if pool is None or self.header_at is not None else pool.slice(start, n),
-            header_at=None if self.header_at is None else self.header_at[start:stop],
-            ids=None if self.ids is None else self.ids.slice(start, n),
-            typed=typed,
-            errors={row - start: reason for row, reason in self.errors.items() if start <= row < stop},
-        )
-
-
-class PackHeaders(NamedTuple):
-    """The headers of packs, one element a record.
-
-    :ivar formats: string, null = no pack
-    :ivar rows: string, null = not given; unchecked
-    :ivar counts: the same as numbers; -1 = no number from 1 to the limit
-    """
-
-    formats: pa.Array
-    rows: pa.Array
-    counts: Int64s
-
-    def slice(self, start: int, stop: int) -> PackHeaders:
-        n = stop - start
-        return PackHeaders(self.formats.slice(start, n), self.rows.slice(start, n), self.counts[start:stop])
-
-    def announced(self, payloads: pa.Array) -> Int64s:
-        """Announced rows of each record, which may be wrong, limited to what its bytes could hold."""
-        counts = np.where(self.formats.is_null().to_numpy(zero_copy_only=False), 1, self.counts)
-        return np.clip(counts, 1, 8 * payload_sizes(payloads) + 1)
-
-
-def pack_headers(records: Records) -> PackHeaders | None:
-    """None = none of them is a pack."""
-    if records.headers is None:
-        return None
-    formats, rows = first_values(records.headers, PACK, PACK_ROWS)
-    return None if formats.null_count == len(records) else PackHeaders(formats, rows, _numbers(rows))
 
 
 def unpack(
@@ -169,30 +68,6 @@ def unpacked_as_is(records: Records, *, only_typed: bool = False) -> Unpacked:
     n = len(records)
     errors = dict.fromkeys(range(n), _NOT_TYPED) if only_typed else {}
     return Unpacked(np.arange(n), np.full(n, -1, np.int32), records.payloads, records.headers, errors=errors)
-
-
-def announced_rows(records: Records) -> Int64s:
-    """Announced rows of each record, which may be wrong, limited to what its bytes could hold."""
-    packs = pack_headers(records)
-    return np.ones(len(records), np.int64) if packs is None else packs.announced(records.payloads)
-
-
-def _numbers(texts: pa.Array) -> Int64s:
-    """Announced rows; -1 = no number from 1 to the limit."""
-    return _map_distinct(texts, _number, -1)
-
-
-def _map_distinct(texts: pa.Array, meaning: Callable[[str], int], missing: int) -> Int64s:
-    """``meaning`` of each text, called once for each distinct one: packs of one batch mostly have the same headers."""
-    known = texts.dictionary_encode()
-    meanings = np.array([*map(meaning, known.dictionary.to_pylist()), missing])
-    found: Int64s = meanings[known.indices.fill_null(len(meanings) - 1).to_numpy()]
-    return found
-
-
-def _number(text: str) -> int:
-    number = int(text) if re.fullmatch("[1-9][0-9]{0,6}", text) else -1
-    return number if number <= MAX_ROWS else -1
 
 
 _PLAIN, _LINES, _ARROW, _UNKNOWN = range(4)
@@ -223,7 +98,7 @@ class _Unpacking:
         self._transform, self._only_typed = transform, only_typed
 
     def run(self) -> Unpacked:
-        formats, counted = _map_distinct(self._kind, _format_code, _PLAIN), self._counts >= 0
+        formats, counted = map_distinct(self._kind, _format_code, _PLAIN), self._counts >= 0
         lines, arrows = formats == _LINES, formats == _ARROW
         for at in np.flatnonzero(formats == _UNKNOWN).tolist():
             self._errors[at] = f"{PACK}: {self._kind[at].as_py()[:100]!r} is unknown here"
@@ -293,7 +168,7 @@ class _Unpacking:
         for name, gathered in ((VALUE, self._values), (HEADERS, self._headers), (ID, self._ids)):
             if (column := schema.get_field_index(name)) >= 0:
                 rows = pa.concat_arrays([batch.column(column) for _, batch in packs])
-                gathered.add(at, counts, _as(rows, MESSAGE_TYPES[name]))
+                gathered.add(at, counts, as_type(rows, MESSAGE_TYPES[name]))
 
     def _typed_rows(self, at: int, batch: pa.RecordBatch) -> None:
         try:
@@ -339,7 +214,7 @@ class _Unpacking:
         """Headers of the records for their rows, without those of the packs themselves."""
         headers = self._records.headers
         assert headers is not None
-        rows, keys, items = _entries(headers)
+        rows, keys, items = header_entries(headers)
         own = pc.is_in(keys, value_set=pa.array(_PACK_HEADERS, keys.type)).to_numpy(zero_copy_only=False)
         keep = np.flatnonzero(~own | ~self._packed[rows])
         if not len(keep):
@@ -417,29 +292,3 @@ def _aligned_copies(payloads: pa.Array, at: Int64s) -> list[pa.Buffer]:
         target[place : place + size] = source[begin : begin + size]
         found.append(whole.slice(place, size))
     return found
-
-
-def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    return column if column.type == kind else column.cast(kind)
-
-
-def first_values(headers: pa.MapArray, *names: str) -> list[pa.Array]:
-    """The first value of the header of each name of each message, null where it has none: string arrays."""
-    rows, keys, items = _entries(headers)
-    offsets = items.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    found = []
-    for name in names:
-        named = np.flatnonzero(pc.equal(keys, name).to_numpy(zero_copy_only=False))
-        named = named[offsets[named + 1] > offsets[named]]  # a name without a value is no header
-        at = np.full(len(headers), -1, np.int64)
-        at[rows[named][::-1]] = offsets[named][::-1]  # the first one counts
-        found.append(_as(items.values.take(pa.array(at, mask=at < 0)), pa.string()))
-    return found
-
-
-def _entries(headers: pa.MapArray) -> tuple[Int64s, pa.Array, pa.ListArray]:
-    """Row, name and list of values of every header."""
-    offsets = headers.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    first, last = int(offsets[0]), int(offsets[-1])
-    rows = np.repeat(np.arange(len(headers)), np.diff(offsets))
-    return rows, headers.keys.slice(first, last - first), headers.items.slice(first, last - first)

@@ -1,0 +1,95 @@
+"""Reads the headers of many records at once: which records are packs, of which format, and of how many rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..message import Int64s, payload_sizes
+from ..record_log import Records
+from .format import MAX_ROWS, PACK, PACK_ROWS
+
+
+class PackHeaders(NamedTuple):
+    """The headers of packs, one element a record.
+
+    :ivar formats: string, null = no pack
+    :ivar rows: string, null = not given; unchecked
+    :ivar counts: the same as numbers; -1 = no number from 1 to the limit
+    """
+
+    formats: pa.Array
+    rows: pa.Array
+    counts: Int64s
+
+    def slice(self, start: int, stop: int) -> PackHeaders:
+        n = stop - start
+        return PackHeaders(self.formats.slice(start, n), self.rows.slice(start, n), self.counts[start:stop])
+
+    def announced(self, payloads: pa.Array) -> Int64s:
+        """Announced rows of each record, which may be wrong, limited to what its bytes could hold."""
+        counts = np.where(self.formats.is_null().to_numpy(zero_copy_only=False), 1, self.counts)
+        return np.clip(counts, 1, 8 * payload_sizes(payloads) + 1)
+
+
+def pack_headers(records: Records) -> PackHeaders | None:
+    """None = none of them is a pack."""
+    if records.headers is None:
+        return None
+    formats, rows = first_values(records.headers, PACK, PACK_ROWS)
+    return None if formats.null_count == len(records) else PackHeaders(formats, rows, _numbers(rows))
+
+
+def announced_rows(records: Records) -> Int64s:
+    """Announced rows of each record, which may be wrong, limited to what its bytes could hold."""
+    packs = pack_headers(records)
+    return np.ones(len(records), np.int64) if packs is None else packs.announced(records.payloads)
+
+
+def _numbers(texts: pa.Array) -> Int64s:
+    """Announced rows; -1 = no number from 1 to the limit."""
+    return map_distinct(texts, _number, -1)
+
+
+def map_distinct(texts: pa.Array, meaning: Callable[[str], int], missing: int) -> Int64s:
+    """``meaning`` of each text, called once for each distinct one: packs of one batch mostly have the same headers."""
+    known = texts.dictionary_encode()
+    meanings = np.array([*map(meaning, known.dictionary.to_pylist()), missing])
+    found: Int64s = meanings[known.indices.fill_null(len(meanings) - 1).to_numpy()]
+    return found
+
+
+def _number(text: str) -> int:
+    number = int(text) if re.fullmatch("[1-9][0-9]{0,6}", text) else -1
+    return number if number <= MAX_ROWS else -1
+
+
+def first_values(headers: pa.MapArray, *names: str) -> list[pa.Array]:
+    """The first value of the header of each name of each message, null where it has none: string arrays."""
+    rows, keys, items = header_entries(headers)
+    offsets = items.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    found = []
+    for name in names:
+        named = np.flatnonzero(pc.equal(keys, name).to_numpy(zero_copy_only=False))
+        named = named[offsets[named + 1] > offsets[named]]  # a name without a value is no header
+        at = np.full(len(headers), -1, np.int64)
+        at[rows[named][::-1]] = offsets[named][::-1]  # the first one counts
+        found.append(as_type(items.values.take(pa.array(at, mask=at < 0)), pa.string()))
+    return found
+
+
+def header_entries(headers: pa.MapArray) -> tuple[Int64s, pa.Array, pa.ListArray]:
+    """Row, name and list of values of every header."""
+    offsets = headers.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    first, last = int(offsets[0]), int(offsets[-1])
+    rows = np.repeat(np.arange(len(headers)), np.diff(offsets))
+    return rows, headers.keys.slice(first, last - first), headers.items.slice(first, last - first)
+
+
+def as_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    return column if column.type == kind else column.cast(kind)
