@@ -87,6 +87,7 @@ PURE = {
     "bridges/nats/protocol/headers",
     "bridges/nats/protocol/parser",
     "bridges/nats/protocol/records",
+    "bridges/nats/publish/sent_topics",
     "bridges/nats/read/retention",
     "bridges/nats/subjects",
     "bridges/snapshot_codec",

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from mama_spark.bridge import (
@@ -34,7 +33,7 @@ from mama_spark.message import Int64s, MessageBatch
 
 from ..connection import nats_py_compat as compat
 from ..connection.client_errors import from_client
-from ..connection.connection import MAX_UNWRITTEN, Connection, Row
+from ..connection.connection import MAX_UNWRITTEN, Connection
 from ..connection.event_loop import EventLoopThread
 from ..connection.pool import POOL
 from ..errors import not_entitled
@@ -44,14 +43,15 @@ from ..protocol.frames import MAX_CONTROL_LINE, TOKEN_WIDTH, Framer
 from ..protocol.frames import ReplySubject as ReplyTo
 from ..settings import NatsSettings, shown_server
 from .ack_queue import AckQueue
+from .client_rows import client_rows
 from .fast_ingest import FastIngestPublisher
 from .requests import NatsRequests
+from .sent_topics import SentTopics
 from .silence import ANSWER_TIME
 from .stream_router import StreamRouter
 
 #: Most bytes of frames that one call of ``send`` makes.
 _CHUNK = 4 * 1024 * 1024
-_REMEMBERED = 128 * 1024  #: sends whose topics are kept, to find those that a permission violation refers to
 
 
 class NatsBridge:
@@ -68,8 +68,7 @@ class NatsBridge:
         self._ack_queue = AckQueue()
         self._router = StreamRouter(settings, self._warn)
         self._base = 0
-        self._last_token = -1
-        self._sent: deque[tuple[int, pa.DictionaryArray]] = deque()
+        self._sent_topics = SentTopics()
         self._framer: Framer | None = None
         self._fast_ingest: FastIngestPublisher | None = None
         self._waiting_for_capacity = False
@@ -223,10 +222,10 @@ class NatsBridge:
             assert self._fast_ingest is not None
             taken = self._fast_ingest.send(batch.slice(0, n), first_token, self._router.stream_for)
             self._waiting_for_capacity = taken < n
-            self._remember_topics(batch, first_token, taken)
+            self._sent_topics.add(first_token, batch.topics.slice(0, taken))
             return taken
         part = batch.slice(0, n) if n < len(batch) else batch
-        self._remember_topics(part, first_token, n)
+        self._sent_topics.add(first_token, part.topics)
         self._write(connection, part, first_token)
         return n
 
@@ -234,7 +233,7 @@ class NatsBridge:
         wire_token = self._base + first_token
         connection.next_token = max(connection.next_token, wire_token + len(part))  # batches count, too
         if not connection.fast:
-            connection.publish(_rows(part, connection.inbox.decode(), wire_token, self.mode != "none"))
+            connection.publish(client_rows(part, connection.inbox.decode(), wire_token, self.mode != "none"))
             if self.mode == "none":
                 self._answer_none(first_token, len(part))
             return
@@ -246,12 +245,6 @@ class NatsBridge:
 
     def _answer_none(self, first: int, n: int) -> None:
         self._ack_queue.acks(Acks(np.arange(first, first + n), None, None, None, time.monotonic()))
-
-    def _remember_topics(self, part: MessageBatch, first_token: int, n: int) -> None:
-        self._last_token = first_token + n - 1
-        self._sent.append((first_token, part.topics.slice(0, n)))
-        while len(self._sent) > 1 and self._sent[1][0] < first_token - _REMEMBERED:
-            self._sent.popleft()
 
     def flush(self) -> None:
         """See :class:`~mama_spark.bridge.PublisherBridge`."""
@@ -375,16 +368,8 @@ class NatsBridge:
             )
             return
         error = not_entitled(subject)
-        found = []
-        for i, (first, topics) in enumerate(list(self._sent)):
-            names = topics.dictionary.to_pylist()
-            mine = [j for j, n in enumerate(names) if n is not None and (n if exact else n.lower()) == subject]
-            if mine:
-                rows = np.flatnonzero(np.isin(topics.indices.to_numpy(zero_copy_only=False), mine))
-                found.append(rows + first)
-                if len(rows) and i < len(self._sent):
-                    self._sent[i] = (first, _without_topics(topics, mine))
-        if found and len(tokens := np.concatenate(found)):
+        tokens = self._sent_topics.take(subject, exact)
+        if len(tokens):
             self._ack_queue.refusals(Refusals(tokens, error, now))
             self._answered(tokens, False)
 
@@ -427,42 +412,3 @@ class NatsBridge:
         ):
             self._waiting_for_capacity = False
             self._ack_queue.wake()
-
-
-def _without_topics(topics: pa.DictionaryArray, mine: list[int]) -> pa.DictionaryArray:
-    """The same topics with some set to null: their sends are settled, and must be settled once."""
-    indices = topics.indices.to_numpy(zero_copy_only=False)
-    mask = pa.array(np.isin(indices, mine))
-    return pa.DictionaryArray.from_arrays(
-        pc.if_else(mask, pa.scalar(None, topics.indices.type), topics.indices), topics.dictionary
-    )
-
-
-class _Header(str):
-    """Key of a header in the client's dictionary, which has one value a key: each value gets a key of its own."""
-
-    _name: str
-
-    def __new__(cls, name: str, k: int) -> _Header:
-        made = super().__new__(cls, f"{name} {k}")
-        made._name = name
-        return made
-
-    def strip(self, chars: str | None = None, /) -> str:
-        """What the client writes."""
-        return self._name
-
-
-def _rows(part: MessageBatch, inbox: str, token: int, reply: bool) -> list[Row]:
-    """One tuple a message, for the public calls."""
-    n = len(part)
-    ids: list[Any] = [None] * n if part.ids is None else part.ids.to_pylist()
-    pairs: list[Any] = [None] * n if part.headers is None else part.headers.to_pylist()
-    rows: list[Row] = []
-    for i, (topic, payload) in enumerate(zip(part.topics.to_pylist(), part.payloads.to_pylist(), strict=True)):
-        headers: dict[str, str] = {hd.MSG_ID: ids[i]} if ids[i] is not None else {}
-        for name, values in pairs[i] or ():
-            headers.update((_Header(name, k), value) for k, value in enumerate(values or ()))
-        to = f"{inbox}{token + i:0{TOKEN_WIDTH}d}" if reply else ""
-        rows.append((token + i, topic, payload, to, headers or None))
-    return rows
