@@ -97,6 +97,7 @@ PURE = {
     "malamute/client/connection_settings",
     "malamute/client/log_query_client",
     "malamute/client/messages",
+    "malamute/client/registrations",
     "malamute/client/state_machine",
     "malamute/client/states",
     "malamute/protocol/commands",

@@ -22,6 +22,7 @@ from ..protocol.log_query import LogQuery
 from ..protocol.transition_table import IllegalMachineStep
 from .calls import Call, CallFailed, NoStream, PendingCalls
 from .log_query_client import LogQueryClient, PendingQuery
+from .registrations import Registrations
 from .states import TABLE, ClientAction, ClientEvent, ClientState, event_of
 
 __all__ = ["Call", "CallFailed", "ClientEvent", "ClientMachine", "ClientSettings", "ClientState", "NoStream"]
@@ -58,10 +59,7 @@ class ClientMachine:
         self.features = Feature(0)  #: features of the broker for this client
         self.malformed = 0
         self.reconnects = 0
-        self.stream: bytes | None = None
-        self.reads: dict[bytes, dict[bytes, int | None]] = {}  #: stream -> pattern -> sequence after which it begins
-        self.offers: dict[tuple[bytes, bytes], None] = {}
-        self.sequences: dict[bytes, int] = {}  #: stream -> last sequence delivered
+        self.registered = Registrations()
         self.credit = DeliveryCredit(0)  #: given to the broker and not used
         self.send_window: int | None = None
         self._queries = LogQueryClient()
@@ -142,7 +140,7 @@ class ClientMachine:
         self._require_connection()
         if Feature.LOG not in self.features:
             raise ConfigError("NOT_IMPLEMENTED: this broker keeps no log that could be read; mama broker does")
-        if self.reads:
+        if self.registered.reads:
             raise ConfigError("a client that subscribes cannot ask about streams, too")
         pending, frames = self._queries.ask(query, deadline)
         self.out.append(frames)
@@ -257,7 +255,7 @@ class ClientMachine:
             raise Unavailable(f"not connected ({self.state.value})")
 
     def _require_stream(self) -> None:
-        if self.stream is None:
+        if self.registered.stream is None:
             raise NoStream("send before write")
 
     # --- commands of the broker ----------------------------------------------------------------------------------
@@ -265,7 +263,7 @@ class ClientMachine:
     def receive(self, frames: Sequence[bytes], now: float) -> None:
         """Process one received message; malformed ones are counted. Never raises."""
         self._last_heard = now
-        if self._queries.pending and not self.reads and self._queries.keep(frames):
+        if self._queries.pending and not self.registered.reads and self._queries.keep(frames):
             return
         try:
             command = wire.decode(frames)
@@ -288,9 +286,7 @@ class ClientMachine:
         assert command is not None
         self.credit.use()
         if isinstance(command, wire.StreamDeliver) and command.trailing:
-            sequence = read(command.trailing).sequence
-            if sequence is not None:
-                self.sequences[command.address] = max(sequence, self.sequences.get(command.address, 0))
+            self.registered.delivered(command.address, read(command.trailing).sequence)
         self.received.append(command)
 
     def _answer_call(self, command: Command | None) -> None:
@@ -301,7 +297,7 @@ class ClientMachine:
         if call is not None:  # an answer without a call is ignored, as by the C client
             extension = read(command.trailing)
             if isinstance(command, wire.Ok):
-                self._remember(call.command, extension.sequence)
+                self.registered.accepted(call.command, extension.sequence)
                 call.finish(None, extension)
             else:
                 what = "a command" if oldest is None else type(oldest.command).__name__
@@ -319,22 +315,6 @@ class ClientMachine:
             self._acks, answer = (acks, extension) if call.internal else ((), replace(extension, acks=acks))
             call.finish(None, answer)
         self._grow_window(extension.credit)
-
-    def _remember(self, command: Command, position: int | None) -> None:
-        """Store a successful command, to restore it after a reconnect.
-
-        :param position: from the answer to READ: the subscription is for messages with higher sequences
-        """
-        if isinstance(command, wire.StreamWrite):
-            self.stream = command.stream
-        elif isinstance(command, wire.StreamRead):
-            after = read(command.trailing).after
-            self.reads.setdefault(command.stream, {}).setdefault(command.pattern, position if after is None else after)
-        elif isinstance(command, wire.StreamCancel):
-            self.reads.pop(command.stream, None)
-            self.sequences.pop(command.stream, None)
-        elif isinstance(command, wire.ServiceOffer):
-            self.offers[command.address, command.pattern] = None
 
     # --- connection ----------------------------------------------------------------------------------------------
 
@@ -366,22 +346,12 @@ class ClientMachine:
         if self.credit.left:
             self._send_credit(self.credit.left)
         waiting = self._calls.take()
-        for remembered in self._remembered():
-            self._send_call(Call(remembered, _NEVER, internal=True))
+        for command in self.registered.commands(Feature.SEQUENCE in self.features):
+            self._send_call(Call(command, _NEVER, internal=True))
         for call in waiting:
             self._send_call(call)
         self._sent_since_ping = False
         self._grow_window(extension.credit)
-
-    def _remembered(self) -> list[Command]:
-        commands: list[Command] = [] if self.stream is None else [wire.StreamWrite(self.stream)]
-        for stream, patterns in self.reads.items():
-            delivered = self.sequences.get(stream, 0)
-            for pattern, after in patterns.items():
-                known = Feature.SEQUENCE in self.features and (delivered or after is not None)
-                trailing = write(Extension(after=max(delivered, after or 0))) if known else b""
-                commands.append(wire.StreamRead(stream, pattern, trailing))
-        return commands + [wire.ServiceOffer(*offer) for offer in self.offers]
 
     def tick(self, now: float) -> None:
         """Send PING, detect silence, fail calls whose deadline has passed. Call it at :meth:`next_tick`."""

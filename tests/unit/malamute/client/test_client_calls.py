@@ -44,7 +44,7 @@ def test_a_refused_call_has_the_reason_and_the_client_continues() -> None:
     assert isinstance(call.error, CallFailed)
     assert str(call.error) == "StreamRead was refused with 300: no pattern"
     assert machine.state is ClientState.CONNECTED
-    assert machine.reads == {}
+    assert machine.registered.reads == {}
     assert repr(call).startswith("<Call StreamRead CallFailed(")
 
 
@@ -107,7 +107,7 @@ def test_a_pong_may_overtake_an_answer_that_takes_its_time() -> None:
     assert ping.done
     assert not slow.done
     told(machine, Ok())
-    assert (slow.done, slow.error, machine.stream) == (True, None, b"s")
+    assert (slow.done, slow.error, machine.registered.stream) == (True, None, b"s")
 
 
 def test_closing_ends_every_call_and_is_answered_in_its_turn() -> None:

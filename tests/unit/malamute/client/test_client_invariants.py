@@ -130,7 +130,7 @@ def test_client_and_broker_find_together_again_whatever_happens(events: list[str
             pair.client.write(b"s%d" % (n % 3), FAR)
         elif event == "read" and pair.client.state in (ClientState.CONNECTED, ClientState.RECONNECTING):
             pair.client.read(b"r", b"%d" % n, FAR)
-        elif event == "send" and pair.client.stream and pair.client.state is ClientState.CONNECTED:
+        elif event == "send" and pair.client.registered.stream and pair.client.state is ClientState.CONNECTED:
             pair.client.send(b"t")
         pair.run()
     for _ in range(10):
@@ -140,5 +140,5 @@ def test_client_and_broker_find_together_again_whatever_happens(events: list[str
     assert pair.client.state is ClientState.CONNECTED
     me = pair.broker.clients.by_identity[b"%d" % pair.identity]
     assert me.address == b"me"
-    assert me.write_stream == pair.client.stream
-    assert me.subscriptions == {stream: set(patterns) for stream, patterns in pair.client.reads.items()}
+    assert me.write_stream == pair.client.registered.stream
+    assert me.subscriptions == {stream: set(patterns) for stream, patterns in pair.client.registered.reads.items()}

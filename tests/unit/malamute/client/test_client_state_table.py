@@ -97,7 +97,7 @@ def test_every_event_in_every_state(state: ClientState, event: ClientEvent) -> N
         if step.action is ClientAction.ANSWER_PING:
             machine.ping(0.0, FAR) if state is ClientState.CONNECTED else machine._calls.add(Call(wire.Ping(), FAR))
         elif step.action is ClientAction.RESTORE:
-            machine.stream = b"s"
+            machine.registered.stream = b"s"
         said(machine)
         happen(machine, event)
         if step.action is not ClientAction.ANSWER_CALL:  # see test_an_answer_settles_the_oldest_call_in_each_state
@@ -116,7 +116,7 @@ def test_an_answer_settles_the_oldest_call_in_each_state(state: ClientState, ans
     told(machine, answer)
     assert call.done
     assert (call.error is None) is isinstance(answer, Ok)
-    assert (machine.stream == b"s") is isinstance(answer, Ok)
+    assert (machine.registered.stream == b"s") is isinstance(answer, Ok)
     assert machine.state is state
 
 

@@ -209,7 +209,7 @@ class DiscoveryClient:
         connection = self._require_connection()
         with connection.changed:
             machine, epoch = connection.machine, connection.machine.reconnects
-            if machine.stream != self._stream:
+            if machine.registered.stream != self._stream:
                 raise Unavailable("the broker has not opened the stream yet")
             for message in messages:
                 machine.send(message.subject.encode(), [message.content], message.extension)
