@@ -152,6 +152,7 @@ PURE = {
     "publisher/key_filter",
     "publisher/rate_limiter",
     "sending/outage",
+    "sending/resend_limits",
     "sending/resend_queue",
     "sending/retry",
     "sending/send_index",

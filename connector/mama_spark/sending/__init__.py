@@ -9,6 +9,7 @@ __all__ = [
     "flight",
     "flight_batch",
     "outage",
+    "resend_limits",
     "resend_queue",
     "retry",
     "send_index",

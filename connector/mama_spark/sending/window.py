@@ -11,7 +11,6 @@ changes nothing.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,9 +23,9 @@ from mama_spark.options.window import WindowConfig
 
 from .backpressure import BackpressureState
 from .flight import FlightState, Transition, advance
-from .flight_batch import FlightBatch, FlightCounters, Rows, Seconds, array_of, length_of
+from .flight_batch import FlightBatch, FlightCounters, Rows, array_of, length_of
+from .resend_limits import ResendLimits
 from .resend_queue import ResendQueue
-from .retry import resends_allowed
 from .send_index import SendIndex, SendRange
 
 #: After a pause only this many messages are sent until one of them is acknowledged: enough that one topic without a
@@ -61,7 +60,7 @@ class Window:
         self._backpressure = BackpressureState(policy.max_in_flight)
         self._settled: list[tuple[FlightBatch, Rows]] = []
         self._resend_cause: PublishError | None = None
-        self._deadlines_from = -math.inf  # retry deadlines count from here at the earliest
+        self._limits = ResendLimits(policy)
 
     def __repr__(self) -> str:
         hold = ", hold" if self.holding else ""
@@ -254,7 +253,7 @@ class Window:
         for sends in self._index:
             rows = array_of(sends.rows)[self._index.live(sends)]
             # what may not be sent again stays in flight until its time is up: it ends as a timeout
-            rows = rows[self._may_resend(sends.flights, rows, error, now)]
+            rows = rows[self._limits.allowed(sends.flights, rows, error, now)]
             if len(rows):
                 self._record_error(sends.flights, rows, error)
                 self._retry(sends.flights, rows, error, now)
@@ -271,7 +270,7 @@ class Window:
             if len(rows):
                 waited = f"no acknowledgement within {self.policy.wait_timeout:g} s"
                 self._fail_send(sends.flights, rows, AckTimeout(waited), now, sends.at)
-        for flights, rows in self._resends.expire(now, self._resend_deadlines):
+        for flights, rows in self._resends.expire(now, self._limits.deadlines):
             self._settle_by_last_error(flights, rows, now)
 
     def abandon(self, batches: list[FlightBatch], error: PublishError, unsent: PublishError, now: float) -> None:
@@ -302,17 +301,17 @@ class Window:
     @property
     def deadlines_suspended(self) -> bool:
         """No flight's retry deadline passes."""
-        return self._deadlines_from == math.inf
+        return self._limits.suspended
 
     def suspend_deadlines(self, now: float) -> None:
         """Nothing is stored at present: flights have no retry deadline until :meth:`resume_deadlines`, and only a few
         are sent until one of them is acknowledged."""
-        self._deadlines_from = math.inf
+        self._limits.suspend()
         self._backpressure.pause(OutcomeUnknown("nothing is acknowledged"), now, 0.0)
 
     def resume_deadlines(self, now: float) -> None:
         """Messages are stored again: retry deadlines of what was sent before count from now."""
-        self._deadlines_from = now
+        self._limits.resume(now)
 
     # --- what to do next -------------------------------------------------------------------------------------
 
@@ -348,7 +347,7 @@ class Window:
     def _fail_send(self, flights: FlightBatch, rows: Int64s, error: PublishError, now: float, sent_at: float) -> None:
         if error.backpressure is not Backpressure.NONE:
             self._pause(error, now, sent_at)
-        resend = self._may_resend(flights, rows, error, now)
+        resend = self._limits.allowed(flights, rows, error, now)
         self._record_error(flights, rows, error)
         if resend.any():
             self._resend_cause = error
@@ -356,15 +355,6 @@ class Window:
         if not resend.all():
             last = rows[~resend]
             self._settle(flights, last, Transition.FAIL if error.answered else Transition.EXPIRE, now)
-
-    def _may_resend(self, flights: FlightBatch, rows: Int64s, error: PublishError, now: float) -> Bools:
-        if self.policy.retry is None:
-            return np.zeros(len(rows), np.bool_)
-        return resends_allowed(
-            self.policy.retry, error, flights.sends[rows], self._deadlines_begin(flights, rows), now,
-            repeatable=self.policy.resend_uncertain,
-            non_retriable=None if flights.non_retriable is None else flights.non_retriable[rows],
-        )  # fmt: skip
 
     def _retry(self, flights: FlightBatch, rows: Int64s, error: PublishError, now: float) -> None:
         flights.state[rows] = advance(flights.state[rows], Transition.RETRY)
@@ -377,20 +367,8 @@ class Window:
         elif self.policy.retry is not None and (error.answered or sends > 1):
             # no answer: at once the first time, then slower, lest a bridge that doubts at once is called for ever
             due = now + self.policy.retry.backoff(sends if error.answered else sends - 1)
-        deadline = float(self._resend_deadlines(flights, rows, due).min())
+        deadline = float(self._limits.deadlines(flights, rows, due).min())
         self._resends.push(due, deadline, flights, rows)
-
-    def _resend_deadlines(self, flights: FlightBatch, rows: Int64s, due: float) -> Seconds:
-        """When waiting flights are not sent again any more: at the retry deadline; without one, when the bridge has not
-        taken them for ``wait_timeout`` after they were due, so that none waits for ever."""
-        deadline = self.policy.retry.deadline if self.policy.retry else None
-        if deadline is None:
-            return np.full(len(rows), due + self.policy.wait_timeout)
-        return self._deadlines_begin(flights, rows) + deadline
-
-    def _deadlines_begin(self, flights: FlightBatch, rows: Int64s) -> Seconds:
-        begin: Seconds = np.maximum(flights.published[rows], self._deadlines_from)
-        return begin
 
     def _record_error(self, flights: FlightBatch, rows: Int64s, error: PublishError) -> None:
         if error.may_have_landed:

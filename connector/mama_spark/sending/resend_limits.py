@@ -1,0 +1,57 @@
+"""Which flights of one publisher may be sent again, and until when. Pure."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from mama_spark.errors import PublishError
+from mama_spark.message import Bools, Int64s
+from mama_spark.options.window import WindowConfig
+
+from .flight_batch import FlightBatch, Seconds
+from .retry import resends_allowed
+
+
+class ResendLimits:
+    """Applies :mod:`~mama_spark.sending.retry` to flights; retry deadlines can be suspended for an outage."""
+
+    def __init__(self, policy: WindowConfig) -> None:
+        self._policy = policy
+        self._deadlines_from = -math.inf  # retry deadlines count from here at the earliest
+
+    @property
+    def suspended(self) -> bool:
+        """No flight's retry deadline passes."""
+        return self._deadlines_from == math.inf
+
+    def suspend(self) -> None:
+        """Flights have no retry deadline until :meth:`resume`."""
+        self._deadlines_from = math.inf
+
+    def resume(self, now: float) -> None:
+        """Retry deadlines of what was sent before count from now."""
+        self._deadlines_from = now
+
+    def allowed(self, flights: FlightBatch, rows: Int64s, error: PublishError, now: float) -> Bools:
+        """Which flights, whose last send ended with ``error``, may be sent again: one element a row."""
+        if self._policy.retry is None:
+            return np.zeros(len(rows), np.bool_)
+        return resends_allowed(
+            self._policy.retry, error, flights.sends[rows], self._deadlines_begin(flights, rows), now,
+            repeatable=self._policy.resend_uncertain,
+            non_retriable=None if flights.non_retriable is None else flights.non_retriable[rows],
+        )  # fmt: skip
+
+    def deadlines(self, flights: FlightBatch, rows: Int64s, due: float) -> Seconds:
+        """When waiting flights are not sent again any more: at the retry deadline; without one, when the bridge has not
+        taken them for ``wait_timeout`` after they were due, so that none waits for ever."""
+        deadline = self._policy.retry.deadline if self._policy.retry else None
+        if deadline is None:
+            return np.full(len(rows), due + self._policy.wait_timeout)
+        return self._deadlines_begin(flights, rows) + deadline
+
+    def _deadlines_begin(self, flights: FlightBatch, rows: Int64s) -> Seconds:
+        begin: Seconds = np.maximum(flights.published[rows], self._deadlines_from)
+        return begin
