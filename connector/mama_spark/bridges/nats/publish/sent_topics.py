@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -13,16 +14,22 @@ from mama_spark.message import Int64s
 _REMEMBERED = 128 * 1024  #: sends whose topics are kept
 
 
+@dataclass(slots=True)
+class _Run:
+    first_token: int
+    topics: pa.DictionaryArray
+
+
 class SentTopics:
-    """Runs of sends, oldest first."""
+    """Runs of sends, oldest first. One thread adds, another one takes."""
 
     def __init__(self) -> None:
-        self._runs: deque[tuple[int, pa.DictionaryArray]] = deque()
+        self._runs: deque[_Run] = deque()
 
     def add(self, first_token: int, topics: pa.DictionaryArray) -> None:
         """One run of sends, with tokens from ``first_token`` on."""
-        self._runs.append((first_token, topics))
-        while len(self._runs) > 1 and self._runs[1][0] < first_token - _REMEMBERED:
+        self._runs.append(_Run(first_token, topics))
+        while len(self._runs) > 1 and self._runs[1].first_token < first_token - _REMEMBERED:
             self._runs.popleft()
 
     def take(self, subject: str, exact: bool) -> Int64s:
@@ -31,14 +38,13 @@ class SentTopics:
         :param exact: False: the server wrote the subject in lower case
         """
         found = []
-        for i, (first, topics) in enumerate(list(self._runs)):
-            names = topics.dictionary.to_pylist()
+        for run in list(self._runs):
+            names = run.topics.dictionary.to_pylist()
             mine = [j for j, n in enumerate(names) if n is not None and (n if exact else n.lower()) == subject]
             if mine:
-                rows = np.flatnonzero(np.isin(topics.indices.to_numpy(zero_copy_only=False), mine))
-                found.append(rows + first)
-                if len(rows) and i < len(self._runs):
-                    self._runs[i] = (first, _without_topics(topics, mine))
+                rows = np.flatnonzero(np.isin(run.topics.indices.to_numpy(zero_copy_only=False), mine))
+                found.append(rows + run.first_token)
+                run.topics = _without_topics(run.topics, mine)
         return np.concatenate(found) if found else np.array([], np.int64)
 
 
