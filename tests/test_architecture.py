@@ -135,6 +135,7 @@ PURE = {
     "options/window",
     "packing/chunked_unpack",
     "packing/codec",
+    "packing/compression",
     "packing/decompress",
     "packing/format",
     "packing/ipc",

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.message import HEADERS_TYPE
-from mama_spark.packing import Packer, Rows, codec_of
+from mama_spark.packing import PackCompressor, Packer, Rows, codec_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "read-packed-messages.md"
 #: Environments keep node and its packages beside Python's (scripts/setup.sh).
@@ -27,12 +27,13 @@ def example(language: str) -> str:
     return str(code)
 
 
-def packed(option: str, columns: pa.RecordBatch) -> tuple[dict[str, str], bytes]:
+def packed(option: str, columns: pa.RecordBatch, compression: str | None = None) -> tuple[dict[str, str], bytes]:
     packer = Packer(codec_of(option, columns.schema), max_rows=1_000, max_bytes=65_536)
     rows = Rows(pa.array(["t"] * len(columns)).dictionary_encode(), columns, np.arange(len(columns)))
     (packs,) = [*packer.add(rows), *packer.finish()]
-    assert packs.batch.headers is not None
-    return {name: values[0] for name, values in packs.batch.headers[0].as_py()}, packs.batch.payloads[0].as_py()
+    batch = packs.batch if compression is None else PackCompressor(compression).compress(packs.batch)
+    assert batch.headers is not None
+    return {name: values[0] for name, values in batch.headers[0].as_py()}, batch.payloads[0].as_py()
 
 
 VALUES = ["first", "", "übergrößenträger", "last"]
@@ -63,17 +64,47 @@ def test_the_python_example_reads_packs(case: str) -> None:
     with pytest.raises(ValueError, match="instead of"):
         scope["rows"]({**headers, "Mama-Pack-Rows": "77"}, payload)
     with pytest.raises(ValueError, match="unknown pack"):
-        scope["rows"]({**headers, "Mama-Pack": "lines;v=2"}, payload)
+        scope["rows"]({**headers, "Mama-Pack": "lines;v=3"}, payload)
+
+
+#: Many equal values: worth a compression.
+LONG = ["first", "second"] * 500
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+@pytest.mark.parametrize("option", ["lines", "arrow"])
+def test_the_python_example_reads_compressed_packs(option: str, compression: str) -> None:
+    scope: dict[str, Any] = {}
+    exec(example("python"), scope)
+    values = [v.encode() for v in LONG]
+    headers, payload = packed(option, pa.record_batch({"value": values}), compression)
+    assert headers["Mama-Pack"] == f"{option};v=2"
+    assert scope["rows"](headers, payload) == (values if option == "lines" else [{"value": v} for v in values])
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_javascript_example_reads_packs(case: str, tmp_path: Path) -> None:
+    option, columns = CASES[case]
+    want: list[Any] = TYPED.to_pylist()
+    if case == "lines":
+        want = VALUES
+    elif case == "arrow":
+        want = [{"value": v, "id": i} for v, i in zip(VALUES, MESSAGES["id"].to_pylist(), strict=True)]
+    assert read_by_javascript(*packed(option, columns), tmp_path) == want
+
+
+@pytest.mark.parametrize("option", ["lines", "arrow"])
+def test_the_javascript_example_reads_compressed_packs(option: str, tmp_path: Path) -> None:
+    headers, payload = packed(option, pa.record_batch({"value": [v.encode() for v in LONG]}), "zstd")
+    want: list[Any] = LONG if option == "lines" else [{"value": v} for v in LONG]
+    assert read_by_javascript(headers, payload, tmp_path) == want
+
+
+def read_by_javascript(headers: dict[str, str], payload: bytes, folder: Path) -> Any:
     node = shutil.which("node", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     assert node, "node is missing: run make setup"
     assert (JS / "apache-arrow").is_dir(), "the package apache-arrow is missing: run make setup"
-    option, columns = CASES[case]
-    headers, payload = packed(option, columns)
-    (tmp_path / "pack").write_bytes(payload)
+    (folder / "pack").write_bytes(payload)
     script = example("javascript") + (
         "const found = rows(JSON.parse(process.argv[2]), require('fs').readFileSync(process.argv[3]));\n"
         "const plain = (_, v) => v instanceof Uint8Array ? new TextDecoder().decode(v) : v;\n"
@@ -81,16 +112,11 @@ def test_the_javascript_example_reads_packs(case: str, tmp_path: Path) -> None:
         "([k, v]) => [k, v instanceof Uint8Array ? new TextDecoder().decode(v) : k === 'headers' ? undefined : v]));\n"
         "console.log(JSON.stringify(found.map(bytes), plain));\n"
     )
-    (tmp_path / "read.js").write_text(script)
+    (folder / "read.js").write_text(script)
     done = subprocess.run(
-        [node, str(tmp_path / "read.js"), json.dumps(headers), str(tmp_path / "pack")],
+        [node, str(folder / "read.js"), json.dumps(headers), str(folder / "pack")],
         env={**os.environ, "NODE_PATH": str(JS)},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    want: list[Any] = TYPED.to_pylist()
-    if case == "lines":
-        want = VALUES
-    elif case == "arrow":
-        want = [{"value": v, "id": i} for v, i in zip(VALUES, MESSAGES["id"].to_pylist(), strict=True)]
-    assert json.loads(done.stdout) == want
+    return json.loads(done.stdout)

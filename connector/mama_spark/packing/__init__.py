@@ -9,8 +9,9 @@ from mama_spark.moved_names import lazy
 if TYPE_CHECKING:
     from .chunked_unpack import unpack_chunks
     from .codec import ArrowCodec, Codec, LinesCodec, codec_of
+    from .compression import PackCompressor
     from .decompress import decompressed
-    from .format import HEADER_BYTES, PACK, PACK_ROWS, PackFormat, check_types
+    from .format import HEADER_BYTES, PACK, PACK_HEADERS, PACK_ROWS, PackFormat, check_types
     from .json_size import check_json_size
     from .json_text import JsonRows, as_json_column, json_rows, with_number_names
     from .pack_headers import announced_rows
@@ -23,11 +24,13 @@ if TYPE_CHECKING:
 __all__ = [
     "HEADER_BYTES",
     "PACK",
+    "PACK_HEADERS",
     "PACK_ROWS",
     "ArrowCodec",
     "Codec",
     "JsonRows",
     "LinesCodec",
+    "PackCompressor",
     "PackFormat",
     "Packed",
     "Packer",
@@ -61,7 +64,9 @@ if not TYPE_CHECKING:
             "JsonRows": "json_text",
             "LinesCodec": "codec",
             "PACK": "format",
+            "PACK_HEADERS": "format",
             "PACK_ROWS": "format",
+            "PackCompressor": "compression",
             "PackFormat": "format",
             "Packed": "packer",
             "Packer": "packer",

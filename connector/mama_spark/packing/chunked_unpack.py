@@ -36,7 +36,7 @@ def unpack_chunks(
     if packs is None:
         yield records, unpacked_as_is(records, only_typed=only_typed)
         return
-    weights = [payload_sizes(records.payloads), packs.announced(records.payloads)]
+    weights = [packs.sizes(records.payloads), packs.announced(records.payloads)]
     for start, stop in pairwise(_edges(weights, [BATCH_BYTES, BATCH_ROWS])):
         some = records.slice(start, stop)
         found = unpack(some, transform, packs.slice(start, stop), only_typed=only_typed)

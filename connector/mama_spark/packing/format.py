@@ -1,4 +1,4 @@
-"""Header names, limits and column types of packed messages, version 1.
+"""Header names, limits and column types of packed messages, versions 1 and 2.
 
 ``docs/reference/packed-messages.md`` is their specification.
 """
@@ -14,9 +14,17 @@ from ..message import HEADERS_TYPE
 
 #: Headers of a packed message: format and version, and number of rows (decimal).
 PACK, PACK_ROWS = "Mama-Pack", "Mama-Pack-Rows"
+#: Of a compressed pack, version 2: how lines are compressed, and bytes of the payload without compression (decimal).
+PACK_ENCODING, PACK_BYTES = "Mama-Pack-Encoding", "Mama-Pack-Bytes"
+#: All headers of packs.
+PACK_HEADERS = (PACK, PACK_ROWS, PACK_ENCODING, PACK_BYTES)
+#: Value of ``Mama-Pack-Encoding`` -> codec of Arrow. ``lz4`` is the frame format.
+ENCODINGS = {"lz4": "lz4", "zstd": "zstd"}
 
 #: A reader rejects packs that announce more rows; a writer never makes them.
 MAX_ROWS = 1_000_000
+#: As with rows, of bytes without compression: the largest message of NATS.
+MAX_PLAIN_BYTES = 64 << 20
 
 #: Bytes below the middleware's limit that a pack leaves free for its headers (format, rows, id).
 HEADER_BYTES = 1_024
@@ -31,6 +39,8 @@ class PackFormat(Enum):
 
     LINES = "lines;v=1"  #: values joined by line feeds
     ARROW = "arrow;v=1"  #: an Arrow IPC stream of one record batch
+    LINES_2 = "lines;v=2"  #: the same lines, compressed as a whole
+    ARROW_2 = "arrow;v=2"  #: the same stream, with compressed buffers
 
 
 class BadPack(Exception):

@@ -1,8 +1,8 @@
 """Reads one arrow pack that may be malicious: announced sizes are compared with the bytes before anything is allocated.
 
 An Arrow reader trusts two kinds of numbers that cost the sender nothing: the announced size of a compressed buffer,
-and the rows of columns without buffers. The format has neither compression nor types without buffers, so every row
-takes bits of the message.
+and the rows of columns without buffers. The format has no types without buffers; version 1 has no compression, and
+version 2 limits what all buffers may announce together by a header. So every row takes bits of the announced bytes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ _SCHEMA_BYTES = 64 << 10  #: largest schema that is cached
 _METADATA_BYTES = 4 << 10  #: largest metadata of a record batch that is cached
 
 _i32, _u16, _i64 = (struct.Struct(f"<{code}") for code in "iHq")
+_buffer = struct.Struct("<qq")  #: Buffer of Schema.fbs: offset and length
 
 
-def read_pack(payload: pa.Buffer, rows: int) -> pa.RecordBatch:
-    """The rows of an arrow pack; shares memory with ``payload``.
+def read_pack(payload: pa.Buffer, rows: int, plain_bytes: int | None = None) -> pa.RecordBatch:
+    """The rows of an arrow pack; shares memory with ``payload`` where nothing is compressed.
 
     :param rows: as announced
+    :param plain_bytes: that compressed buffers may have together; None = nothing may be compressed
     :raises BadPack: it is no pack, or has another number of rows
     """
     data = memoryview(payload).cast("B")
@@ -35,12 +37,14 @@ def read_pack(payload: pa.Buffer, rows: int) -> pa.RecordBatch:
         at = _message_end(data, 0)
         schema = _schema_of(bytes(data[:at]))
         body = _message_end(data, at)
-        announced, body_bytes = _sizes_in(bytes(data[at + 8 : body]))
+        announced, body_bytes, buffers = _sizes_in(bytes(data[at + 8 : body]))
         if announced != rows:
             raise BadPack(f"it has {announced:,} rows and announces {rows:,}")
         end = body + body_bytes
         if bytes(data[end:]) != _END:
             raise BadPack("it does not end where its only batch ends")
+        if buffers is not None:
+            _check_compressed(data[body:end], buffers, plain_bytes)
         message = pa.ipc.read_message(payload.slice(at, end - at))
         batch = pa.ipc.read_record_batch(message, schema)
         batch.validate(full=True)
@@ -75,26 +79,56 @@ def _read_schema(head: bytes) -> pa.Schema:
 _cached_schema = lru_cache(64)(_read_schema)
 
 
-def _sizes_in(metadata: bytes) -> tuple[int, int]:
+#: Where compressed buffers lie in the body, and their sizes; None = nothing is compressed.
+_Buffers = tuple[tuple[int, int], ...] | None
+
+
+def _sizes_in(metadata: bytes) -> tuple[int, int, _Buffers]:
     return _cached_sizes(metadata) if len(metadata) <= _METADATA_BYTES else _record_batch(metadata)
 
 
-def _record_batch(metadata: bytes) -> tuple[int, int]:
-    """Rows and body bytes that an uncompressed record batch announces."""
+def _record_batch(metadata: bytes) -> tuple[int, int, _Buffers]:
+    """Rows, body bytes and compressed buffers that a record batch announces."""
     (root,) = _i32.unpack_from(metadata, 0)
     kind = _field(metadata, root, 1)
     if kind is None or metadata[kind] != _RECORD_BATCH:
         raise BadPack("its second message is no record batch")
     size = _field(metadata, root, 3)
     table = _header(metadata)
-    if _field(metadata, table, 3) is not None:
-        raise BadPack("it is compressed")
     length = _field(metadata, table, 0)
     rows = 0 if length is None else _i64.unpack_from(metadata, length)[0]
     body = 0 if size is None else _i64.unpack_from(metadata, size)[0]
     if rows < 0 or body < 0:
         raise BadPack("it announces sizes below zero")
-    return rows, body
+    return rows, body, None if _field(metadata, table, 3) is None else _buffers_of(metadata, table)
+
+
+def _buffers_of(metadata: bytes, table: int) -> tuple[tuple[int, int], ...]:
+    vector = _field(metadata, table, 2)
+    if vector is None:
+        return ()
+    start = vector + _i32.unpack_from(metadata, vector)[0]
+    (n,) = _i32.unpack_from(metadata, start)
+    if not 0 <= n <= len(metadata) // 16:
+        raise BadPack("its metadata points outside")
+    return tuple(_buffer.unpack_from(metadata, start + 4 + 16 * i) for i in range(n))
+
+
+def _check_compressed(body: memoryview, buffers: tuple[tuple[int, int], ...], limit: int | None) -> None:
+    """Each compressed buffer begins with its size without compression; -1: it is not compressed."""
+    if limit is None:
+        raise BadPack("it is compressed")
+    total = 0
+    for offset, size in buffers:
+        if offset < 0 or size < 0 or offset + size > len(body):
+            raise BadPack("one of its buffers lies outside")
+        if size:
+            (announced,) = _i64.unpack_from(body, offset)
+            if announced < -1:
+                raise BadPack("it announces sizes below zero")
+            total += size if announced == -1 else announced
+    if total > limit:
+        raise BadPack(f"its buffers have {total:,} bytes without compression and it announces {limit:,}")
 
 
 _cached_sizes = lru_cache(256)(_record_batch)  # packs with equal numbers of rows and bytes have equal metadata

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from ..message import Int64s, payload_sizes
 from ..record_log import Records
-from .format import MAX_ROWS, PACK, PACK_ROWS
+from .format import MAX_PLAIN_BYTES, MAX_ROWS, PACK_HEADERS
 
 
 class PackHeaders(NamedTuple):
@@ -21,28 +21,41 @@ class PackHeaders(NamedTuple):
     :ivar formats: string, null = no pack
     :ivar rows: string, null = not given; unchecked
     :ivar counts: the same as numbers; -1 = no number from 1 to the limit
+    :ivar encodings: string, of compressed packs of lines; null = not given
+    :ivar plain_bytes: of compressed packs: bytes without compression; -1 = no number from 1 to the limit
     """
 
     formats: pa.Array
     rows: pa.Array
     counts: Int64s
+    encodings: pa.Array
+    plain_bytes: Int64s
 
     def slice(self, start: int, stop: int) -> PackHeaders:
         n = stop - start
-        return PackHeaders(self.formats.slice(start, n), self.rows.slice(start, n), self.counts[start:stop])
+        return PackHeaders(
+            self.formats.slice(start, n), self.rows.slice(start, n), self.counts[start:stop],
+            self.encodings.slice(start, n), self.plain_bytes[start:stop],
+        )  # fmt: skip
+
+    def sizes(self, payloads: pa.Array) -> Int64s:
+        """Bytes of each record without compression, as it announces them."""
+        return np.maximum(payload_sizes(payloads), self.plain_bytes)
 
     def announced(self, payloads: pa.Array) -> Int64s:
         """Announced rows of each record, which may be wrong, limited to what its bytes could hold."""
         counts = np.where(self.formats.is_null().to_numpy(zero_copy_only=False), 1, self.counts)
-        return np.clip(counts, 1, 8 * payload_sizes(payloads) + 1)
+        return np.clip(counts, 1, 8 * self.sizes(payloads) + 1)
 
 
 def pack_headers(records: Records) -> PackHeaders | None:
     """None = none of them is a pack."""
     if records.headers is None:
         return None
-    formats, rows = first_values(records.headers, PACK, PACK_ROWS)
-    return None if formats.null_count == len(records) else PackHeaders(formats, rows, _numbers(rows))
+    formats, rows, encodings, plain_bytes = first_values(records.headers, *PACK_HEADERS)
+    if formats.null_count == len(records):
+        return None
+    return PackHeaders(formats, rows, _numbers(rows, MAX_ROWS), encodings, _numbers(plain_bytes, MAX_PLAIN_BYTES))
 
 
 def announced_rows(records: Records) -> Int64s:
@@ -51,9 +64,14 @@ def announced_rows(records: Records) -> Int64s:
     return np.ones(len(records), np.int64) if packs is None else packs.announced(records.payloads)
 
 
-def _numbers(texts: pa.Array) -> Int64s:
-    """Announced rows; -1 = no number from 1 to the limit."""
-    return map_distinct(texts, _number, -1)
+def _numbers(texts: pa.Array, most: int) -> Int64s:
+    """Announced numbers; -1 = no number from 1 to the limit."""
+
+    def number(text: str) -> int:
+        found = int(text) if re.fullmatch("[1-9][0-9]{0,8}", text) else -1
+        return found if found <= most else -1
+
+    return map_distinct(texts, number, -1)
 
 
 def map_distinct(texts: pa.Array, meaning: Callable[[str], int], missing: int) -> Int64s:
@@ -62,11 +80,6 @@ def map_distinct(texts: pa.Array, meaning: Callable[[str], int], missing: int) -
     meanings = np.array([*map(meaning, known.dictionary.to_pylist()), missing])
     found: Int64s = meanings[known.indices.fill_null(len(meanings) - 1).to_numpy()]
     return found
-
-
-def _number(text: str) -> int:
-    number = int(text) if re.fullmatch("[1-9][0-9]{0,6}", text) else -1
-    return number if number <= MAX_ROWS else -1
 
 
 def first_values(headers: pa.MapArray, *names: str) -> list[pa.Array]:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from ..message import HEADERS_TYPE, Int64s, MessageBatch
 from ..record_log import Records
 from .codec import ArrowCodec, Codec
+from .compression import plain
 from .format import PACK_ROWS
 from .packer import Packed, ranges
 from .unpacker import unpack
@@ -20,9 +21,10 @@ def halves(codec: Codec, packed: Packed, which: Int64s) -> Packed:
     begin, end = packed.starts[which], packed.starts[which + 1]
     middle = (end - begin) // 2
     lengths = np.stack([middle, end - begin - middle], axis=1).reshape(-1)
-    twice = packed.batch.take(np.repeat(which, 2))
+    whole = plain(packed.batch.take(which))
+    twice = whole.take(np.repeat(np.arange(len(which)), 2))
     payloads = []
-    for payload, rows, cut in zip(twice.payloads[::2], (end - begin).tolist(), middle.tolist(), strict=True):
+    for payload, rows, cut in zip(whole.payloads, (end - begin).tolist(), middle.tolist(), strict=True):
         columns = codec.decode(payload.as_buffer(), rows)
         payloads.append(codec.encode(columns, np.array([0, cut, rows])))
     index = ranges(begin, end)
@@ -40,7 +42,7 @@ def singles(batch: MessageBatch) -> tuple[MessageBatch, Int64s]:
 
     :returns: the messages, and the pack of each
     """
-    zeros = np.zeros(len(batch), np.int64)
+    batch, zeros = plain(batch), np.zeros(len(batch), np.int64)
     found = unpack(Records(zeros, zeros, batch.topics, batch.payloads, batch.headers))
     index = pa.array(found.records)
     values, headers = found.values, found.headers

@@ -15,11 +15,15 @@ import pyarrow.compute as pc
 
 from ..message import HEADERS_TYPE, Bools, Int64s, payload_bounds, payload_sizes
 from ..record_log import Records
+from .compression import decompressed_lines
 from .format import (
     HEADERS,
     ID,
+    MAX_PLAIN_BYTES,
     MESSAGE_TYPES,
     PACK,
+    PACK_BYTES,
+    PACK_HEADERS,
     PACK_ROWS,
     VALUE,
     BadPack,
@@ -32,7 +36,7 @@ from .unpacked import TypedRun, Unpacked
 
 #: Id of a pack; its rows have ids of their own, or none.
 _ID_HEADER = "Nats-Msg-Id"
-_PACK_HEADERS = [PACK, PACK_ROWS, _ID_HEADER]
+_OWN_HEADERS = [*PACK_HEADERS, _ID_HEADER]
 
 _LARGE = 1 << 20  #: bytes of a payload whose lines are counted before they are split
 _REASON = 1_200  #: characters: two schemas
@@ -70,7 +74,13 @@ def unpacked_as_is(records: Records, *, only_typed: bool = False) -> Unpacked:
     return Unpacked(np.arange(n), np.full(n, -1, np.int32), records.payloads, records.headers, errors=errors)
 
 
-_PLAIN, _LINES, _ARROW, _UNKNOWN = range(4)
+_PLAIN, _LINES, _ARROW, _LINES_2, _ARROW_2, _UNKNOWN = range(6)
+_CODES = {
+    PackFormat.LINES.value: _LINES,
+    PackFormat.ARROW.value: _ARROW,
+    PackFormat.LINES_2.value: _LINES_2,
+    PackFormat.ARROW_2.value: _ARROW_2,
+}
 
 
 def _other_lines(there: int, announced: int) -> str:
@@ -78,7 +88,7 @@ def _other_lines(there: int, announced: int) -> str:
 
 
 def _format_code(text: str) -> int:
-    return {PackFormat.LINES.value: _LINES, PackFormat.ARROW.value: _ARROW}.get(text, _UNKNOWN)
+    return _CODES.get(text, _UNKNOWN)
 
 
 class _Unpacking:
@@ -94,29 +104,56 @@ class _Unpacking:
         self._headers = _ColumnPieces(None, n)
         self._ids = _ColumnPieces(None, n)
         self._typed: dict[int, pa.RecordBatch] = {}
-        self._kind, self._announced, self._counts = packs
+        self._packs, self._counts = packs, packs.counts
+        self._formats = map_distinct(packs.formats, _format_code, _PLAIN)
         self._transform, self._only_typed = transform, only_typed
 
     def run(self) -> Unpacked:
-        formats, counted = map_distinct(self._kind, _format_code, _PLAIN), self._counts >= 0
-        lines, arrows = formats == _LINES, formats == _ARROW
+        packs, formats = self._packs, self._formats
+        lines, arrows = np.isin(formats, (_LINES, _LINES_2)), np.isin(formats, (_ARROW, _ARROW_2))
+        compressed = np.isin(formats, (_LINES_2, _ARROW_2))
+        announced = self._counts >= 0
         for at in np.flatnonzero(formats == _UNKNOWN).tolist():
-            self._errors[at] = f"{PACK}: {self._kind[at].as_py()[:100]!r} is unknown here"
-        for at in np.flatnonzero((lines | arrows) & ~counted).tolist():
-            self._errors[at] = f"{PACK_ROWS}: {(self._announced[at].as_py() or '')[:100]!r} is no number of rows"
+            self._errors[at] = f"{PACK}: {packs.formats[at].as_py()[:100]!r} is unknown here"
+        for at in np.flatnonzero((lines | arrows) & ~announced).tolist():
+            self._errors[at] = f"{PACK_ROWS}: {(packs.rows[at].as_py() or '')[:100]!r} is no number of rows"
+        unsized = compressed & announced & (packs.plain_bytes < 0)
+        text = f"{PACK_BYTES} is missing, or no number of bytes from 1 to {MAX_PLAIN_BYTES:,}"
+        self._errors |= dict.fromkeys(np.flatnonzero(unsized).tolist(), text)
+        announced &= ~unsized
         if self._only_typed:
-            self._errors |= dict.fromkeys(np.flatnonzero((formats == _PLAIN) | (lines & counted)).tolist(), _NOT_TYPED)
+            self._errors |= dict.fromkeys(
+                np.flatnonzero((formats == _PLAIN) | (lines & announced)).tolist(), _NOT_TYPED
+            )
         else:
-            self._lines(np.flatnonzero(lines & counted))
-        self._arrows(np.flatnonzero(arrows & counted))
+            plain = np.flatnonzero(lines & announced & ~compressed)
+            whole = self._records.payloads
+            self._lines(plain, whole.take(pa.array(plain)) if len(plain) < len(self._records) else whole)
+            self._compressed_lines(np.flatnonzero(lines & announced & compressed))
+        self._arrows(np.flatnonzero(arrows & announced))
         return self._placed()
 
-    def _lines(self, at: Int64s) -> None:
-        at = self._with_as_many_lines(at)
+    def _compressed_lines(self, at: Int64s) -> None:
+        found, good = list[bytes](), list[int]()
+        for i in at.tolist():  # packs, not rows
+            encoding, size = self._packs.encodings[i].as_py() or "", int(self._packs.plain_bytes[i])
+            try:
+                found.append(decompressed_lines(self._records.payloads[i].as_buffer(), encoding, size))
+                good.append(i)
+            except BadPack as e:
+                self._errors[i] = str(e)
+        self._lines(np.array(good, np.int64), pa.array(found, pa.binary()))
+
+    def _lines(self, at: Int64s, payloads: pa.Array) -> None:
+        """
+        :param payloads: of the records ``at``, without compression
+        """
+        many = self._as_announced_if_large(at, payloads)
+        if not many.all():
+            at, payloads = at[many], payloads.filter(pa.array(many))
         if not len(at):
             return
         counts = self._counts
-        payloads = self._records.payloads.take(pa.array(at)) if len(at) < len(self._records) else self._records.payloads
         lines = pc.split_pattern(payloads, "\n")  # needs a few bytes for each that is there, whatever is announced
         there = pc.list_value_length(lines).to_numpy(zero_copy_only=False).astype(np.int64)
         good = there == counts[at]
@@ -127,18 +164,18 @@ class _Unpacking:
         self._lengths[at], self._packed[at] = counts[at], True
         self._values.add(at, counts[at], lines.flatten())
 
-    def _with_as_many_lines(self, at: Int64s) -> Int64s:
-        """Without large payloads of another number of lines than announced: an empty line takes more memory than its
+    def _as_announced_if_large(self, at: Int64s, payloads: pa.Array) -> Bools:
+        """False for large payloads of another number of lines than announced: an empty line takes more memory than its
         line feed."""
-        payloads = self._records.payloads
-        large = at[payload_sizes(payloads)[at] > _LARGE]
-        if not len(large):
-            return at
-        there = pc.count_substring(payloads.take(pa.array(large)), "\n").to_numpy(zero_copy_only=False) + 1
-        wrong = there != self._counts[large]
-        for i, lines in zip(large[wrong].tolist(), there[wrong].tolist(), strict=True):
-            self._errors[i] = _other_lines(lines, int(self._counts[i]))
-        return np.setdiff1d(at, large[wrong])
+        good = np.ones(len(at), np.bool_)
+        large = np.flatnonzero(payload_sizes(payloads) > _LARGE)
+        if len(large):
+            there = pc.count_substring(payloads.take(pa.array(large)), "\n").to_numpy(zero_copy_only=False) + 1
+            for i, lines in zip(large.tolist(), there.tolist(), strict=True):
+                if lines != self._counts[at[i]]:
+                    good[i] = False
+                    self._errors[int(at[i])] = _other_lines(lines, int(self._counts[at[i]]))
+        return good
 
     def _arrows(self, at: Int64s) -> None:
         """Packs with the same columns that follow each other are taken together, as those of one publisher do."""
@@ -156,7 +193,8 @@ class _Unpacking:
 
     def _read(self, at: int, payload: pa.Buffer) -> pa.RecordBatch | None:
         try:
-            return read_pack(payload, int(self._counts[at]))
+            limit = int(self._packs.plain_bytes[at]) if self._formats[at] == _ARROW_2 else None
+            return read_pack(payload, int(self._counts[at]), limit)
         except BadPack as e:
             self._errors[at] = str(e)
             return None
@@ -215,7 +253,7 @@ class _Unpacking:
         headers = self._records.headers
         assert headers is not None
         rows, keys, items = header_entries(headers)
-        own = pc.is_in(keys, value_set=pa.array(_PACK_HEADERS, keys.type)).to_numpy(zero_copy_only=False)
+        own = pc.is_in(keys, value_set=pa.array(_OWN_HEADERS, keys.type)).to_numpy(zero_copy_only=False)
         keep = np.flatnonzero(~own | ~self._packed[rows])
         if not len(keep):
             return None

@@ -54,7 +54,7 @@ def test_a_wrong_number_of_rows_is_an_error(rows: str | None) -> None:
     assert reason("lines;v=1", rows, b"1\n2\n3")
 
 
-@pytest.mark.parametrize("form", ["arrow;v=2", "lines", "arrow", "zip;v=1", ""])
+@pytest.mark.parametrize("form", ["arrow;v=3", "lines", "arrow", "zip;v=1", ""])
 def test_an_unknown_format_or_version_is_an_error(form: str) -> None:
     assert "unknown" in reason(form, "3", WHOLE)
 

@@ -22,7 +22,9 @@ from mama_spark.message import HEADERS_TYPE, Bools, Int64s, MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.packing import (
     HEADER_BYTES,
+    PACK_HEADERS,
     Codec,
+    PackCompressor,
     Packed,
     Packer,
     Rows,
@@ -43,7 +45,7 @@ from .row_encoder import EncodedBatch, RowEncoder
 RejectedRows = list[tuple[int, PublishError]]
 
 #: Headers that control the broker or describe the pack: inside a pack they would have no effect.
-_CONTROL_HEADERS = r"(?i)^(nats-|mama-pack$|mama-pack-rows$)"
+_CONTROL_HEADERS = rf"(?i)^(nats-|({'|'.join(PACK_HEADERS)})$)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,9 @@ class RowMessages:
     def take_resends(self) -> list[PublishBatch]:
         return []
 
+    def as_sent(self, batch: MessageBatch, context: FlightContext) -> tuple[MessageBatch, FlightContext]:
+        return batch, context
+
     def split_too_large(self, flights: FlightBatch, batch: MessageBatch, context: FlightContext) -> Bools | None:
         return None
 
@@ -143,6 +148,9 @@ class PackedMessages:
         self._codec: Codec = codec_of(o.pack, columns)
         most = min(o.pack_max_bytes, capabilities.max_payload - HEADER_BYTES)
         self._packer = Packer(self._codec, max_rows=o.pack_max_rows, max_bytes=most)
+        self._compressor = None
+        if o.pack_compression != "none":
+            self._compressor = PackCompressor(o.pack_compression, o.pack_compression_level)
         self._lock = threading.Lock()
         self._resends: list[PublishBatch] = []
 
@@ -210,6 +218,14 @@ class PackedMessages:
         batch = self._row_encoder.encode(rows.take(pa.array(which))).batch
         starts = np.arange(len(which) + 1)
         return PublishBatch(batch, [], FlightContext(some.numbers, _lists(some.extra, starts), batch.ids))
+
+    def as_sent(self, batch: MessageBatch, context: FlightContext) -> tuple[MessageBatch, FlightContext]:
+        """The messages in their last form: compressed, if that is asked for. Ids are made before, so that they do not
+        depend on it."""
+        if self._compressor is None or context.packed is None:
+            return batch, context
+        batch = self._compressor.compress(batch)
+        return batch, replace(context, packed=replace(context.packed, batch=batch))
 
     # --- the publisher's thread ------------------------------------------------------------------------------
 

@@ -277,7 +277,8 @@ class PartitionWriter:
                 batch = replace(batch, ids=None)
             elif batch.ids is None:
                 batch = replace(batch, ids=self._ids.ids(batch))
-            self._put(publisher, batch, one.rejected, one.context)
+            batch, context = self._messages.as_sent(batch, one.context)
+            self._put(publisher, batch, one.rejected, context)
 
     def _count_doubled_ids(self) -> None:
         if self._doubled_ids is not None:

@@ -74,6 +74,23 @@ def stored(broker: MemoryBroker) -> list[tuple[str, bytes]]:
     return [(topic, value) for _, topic, value in rows_of([(m.topic, m.payload, m.headers) for m in messages])]
 
 
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+@pytest.mark.parametrize("pack", ["lines", "arrow"])
+def test_compressed_packs_have_the_ids_and_rows_of_plain_ones(tmp_path: Path, pack: str, compression: str) -> None:
+    found = []
+    ways = {"packCompression": "none"}, {"packCompression": compression}
+    for options in (*ways, {"packCompression": compression, "packCompressionLevel": "9"}):
+        broker = MemoryBroker.get(uuid4().hex)
+        publish(broker, tmp_path / broker.name, orders(1_000), PLAN, pack=pack, idPrefix="q", **options)
+        sizes = [flight["size"] for flight in flights(tmp_path / broker.name)]
+        found.append((stored(broker), [m.id for m in broker.messages()], sum(sizes)))
+        MemoryBroker.forget(broker.name)
+    plain, default, ninth = found
+    assert default[:2] == ninth[:2] == plain[:2]
+    assert len(plain[0]) == 1_000
+    assert default[2] < plain[2]
+
+
 @pytest.mark.parametrize("pack", ["lines", "arrow"])
 def test_a_flight_carries_rows_and_the_log_has_their_number_and_columns(
     broker: MemoryBroker, tmp_path: Path, pack: str
@@ -270,6 +287,10 @@ def test_middlewares_that_cannot_carry_packs_say_so(without: dict[str, Any], why
     [
         ({"pack": "lines", "order": "partition"}, "order=partition does not go with pack"),
         ({"packMaxRows": "5"}, "packMaxRows needs pack"),
+        ({"packCompression": "zstd"}, "packCompression needs pack"),
+        ({"pack": "lines", "packCompression": "gzip"}, "must be one of"),
+        ({"pack": "lines", "packCompressionLevel": "3"}, "needs packCompression"),
+        ({"pack": "lines", "packCompression": "lz4", "packCompressionLevel": "13"}, "lz4 has levels 1 to 12"),
         ({"pack": "off", "packMaxBytes": "500"}, "packMaxBytes needs pack"),
         ({"pack": "arow"}, "did you mean arrow"),
         ({"pack": "arrow", "packMaxRows": "0"}, "packMaxRows must be from 1"),
