@@ -35,7 +35,7 @@ def discovery_bridge(o: TransportOptions) -> NatsDiscovery:
     from .discovery.layout import DiscoveryLayout
     from .settings import NatsSettings
 
-    wanted = not isinstance(o, DiscoveryOptions) or o.advisories  # only readers can do without
+    wanted = not isinstance(o, DiscoveryOptions) or o.advisories  # readers work without them
     layout = DiscoveryLayout(
         o.discovery_topic, o.sources_stream, o.events_stream, o.advisories_stream if wanted else None
     )

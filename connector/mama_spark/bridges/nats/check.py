@@ -1,4 +1,4 @@
-"""``mama check``: try everything that can be tried without publishing."""
+"""``mama check``: tests connection, permissions and streams without publishing."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .settings import NatsSettings
 
 
 def check_server(settings: NatsSettings, topics: list[str] | None = None) -> list[tuple[bool, str]]:
-    """What was tried, in order: whether it is fine, and what there is to say. Ends at the first thing that is not.
+    """The checks in order, each with success and a text; ends at the first failed check.
 
-    :param topics: of the messages to come, to see that a stream takes them
+    :param topics: topics of the messages; a stream must take each
     """
     found: list[tuple[bool, str]] = []
     servers = ", ".join(settings.shown_servers)
-    makes = settings.create_stream  # the write may make a stream, looking may not
+    makes = settings.create_stream  # only a write may create a stream
     bridge = NatsBridge(replace(settings, create_stream=False, stream=None) if makes else settings)
     try:
         bridge.open()

@@ -63,7 +63,7 @@ _STORAGE_USED_UP = (
     "disk that was free when it was started: little or nothing after a start on a full disk. Make room on its disk, "
     "or raise max_file_store, then restart it"
 )
-#: Cause and cure of errors whose text names neither, by ``err_code``.
+#: Cause and remedy of errors whose text names neither, by ``err_code``.
 CURES: Mapping[int, str] = {
     10023: _STORAGE_USED_UP,
     10028: "the JetStream limits of this account are reached: delete messages of its streams, or raise the limits",

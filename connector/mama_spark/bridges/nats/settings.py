@@ -14,7 +14,7 @@ from mama_spark.redaction import redact_url
 AckMode = Literal["auto", "message", "batch", "none"]
 _CONNECTION = ("credentials", "nkey_seed", "user", "password", "token", "tls_ca", "tls_cert", "tls_key")
 _API = ("js_domain", "js_api_prefix")
-#: What the subjects of requests to JetStream begin with, in the account and domain of the user.
+#: Prefix of the subjects of JetStream API requests, in the account and domain of the user.
 DEFAULT_API_PREFIX = "$JS.API."
 _SECRET = frozenset({"credentials", "nkey_seed", "user", "password", "token", "tls_key"})
 
@@ -23,22 +23,22 @@ _SECRET = frozenset({"credentials", "nkey_seed", "user", "password", "token", "t
 class NatsSettings:
     """Connection and publishing options; all times in seconds.
 
-    :param servers: URLs; any of them will do
+    :param servers: URLs of servers of one cluster
     :param credentials: path of a ``.creds`` file
     :param nkey_seed: path of a file with an nkey seed
-    :param tls_ca: path of the CA certificates in PEM; ``tls_cert`` and ``tls_key``: of the client's own
+    :param tls_ca: path of the CA certificates in PEM; ``tls_cert`` and ``tls_key``: certificate and key of the client
     :param js_domain: the JetStream domain that holds the streams; None = that of the server
-    :param js_api_prefix: in place of ``$JS.API``, where the account imports the API of another account
-    :param name: what the server's monitoring shows
-    :param stream: all messages must be taken by this one; None = found from the topics
-    :param create_stream: make it when it is missing
-    :param dedup: messages carry ids and the stream drops repeats
+    :param js_api_prefix: API prefix instead of ``$JS.API``, where the account imports the API of another account
+    :param name: name of the connection in the server's monitoring
+    :param stream: the stream that must take all messages; None = found from the topics
+    :param create_stream: create a missing stream
+    :param dedup: messages carry ids, and the stream drops duplicates
     :param ordered: keep the order of the messages over resends
-    :param wait_timeout: of the publisher: an acknowledgement may take that long
+    :param wait_timeout: of the publisher: seconds to wait for an acknowledgement
     :param retry_deadline: of the publisher: resends end that long after the first send; of a reader: a question is
         asked again for that long
     :param max_in_flight: of the publisher
-    :param fast: the vectorised path through the client's command buffer; None = where the installed version allows
+    :param fast: write and parse in bulk, past the client's own calls; None = if the installed nats-py allows it
     """
 
     servers: tuple[str, ...] = ("nats://127.0.0.1:4222",)
@@ -87,7 +87,7 @@ class NatsSettings:
             **connection,
             stream=o.stream,
             create_stream=o.create_stream,
-            ack_mode=cast(AckMode, o.ack_mode),  # the option has been checked against these words
+            ack_mode=cast(AckMode, o.ack_mode),  # the option allows these values only
             dedup=o.dedup,
             ordered=o.order == "partition",
             wait_timeout=o.wait_timeout,
@@ -115,14 +115,14 @@ class NatsSettings:
 
     @property
     def api_prefix(self) -> str:
-        """What the subjects of requests to JetStream begin with, the dot at its end included."""
+        """Prefix of the subjects of JetStream API requests, with its trailing dot."""
         if self.js_domain is not None:
             return f"$JS.{self.js_domain}.API."
         return DEFAULT_API_PREFIX if self.js_api_prefix is None else f"{self.js_api_prefix}."
 
     @property
     def wants_tls(self) -> bool:
-        """TLS with all servers, or no connection: any URL or option asks for it."""
+        """Whether TLS is required with every server: a URL or an option asks for it."""
         files = (self.tls_ca, self.tls_cert, self.tls_key)
         return any(files) or any(with_scheme(url.strip()).startswith("tls:") for url in self.servers)
 
@@ -132,7 +132,7 @@ class NatsSettings:
         None if they have none or several."""
         try:
             parts = [urlsplit(with_scheme(url.strip())) for url in self.servers]
-        except ValueError:  # the client says so when it connects
+        except ValueError:  # the client reports it when it connects
             return None
         found = {(part.username, part.password) for part in parts if part.username}
         if len(found) != 1:

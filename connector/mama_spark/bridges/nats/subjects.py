@@ -1,4 +1,4 @@
-"""Which stream takes a subject, which filters a consumer is given, and what marks the consumers of this package. Pure.
+"""Matches subjects with streams, reduces the filters of consumers, and names the consumers of this package. Pure.
 
 What can be published to and what wildcards stand for is decided in :mod:`mama_spark.topics`.
 """
@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 
 from mama_spark.topics import TopicFilter, covers, overlap
 
-#: What the names of consumers that read for us begin with.
+#: Prefix of the names of consumers that this package reads through.
 CONSUMER_PREFIX = "mama-"
-#: Metadata of a consumer that only shows how far a query has come: nobody reads through it.
+#: Metadata (NATS ADR-33) of a consumer that only shows the progress of a query; nobody reads through it.
 PROGRESS_METADATA = {"mama-spark": "progress"}
 
 
@@ -25,7 +25,7 @@ class Filters:
             self.add(subject, owner)
 
     def add(self, subject: str, owner: str) -> None:
-        """``owner`` takes what ``subject`` matches."""
+        """Add a filter and its owner."""
         wanted = TopicFilter.parse(subject)
         if wanted.literal:
             self._literal[subject] = owner
@@ -49,8 +49,8 @@ class Filters:
 
 
 def filters_of(topics: Iterable[str], subjects: Sequence[str]) -> list[str]:
-    """Topics that may lie in a stream of these ``subjects`` (none = not known), without those that another covers:
-    a consumer takes no filters of which one holds the other."""
+    """The topics that a stream with these ``subjects`` (none = not known) may hold, without topics that another topic
+    covers: the server rejects a consumer with overlapping filters (NATS ADR-34)."""
     kept: list[str] = []
     for topic in dict.fromkeys(topics):
         inside = not subjects or any(overlap(topic, s) for s in subjects)

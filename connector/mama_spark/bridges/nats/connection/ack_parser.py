@@ -1,4 +1,4 @@
-"""Parses the bytes of a connection before nats-py does: acknowledgements and deliveries, in bulk.
+"""Parses acknowledgements and deliveries in bulk, before nats-py's parser sees the bytes of a connection.
 
 Clean acknowledgements of our inbox are taken in bulk, other replies of our inbox one by one, deliveries by the
 subscription that reads them; every other frame goes to nats-py's own parser, whole.
@@ -22,23 +22,23 @@ class Deliveries(Protocol):
     def take(self, data: bytes, at: int) -> tuple[int, int]:
         """Parse complete deliveries from ``at`` on.
 
-        :returns: offset of what is left, and bytes that are missing of the delivery there (0: none)
+        :returns: offset of the first byte that was not parsed, and bytes that the delivery there still lacks (0: none)
         """
         ...
 
     def on_status(self, subject: str, status: int, text: str) -> None:
-        """The server sent a status in place of a delivery."""
+        """Called when the server sends a status instead of a delivery."""
         ...
 
 
 class AckParser:
-    """Takes the place of the client's parser.
+    """Replaces the client's parser.
 
     :param stock: the client's parser
     :param inbox: subject prefix of our replies
-    :param on_acks: clean acknowledgements
-    :param on_reply: any other reply of our inbox
-    :param on_denied: kind and exact subject of a permission violation
+    :param on_acks: called with successful acknowledgements
+    :param on_reply: called with any other reply to our inbox
+    :param on_denied: called with kind and exact subject of a permission violation
     """
 
     def __init__(
@@ -52,29 +52,29 @@ class AckParser:
         self._stock, self._inbox = stock, inbox
         self._bulk = BulkReader(inbox)
         self._on_acks, self._on_reply, self._on_denied = on_acks, on_reply, on_denied
-        self.deliveries: dict[bytes, Deliveries] = {}  #: by the number of their subscription
+        self.deliveries: dict[bytes, Deliveries] = {}  #: by subscription id
         self._tail: bytes | memoryview = b""
-        self._parts: list[bytes] = []  #: reads behind the tail, which do not complete it
+        self._parts: list[bytes] = []  #: reads after the tail that do not complete its frame
         self._missing = 0
         self._resets = 0
 
     def reset(self) -> None:
-        """A new connection: the frame that was cut off will never be completed."""
+        """Discard the incomplete frame; to be called for a new connection."""
         self._tail, self._parts, self._missing = b"", [], 0
         self._resets += 1
         self._stock.reset()
 
     async def parse(self, data: bytes = b"") -> None:
-        """Parse what was read; a frame that is not complete waits for the next call.
+        """Parse what was read; an incomplete frame is kept for the next call.
 
-        :raises nats.errors.ProtocolError: these bytes are none of the protocol; the client then closes the connection
+        :raises nats.errors.ProtocolError: the bytes violate the protocol; the client then closes the connection
         """
-        if len(data) < self._missing:  # a large delivery comes in many reads: joined once
+        if len(data) < self._missing:  # join the reads of a large delivery once
             self._parts.append(data)
             self._missing -= len(data)
             return
         at, resets = self._missing, self._resets
-        if at:  # only the delivery that was cut is joined, not all that came behind it
+        if at:  # join only the incomplete delivery, not what follows it
             await self._parse(b"".join((self._tail, *self._parts, data[:at])), 0)
         if resets != self._resets:
             return

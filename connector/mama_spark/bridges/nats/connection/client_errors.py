@@ -1,4 +1,4 @@
-"""What nats-py raises, translated into the errors of :mod:`mama_spark.errors`: one table, and nothing is unmapped."""
+"""Maps exceptions of nats-py to the errors of :mod:`mama_spark.errors`, by one table; unknown ones have a default."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mama_spark.errors import (
 
 _E, _J = nats.errors, nats.js.errors
 
-#: nats-py's exceptions -> what they mean when connecting, asking or publishing. Looked up along the class's bases.
+#: Exception of nats-py -> our error when connecting, requesting or publishing. Base classes are looked up, too.
 CLIENT: Mapping[type[BaseException], type[MamaError]] = {
     _E.Error: Unavailable,
     _E.AuthorizationError: ConfigError,
@@ -60,7 +60,7 @@ CLIENT: Mapping[type[BaseException], type[MamaError]] = {
     _J.ServerError: Unavailable,
     _J.ServiceUnavailableError: Unavailable,
     _J.NoStreamResponseError: NoResponders,
-    nkeys.NkeysError: ConfigError,  # of the seed, or of the one in the credentials file
+    nkeys.NkeysError: ConfigError,  # the seed, or that in the credentials file, is invalid
     ssl.SSLError: ConfigError,
     OSError: Unavailable,
     asyncio.TimeoutError: Unavailable,
@@ -69,7 +69,7 @@ CLIENT: Mapping[type[BaseException], type[MamaError]] = {
 
 
 def from_client(error: BaseException) -> MamaError:
-    """One of our errors for one of nats-py's (or of the network below it)."""
+    """Our error for an exception of nats-py or of the network."""
     if isinstance(error, MamaError):
         return error
     text = str(error) or type(error).__name__

@@ -53,7 +53,7 @@ Row = tuple[int, str, bytes, str, dict[str, str] | None]  # token, subject, payl
 
 
 class ConnectionListener(Protocol):
-    """Gets what comes in, on the loop's thread."""
+    """Receives what a connection reads; called on the loop's thread."""
 
     def on_acks(self, columns: list[AckColumns]) -> None: ...
     def on_reply(self, subject: bytes, reply: Reply) -> None: ...
@@ -66,10 +66,10 @@ class ConnectionListener(Protocol):
 
 
 class Connection:
-    """A connection that nats-py keeps, and makes again when it breaks.
+    """A connection of nats-py, which reconnects when it breaks.
 
-    :param fast: use the fast path; None = where the installed nats-py allows it
-    :param api_prefix: what the subjects of requests to JetStream begin with
+    :param fast: use the fast path; None = if the installed nats-py allows it
+    :param api_prefix: prefix of the subjects of JetStream API requests
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class Connection:
         self.loop, self.client, self.api_prefix = loop, client, api_prefix
         self.inbox = b"_INBOX.%s." % bytes(NUID().next())
         self.listener: ConnectionListener | None = None
-        self.next_token = 0  #: numbers on the wire; a bridge begins where the one before it ended
-        self.unwritten = 0  #: bytes accepted and not yet given to the kernel
-        self._cache: dict[str, tuple[float, Any]] = {}  # results of checks, by question: when and what
+        self.next_token = 0  #: next token on the wire; each bridge continues after the one before it
+        self.unwritten = 0  #: bytes accepted and not yet written to the socket
+        self._cache: dict[str, tuple[float, Any]] = {}  # results of checks: time and value
         self.owned = True  #: False: the client is the caller's
         self.closed = False
         self.errors: list[BaseException] = []
         self._fast_wanted = fast
-        self.fast = False  #: by the fast path, not by public calls
+        self.fast = False  #: the fast path is used, not public calls
         self._parser: AckParser | None = None
         self._up = False
         self._epoch = 0
@@ -112,7 +112,7 @@ class Connection:
         """Connect and subscribe to the inbox.
 
         :raises ConfigError: credentials, TLS, or the inbox is denied
-        :raises Unavailable: nobody answers
+        :raises Unavailable: no server answers
         """
         options = connect_options(settings)
         connection = cls(loop, tls_client() if "tls" in options else Client(), settings.fast, settings.api_prefix)
@@ -148,7 +148,7 @@ class Connection:
         return connection
 
     async def _abort_connect(self, connecting: asyncio.Future[Any]) -> None:
-        while not connecting.done():  # it may swallow a cancellation, see cancel_reconnects
+        while not connecting.done():  # the client may ignore a cancellation, see cancel_reconnects
             connecting.cancel()
             await asyncio.wait({connecting}, timeout=0.1)
         await self.close()
@@ -172,7 +172,7 @@ class Connection:
     async def start(self, timeout: float) -> None:
         """Choose the fast path or public calls, and subscribe to the inbox.
 
-        :raises ConfigError: the server does not allow to subscribe
+        :raises ConfigError: the server does not allow the subscription
         """
         self.fast = self._fast_wanted is not False and fast_path_usable(self.client)
         if self.fast:
@@ -206,7 +206,7 @@ class Connection:
             subscription = await self.client.subscribe(
                 subject, cb=callback, pending_msgs_limit=limits[0], pending_bytes_limit=limits[1]
             )
-            for _ in range(2):  # the client writes a PING ahead of a SUB that waits
+            for _ in range(2):  # the client writes a PING before a queued SUB
                 await self.client.flush(max(1, int(timeout)))
             return None if refused.done() else subscription
 
@@ -233,7 +233,7 @@ class Connection:
 
     @contextlib.contextmanager
     def denials(self, subject: str) -> Iterator[asyncio.Future[str]]:
-        """A future that is done when the server says that ``subject`` is forbidden; several may wait for one."""
+        """A future that is done when the server reports ``subject`` as forbidden; shared by all who wait for it."""
         key = subject.lower()
         refused = self._denials.get(key) or self.loop.loop.create_future()
         self._denials[key] = refused
@@ -244,10 +244,10 @@ class Connection:
                 self._denials.pop(key)
 
     def deliver_raw(self, subscription: Subscription, receiver: Callable[[int], Deliveries]) -> bytes | None:
-        """Let frames of a subscription be parsed by somebody else instead of nats-py, until :meth:`stop_raw`.
+        """Let ``receiver``'s parser instead of nats-py parse the frames of a subscription, until :meth:`stop_raw`.
 
-        :param receiver: makes the parser, given the number that the frames carry
-        :returns: what :meth:`stop_raw` takes; None: frames come by the callback of the subscription, without the fast
+        :param receiver: makes the parser, given the subscription id
+        :returns: argument of :meth:`stop_raw`; None: frames come by the callback of the subscription, without the fast
             path
         """
         number = subscription_id(subscription)
@@ -263,7 +263,7 @@ class Connection:
             self._parser.deliveries.pop(key, None)
 
     async def close(self) -> None:
-        """For good. Never raises."""
+        """Close the connection and do not reconnect. Never raises."""
         self.closed, self._up = True, False
         self._discard_unwritten()
         if self._publishing is not None:
@@ -325,7 +325,7 @@ class Connection:
             rows, epoch = self._rows.popleft(), self._epoch
             for i, (token, subject, payload, reply, headers) in enumerate(rows):
                 if epoch != self._epoch:
-                    return  # the connection broke: the rest was never sent, and the window counts it as in doubt
+                    return  # the connection broke: the rest was not sent, and the window counts it as in doubt
                 try:
                     await self.client.publish(subject, payload, reply=reply, headers=headers)
                 except Exception as e:  # noqa: BLE001 - the error goes to the flight
@@ -336,7 +336,7 @@ class Connection:
             self._written(sum(len(r[2]) for r in rows), epoch)
 
     def _discard_unwritten(self) -> None:
-        """Discard everything not written, also what waits in the client for a reconnect."""
+        """Discard everything that is not written, including what the client has queued for a reconnect."""
         self._epoch += 1
         self._frames.clear()
         self._rows.clear()

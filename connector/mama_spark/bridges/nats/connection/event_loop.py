@@ -18,12 +18,12 @@ from mama_spark.errors import BackgroundTaskFailed, Unavailable
 from mama_spark.file_descriptors import require_file_descriptors
 
 T = TypeVar("T")
-#: The loop takes 3, a connection one; looking up names and certificates takes some for a moment.
+#: File descriptors: the loop takes 3, a connection one; name lookups and certificates take some for a moment.
 _FILE_DESCRIPTORS = 8
 
 
 class EventLoopThread:
-    """Runs an event loop in a thread, or wraps a loop that somebody else runs."""
+    """Runs an event loop in a thread, or wraps a loop that the caller runs."""
 
     def __init__(self, running: asyncio.AbstractEventLoop | None = None) -> None:
         self.pid = os.getpid()
@@ -43,7 +43,7 @@ class EventLoopThread:
         try:
             self.loop.run_forever()
             error: BaseException = RuntimeError("the event loop was stopped")
-        except BaseException as e:  # noqa: BLE001 - raised again to those who wait
+        except BaseException as e:  # noqa: BLE001 - raised again to the waiting threads
             error = e
         with self._lock:
             self.died = error
@@ -58,8 +58,8 @@ class EventLoopThread:
             self._shutdown()
 
     def _shutdown(self) -> None:
-        """Cancel what still runs, so that asyncio does not warn when it is collected."""
-        self.loop.run_until_complete(asyncio.sleep(0))  # calls submitted last start, so that they can be cancelled
+        """Cancel running tasks, so that asyncio does not warn when they are garbage-collected."""
+        self.loop.run_until_complete(asyncio.sleep(0))  # the calls submitted last start, and can be cancelled
         for task in asyncio.all_tasks(self.loop):
             task.cancel()
         self.loop.run_until_complete(asyncio.sleep(0))
@@ -80,7 +80,7 @@ class EventLoopThread:
         return self.died is None and self.pid == os.getpid() and not self.loop.is_closed()
 
     def here(self) -> bool:
-        """Does the caller run on the loop's thread?"""
+        """Whether the caller runs on the loop's thread."""
         try:
             return asyncio.get_running_loop() is self.loop
         except RuntimeError:
@@ -100,7 +100,7 @@ class EventLoopThread:
     def soon(self, call: Callable[..., object], *args: object) -> None:
         """Run ``call`` on the loop.
 
-        :raises BackgroundTaskFailed: it has ended
+        :raises BackgroundTaskFailed: the loop has ended
         """
         try:
             self.loop.call_soon_threadsafe(call, *args)

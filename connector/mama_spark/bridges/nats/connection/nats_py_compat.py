@@ -31,7 +31,7 @@ from ..settings import DEFAULT_API_PREFIX
 T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
-#: Versions of nats-py that the private names were tried with: from, below. ``pyproject.toml`` requires the same.
+#: Versions of nats-py that the private names were tested with: from, below. ``pyproject.toml`` requires the same.
 VERSIONS = ((2, 16), (3, 0))
 
 FAST_PATH = "the fast path"
@@ -43,10 +43,10 @@ ATTACH = "publishing through a JetStream context of the caller"
 
 @dataclass(frozen=True, slots=True)
 class PrivateName:
-    """A name that nats-py or asyncio does not document.
+    """A private name of nats-py or asyncio.
 
-    :ivar needed_for: what does not work without it
-    :ivar is_there: does the client have it, of the kind that is expected
+    :ivar needed_for: the feature that needs it
+    :ivar is_there: whether the client has it, of the expected kind
     """
 
     name: str
@@ -55,7 +55,7 @@ class PrivateName:
 
 
 def _set_by(kind: type) -> frozenset[str]:
-    """Names that the constructor of a class uses, its attributes among them."""
+    """Names that the constructor of a class uses, attributes included."""
     code = getattr(kind.__init__, "__code__", None)  # type: ignore[misc]
     return frozenset(() if code is None else code.co_names)
 
@@ -104,7 +104,7 @@ def _process_info() -> object:
 
 
 def installed_version() -> str:
-    """Of nats-py; empty if it is not installed as a distribution."""
+    """Version of nats-py; empty if it is not installed as a distribution."""
     try:
         return importlib.metadata.version("nats-py")
     except importlib.metadata.PackageNotFoundError:
@@ -112,12 +112,12 @@ def installed_version() -> str:
 
 
 def missing_names(client: Client) -> dict[str, str]:
-    """Private names that the installed nats-py does not have, or not of the expected kind: what each is needed for."""
+    """Private names that the installed nats-py lacks, or has of another kind, each with the feature that needs it."""
     return {name.name: name.needed_for for name in PRIVATE_NAMES if not name.is_there(client)}
 
 
 def version_tried(version: str) -> bool:
-    """Were the private names tried with this version of nats-py?"""
+    """Whether the private names were tested with this version of nats-py."""
     try:
         major, minor = map(int, version.split(".")[:2])
     except ValueError:
@@ -126,7 +126,7 @@ def version_tried(version: str) -> bool:
 
 
 def fast_path_usable(client: Client) -> bool:
-    """May the fast path be used with this client? If not, and if reads must be copied, the log says why, once."""
+    """Whether the fast path can be used with this client. If not, or if reads must be copied, a warning says why."""
     version, missing = installed_version(), missing_names(client)
     reasons = [f"{name} is not as expected" for name, need in missing.items() if need in (FAST_PATH, RAW_READS)]
     if not version_tried(version):
@@ -138,7 +138,7 @@ def fast_path_usable(client: Client) -> bool:
 
 @cache
 def _warn(why: str, version: str) -> None:
-    """Once a process for each reason."""
+    """Log each reason once a process."""
     low, high = (".".join(map(str, v)) for v in VERSIONS)
     _LOG.warning(
         "The fast path of the bridge to NATS is off, or slower: nats-py %s is installed, %s up to but without %s were "
@@ -152,9 +152,9 @@ def _warn(why: str, version: str) -> None:
 
 
 def replace_parser(client: Client, make: Callable[[Any], T]) -> T:
-    """Put a parser before the client's own.
+    """Replace the client's parser.
 
-    :param make: given the client's, returns the one that takes its place
+    :param make: given the client's parser, returns the new one
     """
     anything: Any = client
     parser = make(anything._ps)
@@ -163,12 +163,12 @@ def replace_parser(client: Client, make: Callable[[Any], T]) -> T:
 
 
 def transport_of(client: Client) -> Any:
-    """What the client reads from and writes to; None before it connects."""
+    """The transport of the client; None before it connects."""
     return getattr(client, "_transport", None)
 
 
 def queue_frames(client: Client, pieces: list[memoryview], size: int) -> None:
-    """Append to what the client writes next.
+    """Append to the bytes that the client writes next.
 
     :param size: bytes of ``pieces``
     """
@@ -178,20 +178,20 @@ def queue_frames(client: Client, pieces: list[memoryview], size: int) -> None:
 
 
 def request_flush(client: Client, flushed: asyncio.Future[None]) -> None:
-    """Let the client write what is queued, and set ``flushed`` then."""
+    """Let the client write what is queued, then set ``flushed``."""
     anything: Any = client
     anything._flush_queue.put_nowait(flushed)
 
 
 def drop_queued_frames(client: Client) -> None:
-    """Take back what :func:`queue_frames` appended and the client has not written. Commands of the client stay."""
+    """Remove what :func:`queue_frames` appended and the client has not written. Commands of the client stay."""
     anything: Any = client
     anything._pending = [piece for piece in anything._pending if not isinstance(piece, memoryview)]
     anything._pending_data_size = sum(len(piece) for piece in anything._pending)
 
 
 def subscription_id(subscription: Subscription) -> int | None:
-    """The number that deliveries of a subscription carry; None if it cannot be read."""
+    """Id of a subscription, which its deliveries carry; None if it cannot be read."""
     found = getattr(subscription, "_id", None)
     return found if isinstance(found, int) else None
 
@@ -203,12 +203,12 @@ def stream_of(transport: Any) -> tuple[asyncio.StreamReader | None, asyncio.Tran
 
 
 def is_tcp(transport: object) -> bool:
-    """A plain or TLS connection, not a websocket."""
+    """Whether it is a plain or TLS connection, not a websocket."""
     return isinstance(transport, TcpTransport)
 
 
 def unread(reader: asyncio.StreamReader) -> bytearray | None:
-    """What a reader has received and nobody has taken; None if that cannot be seen."""
+    """Bytes that a reader has received and that were not taken; None if they cannot be seen."""
     found = getattr(reader, "_buffer", None)
     return found if isinstance(found, bytearray) else None
 
@@ -222,7 +222,7 @@ def client_of(context: Any) -> Any:
 
 
 def api_prefix_of(context: Any) -> str:
-    """What the subjects of a JetStream context's requests begin with, the dot at its end included."""
+    """Prefix of the subjects of a JetStream context's requests, with its trailing dot."""
     prefix = getattr(context, "_prefix", None)
     return f"{prefix}." if isinstance(prefix, str) else DEFAULT_API_PREFIX
 
@@ -247,7 +247,7 @@ Callback = Callable[..., Coroutine[Any, Any, None]]
 def add_callbacks(
     client: Any, error: Callback, disconnected: Callback, reconnected: Callback, closed: Callback
 ) -> None:
-    """Call these besides the callbacks that the client's owner has set."""
+    """Call these in addition to the callbacks that the client's owner has set."""
 
     def both(theirs: Callback | None, ours: Callback) -> Callback:
         async def call(*args: Any) -> None:
@@ -277,24 +277,24 @@ class TlsNotOffered(nats.errors.SecureConnWantedError):
 
 
 class TlsClient(Client):
-    """A client that uses TLS with every server, or does not use the server.
+    """A client that does not use a server without TLS.
 
     nats-py itself upgrades only where the server's INFO says ``tls_required``, and sends its credentials in plain to
     all others. Holds for each reconnect and for servers that a cluster announces, too.
     """
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        if initial_connection and not self.options["tls_handshake_first"]:  # the first line, before CONNECT
+        if initial_connection and not self.options["tls_handshake_first"]:  # INFO, before CONNECT
             if not (info.get("tls_required") or info.get("tls_available")):
                 raise TlsNotOffered
-            info["tls_required"] = True  # else it upgrades only where all clients must
+            info["tls_required"] = True  # else it upgrades only if the server requires it
         await super()._process_info(info, initial_connection)
 
 
 def tls_client() -> Client:
     """A client that sends credentials over TLS only.
 
-    :raises ConfigError: with this version of nats-py that cannot be made sure of
+    :raises ConfigError: this version of nats-py does not allow to ensure that
     """
     client = TlsClient()
     if TLS in missing_names(client).values():
@@ -310,8 +310,8 @@ def tls_client() -> Client:
 
 
 def close_abandoned(client: Client) -> None:
-    """After an error: close what the client opened for a connection that did not come about. It opens another and
-    forgets this one, which would stay open until it is collected."""
+    """Close the transport of a failed connection attempt. The client opens another one and forgets this one, which
+    would stay open until it is garbage-collected."""
     transport = transport_of(client)
     if transport is not None and not client.is_connected:
         with contextlib.suppress(Exception):
@@ -319,15 +319,15 @@ def close_abandoned(client: Client) -> None:
 
 
 async def close_client(client: Client) -> None:
-    """Close it for good, with what still connects it; at most some seconds, never raises."""
-    # a task of its own: the client may be cancelled by what it cancels itself, and that does not end this call
+    """Close a client and its reconnecting tasks; takes some seconds at most, never raises."""
+    # in its own task: a task that the client cancels may cancel the client, which must not end this call
     closing = asyncio.ensure_future(client.close())
     closing.add_done_callback(lambda done: done.cancelled() or done.exception())
     if not (await asyncio.wait({closing}, timeout=2))[0]:
         closing.cancel()
     while cancelled := cancel_reconnects(client):
         await asyncio.wait(cancelled, timeout=0.1)
-    close_abandoned(client)  # what a reconnecting task opened before it ended
+    close_abandoned(client)  # what a reconnecting task opened before it was cancelled
 
 
 def cancel_reconnects(client: Client) -> set[asyncio.Task[Any]]:
@@ -337,13 +337,13 @@ def cancel_reconnects(client: Client) -> set[asyncio.Task[Any]]:
     fails at that moment swallows the cancellation (``asyncio.wait_for`` before Python 3.12), and the task goes on as
     long as the process, at ports that may be somebody else's by then.
 
-    :returns: the tasks that were cancelled, which may have to be cancelled again
+    :returns: the cancelled tasks; they may have to be cancelled again
     """
     cancelled = set()
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         frame = getattr(task.get_coro(), "cr_frame", None)
         if frame is not None and frame.f_code.co_name == "_attempt_reconnect" and frame.f_locals.get("self") is client:
             task.cancel()
-            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody else awaits it
+            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # retrieves its exception
             cancelled.add(task)
     return cancelled

@@ -17,7 +17,7 @@ __all__ = ["IDLE", "POOL", "NatsPool"]
 
 
 class NatsPool(ConnectionPool[Connection]):
-    """Gives connections to bridges, by their settings."""
+    """Lends connections to bridges, by their settings."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(_usable, _close, _later, clock)
@@ -25,7 +25,7 @@ class NatsPool(ConnectionPool[Connection]):
     def checkout(self, settings: NatsSettings) -> Connection:
         """A connection for these settings: an idle one, or a new one.
 
-        :raises ConfigError, Unavailable: there is none and none can be made
+        :raises ConfigError, Unavailable: none is idle, and none can be made
         """
         connection = self.take(settings.connection_key)
         if connection is not None:

@@ -1,4 +1,4 @@
-"""Reads the socket of a connection of nats-py in large pieces, and without copies where it is plain TCP.
+"""Reads the socket of a nats-py connection in large pieces, and without copies if it is plain TCP.
 
 :class:`asyncio.StreamReader` copies everything three times before anybody sees it: a third of the work of reading large
 messages.
@@ -14,11 +14,11 @@ from nats.aio.client import Client
 
 from .nats_py_compat import is_tcp, stream_of, transport_of, unread
 
-_MOST = 1024 * 1024  #: bytes that may wait to be parsed before reading of the socket is paused
+_MOST = 1024 * 1024  #: bytes that may wait to be parsed; at more, reading of the socket is paused
 
 
 def read_in_bulk(client: Client) -> None:
-    """Take from the socket what is there instead of 32 KiB at a time. To be called for each transport of the client."""
+    """Read all available bytes instead of 32 KiB at a time. To be called for each transport of the client."""
     transport = transport_of(client)
     if fits(transport):
         RawReadProtocol(transport)
@@ -32,7 +32,7 @@ def read_in_bulk(client: Client) -> None:
 
 
 class RawReadProtocol(asyncio.Protocol):
-    """An asyncio protocol that hands on data as it was received; all other events go to the protocol before it.
+    """An asyncio protocol that passes data on as received; all other events go to the previous protocol.
 
     For one connection: a transport of nats-py outlives it, and its next connection is read by nats-py until
     :func:`read_in_bulk` is called again.
@@ -49,20 +49,20 @@ class RawReadProtocol(asyncio.Protocol):
         self._before: Any = socket.get_protocol()
         self._received: deque[bytes] = deque()
         self._size = 0
-        self._active = False  # not while somebody waits at the reader
+        self._active = False  # False while a task waits at the reader
         self._waiter: asyncio.Future[None] | None = None
         self._socket.set_protocol(self)
         transport.read, transport.at_eof = self.read, self.at_eof
 
     @property
     def _replaced(self) -> bool:
-        """Has the transport another connection by now?"""
+        """Whether the transport has another connection by now."""
         return stream_of(self._transport)[0] is not self._reader
 
     async def read(self, most: int) -> bytes:
-        """What came with one read of the socket, whatever ``most`` is; empty at the end.
+        """The bytes of one read of the socket, whatever ``most`` is; empty at the end.
 
-        :raises OSError: the connection broke, and all that came before has been taken
+        :raises OSError: the connection broke; all earlier bytes have been taken
         """
         if self._replaced:
             return bytes(await type(self._transport).read(self._transport, most))
@@ -84,7 +84,7 @@ class RawReadProtocol(asyncio.Protocol):
         return data
 
     def at_eof(self) -> bool:
-        """Nothing more will come."""
+        """The end of the connection was reached."""
         if self._replaced:
             return bool(type(self._transport).at_eof(self._transport))
         return not self._received and bool(self._reader.at_eof())
@@ -122,7 +122,7 @@ class RawReadProtocol(asyncio.Protocol):
 
 
 def fits(transport: Any) -> bool:
-    """Can :class:`RawReadProtocol` read this transport: plain TCP, of the kind that is known, not read so already?"""
+    """Whether :class:`RawReadProtocol` can read this transport: plain TCP, of a known kind, not replaced yet."""
     reader, socket = stream_of(transport) if is_tcp(transport) else (None, None)
     if reader is None or socket is None or unread(reader) is None or socket.get_extra_info("sslcontext") is not None:
         return False

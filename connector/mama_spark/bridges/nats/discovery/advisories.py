@@ -1,9 +1,9 @@
-"""Reads the server's advisories on consumers that are created and deleted. Pure; any bytes give an answer, never an
-error.
+"""Reads the server's advisories on consumers that are created and deleted. Pure; no input
+raises an error.
 
-``CONSUMER.CREATED`` and ``CONSUMER.DELETED`` name a stream and a consumer. What the consumer filters is in another
-record: the audit of the API request that created it. The server sends the two kinds by two queues: each is in order,
-but not relative to the other. So a consumer and its audit are matched by the times that the server writes into them.
+``CONSUMER.CREATED`` and ``CONSUMER.DELETED`` name a stream and a consumer. The filters of the consumer are in
+another record: the audit of the API request that created it. The server sends the two kinds through two queues: each
+is in order, but not relative to the other. So a consumer and its audit are matched by their server times.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..subjects import CONSUMER_PREFIX, PROGRESS_METADATA
 CONSUMERS = "$JS.EVENT.ADVISORY.CONSUMER.>"
 CREATED, DELETED = "$JS.EVENT.ADVISORY.CONSUMER.CREATED.", "$JS.EVENT.ADVISORY.CONSUMER.DELETED."
 AUDITS = "$JS.EVENT.ADVISORY.API"
-#: Names of consumers that are no readers: those of this package, and those that streams source and mirror with.
+#: Names of consumers that are no readers: those of this package, and those of sources and mirrors.
 _OURS = (CONSUMER_PREFIX, "JS_SRC_", "JS_MIRROR_")
 
 
@@ -30,7 +30,7 @@ _OURS = (CONSUMER_PREFIX, "JS_SRC_", "JS_MIRROR_")
 class ConsumerEvent:
     """A consumer was created or deleted.
 
-    :ivar at: when, in microseconds since the epoch; 0 if that cannot be read
+    :ivar at: microseconds since the epoch; 0 if the time cannot be read
     """
 
     stream: str
@@ -43,9 +43,9 @@ class ConsumerEvent:
 class AdvisoryReader:
     """A consumer as the audit of its creation describes it.
 
-    :ivar topics: what it filters; empty = everything in the stream
-    :ivar internal: made by the server or by this package: it shows the progress of a query, and nobody reads through it
-    :ivar made: when the consumer was made, in microseconds since the epoch; 0 if that cannot be read
+    :ivar topics: its filters; empty = everything in the stream
+    :ivar internal: created by the server, or by this package to show the progress of a query: nobody reads through it
+    :ivar made: creation of the consumer, microseconds since the epoch; 0 if the time cannot be read
     """
 
     stream: str
@@ -57,7 +57,7 @@ class AdvisoryReader:
 
 
 def consumer_event(record: StoredMessage) -> ConsumerEvent | None:
-    """The creation or deletion that a record is about; None for other records and for consumers that are no readers."""
+    """The creation or deletion that a record reports; None for other records and for consumers that are no readers."""
     for head, deleted in ((CREATED, False), (DELETED, True)):
         if record.subject.startswith(head):
             tokens = record.subject.removeprefix(head).split(".")
@@ -68,7 +68,7 @@ def consumer_event(record: StoredMessage) -> ConsumerEvent | None:
 
 
 def time_of(record: StoredMessage) -> int:
-    """When the server made an advisory, in microseconds since the epoch; 0 if it does not say."""
+    """When the server created an advisory, microseconds since the epoch; 0 if it has no time."""
     try:
         return micros(orjson.loads(record.payload)["timestamp"])
     except (orjson.JSONDecodeError, KeyError, TypeError):
@@ -76,7 +76,7 @@ def time_of(record: StoredMessage) -> int:
 
 
 def reader(record: StoredMessage) -> AdvisoryReader | None:
-    """The consumer that an audit of the JetStream API says was created; None for all other records."""
+    """The consumer that was created, from an audit of the JetStream API; None for all other records."""
     if record.subject != AUDITS or b"consumer_create_response" not in record.payload:
         return None
     try:
@@ -105,8 +105,8 @@ def find_reader(
 ) -> AdvisoryReader | None:
     """The audit of a consumer that was created; None if it is not among ``readers``.
 
-    :param deleted: the deletion of the last consumer of its name before it. What was created until then is another one,
-        and so is what was created after the advisory, however soon: the advisory may be late, or the audit missing
+    :param deleted: time of the last deletion of a consumer with this name. Consumers created before it are other ones,
+        and so are those created after the advisory: the advisory may be late, or the audit missing
     """
     since = 0 if deleted is None else deleted.at
     same = [r for r in readers if (r.stream, r.consumer) == (consumer_event.stream, consumer_event.consumer)]
@@ -116,9 +116,9 @@ def find_reader(
 def events_of(
     record: StoredMessage, one: ConsumerEvent, found: AdvisoryReader | None, origin: str, all_topics: Sequence[str]
 ) -> list[DiscoveryEvent]:
-    """One event a topic.
+    """One event per topic.
 
-    :param found: what the consumer filters, None if that is not known any more
+    :param found: filters of the consumer; None if they are not known any more
     :param all_topics: subjects of the stream, for a consumer that filters nothing
     """
     kind = DiscoveryEventKind.UNSUBSCRIBED if one.deleted else DiscoveryEventKind.SUBSCRIBED

@@ -1,6 +1,6 @@
 """Discovery on NATS: :class:`~mama_spark.bridge.DiscoveryBridge` over three streams (see :mod:`.layout`).
 
-Readers use direct gets only; all that they write are marks and images in the stream of events. They create no stream.
+Readers use direct gets only, write only marks and images to the stream of events, and create no stream.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _holders = itertools.count(1)
 class NatsDiscovery:
     """Source discovery in the streams of one layout.
 
-    :param settings: of the connection; a call goes on for ``retry_deadline`` seconds while nobody answers
+    :param settings: of the connection; a call is retried for ``retry_deadline`` seconds without an answer
     :param layout: the names of subjects and streams
     """
 
@@ -55,7 +55,7 @@ class NatsDiscovery:
     def open(self) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`.
 
-        :raises ConfigError: the server is too old, a permission is missing, or a stream that somebody made cannot serve
+        :raises ConfigError: the server is too old, a permission is missing, or an existing stream has unusable settings
         """
         connection = POOL.checkout(self.settings)
         try:
@@ -68,7 +68,7 @@ class NatsDiscovery:
         self._connection, self._reader = connection, DiscoveryReader(stream_client, self.layout, self._clock_offset)
 
     async def _find_streams(self, connection: Connection, stream_client: StreamClient) -> None:
-        """Look for the streams, once a minute and connection: each request makes an advisory that is kept."""
+        """Look for the streams, once a minute per connection, because each request makes an advisory that is stored."""
         found = connection.cached(self._question)
         if found is None:
             await check_jetstream(stream_client.api, StreamCache())
@@ -79,7 +79,7 @@ class NatsDiscovery:
         self._clock_offset = found
 
     def create_streams(self) -> None:
-        """Create those that are missing. Announcing does it by itself; reading never does.
+        """Create missing streams. Announcing does so by itself; reading never does.
 
         :raises ConfigError: a permission is missing, or another stream takes the subjects
         """
@@ -90,28 +90,28 @@ class NatsDiscovery:
 
     @property
     def _question(self) -> str:
-        """Under which a connection remembers that all streams were there."""
+        """Cache key of a connection: all streams exist."""
         return f"discovery at {self.layout}"
 
     def _ensure_streams(self) -> None:
-        """As :meth:`create_streams`, unless all were there within the last minute and none was deleted meanwhile."""
+        """As :meth:`create_streams`, unless all existed within the last minute and none was deleted meanwhile."""
         connection, _ = self._require_open()
         if connection.cached(self._question) is None or not self._run(connection, self._exist(), "finding the streams"):
             self.create_streams()
 
     async def _exist(self) -> bool:
-        """Whether the streams are there, by direct gets: these make no advisories."""
+        """Whether the streams exist, by direct gets, which make no advisories."""
         _, reader = self._require_open()
         for stream in (self.layout.sources, self.layout.events):
             try:
                 if not await reader.stream_client.has_direct_get(stream):
                     return False
-            except Unavailable:  # the call that follows repeats, and says what is wrong
+            except Unavailable:  # the call that follows retries, and reports the error
                 return True
         return True
 
     def _run(self, connection: Connection, work: Coroutine[Any, Any, T], what: str) -> T:
-        """Run on the event loop. Calls have time limits of their own; this one is for defects."""
+        """Run on the event loop. Calls have their own time limits; this one guards against defects."""
         return connection.loop.run(work, 20 * self.settings.retry_deadline + 60, what)
 
     def _require_open(self) -> tuple[Connection, DiscoveryReader]:
@@ -124,8 +124,8 @@ class NatsDiscovery:
     # --- announcing ------------------------------------------------------------------------------------------------
 
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`. Nothing expires sooner than after a second: with a ``ttl``
-        below 2 s both verdicts come later."""
+        """See :class:`~mama_spark.bridge.DiscoveryBridge`. Nothing expires within less than a second: with a
+        ``ttl`` below 2 s, SUSPECT and OFFLINE come later."""
         check_ttl(ttl)
         connection, _ = self._require_open()
         self._ensure_streams()
@@ -146,15 +146,15 @@ class NatsDiscovery:
         return found
 
     def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`. Order holds but for what the server refuses in
-        the middle and takes later."""
+        """See :class:`~mama_spark.bridge.DiscoveryBridge`. Order is kept, except for events that the
+        server rejects first and accepts later."""
         self._ensure_streams()
         if self._event_publisher is None:
             self._event_publisher = EventPublisher(self.settings)
         try:
             self._event_publisher.publish(self.layout.event_subject(source), events, ids)
         except Unavailable:
-            self._event_publisher.close()  # a later call begins with another connection
+            self._event_publisher.close()  # a later call opens another connection
             self._event_publisher = None
             raise
 
@@ -166,15 +166,15 @@ class NatsDiscovery:
         return self._run(connection, reader.image(), "reading the image")[0]
 
     def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`. Logs are named as the streams of events and advisories;
-        -1 is the latest, -2 the earliest; a log that is not named begins with its latest."""
+        """See :class:`~mama_spark.bridge.DiscoveryBridge`. The log names are those of the streams of events and
+        advisories; -1 is the latest, -2 the earliest; a log that is not named begins with its latest."""
         if where == "image":
             return dict(IMAGE)
         connection, reader = self._require_open()
         return self._run(connection, reader.initial_offset(where), "finding where to begin")
 
     def latest_offset(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`. Renewals alone move no position, but every ten minutes."""
+        """See :class:`~mama_spark.bridge.DiscoveryBridge`. Renewals alone advance the offset only every ten minutes."""
         connection, reader = self._require_open()
         return self._run(connection, reader.latest_offset(start, limit, until), "finding the newest position")
 
@@ -191,7 +191,7 @@ class NatsDiscovery:
                     self._run(connection, _close_iterator(changes), "ending a read")
 
     def close(self) -> None:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`. What is announced is renewed for some time yet."""
+        """See :class:`~mama_spark.bridge.DiscoveryBridge`. Announced sources are renewed for some more time."""
         connection, self._connection, self._reader = self._connection, None, None
         if self._lease_keeper is not None and self._lease_keeper.loop.alive:
             with contextlib.suppress(MamaError):

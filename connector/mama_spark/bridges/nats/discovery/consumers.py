@@ -1,4 +1,4 @@
-"""Reads from a stream of advisories which consumers were created and deleted, with the topics that they filter."""
+"""Reads from a stream of advisories which consumers were created and deleted, and their topics."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ..jetstream.stream_client import StreamClient
 from ..protocol.direct_get import StoredMessage
 from . import advisories as adv
 
-_NEAR = 50  #: numbers between the advisory of a consumer and the audit of the call that made it, at most
-_TOGETHER = 250  #: audits that are read at a time
-_PAUSE, _TRIES = 0.1, 20  #: seconds between two requests for an audit that is on its way, and how many
-_FRESH = 10_000_000  #: microseconds after which none is on its way any more
-_LATE = 1_000_000  #: microseconds between a consumer and its audit, at most, by the clocks of the servers
+_NEAR = 50  #: maximum distance in sequences between the advisory and the audit of a consumer
+_TOGETHER = 250  #: audits read at a time
+_PAUSE, _TRIES = 0.1, 20  #: seconds between two requests for an audit that is still missing, and their number
+_FRESH = 10_000_000  #: microseconds after which a missing audit is not waited for
+_LATE = 1_000_000  #: maximum microseconds between a consumer and its audit, by the clocks of the servers
 
 
 class _Audits(NamedTuple):
     """Audits that were read, kept for the advisories that follow.
 
-    :ivar first: number from which on they are known, up to ``last``
-    :ivar newest: when the server made the last of them, in microseconds since the epoch
+    :ivar first: sequence from which on they are known, up to ``last``
+    :ivar newest: when the server created the last of them, microseconds since the epoch
     """
 
     first: int = 0
@@ -34,9 +34,9 @@ class _Audits(NamedTuple):
 
 
 class ConsumerTracker:
-    """Reads advisories, and remembers the audits near the last one.
+    """Reads advisories, and caches the audits near the last one.
 
-    :param stream_client: by which streams are read
+    :param stream_client: client that reads the streams
     :param clock_offset: seconds to add to :func:`time.monotonic` to have the server's clock
     """
 
@@ -46,11 +46,11 @@ class ConsumerTracker:
         self._audits = _Audits()
 
     def forget(self) -> None:
-        """Drop the cache: the stream is another one."""
+        """Drop the cache: the stream was created again."""
         self._audits = _Audits()
 
     async def changes(self, stream: str, record: StoredMessage) -> list[DiscoveryEvent]:
-        """The events that a record of a stream of advisories means."""
+        """The events of one record of the stream of advisories."""
         one = adv.consumer_event(record)
         if one is None:
             return []
@@ -85,7 +85,7 @@ class ConsumerTracker:
             await asyncio.sleep(_PAUSE)
 
     async def _audits_near(self, stream: str, sequence: int) -> _Audits:
-        """Audits around this number."""
+        """Audits around this sequence."""
         low = max(1, sequence - _NEAR)
         if not (self._audits.first <= low and sequence + _NEAR <= self._audits.last):
             found = await self._many(stream, {"seq": low, "next_by_subj": adv.AUDITS, "batch": _TOGETHER})

@@ -21,7 +21,7 @@ _RETRY_DELAYS = (0.1,)
 
 
 class EventPublisher:
-    """One open bridge for events; for one thread. Ids make the server drop what is sent again and was stored."""
+    """One open bridge for events; for one thread. By their ids, the server drops resent events that were stored."""
 
     def __init__(self, settings: NatsSettings) -> None:
         self._timeout = settings.retry_deadline
@@ -42,7 +42,7 @@ class EventPublisher:
         self._bridge.close()
 
     def publish(self, subject: str, events: Sequence[bytes], ids: Sequence[str]) -> None:
-        """Store all.
+        """Publish events, and wait until all are stored.
 
         :raises ConfigError: no stream takes the subject
         :raises PublishError: one was rejected

@@ -1,6 +1,6 @@
-"""Discovery events of the records in the streams of discovery. Pure.
+"""Decodes records of the discovery streams to discovery events. Pure.
 
-Any bytes give an event, none, or an event that says why the record cannot be read; never an error.
+No record raises an error: one that cannot be read becomes an event with the reason.
 
 """
 
@@ -28,7 +28,7 @@ from .layout import (
 
 
 def event_of(layout: DiscoveryLayout, record: StoredMessage, skip: int = 0) -> DiscoveryEvent | None:
-    """The event that a record of the stream of events means; None for renewals, marks and images.
+    """The event of a record of the stream of events; None for renewals, marks and images.
 
     :param skip: records of the stream of sources up to this sequence are in an image that was read before
     """
@@ -82,7 +82,7 @@ def _source(layout: DiscoveryLayout, record: StoredMessage, origin: str) -> Disc
 class SourcesSnapshot:
     """The sources up to one sequence of their stream.
 
-    :ivar unconfirmed: sources whose renewal was not seen: expired long ago, or renewed while the stream was read
+    :ivar unconfirmed: sources without a renewal: expired long ago, or renewed while the stream was read
     """
 
     changes: list[DiscoveryEvent]
@@ -92,7 +92,7 @@ class SourcesSnapshot:
 def image_of(
     layout: DiscoveryLayout, records: Iterable[StoredMessage], now: int, renewed_sources: Iterable[SourceKey] = ()
 ) -> SourcesSnapshot:
-    """The image that records of the stream of sources make, ordered by when each source last wrote its record.
+    """The image from the records of the stream of sources, ordered by the last write of each source's record.
 
     :param records: the last one of every subject
     :param now: microseconds since the epoch, by the server's clock
@@ -131,7 +131,7 @@ def _is_withdrawn(rec: StoredMessage) -> bool:
 
 
 def _lapsed(rec: StoredMessage, now: int) -> bool:
-    """Is a record without a renewal older than its TTL? Before that, a renewal may be on its way."""
+    """Whether a record without a renewal is older than its TTL. Before that, a renewal may still arrive."""
     try:
         ttl = float(rec.headers.get(SOURCE_TTL, ""))
     except ValueError:

@@ -1,6 +1,6 @@
 """Subjects and streams of discovery on NATS. Pure.
 
-Three subjects a source, all in the stream ``MAMA_SOURCES`` that keeps the last message of each:
+Each source has three subjects in the stream ``MAMA_SOURCES``, which keeps the last message of each:
 
 * ``<topic>.source.<name>.<id>.rec``: the source's record (a source message), written when it changes;
 * ``<topic>.source.<name>.<id>.warn`` and ``.live``: empty, renewed with ``Nats-TTL`` of half of and all of the
@@ -10,9 +10,9 @@ Three subjects a source, all in the stream ``MAMA_SOURCES`` that keeps the last 
 ``MAMA_EVENTS`` sources all of that (``Nats-Stream-Source`` has the sequence in ``MAMA_SOURCES``), keeps records and
 markers, lets renewals expire by their TTL, and takes events of publishers and topics below ``<topic>.event``, marks of
 readers at ``<topic>.mark``, and images stored for one reader below ``MAMA_EVENTS.image``. ``MAMA_ADVISORIES`` keeps the
-server's advisories. Tried with nats-server 2.15.1: markers survive sourcing, in order; a purge of subjects
-leaves no marker; a stream that was deleted and made again is sourced on from the number reached before, so it has to
-begin behind that (``first_seq``).
+server's advisories. Tested with nats-server 2.15.1: markers survive sourcing, in order; a purge of subjects
+leaves no marker; a stream that was deleted and created again is sourced from the sequence reached before, so it must
+begin after that (``first_seq``).
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from mama_spark.errors import MamaError
 
 REC, WARN, LIVE = "rec", "warn", "live"
 ADVISORIES = "$JS.EVENT.ADVISORY.>"
-KEPT = 7 * 86400.0  #: seconds that changes, events, markers and advisories stay
-#: Bytes of advisories: every call of the JetStream API makes one, whoever calls.
+KEPT = 7 * 86400.0  #: seconds that changes, events, markers and advisories are kept
+#: Maximum bytes of advisories: every call of the JetStream API by any client makes one.
 ADVISORY_BYTES = 256 * 1024 * 1024
-WINDOW = 120.0  #: seconds in which an event is stored once however often it is published
-NEEDED = (2, 11)  #: server version: TTLs of messages, and markers in their place
+WINDOW = 120.0  #: duplicate window of events, seconds
+NEEDED = (2, 11)  #: first server version with TTLs of messages and markers for expired ones
 
 # headers
-MARKER = "Nats-Marker-Reason"  #: of the server: the message that was here was deleted, and why
-EXPIRED = "MaxAge"  #: that reason
+MARKER = "Nats-Marker-Reason"  #: set by the server: why the previous message of the subject was deleted
+EXPIRED = "MaxAge"  #: reason: the TTL has passed
 TTL = "Nats-TTL"
 SOURCE_TTL = "Mama-Source-Ttl"  #: of ``rec``: seconds without a renewal after which the source is OFFLINE
 WITHDRAWN = "Mama-Withdrawn"  #: of ``rec``: the source was withdrawn
@@ -74,7 +74,7 @@ def from_token(token: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryLayout:
-    """Names of the subjects and streams of one place of discovery.
+    """Names of the subjects and streams below one discovery topic.
 
     :param topic: the source discovery topic
     :param advisories: None = consumers of others are not reported
@@ -88,12 +88,12 @@ class DiscoveryLayout:
     kept: float = KEPT
 
     def source_subject(self, source: SourceKey, part: str) -> str:
-        """Of ``rec``, ``warn`` or ``live`` of a source."""
+        """Subject of ``rec``, ``warn`` or ``live`` of a source."""
         number = "-" if source.id is None else str(source.id)
         return f"{self.topic}.source.{as_token(source.name)}.{number}.{part}"
 
     def source_of(self, subject: str) -> tuple[SourceKey, str]:
-        """The source and the part that a subject is about.
+        """Source and part (``rec``, ``warn``, ``live``) of a subject.
 
         :raises BadSubject: it is none of :meth:`source_subject`
         """
@@ -104,7 +104,7 @@ class DiscoveryLayout:
         return self._key(tokens[0], tokens[1]), tokens[2]
 
     def source_of_event(self, subject: str) -> SourceKey:
-        """The source that an event is of.
+        """The source of an event, from its subject.
 
         :raises BadSubject: it is none of :meth:`event_subject`
         """
@@ -120,20 +120,20 @@ class DiscoveryLayout:
         return SourceKey(from_token(name), None if number == "-" else int(number))
 
     def event_subject(self, source: SourceKey) -> str:
-        """Of events of the publishers of a source."""
+        """Subject of the events of a source's publishers."""
         return f"{self.topic}.event.{as_token(source.name)}.{'-' if source.id is None else source.id}"
 
     @property
     def mark_subject(self) -> str:
-        """Of the marks of readers: while the mark is there, nothing behind it was lost."""
+        """Subject of the marks of readers: while a mark exists, nothing after it was lost."""
         return f"{self.topic}.mark"
 
     def image_subject(self, reader: str) -> str:
-        """Of the image stored for one reader."""
+        """Subject of an image stored for one reader."""
         return f"{self.events}.image.{as_token(reader)}"
 
     def streams(self, replicas: int = 1) -> list[dict[str, Any]]:
-        """Configurations of the streams, in the order in which they can be made."""
+        """Configurations of the streams, in the order of their creation."""
         kept = int(self.kept * 1e9)
         common = {"storage": "file", "num_replicas": replicas, "allow_direct": True}
         made: list[dict[str, Any]] = [
@@ -150,7 +150,7 @@ class DiscoveryLayout:
                 "name": self.events,
                 "subjects": [f"{self.topic}.event.>", self.mark_subject, f"{self.events}.image.>"],
                 "max_age": kept,
-                "duplicate_window": min(int(WINDOW * 1e9), kept),  # no default for streams that source others
+                "duplicate_window": min(int(WINDOW * 1e9), kept),  # streams that source others need a value
                 "allow_msg_ttl": True,
                 "sources": [{"name": self.sources}],
             },
@@ -161,9 +161,9 @@ class DiscoveryLayout:
         return made
 
     def faults(self, config: dict[str, Any]) -> tuple[list[str], list[str]]:
-        """What is wrong with a stream that somebody else made: what cannot work, and what is questionable.
+        """Faults of an existing stream's settings: errors and warnings.
 
-        :param config: of one of :meth:`streams`, as the server tells it
+        :param config: configuration from the server of one of :meth:`streams`
         """
         wanted = next(c for c in self.streams() if c["name"] == config["name"])
         wrong = [

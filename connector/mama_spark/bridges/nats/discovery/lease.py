@@ -1,7 +1,7 @@
-"""Renews the leases of the sources that this process announces: one lease a source, however many bridges announce it.
+"""Renews the leases of the sources that this process announces: one lease per source, for any number of bridges.
 
-Renewals run on the event loop of the connections, over a connection of their own, while a bridge announces the source
-and a while longer (each micro-batch of a stream opens a bridge). They end with the process; a forked process has none.
+Renewals run on the event loop, over their own connection, while a bridge announces the source and for some time after
+(each micro-batch of a stream opens a bridge). They end with the process; a forked process has none.
 
 **How processes agree.** A renewal carries the sequence of the one before it (``Nats-Expected-Last-Subject-Sequence``).
 When it is refused, the subject holds the renewal of another process (which is fine), a marker of the server (the lease
@@ -49,13 +49,13 @@ LOG = logging.getLogger("mama_spark.nats.discovery")
 
 _Key = tuple[object, ...]
 _LEAST_TTL = 1.0
-_SOURCING_TIMEOUT = 5.0  #: seconds that a record may take from the stream of sources to that of events
-#: Attempts to write while other processes change what is written.
+_SOURCING_TIMEOUT = 5.0  #: seconds to wait until a record of the stream of sources is in the stream of events
+#: Attempts to write while other processes write the same subject.
 _TRIES = 20
 
 
 def seconds(value: float) -> str:
-    """A duration as the server reads it; the shortest is one second."""
+    """A duration in the server's format; at least one second."""
     return f"{round(max(value, _LEAST_TTL) * 1000)}ms"
 
 
@@ -69,8 +69,8 @@ class Lease:
 
     :ivar holders: bridges that announce the source now
     :ivar idle_since: monotonic seconds; when the last holder released it
-    :ivar last_sequences: number of the last message of ``warn`` and ``live``, as far as we know
-    :ivar rewrite_at: monotonic; when the record must be written again lest it vanish
+    :ivar last_sequences: known sequence of the last message of ``warn`` and ``live``
+    :ivar rewrite_at: monotonic seconds; when the record must be rewritten so that it does not expire
     """
 
     source: SourceKey
@@ -86,7 +86,7 @@ class Lease:
 class LeaseKeeper:
     """All leases of this process in one discovery layout; everything runs on the event loop.
 
-    :ivar clock_offset: seconds to add to :func:`time.monotonic` to have the server's clock: nobody sets that one
+    :ivar clock_offset: seconds to add to :func:`time.monotonic`, which cannot be set, to get the server's time
     """
 
     def __init__(self, settings: NatsSettings, layout: DiscoveryLayout, loop: event_loop.EventLoopThread) -> None:
@@ -94,7 +94,7 @@ class LeaseKeeper:
         self.clock_offset = 0.0
         self.sources: dict[SourceKey, Lease] = {}
         self._stream_client: StreamClient | None = None
-        self._calls = 0  # that use the connection now
+        self._calls = 0  # calls that use the connection now
         self._connecting, self._establishing = asyncio.Lock(), asyncio.Lock()
 
     async def announce(self, holder: int, source: SourceKey, record: bytes, ttl: float) -> None:
@@ -111,7 +111,7 @@ class LeaseKeeper:
             lease.holders.add(holder)
 
     async def _is_current(self, lease: Lease) -> bool:
-        """Is it being renewed, with a record that was neither changed nor withdrawn meanwhile?"""
+        """Whether it is renewed, and its record was neither changed nor withdrawn meanwhile."""
         if lease.task is None or lease.task.done():
             return False
         current = await self._fetch_record(lease)
@@ -123,7 +123,7 @@ class LeaseKeeper:
         async with self._call():
             stream_client = await self.stream_client()
             ended = await self._write_withdrawn(stream_client, self.layout.source_subject(source, REC), record)
-            for part in (WARN, LIVE):  # a later renewal belongs to a process that announces it again
+            for part in (WARN, LIVE):  # a later renewal comes from a process that announces it again
                 subject = self.layout.source_subject(source, part)
                 await stream_client.request("STREAM.PURGE", self.layout.sources, {"filter": subject, "seq": ended})
             await self._wait_until_sourced(self.layout.source_subject(source, REC), ended)
@@ -149,7 +149,7 @@ class LeaseKeeper:
         raise Unavailable(f"{subject!r} changes all the time")
 
     def release(self, holder: int) -> None:
-        """A bridge was closed: its leases are renewed for some time yet."""
+        """A bridge was closed: its leases are renewed for some more time."""
         for lease in self.sources.values():
             if holder in lease.holders:
                 lease.holders.discard(holder)
@@ -162,7 +162,7 @@ class LeaseKeeper:
             await stream_client.connection.close()
 
     async def stop(self) -> None:
-        """Stop all renewals, as if the process had ended."""
+        """Stop all renewals, as at the end of the process."""
         for source in list(self.sources):
             self._forget(source)
         await self._close_if_idle()
@@ -189,8 +189,8 @@ class LeaseKeeper:
     ) -> int:
         """Store a message if ``last`` is the last sequence of the subject.
 
-        After a lost acknowledgement the second attempt is refused, as if another process had been first: callers read
-        the subject then.
+        After a lost acknowledgement the second attempt is rejected, as if another process had written: callers then
+        read the subject.
         """
         stream_client = await self.stream_client()
         expected = {"Nats-Expected-Last-Subject-Sequence": str(last)}
@@ -199,20 +199,20 @@ class LeaseKeeper:
     # --- one source ---------------------------------------------------------------------------------------------
 
     async def _establish(self, lease: Lease, keep_foreign: bool = False) -> None:
-        """Renew the lease, then write the record if needed. In this order, because a record without a renewal never
-        expires, and the process may end at any point.
+        """Renew the lease, then write the record if needed. This order is needed because a record without a
+        renewal never expires, and the process may end at any point.
 
         :param keep_foreign: keep a record that another process has written
         :raises LeaseWithdrawn: with ``keep_foreign``, the source was withdrawn
         """
         marker = max([await self._claim_renewal(lease, part) for part in (WARN, LIVE)])
         for _ in range(_TRIES):
-            with contextlib.suppress(ExpectationFailed):  # another process was quicker
+            with contextlib.suppress(ExpectationFailed):  # another process was first
                 await self._write_record_if_needed(lease, await self._fetch_record(lease), marker, keep_foreign)
                 return
 
     async def _claim_renewal(self, lease: Lease, part: str) -> int:
-        """Renew whatever the subject holds; the sequence of the marker that a record must still follow, or 0."""
+        """Renew, whatever the subject holds; returns the sequence of the marker that the record must follow, or 0."""
         marker = 0
         for _ in range(_TRIES):
             found = await self._fetch_latest(lease, part)
@@ -235,7 +235,7 @@ class LeaseKeeper:
     async def _write_record_if_needed(
         self, lease: Lease, current: StoredMessage | None, marker: int, keep_foreign: bool
     ) -> None:
-        """Write the record if it is not there, is another one, or is older than the marker.
+        """Write the record if it is missing, different, or older than the marker.
 
         :raises ExpectationFailed: the subject has changed meanwhile
         """
@@ -254,7 +254,7 @@ class LeaseKeeper:
             lease.rewrite_at = time.monotonic() + self.layout.kept / 3 - age
 
     async def _wait_until_sourced(self, subject: str, number: int) -> None:
-        """Wait until readers can see a record, so that later events follow it."""
+        """Wait until the record is in the stream of events, so that later events follow it."""
         stream_client = await self.stream_client()
         until = time.monotonic() + _SOURCING_TIMEOUT
         while time.monotonic() < until:
@@ -304,7 +304,7 @@ class LeaseKeeper:
             await self._establish(lease)
 
     async def _renew(self, lease: Lease, part: str) -> bool:
-        """One renewal; False when the lease has expired, or the source was withdrawn."""
+        """Renew once; False: the lease has expired, or the source was withdrawn."""
         for _ in range(_TRIES):
             with contextlib.suppress(ExpectationFailed):
                 await self._store_renewal(lease, part, timeout=renew_every(lease.ttl))
@@ -312,7 +312,7 @@ class LeaseKeeper:
             found = await self._fetch_latest(lease, part)
             if found is None or _replaced_marker(found):
                 return False
-        return True  # others renew it all the time
+        return True  # other processes keep renewing it
 
     async def _store_renewal(self, lease: Lease, part: str, timeout: float | None = None, marker: int = 0) -> None:
         ttl = lease.ttl
@@ -368,7 +368,7 @@ def _replaced_marker(found: StoredMessage | None) -> int:
 
 
 def _matches(current: StoredMessage, lease: Lease) -> bool:
-    """Does a stored record say the same as the lease, with the same TTL?"""
+    """Whether a stored record has the content and TTL of the lease."""
     headers = current.headers
     ours = current.payload == lease.record and headers.get(SOURCE_TTL) == f"{lease.ttl:g}"
     return ours and WITHDRAWN not in headers and MARKER not in headers

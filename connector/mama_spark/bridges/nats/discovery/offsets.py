@@ -4,10 +4,10 @@
 with its time; the image that the reader began with; a sequence of the stream of advisories; when each stream was
 created.
 
-**How a loss is distinguished from an expired renewal.** Renewals expire by their TTL all the time, so a first sequence
-that moved proves nothing. Limits, age and purges delete from the front, so while the mark is there, nothing behind it
-was lost except expired renewals. When it is gone, everything between the offset and the first sequence may be lost and
-is reported as a gap. What an operator deletes one by one, or by subject, cannot be detected.
+**How a loss is distinguished from an expired renewal.** Renewals expire by their TTL all the time, so a
+changed first sequence proves nothing. Limits, age and purges delete from the front, so while the mark exists, nothing
+after it was lost except expired renewals. When it is gone, everything between the offset and the first sequence may be
+lost and is reported as a gap. Deletions of single messages or of subjects by an operator cannot be detected.
 
 **A stream that was deleted and created again** has another creation time. Then the reader gets a gap and, unless it is
 the stream of advisories, a new image.
@@ -26,13 +26,13 @@ from mama_spark.errors import ConfigError
 class SavedSnapshot:
     """An image that was stored for one reader.
 
-    :ivar token: part of its subject; empty: there were no streams, so that it is empty and stored nowhere
-    :ivar changes: number of its events, IMAGE_END included
+    :ivar token: part of its subject; empty: there were no streams, so the image is empty and not stored
+    :ivar changes: number of its events, including IMAGE_END
     :ivar sources: sequence of the stream of sources up to which it is complete
-    :ivar mark: sequence and time of a mark in the stream of events: reading goes on behind it
+    :ivar mark: sequence and time of a mark in the stream of events, after which reading continues
     :ivar advisories: sequence of the stream of advisories, likewise
     :ivar first: sequence of its first message; ``last``: of its last
-    :ivar at: microseconds since the epoch, when it was taken
+    :ivar at: when it was taken, microseconds since the epoch
     """
 
     token: str
@@ -45,13 +45,13 @@ class SavedSnapshot:
     at: int
 
 
-ABSENT = "absent"  #: of a stream of advisories that is wanted and not there yet
+ABSENT = "absent"  #: generation of a stream of advisories that does not exist yet
 
 
 @dataclass(frozen=True, slots=True)
 class StreamGenerations:
-    """When each stream was created, as the server says it; empty = there is none. Of advisories: empty = they are not
-    wanted, :data:`ABSENT` = there is none."""
+    """Creation time of each stream, as text from the server; empty = it does not exist. Advisories: empty = not
+    requested, :data:`ABSENT` = it does not exist."""
 
     sources: str
     events: str
@@ -62,7 +62,7 @@ class StreamGenerations:
 class DiscoveryOffset:
     """An offset of a reader that has begun.
 
-    :ivar mark: sequence and time of a record; while it is there, nothing behind it was lost
+    :ivar mark: sequence and time of a record; while it exists, nothing after it was lost
     :ivar image_read: events of the image before this offset
     """
 
@@ -75,17 +75,17 @@ class DiscoveryOffset:
 
     @property
     def before_streams(self) -> bool:
-        """There were no streams yet: whatever they will hold comes after this offset."""
+        """Whether there were no streams yet: all their records come after this offset."""
         return not self.generations.events
 
     @classmethod
     def in_image(cls, image: SavedSnapshot, generations: StreamGenerations, image_read: int) -> DiscoveryOffset:
-        """The offset behind the first ``image_read`` events of an image."""
+        """The offset after the first ``image_read`` events of an image."""
         return cls(image.mark[0], image.mark, image.advisories, generations, image, image_read)
 
     @property
     def remaining(self) -> int:
-        """Events of the image that are still to be read."""
+        """Number of events of the image after this offset."""
         return 0 if self.image is None else self.image.changes - self.image_read
 
     def as_json(self) -> Position:
@@ -109,7 +109,7 @@ IMAGE: dict[str, Any] = {"begin": "image"}
 def parse_offset(position: Position) -> DiscoveryOffset | None:
     """An offset from its JSON form; None for :data:`IMAGE`.
 
-    :raises ConfigError: it is none of ours
+    :raises ConfigError: it is no offset of NATS discovery
     """
     if position == IMAGE:
         return None
@@ -160,7 +160,7 @@ class RecordRange:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRange:
-    """Changes ``start`` up to, but without ``stop`` of an image."""
+    """Events ``start`` (inclusive) to ``stop`` (exclusive) of an image."""
 
     image: SavedSnapshot
     start: int
@@ -171,8 +171,7 @@ Step = StreamRecreated | RecordRange | SnapshotRange
 
 
 def steps_between(start: DiscoveryOffset | None, end: DiscoveryOffset) -> list[Step]:
-    """What to read from one offset to another, in order; streams are named ``events``, ``sources`` and
-    ``advisories``."""
+    """The reads from one offset to another, in order; the streams are ``events``, ``sources`` and ``advisories``."""
     steps: list[Step] = []
     fresh = end.image is not None and (start is None or start.image is None or end.image.token != start.image.token)
     if start is not None:

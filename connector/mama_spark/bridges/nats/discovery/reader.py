@@ -33,15 +33,15 @@ from .offsets import (
 )
 from .streams import LOG, DiscoveryStreams, find_streams
 
-_REFRESH = 30.0  #: seconds after which the streams are checked again for being the same
-_ADVANCE = 600.0  #: seconds after which an offset advances although no event came
+_REFRESH = 30.0  #: seconds between checks that the streams are still the same
+_ADVANCE = 600.0  #: seconds after which an offset advances without an event
 _CHUNK = 512 * 1024
 _PART = "Nats-Msg-Id"  #: a chunk may be stored twice after a lost acknowledgement
 _LATEST, _EARLIEST = -1, -2
 
 
 class DiscoveryReader:
-    """One reader. Its only state is a cache: up to where it has scanned and found no event.
+    """One reader. Its only state is a cache: the sequence up to which it found no event.
 
     :param clock_offset: see :attr:`~.streams.DiscoveryStreams.clock_offset`
     """
@@ -50,7 +50,7 @@ class DiscoveryReader:
         self.stream_client, self.layout = stream_client, layout
         self._refreshed, self._streams = float("-inf"), DiscoveryStreams(StreamGenerations("", "", ""), 0, 0)
         self._scanned: dict[tuple[str, str, int], int] = {}
-        self._warnings: set[str] = set()  #: that were logged
+        self._warnings: set[str] = set()  #: warnings that were logged
         self._advanced_at = time.monotonic()
         self._consumers = ConsumerTracker(stream_client, clock_offset)
 
@@ -80,14 +80,14 @@ class DiscoveryReader:
         return DiscoveryEvent(DiscoveryEventKind.IMAGE_END, now, self.layout.sources, last or None)
 
     async def _is_renewed(self, source: SourceKey) -> bool:
-        """Was the renewal replaced by a newer one while the stream was read (True), or has it expired?"""
+        """Whether the renewal was replaced by a newer one while the stream was read; False: it has expired."""
         return (
             await self.stream_client.leader_get(self.layout.sources, self.layout.source_subject(source, LIVE))
             is not None
         )
 
     async def _write_image(self, before: DiscoveryOffset | None, limit: int | None) -> Position:
-        """Take an image and store it, so that the offset returned leads to it again."""
+        """Take an image and store it, so that the returned offset refers to it."""
         streams = await self._refresh_streams()
         if not streams.complete:
             empty = SavedSnapshot("", 1, 0, (0, ""), 0, 0, 0, streams.now)
@@ -119,14 +119,14 @@ class DiscoveryReader:
 
     @property
     def _advisories(self) -> str | None:
-        """The stream of advisories, if it is wanted and there."""
+        """The stream of advisories, if it is requested and exists."""
         return None if self._streams.generations.advisories in ("", ABSENT) else self.layout.advisories
 
     async def _last_advisory(self) -> int:
         return 0 if self._advisories is None else (await self.stream_client.first_and_last(self._advisories))[1]
 
     async def _refresh_streams(self) -> DiscoveryStreams:
-        """The streams that are there now."""
+        """Look up the existing streams."""
         streams = await find_streams(self.stream_client, self.layout)
         if not streams.complete:
             self._warn_once(
@@ -186,7 +186,7 @@ class DiscoveryReader:
             if wanted > last + 1:
                 raise ConfigError(f"the stream {self.layout.events!r} has no number {wanted} yet: the last is {last}")
             if wanted < first:
-                return after, (after, "")  # that record is gone: reading begins with a gap
+                return after, (after, "")  # that record was removed: reading begins with a gap
         async for page in self.stream_client.pages(self.layout.events, after, f"{self.layout.topic}.>"):
             for record in page:
                 if event_of(self.layout, record) is not None:
@@ -213,7 +213,7 @@ class DiscoveryReader:
     async def _latest_in_image(
         self, here: DiscoveryOffset | None, limit: int | None, stop: DiscoveryOffset | None
     ) -> Position:
-        """The next offset within an image; within that of ``stop`` if ``here`` is not in it."""
+        """The next offset within an image; within the image of ``stop`` if ``here`` is not in one."""
         self._advanced_at = time.monotonic()
         if stop is not None and stop.image is not None and _image_token(stop) != _image_token(here):
             here = DiscoveryOffset.in_image(stop.image, stop.generations, 0)
@@ -225,7 +225,7 @@ class DiscoveryReader:
         return replace(here, image_read=image_read).as_json()
 
     async def _current_generations(self, here: DiscoveryOffset) -> StreamGenerations:
-        """When the streams were created; requested only if they may not be those of ``here`` any more."""
+        """Creation times of the streams; requested only if they may differ from those of ``here``."""
         if time.monotonic() - self._refreshed < _REFRESH and self._streams.generations == here.generations:
             try:
                 if await self._mark_exists(here.mark, timeout=2.0):
@@ -233,7 +233,7 @@ class DiscoveryReader:
             except Unavailable:
                 pass  # perhaps the stream is gone
         now = (await self._refresh_streams()).generations
-        if now.advisories == ABSENT and here.generations.advisories:  # until it is back
+        if now.advisories == ABSENT and here.generations.advisories:  # until it exists again
             now = replace(now, advisories=here.generations.advisories)
         return now
 
@@ -270,7 +270,7 @@ class DiscoveryReader:
         return replace(here, events=events, mark=best, advisories=advisories, generations=generations).as_json()
 
     async def _scan_events(self, here: DiscoveryOffset, limit: int | None) -> tuple[int, int]:
-        """Count events behind an offset: the sequence of the last one counted, and how many; at most one without a
+        """Count events after an offset; returns the sequence of the last one and their number, at most one without a
         limit."""
         key = (self.layout.events, here.generations.events, here.events)
         skip = 0 if here.image is None else here.image.sources
@@ -377,7 +377,7 @@ class DiscoveryReader:
                 yield lost
 
     async def _lost_events(self, stream: str, after: int, up_to: int) -> list[DiscoveryEvent]:
-        """Gaps for what may have been lost behind ``after``, since the beginning of the stream was removed."""
+        """Gaps for records after ``after`` that may be lost, because the beginning of the stream was removed."""
         first, last = await self.stream_client.first_and_last(stream)
         if not last:
             first = up_to + 1
@@ -404,7 +404,7 @@ class DiscoveryReader:
 
 
 def _none_yet(streams: DiscoveryStreams) -> StreamGenerations:
-    """That discovery has not begun, whatever of its streams is there."""
+    """Whether discovery has not begun, even if some streams exist."""
     return StreamGenerations("", "", ABSENT if streams.generations.advisories else "")
 
 

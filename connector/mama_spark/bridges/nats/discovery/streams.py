@@ -1,4 +1,4 @@
-"""Finds the streams of discovery, checks their configuration, and creates missing ones for those who announce."""
+"""Finds the streams of discovery, checks their configuration, and creates missing ones for announcing processes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _NAME_TAKEN, _OVERLAP = 10058, 10065
 class DiscoveryStreams:
     """The state of the streams of discovery.
 
-    :ivar generations: of those that are there
-    :ivar last: number of the newest record in the stream of sources
+    :ivar generations: creation times of the existing streams
+    :ivar last: sequence of the newest record in the stream of sources
     :ivar now: microseconds since the epoch, by the server's clock
     """
 
@@ -36,12 +36,12 @@ class DiscoveryStreams:
 
     @property
     def clock_offset(self) -> float:
-        """Seconds to add to :func:`time.monotonic` to have the server's clock; valid right after the request."""
+        """Seconds to add to :func:`time.monotonic` to get the server's time; valid right after the request."""
         return self.now / 1e6 - time.monotonic()
 
     @property
     def complete(self) -> bool:
-        """Whether there is discovery at all: sources and events."""
+        """Whether the streams of sources and of events exist."""
         return bool(self.generations.sources and self.generations.events)
 
 
@@ -56,10 +56,10 @@ def check_version(version: object) -> None:
 async def find_streams(
     stream_client: StreamClient, layout: DiscoveryLayout, *, check: bool = False
 ) -> DiscoveryStreams:
-    """The streams that are there; makes none.
+    """Find the existing streams; creates none.
 
-    :param check: their settings, too
-    :raises ConfigError: one cannot serve; the text names the stream and its setting
+    :param check: check their settings, too
+    :raises ConfigError: the settings of a stream are unusable; the text names both
     """
     found = {c["name"]: await _info(stream_client, c["name"]) for c in layout.streams()}
     if check:
@@ -78,10 +78,10 @@ def _streams(layout: DiscoveryLayout, found: dict[str, dict[str, Any] | None]) -
 
 
 async def ensure_streams(stream_client: StreamClient, layout: DiscoveryLayout, replicas: int = 1) -> DiscoveryStreams:
-    """Find the streams, make those that are missing, and check their settings.
+    """Find the streams, create missing ones, and check their settings.
 
-    :raises ConfigError: they cannot; the text names the stream and its setting, or the permission
-    :raises Unavailable: nobody answers
+    :raises ConfigError: unusable settings, or a missing permission; the text names stream and setting, or permission
+    :raises Unavailable: no answer
     """
     found: dict[str, dict[str, Any] | None] = {}
     for config in layout.streams(replicas):
@@ -121,7 +121,7 @@ async def _create(stream_client: StreamClient, config: dict[str, Any]) -> None:
 
 
 def _check_all(layout: DiscoveryLayout, found: dict[str, dict[str, Any] | None]) -> None:
-    """:raises ConfigError: one that is there cannot serve"""
+    """:raises ConfigError: the settings of an existing stream are unusable"""
     for info in found.values():
         if info is not None:
             _check(layout, info)
@@ -140,7 +140,7 @@ def _check(layout: DiscoveryLayout, info: dict[str, Any]) -> None:
 
 
 def _sourced(layout: DiscoveryLayout, events: dict[str, Any]) -> int:
-    """The number of the stream of sources up to which the stream of events has sourced it."""
+    """The sequence of the stream of sources up to which the stream of events has sourced it."""
     return max(
         (int(s.get("seq", 0)) for s in events.get("sources") or () if s.get("name") == layout.sources), default=0
     )
@@ -155,7 +155,7 @@ async def _sourced_until(stream_client: StreamClient, layout: DiscoveryLayout) -
 
 
 def _check_sourcing(layout: DiscoveryLayout, sources: dict[str, Any], events: dict[str, Any]) -> None:
-    """:raises ConfigError: the stream of sources was made again with numbers that the other has passed"""
+    """:raises ConfigError: the stream of sources was created again, with sequences below those already sourced"""
     seen = _sourced(layout, events)
     if int(sources["state"]["last_seq"]) < seen and sources["created"] > events["created"]:
         raise ConfigError(

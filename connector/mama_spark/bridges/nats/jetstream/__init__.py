@@ -1,3 +1,3 @@
-"""Requests to JetStream: one client, its retry rule, and what is made of it for streams, consumers and direct gets."""
+"""Requests to JetStream: one client and its retry rule; streams, consumers and direct gets built on it."""
 
 __all__ = ["api", "consumers", "retry", "stream_client", "streams"]

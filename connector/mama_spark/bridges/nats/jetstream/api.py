@@ -1,4 +1,4 @@
-"""Client of the JetStream API: every request, and single acknowledged publishes (rows: :mod:`..publish.bridge`).
+"""Client of the JetStream API (NATS ADR-1), and of single acknowledged publishes (rows: :mod:`..publish.bridge`).
 
 Requests are repeated by the rule of :mod:`.retry`, so each must be safe to arrive twice.
 """
@@ -20,14 +20,14 @@ from .retry import ServerNotReady, retry
 T = TypeVar("T")
 
 NO_STREAM, NO_CONSUMER, NO_MESSAGE = 10059, 10014, 10037
-#: In :class:`ApiError`: nobody subscribes to the API, so JetStream is off for the server or the account.
+#: In :class:`ApiError`: no responders, so JetStream is off for the server or the account.
 NO_RESPONDERS = 503
 
-_ATTEMPT = 3.0  #: seconds that one attempt may take: a request to a server that has ended is never answered
+_ATTEMPT = 3.0  #: seconds of one attempt: a request to a stopped server is never answered
 
 
 class ApiError(ConfigError):
-    """The server answers with an error, and the same request would get the same answer.
+    """The server answered with a permanent error: the same request would get the same answer.
 
     :ivar code: its ``err_code``
     :ivar description: its text
@@ -56,7 +56,7 @@ class JetStreamClient:
 
     @property
     def prefix(self) -> str:
-        """What the subjects of all requests begin with."""
+        """Prefix of the subjects of all requests."""
         return self.connection.api_prefix
 
     async def retry(self, what: str, attempt: Callable[[float], Awaitable[T]], timeout: float | None = None) -> T:
@@ -77,8 +77,7 @@ class JetStreamClient:
         """The answer to ``$JS.API.<call>``, or to the same request below the prefix of the connection.
 
         :param timeout: seconds, instead of those of all calls
-        :param final: ``err_code`` of errors that are raised at once, though the server may answer otherwise later;
-            :data:`NO_RESPONDERS` likewise
+        :param final: ``err_code`` (or :data:`NO_RESPONDERS`) of errors that are raised at once instead of retried
         :raises ApiForbidden: the permissions do not allow it
         :raises ApiError: the server answers with an error
         :raises Unavailable: no answer within the time limit
@@ -102,10 +101,10 @@ class JetStreamClient:
         return await self.retry(subject, attempt, timeout)
 
     async def publish(self, subject: str, payload: bytes, headers: dict[str, str], timeout: float | None = None) -> int:
-        """Store one message; its sequence in the stream.
+        """Store one message; returns its sequence in the stream.
 
         :raises ApiForbidden: the permissions do not allow it
-        :raises PublishError: the server refuses it
+        :raises PublishError: the server rejects it
         :raises Unavailable: no acknowledgement within the time limit
         """
 
@@ -135,9 +134,9 @@ def _raise_error(subject: str, error: dict[str, Any] | None, final: Collection[i
 
 
 def answer_of(data: bytes) -> dict[str, Any]:
-    """The JSON of an answer; ``error``, where it has one, is an object with numbers as its codes.
+    """The JSON object of an answer; its ``error``, if any, is an object with numeric codes.
 
-    :raises Unavailable: it is none
+    :raises Unavailable: the answer is no such JSON
     """
     try:
         answer = orjson.loads(data)
@@ -176,7 +175,7 @@ class BlockingJetStreamClient:
     ) -> T:
         """Run ``work`` on the event loop.
 
-        :param what: for the error
+        :param what: description for the error
         :param timeout: seconds, instead of those of all calls
         """
         limit = self.timeout if timeout is None else timeout

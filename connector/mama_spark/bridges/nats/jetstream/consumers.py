@@ -1,4 +1,4 @@
-"""Makes the consumers that streams are read through."""
+"""Creates the consumers through which streams are read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..subjects import CONSUMER_PREFIX
 from .api import NO_STREAM, ApiError, BlockingJetStreamClient
 
 _WORK_QUEUE = 10084
-#: Seconds that each attempt to make a consumer may take.
+#: Seconds of each attempt to create a consumer.
 _ATTEMPTS = Backoff(3.0, 60.0)
 _LEAST = 0.05
 
@@ -22,7 +22,7 @@ _LEAST = 0.05
 def create_consumer(
     api: BlockingJetStreamClient, stream: str, deliver: dict[str, Any], kept: float
 ) -> tuple[str, dict[str, Any]]:
-    """Make a consumer that acknowledges nothing; its name and info.
+    """Create a consumer without acknowledgements; returns its name and info.
 
     One server alone keeps it, which is cheap. A cluster may choose one that has ended, and keep to that for this name:
     so each attempt has a name of its own, and from the second on as many replicas as the stream has.
@@ -45,11 +45,11 @@ def create_consumer(
         except Unavailable as e:
             if left <= limit:
                 raise Unavailable(f"stream {stream!r} gives no consumer within {api.timeout:g} s: {e}") from e
-        replicas = 0  # as the stream
+        replicas = 0  # that of the stream
 
 
 def _consumer_error(stream: str, error: ApiError) -> ConfigError:
-    """Why the server allows no consumer."""
+    """Error text: why the server allows no consumer."""
     if error.code == NO_STREAM:
         return ConfigError(f"there is no stream {stream!r} any more")
     if error.code == _WORK_QUEUE:

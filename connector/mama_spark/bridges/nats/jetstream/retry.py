@@ -19,7 +19,7 @@ BACKOFF = Backoff(0.05, 0.8)
 
 
 class ServerNotReady(Unavailable):
-    """The server answered with an error that may pass (a code of 500 and above).
+    """The server answered with a temporary error (a code of 500 and above).
 
     :ivar code: its ``err_code``
     """
@@ -30,7 +30,8 @@ class ServerNotReady(Unavailable):
 
 
 def is_retryable_request(error: Exception) -> bool:
-    """No reply, no responders, a server that is not ready, or a refused publish that may be repeated."""
+    """Whether a request is repeated: no reply, no responders, a server that is not ready, or a rejected publish that
+    may be repeated."""
     return isinstance(error, NoRespondersError) or (isinstance(error, MamaError) and may_resend(error))
 
 
@@ -39,10 +40,10 @@ async def retry(
 ) -> T:
     """Call ``attempt`` until it returns, or raises what is not :func:`is_retryable_request`.
 
-    :param what: for the error, as in "direct get from ..."
-    :param attempt: given the seconds that are left
-    :param timeout: seconds; no attempt begins later
-    :param usable: False: no attempt can succeed any more
+    :param what: description for the error, as in "direct get from ..."
+    :param attempt: called with the seconds that are left
+    :param timeout: seconds, after which no attempt begins
+    :param usable: returns False when no attempt can succeed any more
     :raises Unavailable: the last error, when the time is over
     """
     now = asyncio.get_running_loop().time

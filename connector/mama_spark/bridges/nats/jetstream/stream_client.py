@@ -33,7 +33,7 @@ _LEFT = re.compile(r"Nats-Num-Pending=(\d+)")
 
 
 class StreamClient:
-    """Reads streams by direct get, and by the stream's leader where an answer must not be stale.
+    """Reads streams by direct get, or from the stream's leader if an answer must not be stale.
 
     :param timeout: seconds that a call may take, repetitions included
     :param attempt_timeout: seconds that one attempt may take
@@ -85,7 +85,7 @@ class StreamClient:
         return await self.api.retry(f"the direct get from the stream {stream!r}", attempt, timeout)
 
     async def leader_get(self, stream: str, subject: str) -> StoredMessage | None:
-        """The last message of a subject as the leader of the stream has it; for what must not be stale."""
+        """The last message of a subject, from the leader of the stream: never stale."""
         answer = await self.request("STREAM.MSG.GET", stream, {"last_by_subj": subject}, absent=NO_MESSAGE)
         if answer is None:
             return None
@@ -96,9 +96,9 @@ class StreamClient:
         )
 
     async def has_direct_get(self, stream: str) -> bool:
-        """Whether somebody answers direct gets from the stream; asked once, and it makes no advisory.
+        """Whether direct gets from the stream are answered. One request, which makes no advisory.
 
-        :raises Unavailable: nobody says
+        :raises Unavailable: no answer
         """
         try:
             await self.connection.request(self._direct_get(stream), b'{"seq":1}', self.api.attempt_timeout)
@@ -124,7 +124,7 @@ class StreamClient:
         With ``up_to`` it goes on until a message at or beyond it is seen, or the leader says that there is none: a
         replica may not have it yet.
 
-        :param beyond: then go on to the end all the same: what was written again meanwhile has moved there
+        :param beyond: then read on to the end: records that were rewritten meanwhile have moved there
         """
         now = asyncio.get_running_loop().time
         until, delays = now() + self.api.timeout, BACKOFF.delays()
@@ -153,13 +153,13 @@ class StreamClient:
         return await self.get_many(stream, body)
 
     async def get_many(self, stream: str, body: dict[str, Any]) -> tuple[list[StoredMessage], int]:
-        """The messages that a direct get of many finds, and how many are left."""
+        """The messages that one multi-message direct get returns, and how many are left."""
         return await self.api.retry(f"the read of the stream {stream!r}", lambda _: self._get_many(stream, body))
 
     async def _get_many(self, stream: str, body: dict[str, Any]) -> tuple[list[StoredMessage], int]:
         """One attempt.
 
-        :raises Unavailable: it broke off
+        :raises Unavailable: the reply is incomplete
         :raises ApiForbidden: the permissions do not allow it
         """
         subject = self._direct_get(stream)
@@ -192,7 +192,7 @@ def _forbidden(stream: str, subject: str) -> ApiForbidden:
 
 
 class DirectGetReply:
-    """The messages that one direct get of many brings, parsed by us or by nats-py."""
+    """The messages of one multi-message direct get, parsed in bulk or by nats-py."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -234,7 +234,7 @@ class DirectGetReply:
             self._messages.append((headers, msg.data))
 
     async def wait(self, refused: asyncio.Future[str], silence: float) -> None:
-        """Wait until the reply has ended, or is forbidden, or nothing came for ``silence`` seconds."""
+        """Wait until the reply has ended or is forbidden, or nothing was received for ``silence`` seconds."""
         either: set[asyncio.Future[Any]] = {self.ended, refused}
         while True:
             before = self._received

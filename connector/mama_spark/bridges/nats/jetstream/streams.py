@@ -1,4 +1,4 @@
-"""The streams of a server as a publisher needs them: which one takes a topic, and how it acknowledges.
+"""Finds and creates streams for publishers: which stream takes a topic, and how it acknowledges.
 
 Looked up once and cached for the connection.
 """
@@ -16,11 +16,11 @@ from ..subjects import Filters
 from .api import NO_RESPONDERS, NO_STREAM, ApiError, ApiForbidden, JetStreamClient
 from .retry import ServerNotReady
 
-#: Topics asked about one by one before the whole list of streams is fetched instead.
+#: Topics that are looked up one by one; with more, the whole list of streams is fetched.
 _SINGLE_LOOKUPS = 8
 #: JetStream is off for the account, or for the server.
 _OFF = (10039, 10076)
-#: Also while the files of a deleted stream of the same name are being removed.
+#: Stream name in use; also while the files of a deleted stream of this name are being removed.
 _CREATE_FAILED = 10049
 
 
@@ -40,7 +40,7 @@ class StreamInfo:
 
     @classmethod
     def of(cls, info: dict[str, Any]) -> StreamInfo:
-        """From an answer of the JetStream API."""
+        """Make it from an answer of the JetStream API."""
         config, state = info["config"], info.get("state", {})
         return cls(
             config["name"],
@@ -58,10 +58,10 @@ class StreamInfo:
 class StreamCache:
     """Streams of one account that have been looked up.
 
-    :ivar unrouted: topics that no stream takes
+    :ivar unrouted: topics without a stream
     :ivar complete: all streams are known
     :ivar info_denied: streams that the permissions hide
-    :ivar lookup_denied: the permissions do not allow to ask for anything, or for the streams of a topic
+    :ivar lookup_denied: the permissions do not allow to look up streams
     """
 
     def __init__(self) -> None:
@@ -78,15 +78,15 @@ class StreamCache:
             self.filters.add(subject, stream.name)
 
     def unknown(self, topics: list[str]) -> list[str]:
-        """Those of ``topics`` that were not looked up yet."""
+        """The ``topics`` that were not looked up yet."""
         return [t for t in topics if t not in self.unrouted and self.filters.owner(t) is None]
 
 
 async def check_jetstream(api: JetStreamClient, cache: StreamCache) -> None:
-    """Note in ``cache`` if the permissions do not allow to ask.
+    """Note in ``cache`` if the permissions do not allow to look up streams.
 
     :raises ConfigError: JetStream is off for the server or the account
-    :raises Unavailable: nobody answers below the prefix of another domain or account now
+    :raises Unavailable: no answer below the prefix of another domain or account
     """
     try:
         await api.request("INFO", final=(NO_RESPONDERS, *_OFF))
@@ -106,9 +106,9 @@ async def check_jetstream(api: JetStreamClient, cache: StreamCache) -> None:
 
 
 async def stream_info(api: JetStreamClient, cache: StreamCache, name: str) -> StreamInfo | None:
-    """The stream of this name, from now on in the cache; None if there is none or the permissions hide it.
+    """Look up the stream of this name and cache it; None if it does not exist or the permissions hide it.
 
-    :raises Unavailable: the server cannot say now
+    :raises Unavailable: no answer
     """
     try:
         answer = await api.request(f"STREAM.INFO.{name}")
@@ -127,7 +127,7 @@ async def stream_info(api: JetStreamClient, cache: StreamCache, name: str) -> St
 async def stream_names(api: JetStreamClient, subject: str | None = None) -> list[str]:
     """Names of all streams, or of those that take ``subject``.
 
-    :raises ApiForbidden: the permissions do not allow to ask
+    :raises ApiForbidden: the permissions do not allow the request
     """
     found: list[str] = []
     while True:
@@ -145,7 +145,7 @@ async def create(api: JetStreamClient, name: str, subjects: list[str], settings:
     """Create a stream for a publisher with these settings; repeated while the server still removes the files of a
     deleted stream of this name.
 
-    :raises ConfigError: the server refuses it
+    :raises ConfigError: the server rejects it
     """
     config = {
         "name": name,
@@ -168,7 +168,7 @@ async def create(api: JetStreamClient, name: str, subjects: list[str], settings:
 
 
 async def look_up(api: JetStreamClient, cache: StreamCache, topics: list[str]) -> None:
-    """Find the streams of ``topics`` by a few requests, however many topics there are."""
+    """Find the streams of ``topics`` by a few requests, for any number of topics."""
     for _ in range(_SINGLE_LOOKUPS):
         topics = cache.unknown(topics)
         if not topics or cache.lookup_denied:
@@ -185,7 +185,7 @@ async def look_up(api: JetStreamClient, cache: StreamCache, topics: list[str]) -
         for name in found:
             await stream_info(api, cache, name)
             if cache.filters.owner(topics[0]) is None:
-                cache.filters.add(topics[0], name)  # the server knows better than the filters (transforms)
+                cache.filters.add(topics[0], name)  # the server's answer wins over the filters: it applies transforms
     topics = cache.unknown(topics)
     if topics and not cache.complete:
         with contextlib.suppress(ApiForbidden):
@@ -198,7 +198,7 @@ async def look_up(api: JetStreamClient, cache: StreamCache, topics: list[str]) -
 
 
 def derive_name(topic: str) -> tuple[str, str]:
-    """Name and subject of a stream made for ``topic``: its first token and everything below."""
+    """Name and subject of a stream created for ``topic``: its first token and everything below it."""
     first, dot, _ = topic.partition(".")
     name = "".join(c if c.isalnum() or c in "-_" else "_" for c in first).upper() or "MAMA"
     return name, f"{first}.>" if dot else first

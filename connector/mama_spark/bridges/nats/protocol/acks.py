@@ -22,11 +22,11 @@ from .. import errors
 from . import parser
 from .frames import TOKEN_WIDTH
 
-#: A run shorter than this does not pay for its numpy calls; then the rest of the read goes by regular expression.
+#: A shorter run does not pay for its numpy calls: the rest of the read is parsed by the regular expression.
 _SHORT = 6
-#: More layouts or widths than this in one read are left to the regular expression.
+#: With more layouts or widths in one read, the rest is parsed by the regular expression.
 _LAYOUTS = 16
-#: Text of JSON that needs no decoding: valid UTF-8 without quotes, backslashes and control characters.
+#: JSON text that needs no decoding: valid UTF-8 without quotes, backslashes and control characters.
 _TEXT = (
     rb"(?:[ !#-\[\]-\x7f]++|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|[\xe1-\xec\xee\xef][\x80-\xbf]{2}"
     rb"|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*+"
@@ -42,7 +42,7 @@ class AckError(MamaError):
 
 @dataclass(slots=True)
 class AckColumns:
-    """Clean acknowledgements of one stream (and domain); those of one layout are in order of arrival."""
+    """Successful acknowledgements of one stream (and domain), those of one layout in order of arrival."""
 
     stream: str
     domain: str | None = None
@@ -55,9 +55,9 @@ class AckColumns:
 
 
 class BulkReader:
-    """Reads the acknowledgements of one inbox out of whole reads.
+    """Parses the acknowledgements of one inbox, a whole read at a time.
 
-    :param inbox: subject prefix of the replies with its trailing dot; then come :data:`TOKEN_WIDTH` digits
+    :param inbox: subject prefix of the replies, with its trailing dot; :data:`TOKEN_WIDTH` digits follow it
     """
 
     def __init__(self, inbox: bytes) -> None:
@@ -120,7 +120,7 @@ class BulkReader:
         return int(ends[n - 1]) if n else at
 
     def _rest(self, data: bytes, at: int, out: list[AckColumns]) -> int:
-        """Too many layouts for columns."""
+        """Parse the rest by the regular expression: it has too many layouts."""
         found: dict[tuple[bytes, bytes | None], tuple[list[int], list[int], list[bool]]] = {}
         match = self._clean.match
         while (m := match(data, at)) is not None:
@@ -141,7 +141,7 @@ class BulkReader:
 
 
 def _alike(table: npt.NDArray[np.uint8], m: re.Match[bytes]) -> tuple[Bools, npt.NDArray[np.uint8]]:
-    """Which rows differ from the first, the match, in token and sequence only; and the digits of both."""
+    """Which rows differ from the first one in token and sequence only; and the digits of both."""
     at = m.start()
     token, seq = slice(m.start(1) - at, m.end(1) - at), slice(m.start(7) - at, m.end(7) - at)
     same = table == table[0]
@@ -185,12 +185,12 @@ class PubAck:
 
 @dataclass(frozen=True, slots=True)
 class BatchMemberAccepted:
-    """Member of an atomic batch: taken, not stored yet."""
+    """Member of an atomic batch: accepted, not stored yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowAck:
-    """Fast ingest: everything up to batch sequence ``seq`` is stored; ``every`` messages there is one of these."""
+    """Fast ingest: everything up to batch sequence ``seq`` is stored; sent after each ``every`` messages."""
 
     seq: int
     every: int
@@ -198,7 +198,7 @@ class FlowAck:
 
 @dataclass(frozen=True, slots=True)
 class BatchGap:
-    """Fast ingest: ``seq`` came where ``expected`` should have come."""
+    """Fast ingest: the server received ``seq`` instead of ``expected``."""
 
     expected: int
     seq: int
@@ -206,7 +206,7 @@ class BatchGap:
 
 @dataclass(frozen=True, slots=True)
 class BatchRejection:
-    """Fast ingest: message ``seq`` was refused; ``error`` says why."""
+    """Fast ingest: message ``seq`` was rejected with ``error``."""
 
     seq: int
     error: PublishError
@@ -216,13 +216,13 @@ Reply = PubAck | BatchMemberAccepted | FlowAck | BatchGap | BatchRejection | Pub
 
 
 def classify(frame: parser.Frame) -> Reply:
-    """What a reply means for the send that it answers. An unreadable one is an :class:`OutcomeUnknown`."""
+    """Outcome of a send, from its reply; :class:`OutcomeUnknown` if the reply cannot be read."""
     subject = next((value for name, value in frame.headers if name.lower() == "nats-subject"), "")
     return classify_parts(frame.status, frame.status_text, frame.payload, subject)
 
 
 def classify_parts(status: int, status_text: str, payload: bytes, subject: str = "") -> Reply:
-    """The same from its parts."""
+    """As :func:`classify`, from the parts of the reply."""
     if status == 503 and not payload:
         return errors.no_responders(subject)
     if not payload:
@@ -234,9 +234,9 @@ def classify_parts(status: int, status_text: str, payload: bytes, subject: str =
 
 
 def read_reply(payload: bytes) -> Reply:
-    """The JSON of a reply.
+    """The JSON object of a reply.
 
-    :raises AckError: it is none
+    :raises AckError: the reply is no JSON object
     """
     try:
         body = orjson.loads(payload)

@@ -1,7 +1,7 @@
-"""Messages of a stream as a direct get returns them, and the parser of the frames that bring many. Pure.
+"""Messages of a stream as a direct get returns them, and the parser of multi-message replies. Pure.
 
 NATS ADR-31. Each message is an ``HMSG`` frame whose header block begins with its stream, sequence, time and subject.
-The frame that ends the reply has a status, and is left to the parser of other frames.
+The frame that ends the reply has a status and is parsed elsewhere.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from .parser import MAX_MESSAGE
 
-SOURCED = "Nats-Stream-Source"  #: of the server: stream and sequence that a message was sourced from
+SOURCED = "Nats-Stream-Source"  #: set by the server: stream and sequence that a message was sourced from
 _MOST_DIGITS = 19
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PLACE = ("Nats-Sequence", "Nats-Time-Stamp", "Nats-Subject")
@@ -23,7 +23,7 @@ _ABOUT = ("Nats-Stream", "Nats-Num-Pending", "Nats-Last-Sequence")
 class StoredMessage:
     """One message of a stream.
 
-    :ivar time: when the server stored it, as it says that (RFC 3339)
+    :ivar time: when the server stored it (RFC 3339 text)
     """
 
     sequence: int
@@ -39,13 +39,13 @@ class StoredMessage:
 
     @property
     def sourced(self) -> int:
-        """Its sequence in the stream that it was sourced from; 0 if it was not."""
+        """Its sequence in the stream that it was sourced from; 0 if it was not sourced."""
         words = self.headers.get(SOURCED, "").split()
         return int(words[1]) if len(words) > 1 and is_sequence(words[1]) else 0
 
 
 def is_sequence(text: str) -> bool:
-    """Whether a header says a sequence: a number that 64 bits hold."""
+    """Whether the value of a header is a sequence: a number of at most 64 bits."""
     return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 
@@ -61,9 +61,9 @@ def micros(time: str) -> int:
 
 
 class DirectGetParser:
-    """Parses the messages that a direct get of many brings, in the bytes of a connection.
+    """Parses the messages of a multi-message direct get in the bytes of a connection.
 
-    :param sid: number of the subscription that they come to
+    :param sid: id of the subscription that receives them
     :ivar found: header blocks and payloads
     """
 
@@ -74,7 +74,7 @@ class DirectGetParser:
     def take(self, data: bytes, at: int) -> tuple[int, int]:
         """Parse complete messages from ``at`` on.
 
-        :returns: offset of what is none, or is not complete; and how many bytes that message still lacks
+        :returns: offset of the first frame that is no message or is incomplete, and how many bytes it still lacks
         """
         while data.startswith(b"HMSG ", at):
             line_end = data.find(b"\r\n", at, at + 4096)
@@ -96,15 +96,15 @@ class DirectGetParser:
 
 
 def headers_of(block: bytes) -> dict[str, str]:
-    """Headers of a block; of several with one name the last. What is not UTF-8 becomes U+FFFD."""
+    """Headers of a block; of several with one name the last one. Invalid UTF-8 becomes U+FFFD."""
     lines = block.decode(errors="replace").split("\r\n")[1:]
     return {name: value.strip() for name, colon, value in (line.partition(":") for line in lines) if colon}
 
 
 def stored(headers: dict[str, str], payload: bytes) -> StoredMessage | None:
-    """The stored message that a frame brings; None if its headers do not say its sequence.
+    """The stored message of a frame; None if its headers have no sequence.
 
-    :param headers: its own, and those of the direct get, which are removed
+    :param headers: those of the message, and those of the direct get, which are removed
     """
     sequence, time, subject = (headers.pop(name, "") for name in _PLACE)
     for name in _ABOUT:

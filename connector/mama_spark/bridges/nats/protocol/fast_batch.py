@@ -1,7 +1,7 @@
 """State of one batch of fast ingest in ``fail`` mode (NATS ADR-50). Pure.
 
-Messages of a batch are numbered from 1. The server stores them in order, acknowledges now and then up to which number
-everything is stored, and after the first refusal or gap stores nothing more: so every answer settles a prefix.
+Messages of a batch are numbered from 1. The server stores them in order, acknowledges periodically up to which number
+everything is stored, and stores nothing after the first rejection or gap: so every answer settles a prefix.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _NOT_TAKEN = (ExpectationFailed, OutOfResources, RateLimited, Rejected, TooLarge
 
 class Phase(Enum):
     OPEN = "open"
-    ENDING = "ending"  #: the end was sent, its answer is missing
-    BROKEN = "broken"  #: a gap or refusal was reported; the final answer is on its way
+    ENDING = "ending"  #: the end was sent and not answered
+    BROKEN = "broken"  #: a gap or rejection was reported; the final answer will follow
     ENDED = "ended"
 
 
@@ -64,24 +64,24 @@ class IllegalBatchStep(AssertionError):
 
 @dataclass(slots=True)
 class SettledTokens:
-    """Tokens that an answer settled: stored ones, and those that are not stored, or perhaps not, with the error."""
+    """Tokens that an answer settled: stored ones, and those with an error (not stored, or unknown)."""
 
     acked: list[Int64s] = field(default_factory=list)
     refused: list[tuple[Int64s, PublishError]] = field(default_factory=list)
 
 
 def reply_prefix(inbox: bytes, batch_id: str, flow: int) -> bytes:
-    """Reply subjects of a batch up to the sequence."""
+    """Part of a batch's reply subjects before the sequence."""
     return b"%s%s.%d.fail." % (inbox, batch_id.encode(), flow)
 
 
 def reply_suffix(op: int) -> bytes:
-    """Reply subjects of a batch behind the sequence."""
+    """Part of a batch's reply subjects after the sequence."""
     return b".%d.$FI" % op
 
 
 def parse_reply(subject: bytes, inbox: bytes) -> tuple[str, int] | None:
-    """Batch id and sequence that a reply subject names; None if it is none of a batch."""
+    """Batch id and sequence in a reply subject; None if it belongs to no batch."""
     parts = subject[len(inbox) :].split(b".")
     if not subject.startswith(inbox) or len(parts) != 6 or parts[5] != b"$FI" or not parts[3].isdigit():
         return None
@@ -91,7 +91,7 @@ def parse_reply(subject: bytes, inbox: bytes) -> tuple[str, int] | None:
 class FastBatch:
     """One batch of one stream.
 
-    :param flow: how many messages one flow acknowledgement is to cover
+    :param flow: messages per flow acknowledgement, requested from the server
     """
 
     def __init__(self, batch_id: str, flow: int) -> None:
@@ -99,7 +99,7 @@ class FastBatch:
         self.phase = Phase.OPEN
         self.seq = 0  #: of the last message sent
         self.acked = 0  #: everything up to here is stored
-        self.confirmed = False  #: the server knows this batch
+        self.confirmed = False  #: the server has acknowledged the batch
         self._every = flow
         self._tokens: deque[tuple[int, Int64s]] = deque()  # first sequence of a run, its tokens
         self._rejection: BatchRejection | None = None
@@ -115,7 +115,7 @@ class FastBatch:
         """Number of messages that may be added now."""
         if self.phase is not Phase.OPEN or self.rejected:
             return 0
-        stall = self.acked + max(self._every, 1) * OUTSTANDING + 1  # the rule is tested after sending
+        stall = self.acked + max(self._every, 1) * OUTSTANDING + 1  # the stall rule is tested after sending
         return max(0, min(stall, MAX_MESSAGES) - self.seq)
 
     @property
@@ -124,11 +124,11 @@ class FastBatch:
 
     @property
     def rejected(self) -> bool:
-        """A message was refused: nothing more is stored, and the end has to be sent for the server to notice."""
+        """A message was rejected: nothing more is stored, and the end must be sent to close the batch."""
         return self._rejection is not None
 
     def add(self, tokens: Int64s) -> int:
-        """Note the next messages, which were sent; the sequence of the first."""
+        """Note that the next messages were sent; returns the sequence of the first."""
         if self.phase is not Phase.OPEN:
             raise IllegalBatchStep(f"a message for a batch that is {self.phase.value}")
         first = self.seq + 1
@@ -137,7 +137,7 @@ class FastBatch:
         return first
 
     def end(self) -> int:
-        """Note that the end is sent; the sequence that it carries (it stores nothing itself)."""
+        """Note that the end was sent; returns its sequence (it stores nothing)."""
         self._step(BatchEvent.END)
         return self.seq + 1
 
@@ -145,7 +145,7 @@ class FastBatch:
         """Apply the answer to the message numbered ``seq``."""
         out = SettledTokens()
         if self.phase is Phase.ENDED:
-            return out  # every message behind a refused one gets its own answer: they are settled
+            return out  # every message after a rejected one gets its own answer: they are settled
         if self._impossible(reply):
             reply = OutcomeUnknown(f"an answer that is none to this batch: {reply}")
         if isinstance(reply, FlowAck):
@@ -165,7 +165,7 @@ class FastBatch:
         return out
 
     def lost(self, why: str) -> SettledTokens:
-        """No more answers will come: the outcome of unsettled messages is unknown."""
+        """No more answers will arrive: the outcome of unsettled messages is unknown."""
         out = SettledTokens()
         if self.phase is not Phase.ENDED:
             self._settle_rejected(OutcomeUnknown(why), out)
@@ -174,16 +174,16 @@ class FastBatch:
         return out
 
     def _impossible(self, reply: Reply) -> bool:
-        """A final answer without the id comes from a server that stored one message and knows no fast ingest."""
+        """A final answer without the batch id: the server stored one message and does not support fast ingest."""
         if isinstance(reply, PubAck):
             return reply.batch != self.id or reply.count > self.seq
         return isinstance(reply, FlowAck) and reply.seq > self.seq
 
     def _error(self, error: PublishError, seq: int, out: SettledTokens) -> None:
         if error.code == UNKNOWN_BATCH and not self.confirmed and self.acked == 0 and seq > 1:
-            return  # the answer for the start is the one that says why
+            return  # the answer to the first message has the reason
         if self.confirmed and 1 < seq <= self.seq and isinstance(error, _NOT_TAKEN):
-            self._note_rejection(BatchRejection(seq, error))  # before it reached the batch: the next one makes a gap
+            self._note_rejection(BatchRejection(seq, error))  # before it reached the batch: the next makes a gap
             return
         self._settle_rejected(OutcomeUnknown(f"the batch was interrupted: {error.info}"), out)
         if error.code == UNKNOWN_BATCH:
@@ -191,9 +191,9 @@ class FastBatch:
                 self.seq, OutcomeUnknown("the server has forgotten the batch: restart, new leader or idle"), out
             )
         elif seq == 1 and (isinstance(error, ExpectationFailed | TooLarge) or error.code in _TTL):
-            self._refuse(seq, error, out)  # an error of this message alone: those behind it may begin another batch
+            self._refuse(seq, error, out)  # an error of this message alone: those after it can begin another batch
             self._refuse(self.seq, BlockedByPredecessor("behind a refused message of the batch"), out)
-        elif not self.confirmed:  # a batch that never began stores nothing
+        elif not self.confirmed:  # a batch that did not begin stores nothing
             self._refuse(self.seq, error, out)
         else:
             self._refuse(seq - 1, OutcomeUnknown(f"the batch was interrupted: {error.info}"), out)
@@ -210,7 +210,7 @@ class FastBatch:
             self._rejection = rejection
 
     def _settle_rejected(self, before: PublishError, out: SettledTokens) -> None:
-        """If a message was rejected: it and those behind it are not stored."""
+        """If a message was rejected, it and those after it are not stored."""
         if self._rejection is not None:
             self._refuse(self._rejection.seq - 1, before, out)
             self._refuse(self._rejection.seq, self._rejection.error, out)

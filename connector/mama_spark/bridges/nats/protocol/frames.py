@@ -18,8 +18,8 @@ from mama_spark.message import Int64s, MessageBatch
 from . import headers as hd
 
 MAX_CONTROL_LINE = 4096
-TOKEN_WIDTH = 12  #: digits: fixed, so that acknowledgements can be read as columns
-#: Payloads from this size on are handed over as views instead of being copied into the joined buffer.
+TOKEN_WIDTH = 12  #: digits: fixed, so that acknowledgements can be parsed as columns
+#: Payloads of at least this size are passed on as views instead of being copied into the joined buffer.
 BIG = 16 * 1024
 
 _BINARY = pa.binary()
@@ -32,7 +32,7 @@ _LOW = np.frombuffer(b"".join(b"%04d" % i for i in range(10_000)), np.uint8).res
 
 @dataclass(frozen=True, slots=True)
 class ReplySubject:
-    """Where the answer goes: ``prefix``, a fixed-width token, ``suffix``; no token when ``numbered`` is False."""
+    """The reply subject: ``prefix``, a fixed-width token, ``suffix``; no token when ``numbered`` is False."""
 
     prefix: bytes
     suffix: bytes = b""
@@ -65,7 +65,7 @@ def tokens(first: int, n: int) -> pa.Array:
     digits = np.empty((n, TOKEN_WIDTH), np.uint8)
     digits[:, -4:] = _LOW[np.arange(first, first + n) % 10_000]
     row = 0
-    while row < n:  # one turn a 10,000 numbers
+    while row < n:  # one iteration per 10,000 numbers
         high = (first + row) // 10_000
         end = min(n, (high + 1) * 10_000 - first)
         digits[row:end, :-4] = np.frombuffer(b"%0*d" % (TOKEN_WIDTH - 4, high), np.uint8)
@@ -75,7 +75,7 @@ def tokens(first: int, n: int) -> pa.Array:
 
 
 class Framer:
-    """Makes frames; remembers the topic prefixes of the dictionary it saw last."""
+    """Encodes frames; caches the topic prefixes of the last dictionary."""
 
     def __init__(self, reply: ReplySubject | None) -> None:
         self.reply = reply
@@ -83,7 +83,7 @@ class Framer:
         self._prefixes: pa.Array = pa.array([], _BINARY)
 
     def frames(self, batch: MessageBatch, first_token: int = 0) -> PublishFrames:
-        """Frames of all messages of a batch whose rows have been checked."""
+        """Frames of all messages of a batch; its rows must have been checked."""
         n = len(batch)
         sizes = batch.sizes()
         block, widths = hd.blocks(batch)
@@ -107,11 +107,11 @@ class Framer:
             op = pa.scalar(b"HPUB " if with_headers else b"PUB ", _BINARY)
             reply = b"" if self.reply is None else b" " + self.reply.prefix
             made = pc.binary_join_element_wise(op, names.cast(_BINARY), pa.scalar(reply, _BINARY), _EMPTY)
-            self._known, self._prefixes, self._names = known, made, names  # the reference keeps the address ours
+            self._known, self._prefixes, self._names = known, made, names  # the reference keeps the address valid
         return self._prefixes.take(topics.indices)
 
     def _tail(self, sizes: Int64s, block: Any, widths: Int64s | None, batch: MessageBatch) -> list[Any]:
-        """From the end of the token to the beginning of the payload."""
+        """The part of each frame from the end of the token to the payload."""
         begin = b"" if self.reply is None else self.reply.suffix
         if block is None:
             return [_numbers([sizes], begin, b"\r\n")] if _uniform(sizes) else _numbers_column([sizes], begin, b"\r\n")
@@ -144,7 +144,7 @@ def _numbers_column(columns: list[Int64s], begin: bytes, end: bytes) -> list[Any
 
 
 def _pieces(heads: pa.Array, payloads: pa.Array, sizes: Int64s) -> PublishFrames:
-    """Views instead of copies for big payloads: few messages, so a loop is fine."""
+    """Frames with views of large payloads: few messages, so a loop is fast enough."""
     at = np.frombuffer(heads.buffers()[1], np.int32)
     head = memoryview(heads.buffers()[2])
     offsets = np.frombuffer(payloads.buffers()[1], np.int32)[payloads.offset :]

@@ -24,7 +24,7 @@ _EMPTY = pa.scalar(b"", _BINARY)
 
 
 def blocks(batch: MessageBatch) -> tuple[Any, Int64s | None]:
-    """What makes the header block of each message, and its length.
+    """Columns that make the header block of each message, and its length.
 
     :returns: ``(None, None)`` without headers and ids; with ids alone the column of ids (the framer adds the constant
         text around it); otherwise the column of whole blocks
@@ -41,7 +41,7 @@ def blocks(batch: MessageBatch) -> tuple[Any, Int64s | None]:
 
 
 def _widths(batch: MessageBatch) -> Int64s | None:
-    """Lengths of what :func:`blocks` makes, without making it."""
+    """Lengths of the blocks of :func:`blocks`, without making them."""
     ids = None if batch.ids is None else payload_sizes(batch.ids) + ID_OVERHEAD
     if batch.headers is None:
         return ids
@@ -70,7 +70,7 @@ def _lines(headers: pa.Array) -> pa.Array:
 
 
 def check(batch: MessageBatch, max_payload: int) -> tuple[dict[int, PublishError], Bools | None]:
-    """Rows whose headers, id or size may not be sent, and where an expectation forbids a blind resend.
+    """Rows whose headers, id or size are not allowed, and rows whose expectation forbids a blind resend.
 
     :param max_payload: bytes of header block and payload together
     """
@@ -82,7 +82,7 @@ def check(batch: MessageBatch, max_payload: int) -> tuple[dict[int, PublishError
     if batch.ids is not None:
         for row in np.flatnonzero(bad_values(batch.ids).to_numpy(zero_copy_only=False)).tolist():
             bad.setdefault(row, BadRow("the id is null or holds a line break"))
-    if bad:  # what cannot become a block has no size either
+    if bad:  # rows that cannot become a block have no size
         good = np.setdiff1d(np.arange(len(batch)), np.fromiter(bad, np.int64, len(bad)))
         _check_sizes(batch.take(good), sizes[good], good, max_payload, bad)
     else:

@@ -1,4 +1,4 @@
-"""Parses the text that a server sends into frames, incrementally. Pure.
+"""Parses the bytes from a server into frames, incrementally. Pure.
 
 Announced sizes are compared with what came; no memory is allocated by them. A frame is returned when it is complete.
 """
@@ -16,14 +16,14 @@ from mama_spark.errors import MamaError
 
 MAX_LINE = 4096  #: control lines, except INFO
 MAX_INFO = 1024 * 1024
-MAX_MESSAGE = 64 * 1024 * 1024  #: a server's own limit for max_payload
+MAX_MESSAGE = 64 * 1024 * 1024  #: the server's limit for max_payload
 
 _VERSION = b"NATS/1.0"
 _ARGS = re.compile(rb"[ \t]+")
 
 
 class ProtocolError(MamaError):
-    """The bytes are not those of the protocol of NATS: the connection cannot be read any further."""
+    """The bytes violate the NATS protocol: the connection cannot be read any further."""
 
     may_have_landed = True
 
@@ -36,7 +36,7 @@ class Frame:
     :ivar text: of ``-ERR``
     :ivar info: of ``INFO``
     :ivar status: of the header block's first line, 0 if it has none
-    :ivar end: offset in the buffer behind this frame
+    :ivar end: offset in the buffer after this frame
     """
 
     op: str
@@ -56,7 +56,7 @@ class Frame:
 def read_frame(data: bytes, start: int = 0) -> Frame | None:
     """The frame that begins at ``start``; None while it is not complete.
 
-    :raises ProtocolError: it can never become a frame
+    :raises ProtocolError: the bytes are no frame, whatever follows
     """
     end = data.find(b"\r\n", start, start + MAX_INFO)
     if end < 0:
@@ -146,7 +146,7 @@ def _headers(block: bytes) -> tuple[int, str, list[tuple[str, str]]]:
 
 
 class FrameParser:
-    """Collects reads and yields the frames that are complete, whatever way they were cut."""
+    """Collects reads, cut anywhere, and yields complete frames."""
 
     def __init__(self) -> None:
         self._data = b""

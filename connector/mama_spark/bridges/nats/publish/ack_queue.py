@@ -10,7 +10,7 @@ from mama_spark.errors import BackgroundTaskFailed
 
 
 class AckQueue:
-    """Wakes the publisher only when there are as many tokens as it waits for, or something urgent."""
+    """Wakes the publisher only when as many tokens as it waits for are there, or something urgent."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
@@ -29,7 +29,7 @@ class AckQueue:
 
     @property
     def refused(self) -> bool:
-        """There are refusals that were not taken yet."""
+        """Whether there are refusals that were not taken yet."""
         return bool(self._result.refusals)
 
     def refusals(self, refusals: Refusals) -> None:
@@ -57,9 +57,9 @@ class AckQueue:
         self._changed.notify()
 
     def wait(self, timeout: float, want: int) -> PollResult:
-        """Everything that is there, after ``want`` tokens, something urgent, or ``timeout`` seconds.
+        """Wait for ``want`` tokens, something urgent, or ``timeout`` seconds; returns everything that is there.
 
-        :raises BackgroundTaskFailed: nothing is left and nothing will come
+        :raises BackgroundTaskFailed: the queue is empty, and the loop has ended
         """
         deadline = time.monotonic() + timeout
         with self._changed:

@@ -50,14 +50,14 @@ from .sent_topics import SentTopics
 from .silence import ANSWER_TIME
 from .stream_router import StreamRouter
 
-#: Most bytes of frames that one call of ``send`` makes.
+#: Maximum bytes of frames of one call of ``send``.
 _CHUNK = 4 * 1024 * 1024
 
 
 class NatsBridge:
     """Publishes to JetStream over one pooled connection.
 
-    :ivar warnings: what :meth:`open` and :meth:`prepare` found questionable, for the log
+    :ivar warnings: warnings of :meth:`open` and :meth:`prepare`, for the log
     """
 
     def __init__(self, settings: NatsSettings) -> None:
@@ -83,7 +83,7 @@ class NatsBridge:
         """A bridge over a live JetStream context of the caller, on the context's event loop; uses public calls only.
 
         :param js: ``nats.js.JetStreamContext``
-        :param loop: where the client runs; None = found from the client, or else the running one
+        :param loop: the client's loop; None = found from the client, or else the running one
         :raises ConfigError: the loop cannot be found
         """
         loop = loop or compat.loop_of(js)
@@ -96,7 +96,7 @@ class NatsBridge:
 
     @property
     def mode(self) -> str:
-        """``message`` (an ack each), ``batch`` (fast ingest: acks settle prefixes, no sequences) or ``none``.
+        """``message`` (an ack per message), ``batch`` (fast ingest: an ack settles a prefix, no sequences) or ``none``.
 
         With ``ack_mode="auto"`` it is known after the first :meth:`prepare`.
         """
@@ -126,7 +126,7 @@ class NatsBridge:
         return f"nats-server {client.connected_server_version} at {shown_server(client.connected_url)}"
 
     def describe_streams(self) -> list[str]:
-        """The streams that were looked up, a line each."""
+        """The streams that were looked up, one line each."""
         return self._router.describe()
 
     # --- opening ---------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class NatsBridge:
             self._max_payload = connection.client.max_payload
 
     def _warn(self, text: str) -> None:
-        """Warn once a bridge; in the log once a minute and connection, because a connection serves many tasks."""
+        """Warn once per bridge, and in the log once a minute per connection, because a connection serves many tasks."""
         if text in self.warnings:
             return
         self.warnings.append(text)
@@ -231,7 +231,7 @@ class NatsBridge:
 
     def _write(self, connection: Connection, part: MessageBatch, first_token: int) -> None:
         wire_token = self._base + first_token
-        connection.next_token = max(connection.next_token, wire_token + len(part))  # batches count, too
+        connection.next_token = max(connection.next_token, wire_token + len(part))  # tokens of batches included
         if not connection.fast:
             connection.publish(client_rows(part, connection.inbox.decode(), wire_token, self.mode != "none"))
             if self.mode == "none":
@@ -309,7 +309,7 @@ class NatsBridge:
                 continue
             tokens = np.concatenate(c.tokens) - self._base
             sequences, duplicates = np.concatenate(c.sequences), np.concatenate(c.duplicates)
-            if tokens.min() < 0:  # answers to the bridge that had the connection before
+            if tokens.min() < 0:  # answers to the previous bridge on this connection
                 mine = tokens >= 0
                 tokens, sequences, duplicates = tokens[mine], sequences[mine], duplicates[mine]
             if len(tokens):
@@ -318,8 +318,8 @@ class NatsBridge:
                 self._answered(tokens, not repeated)
 
     def _is_elsewhere(self, stream: str, domain: str | None) -> bool:
-        """Whether an acknowledgement is of another domain than the one that the settings name: a stream there takes the
-        same topic, and what it stores is not in the stream that was meant."""
+        """Whether an acknowledgement comes from another domain than that of the settings, where a stream takes the same
+        topic: the intended stream has not stored the message."""
         wanted = self.settings.js_domain
         if wanted is None or wanted == domain:
             return False
@@ -377,7 +377,7 @@ class NatsBridge:
         translated = from_client(error)
         if not isinstance(translated, PublishError):
             if isinstance(translated, Unavailable):
-                return  # the connection breaks: DISCONNECTED or the time-out settles it
+                return  # the connection breaks: DISCONNECTED or the timeout settles it
             translated = Rejected(str(translated))
         self._ack_queue.refusals(Refusals(np.array([token - self._base]), translated, time.monotonic()))
 

@@ -22,12 +22,12 @@ class _Header(str):
         return made
 
     def strip(self, chars: str | None = None, /) -> str:
-        """What the client writes."""
+        """The name that the client writes."""
         return self._name
 
 
 def client_rows(part: MessageBatch, inbox: str, token: int, reply: bool) -> list[Row]:
-    """One tuple a message, for the public calls."""
+    """One tuple per message, for the public calls."""
     n = len(part)
     ids: list[Any] = [None] * n if part.ids is None else part.ids.to_pylist()
     pairs: list[Any] = [None] * n if part.headers is None else part.headers.to_pylist()

@@ -33,9 +33,9 @@ from .ack_queue import AckQueue
 from .stream_router import StreamRouter
 
 MAX_FLOW = 500
-#: Seconds without an answer after which a batch is ended: its last messages would otherwise never be acknowledged.
+#: Seconds without an answer after which a batch is ended; otherwise its last messages would never be acknowledged.
 IDLE = 0.25
-RESOLVE = 3.0  #: seconds for the answers about open batches after a reconnect
+RESOLVE = 3.0  #: seconds to wait for the answers about open batches after a reconnect
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class _OpenBatch:
 
 @dataclass(slots=True)
 class _Probe:
-    """A message that was sent alone, with an acknowledgement of its own."""
+    """A message that was sent alone and is acknowledged alone."""
 
     token: int
     stream: str
@@ -59,14 +59,14 @@ class _Probe:
 
 
 class FastIngestPublisher:
-    """Batches of one bridge. Its thread calls ``send``, ``end_all`` and ``poll``; answers come on the loop's thread.
+    """Batches of one bridge. Its thread calls ``send``, ``end_all`` and ``poll``; answers arrive on the loop's thread.
 
-    Some streams count an id as stored once its message is proposed (see ``StreamRouter.dedup_is_safe``). There messages
-    go one at a time, with an ack each, as long as what went before them may still be undecided: at the beginning (a
-    task that was tried before may have sent the same) and behind a doubt. The first one that is stored anew ends this:
-    with it everything is decided that its leader had been given before.
+    Some streams count an id as stored once its message is proposed (see ``StreamRouter.dedup_is_safe``). To these,
+    messages are sent one at a time while earlier ones may be undecided: at the beginning (an earlier attempt of the
+    task may have sent the same ids) and after a send whose outcome is unknown. The first message that is stored anew
+    ends this: its leader has then decided all earlier messages.
 
-    :param router: finds the stream of a topic; gets the streams that do not allow fast ingest
+    :param router: finds the stream of a topic; is told which streams do not allow fast ingest
     :param send_plain: writes the first message of a batch by itself under a token
     """
 
@@ -86,16 +86,16 @@ class FastIngestPublisher:
             send_plain,
         )
         self._flow = max(1, min(MAX_FLOW, settings.max_in_flight // 8))
-        self._open: dict[str, _OpenBatch] = {}  # by stream: takes messages
-        self._by_id: dict[str, _OpenBatch] = {}  # by batch id: has unsettled messages
+        self._open: dict[str, _OpenBatch] = {}  # by stream; accepts messages
+        self._by_id: dict[str, _OpenBatch] = {}  # by batch id; has unsettled messages
         self._lock = threading.Lock()
-        self._waiting_for_capacity = False  # something waits for room
-        self._safe_streams: set[str] = set()  # streams where nothing undecided lies before what is sent now
+        self._waiting_for_capacity = False  # messages wait for capacity
+        self._safe_streams: set[str] = set()  # streams without undecided earlier messages
         self._probe: _Probe | None = None
         self._resolved: Callable[[], None] | None = None
 
     def send(self, batch: MessageBatch, first_token: int, stream_for: Callable[[str], str]) -> int:
-        """Send rows up to the first that must wait; how many were sent."""
+        """Send rows up to the first that must wait; returns how many were sent."""
         topics = batch.topics
         owners = [stream_for(t) if t is not None else "" for t in topics.dictionary.to_pylist()]
         indices = topics.indices.to_numpy(zero_copy_only=False)
@@ -157,7 +157,7 @@ class FastIngestPublisher:
         return ReplyTo(reply_prefix(self._connection.inbox, batch.id, batch.flow), reply_suffix(op))
 
     def _begin(self, stream: str, subject: str) -> _OpenBatch:
-        # on this connection unique with the token counter, which no bridge begins anew; the inbox makes it so elsewhere
+        # unique: the token counter continues over all bridges of a connection, and the inbox names the connection
         self._connection.next_token += 1
         name = f"{self._connection.inbox[7:-1].decode()}-{self._connection.next_token}"
         batch = FastBatch(name, self._flow)
@@ -181,11 +181,11 @@ class FastIngestPublisher:
 
     @property
     def busy(self) -> bool:
-        """Does a batch wait for its final answer?"""
+        """Whether a batch waits for its final answer."""
         return bool(self._by_id)
 
     def end_all(self) -> None:
-        """End all open batches, so that their final answers come."""
+        """End all open batches, so that the server sends their final answers."""
         with self._lock:
             for open_batch in list(self._open.values()):
                 self._end(open_batch)
@@ -212,7 +212,7 @@ class FastIngestPublisher:
     # --- the loop's thread ---------------------------------------------------------------------------------------
 
     def on_reply(self, subject: bytes, reply: Reply) -> None:
-        """An answer to a message or to the end of a batch."""
+        """Apply an answer to a message or to the end of a batch."""
         named = parse_reply(subject, self._connection.inbox)
         if named is None:
             return
@@ -231,11 +231,11 @@ class FastIngestPublisher:
 
     @property
     def probing(self) -> bool:
-        """A message was sent alone: :meth:`on_answer` needs its answer."""
+        """Whether a message was sent alone: its answer must be passed to :meth:`on_answer`."""
         return self._probe is not None
 
     def on_answer(self, tokens: Int64s, stored_anew: bool) -> None:
-        """Answers to messages that were sent alone."""
+        """Apply answers to messages that were sent alone."""
         with self._lock:
             probe = self._probe
             if probe is None or probe.token not in tokens:
@@ -246,7 +246,7 @@ class FastIngestPublisher:
         self._ack_queue.wake()
 
     def on_disconnected(self) -> None:
-        """Answers on their way are lost."""
+        """The connection is lost, and with it the answers under way."""
         with self._lock:
             self._probe = None
 
@@ -279,7 +279,7 @@ class FastIngestPublisher:
             self._ack_queue.refusals(Refusals(tokens, error, now))
 
     def resolve(self, done: Callable[[], None]) -> bool:
-        """After a reconnect: end each open batch, so that the server says what it has, then call ``done``.
+        """After a reconnect: end each open batch, so that the server reports what it has stored; then call ``done``.
 
         :returns: False if no batch is open; ``done`` is not called then
         """

@@ -1,4 +1,4 @@
-"""Core NATS requests and replies over the connection that a bridge has from the pool."""
+"""Core NATS requests and replies over the pooled connection of a bridge."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ..errors import no_responders, not_entitled
 
 T = TypeVar("T")
 
-_REMEMBERED = 4096  #: requests that may still be denied; what was denied is known after one round trip
+_REMEMBERED = 4096  #: requests that may still be denied; a denial arrives within one round trip
 
 
 class NatsRequests:
-    """See :class:`~mama_spark.bridge.RequestBridge`. A topic that a stream takes is answered by the stream, too.
+    """See :class:`~mama_spark.bridge.RequestBridge`. If a stream takes the topic, the stream answers, too.
 
     :param timeout: seconds to wait for the connection
     """
@@ -36,7 +36,7 @@ class NatsRequests:
         self._prefix = connection.client.new_inbox() + "."
         self._inbox: Subscription | None = None
         self._topics: dict[str, Subscription] = {}
-        self._inbox_topics: dict[int, dict[str, None]] = {}  # topics of the requests of an inbox, the latest last
+        self._inbox_topics: dict[int, dict[str, None]] = {}  # topics of the requests of each inbox, the latest last
         self._sent: deque[tuple[str, int]] = deque(maxlen=_REMEMBERED)  # topic and inbox of each, the latest last
         self._received: deque[RequestMessage] = deque()  # appended by the loop's thread
 
@@ -71,7 +71,7 @@ class NatsRequests:
         return [self._received.popleft() for _ in range(len(self._received))]
 
     def close(self) -> None:
-        """Unsubscribe; no more requests or answers come. Never raises."""
+        """Unsubscribe: no more requests or answers arrive. Never raises."""
         mine = [*self._topics.values(), *([self._inbox] if self._inbox else [])]
         self._topics, self._inbox = {}, None
         if self._denied in self._connection.denial_handlers:  # the connection returns to the pool

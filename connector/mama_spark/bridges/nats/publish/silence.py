@@ -9,16 +9,16 @@ from mama_spark.errors import MamaError, Unavailable
 
 from ..jetstream.api import ApiError, ApiForbidden, JetStreamClient
 
-#: Streams that are asked about.
+#: Maximum number of streams to ask about.
 MOST_STREAMS = 3
-#: Seconds that an answer may take: the publisher waits for it.
+#: Seconds to wait for an answer; the publisher waits meanwhile.
 ANSWER_TIME = 2.0
-#: Seconds between two questions, in which a stream that stores would have stored what was just sent again.
+#: Seconds between two requests; within them a working stream stores what was just resent.
 BETWEEN = 0.5
 
 
 async def explain(api: JetStreamClient, server: str, streams: Sequence[str]) -> str:
-    """Why messages that were sent to ``streams`` are not acknowledged: a sentence for people. Never raises
+    """Why messages that were sent to ``streams`` are not acknowledged: a sentence for the log. Never raises
     :class:`MamaError`.
 
     :param server: name and version

@@ -16,13 +16,13 @@ from ..jetstream.api import ApiForbidden, JetStreamClient
 from ..settings import NatsSettings
 from .silence import ANSWER_TIME, explain
 
-FAST_SINCE = (2, 14)  #: version of the server that brought fast ingest
+FAST_SINCE = (2, 14)  #: first version of the server with fast ingest
 
 
 class StreamRouter:
     """Topics and streams of one bridge.
 
-    :param warn: told what is questionable
+    :param warn: called with each warning
     :ivar mode: ``message``, ``batch`` or ``none``; with ``ack_mode="auto"`` it is known after the first topics
     """
 
@@ -35,11 +35,11 @@ class StreamRouter:
         self._checked: Any = None
 
     def stream_for(self, topic: str) -> str:
-        """Name of the stream that takes ``topic``; empty if that is not known."""
+        """Name of the stream that takes ``topic``; empty if it is not known."""
         return self._owners.get(topic) or self.settings.stream or ""
 
     def streams_published_to(self) -> list[str]:
-        """Names of the streams that the topics so far lead to, as far as they are known."""
+        """Names of the known streams of the topics so far."""
         named = {self.settings.stream} if self.settings.stream else set(self._owners.values())
         return sorted(name for name in named if name)
 
@@ -48,16 +48,16 @@ class StreamRouter:
         return await explain(JetStreamClient(connection, ANSWER_TIME, ANSWER_TIME), server, self.streams_published_to())
 
     def dedup_is_safe(self, stream: str) -> bool:
-        """Does fast ingest count a repeated id as stored only when its message is safe?
+        """Whether fast ingest to this stream counts a repeated id as stored only after its message is committed.
 
-        A replicated stream counts it as soon as the message is proposed to the replicas, where an ack a message says
-        409: a resend would be acknowledged that is lost with the leader. A stream that is not known may be one.
+        A replicated stream counts it as soon as the message is proposed to the replicas (without fast ingest it answers
+        409): a resend would be acknowledged and then lost with the leader. An unknown stream may be replicated.
         """
         known = self.cache.streams.get(stream)
         return not self.settings.dedup or (known is not None and known.replicas == 1)
 
     def describe(self) -> list[str]:
-        """The streams that were looked up, a line each."""
+        """The streams that were looked up, one line each."""
         return [
             f"{s.name} takes {', '.join(s.subjects) or 'nothing'}; fast ingest {'on' if s.batched else 'off'}, "
             f"duplicates recognised for {s.duplicate_window:g} s"
@@ -67,12 +67,12 @@ class StreamRouter:
     # --- when the bridge opens -------------------------------------------------------------------------------
 
     async def check(self, connection: Connection) -> None:
-        """Check that JetStream is on and that the stream that is named exists.
+        """Check that JetStream is on and that the stream of the settings exists.
 
-        :raises ConfigError: it is not, or a publisher cannot use it
+        :raises ConfigError: it does not, or a publisher cannot use the stream
         """
         api = self._api(connection)
-        # a stream that is made when it is missing may have been deleted since it was looked up
+        # a stream that is created when missing may have been deleted since it was looked up
         cache = None if self.settings.create_stream else connection.cached("directory")
         if cache is None:
             cache = st.StreamCache()
@@ -103,7 +103,7 @@ class StreamRouter:
         return JetStreamClient(connection, 2 * timeout, timeout)
 
     def _warn_unchecked(self, subject: str, stream: str | None) -> None:
-        """The permissions hide the settings of a stream: go on without the check where that is safe."""
+        """The permissions hide the settings of a stream: continue without the check where that is safe."""
         self._warn(f"no permission to ask {self.settings.api_prefix}{subject}: {_stream_text(stream)} is not checked")
         self._require_safe_dedup(stream)
 
@@ -125,7 +125,7 @@ class StreamRouter:
     def _require_safe_dedup(self, stream: str | None) -> None:
         """:raises ConfigError: fast ingest was asked for where a repeated id may be counted as stored too early
 
-        Where order is kept, :class:`~.fast_ingest.FastIngestPublisher` takes care of it.
+        With ``order=partition``, :class:`~.fast_ingest.FastIngestPublisher` prevents that.
         """
         if self.settings.ack_mode == "batch" and not self.settings.ordered and not self.dedup_is_safe(stream or ""):
             why = "is replicated" if stream in self.cache.streams else "may be replicated"
@@ -135,8 +135,8 @@ class StreamRouter:
             )
 
     def _choose_mode(self, connection: Connection, streams: list[st.StreamInfo]) -> None:
-        """``auto``: fast ingest where ids do not need an answer each and everything allows it."""
-        # with ids, fast ingest costs more than it gains, unless order is wanted, which only both together keep
+        """Resolve ``auto``: fast ingest if ids need no answer each, and streams and server allow it."""
+        # with ids, fast ingest is slower, but only ids and fast ingest together keep the order
         wanted = self.settings.ordered == self.settings.dedup
         version = connection.client.connected_server_version
         able = connection.fast and (version.major, version.minor) >= FAST_SINCE and all(s.batched for s in streams)
@@ -151,9 +151,9 @@ class StreamRouter:
             raise ConfigError("ackMode=batch needs a version of nats-py that this package knows")
 
     def fall_back_to_messages(self, stream: str) -> bool:
-        """A stream does not allow fast ingest (any more): True if an ack a message will do as well.
+        """A stream does not allow fast ingest (any more). True: use acknowledgements per message instead.
 
-        It will in ``auto``, but not where order is promised: only fast ingest keeps it with many messages in flight.
+        Only in ``auto`` and without order: only fast ingest keeps the order with many messages in flight.
         """
         if self.settings.ack_mode != "auto" or self.settings.ordered:
             return False
@@ -168,7 +168,7 @@ class StreamRouter:
         """Topics of a dictionary that cannot be published to, and why; cached for the last dictionary.
 
         :param longest: bytes of a topic that fit into a control line
-        :raises ConfigError: none of the topics seen so far has a place
+        :raises ConfigError: no stream takes any of the topics seen so far
         """
         buffer = names.buffers()[2]
         key = (buffer.address if buffer else 0, names.offset, len(names))
@@ -191,7 +191,7 @@ class StreamRouter:
         return rejections
 
     def _unroutable(self, connection: Connection | None, topics: dict[int, str]) -> dict[int, PublishError]:
-        """Topics that no stream takes, or another one than the one named."""
+        """Topics that no stream takes, or another stream than that of the settings."""
         if connection is None or not connection.owned or self.cache.lookup_denied or not topics:
             return {}
         new = [t for t in topics.values() if t not in self._owners]
@@ -243,7 +243,7 @@ class StreamRouter:
             wanted.setdefault(self.settings.stream or name, set()).add(subject)
         for name, subjects in wanted.items():
             if name in self.cache.streams:
-                continue  # it exists and takes other topics: only its owner may add some
+                continue  # it exists with other subjects: its owner must add the topic
             self.cache.add(await st.create(api, name, sorted(subjects), self.settings))
             self.cache.unrouted.difference_update(topics)
 

@@ -11,13 +11,13 @@ from mama_spark.sending.blocking_sender import BlockingSender
 from ..publish.bridge import NatsBridge
 from ..settings import NatsSettings
 
-RETRY_DELAYS = (0.1,)  #: seconds before each resend; the last one repeats
+RETRY_DELAYS = (0.1,)  #: seconds before each resend; the last value repeats
 
 
 def append(settings: NatsSettings, stream: str, batch: MessageBatch, timeout: float) -> int | None:
-    """Sequence of the last; None for an empty batch.
+    """Append a batch; returns the sequence of the last record, None for an empty batch.
 
-    What may have been stored is sent again only if it has an id.
+    A record that may have been stored is resent only if it has an id.
 
     :param timeout: seconds for each record
     :raises ConfigError: there is no such stream, or it does not take one of the topics

@@ -22,7 +22,7 @@ __all__ = ["NatsLog", "NatsLogs"]
 class NatsLogs:
     """See :class:`~mama_spark.record_log.RecordLogBridge`.
 
-    :param timeout: seconds that nobody may answer before :class:`~mama_spark.errors.Unavailable`
+    :param timeout: seconds without an answer after which :class:`~mama_spark.errors.Unavailable` is raised
     :param headers: False: records come without their headers
     """
 
@@ -59,7 +59,7 @@ class NatsLogs:
         return connection
 
     def connection(self) -> Connection:
-        """The connection; another one if it was closed for good.
+        """The connection; a new one if it was closed for good.
 
         :raises ClientClosed: not open
         """
@@ -70,8 +70,8 @@ class NatsLogs:
         return self._connection
 
     def names(self, topics: Sequence[str]) -> list[str]:
-        """See :class:`~mama_spark.record_log.RecordLogBridge`; all streams when no topic is given. What takes no
-        subjects of its own (a mirror, a stream that only sources others) is not found by topic."""
+        """See :class:`~mama_spark.record_log.RecordLogBridge`; all streams when no topic is given. Streams
+        without subjects of their own (mirrors, streams that only source others) are not found by topic."""
         if not topics:
             return sorted(self._names(None))
         found: set[str] = set()
@@ -88,7 +88,7 @@ class NatsLogs:
         return self.api.run(lambda api: stream_names(api, subject), "listing the streams")
 
     def warnings(self, topics: Sequence[str]) -> list[str]:
-        """What the limits of the streams of these topics may remove before it is read, a sentence each."""
+        """Which limits of the streams of these topics may remove records before they are read, one sentence each."""
         return [text for name in self.names(topics) for text in self.log(name).warnings()]
 
     def log(self, name: str) -> NatsLog:
@@ -132,7 +132,7 @@ class _OpenSubscriptions:
         self._fail("the connection to NATS was lost")
 
     def on_reconnected(self) -> None:
-        """The reader makes another subscription by itself."""
+        """Not needed: the reader subscribes again by itself."""
 
     def on_closed(self, info: str) -> None:
         self._fail(f"the connection to NATS was closed for good: {info}")

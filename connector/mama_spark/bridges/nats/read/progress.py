@@ -1,6 +1,7 @@
-"""Mirrors the progress of a query at the server, as the acknowledgement floor of a durable consumer.
+"""Shows the progress of a query at the server, as the acknowledgement floor of a durable consumer.
 
-For ``nats consumer info`` and tools that watch lag. Nobody reads through this consumer, and nothing depends on it."""
+For ``nats consumer info`` and tools that watch lag. Nobody reads through this consumer, and nothing depends on it.
+Its position is moved by a reset (NATS ADR-60)."""
 
 from __future__ import annotations
 
@@ -12,14 +13,14 @@ from mama_spark.errors import ConfigError, Unavailable
 from ..jetstream.api import NO_CONSUMER, ApiError, BlockingJetStreamClient
 from ..subjects import PROGRESS_METADATA
 
-_RESET_TRY = 2.0  #: seconds; a server older than 2.14 does not know the request
+_RESET_TRY = 2.0  #: seconds; a server older than 2.14 does not answer the request
 
 
 def show(api: BlockingJetStreamClient, stream: str, consumer: str, following: int, filters: Sequence[str]) -> None:
     """Show that everything below the sequence ``following`` was read.
 
     :raises ConfigError: the server refuses the consumer, or the stream would drop what was not read by others
-    :raises Unavailable: nobody answers
+    :raises Unavailable: no answer
     """
     what = f"{stream}.{consumer}"
     try:

@@ -1,10 +1,10 @@
 """Subscription to one JetStream pull consumer (NATS ADR-13), with pull requests kept open ahead of the reader.
 
 A subscription runs on the event loop's thread and is read by one other thread. Two limits bound its memory: the bytes
-that the open requests may still bring, and the bytes that came and were not taken. A request that ends is renewed only
+that open requests may still deliver, and the received bytes that were not taken. A request that ends is renewed only
 below the second limit.
 
-Each consumer has one subscription. Any error ends it, and the reader makes another consumer behind its last record.
+Each consumer has one subscription. Any error ends it, and the reader creates another consumer after its last record.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from mama_spark.errors import ConfigError, MamaError, Unavailable
 from ..connection.connection import Connection
 from ..protocol.records import DeliveryBuffer, DeliveryParser, read_reply
 
-OPEN_REQUESTS = 4  #: kept open
-REQUEST_BYTES = 1024 * 1024  #: bytes that each requests
-READ_AHEAD = 4 * 1024 * 1024  #: bytes that may wait for the reader before requests are not renewed any more
+OPEN_REQUESTS = 4  #: pull requests kept open
+REQUEST_BYTES = 1024 * 1024  #: bytes of each request
+READ_AHEAD = 4 * 1024 * 1024  #: bytes that may wait for the reader; at more, requests are not renewed
 ROWS, BYTES = 8192, 4 * 1024 * 1024  #: of one batch, about
 
 _REQUEST_ENDED = re.compile(r"MaxBytes|Batch Completed|Request Timeout|Requests Pending")
 _UNUSED_BYTES = re.compile(r"Nats-Pending-Bytes=(\d+)")
-_FEW = 256  #: records for which one request will do
-UNKNOWN = b"?"  #: header block that the client did not hand on
+_FEW = 256  #: up to as many records, one request is enough
+UNKNOWN = b"?"  #: marks a header block that the client did not pass on
 
 
 class SubscriptionBroken(Unavailable):
-    """The consumer, or the connection to it, is lost: another subscription is needed."""
+    """The consumer or the connection is lost: another subscription is needed."""
 
 
 class PullSubscription:
     """One subscription to one consumer.
 
-    :param after: where it begins; ``up_to``: its end, beyond which nothing is asked for
+    :param after: sequence after which it begins; ``up_to``: last sequence, beyond which nothing is requested
     """
 
     def __init__(self, connection: Connection, stream: str, consumer: str, after: int, up_to: int) -> None:
@@ -82,7 +82,7 @@ class PullSubscription:
         few = self._up_to - self._after <= _FEW
         self._to_renew = (
             [REQUEST_BYTES] if few else [REQUEST_BYTES * (i + 1) // OPEN_REQUESTS for i in range(OPEN_REQUESTS)]
-        )  # not to end together
+        )  # of different sizes, so that they do not end together
         await self._renew()
 
     def _parse_raw(self, sid: int) -> Self:
@@ -112,7 +112,7 @@ class PullSubscription:
         return end, missing
 
     def _records_added(self) -> None:
-        """Hand over the records that came if they are enough, or the last ones."""
+        """Pass on the received records if they are enough, or the last ones."""
         buffer = self._parser.buffer
         sequence, _, _, pending = buffer.tails[-1].split(b".")[:4]
         last = pending == b"0" or int(sequence) >= self._up_to
@@ -129,14 +129,14 @@ class PullSubscription:
             self.fail(SubscriptionBroken(f"the consumer says {status} {text}"))
             return
         left = _UNUSED_BYTES.search(text)
-        if left is not None and int(left[1]) >= size:  # nothing fitted: the next record alone is larger
+        if left is not None and int(left[1]) >= size:  # the next record alone is larger than the request
             self._to_renew.append(max(2 * size, self.connection.client.max_payload + REQUEST_BYTES))
         else:
             self._to_renew.append(REQUEST_BYTES)
         self._renew_soon()
 
     async def _on_message(self, msg: Msg) -> None:
-        """Without the fast path: nats-py has parsed it. It keeps one value a header, so the block is fetched later."""
+        """Without the fast path: parsed by nats-py, which keeps one value per header. So the block is fetched later."""
         place = read_reply(msg.reply.encode()) if msg.reply else None
         if place is not None:
             block = UNKNOWN if msg.headers is not None else None
@@ -164,7 +164,7 @@ class PullSubscription:
         self._flush_buffer()
 
     def on_denied(self, kind: str, subject: str) -> None:
-        """Fail if a permission that is missing is one of this subscription."""
+        """Fail if the denied subject is one of this subscription."""
         ours, what = (self.next_subject, "publish") if kind == "publish" else (f"{self.inbox}.*", "subscribe")
         if subject.lower() == ours.lower():
             self.fail(ConfigError(f"no permission to {what} to {ours}"))
@@ -181,14 +181,14 @@ class PullSubscription:
     # --- on the reader's thread --------------------------------------------------------------------------------
 
     def next(self, timeout: float) -> DeliveryBuffer | None:
-        """Records that came; None when none did for ``timeout`` seconds.
+        """Received records; None after ``timeout`` seconds without any.
 
         :raises ConfigError: a permission is missing
-        :raises SubscriptionBroken: nothing more will come
+        :raises SubscriptionBroken: the subscription has ended
         """
         with self._ready:
             self._ready.wait_for(lambda: self._buffers or self._error, timeout)
-            if not self._buffers and self._error is None:  # records that are too few to be handed over by themselves
+            if not self._buffers and self._error is None:  # passes on records even if they are few
                 flushes = self._flushes
                 self.connection.loop.soon(self._flush_buffer)
                 self._ready.wait_for(lambda: self._buffers or self._error or self._flushes != flushes, timeout)

@@ -1,9 +1,9 @@
 """Reads a range of a stream: one consumer after another until the range is read.
 
-The end is taken from the server in two ways only: a record at or behind it was delivered, or a consumer that was just
-made has nothing pending. Whatever else happens (a gap in the consumer's own numbers, silence, a lost connection, a
-deleted consumer, a restarted server), another consumer is made behind the last record that was handed on; so no record
-is lost, and none comes twice.
+The range is read when a record at or after its end was delivered, or when a new consumer has nothing pending. In all
+other cases (a gap in the consumer's sequences, silence, a lost connection, a deleted consumer, a restarted server),
+another consumer is created after the last record passed on, as by an ordered consumer (NATS ADR-17); so no record is
+lost or read twice.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from ..protocol.parser import ProtocolError
 from ..protocol.records import DeliveryBuffer, OutOfOrder, columns, records_up_to
 from .pull_subscription import UNKNOWN, PullSubscription, SubscriptionBroken
 
-KEPT = 30.0  #: seconds without a request after which the server deletes a consumer of ours, if the stream allows
+KEPT = 30.0  #: seconds without a request after which the server deletes our consumers, if the stream allows
 _SILENCE = 0.5  #: seconds without a record after which the state of the consumer is requested
-#: Seconds that records may be on their way, by the number of consumers that brought nothing one after another.
+#: Seconds to wait for records under way, by the number of consecutive consumers without a record.
 _IN_TRANSIT = Backoff(2.0, 3600.0)
-#: Before the next consumer; none after one that brought something.
+#: Delay before the next consumer; none after a consumer with records.
 _BACKOFF = Backoff(0.05, 1.0)
 _INFO_TIMEOUT = 3.0
 
@@ -39,7 +39,7 @@ _INFO_TIMEOUT = 3.0
 class SequenceRange:
     """The records ``after < sequence <= up_to`` on ``filters`` (none = all) of ``stream``.
 
-    :ivar kept: seconds without a request after which the server may delete a consumer of ours
+    :ivar kept: seconds without a request after which the server may delete our consumers
     """
 
     stream: str
@@ -54,10 +54,10 @@ class SequenceRange:
 class RangeReader:
     """Reads one range.
 
-    :param connection: returns the connection; another one when the last was closed
+    :param connection: returns the connection; a new one if the last one was closed
     :param wanted: the range
-    :param check_stream: raises when the stream is not the one that the range is of
-    :param subscriptions: those that are open, so that they learn of a lost connection
+    :param check_stream: raises if the stream is not the one of the range
+    :param subscriptions: the open subscriptions, which are notified of a lost connection
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class RangeReader:
         self._check_stream, self._subscriptions = check_stream, subscriptions
         self._position = wanted.after
         self._last_received = time.monotonic()
-        self._failed = 0  # consumers that brought nothing, one after another
+        self._failed = 0  # consecutive consumers without a record
 
     def __iter__(self) -> Iterator[Records]:
         while self._position < self._wanted.up_to:
@@ -95,7 +95,7 @@ class RangeReader:
                 self._check_stream()
 
     def _create(self) -> str | None:
-        """Make a consumer; its name, None if nothing is pending for it."""
+        """Create a consumer; returns its name, None if nothing is pending for it."""
         wanted = self._wanted
         config: dict[str, Any] = {"deliver_policy": "by_start_sequence", "opt_start_seq": self._position + 1}
         if not wanted.payloads:
@@ -109,7 +109,7 @@ class RangeReader:
         return None
 
     def _delete(self, connection: Connection, consumer: str) -> None:
-        """Without waiting; should it fail, the server deletes the consumer after a while."""
+        """Delete the consumer without waiting; if that fails, the server deletes it after a while."""
 
         async def delete() -> None:
             with contextlib.suppress(Exception):
@@ -149,19 +149,19 @@ class RangeReader:
             if len(records):
                 yield records
             self._last_received = time.monotonic()
-            if decoded.pending == 0:  # true of a new consumer only
+            if decoded.pending == 0:  # only for a new consumer
                 return
 
     def _check_consumer(self, consumer: str, expected: int) -> None:
-        """Nothing came for a while: request the state of the consumer.
+        """Request the state of the consumer, after a while without records.
 
-        :param expected: its own number of the next record
-        :raises SubscriptionBroken: it is gone, or has nothing more for us, or its records were lost on the way
+        :param expected: the consumer's sequence of the next record
+        :raises SubscriptionBroken: it is gone, has no more records, or its records were lost
         """
         try:
             limit = min(_INFO_TIMEOUT, self._api.timeout)
             info = self._api.request(f"CONSUMER.INFO.{self._wanted.stream}.{consumer}", timeout=limit)
-        except Unavailable as e:  # the one server that keeps it, or all of them: the next request tells
+        except Unavailable as e:  # its server, or all servers, are away: the next request shows which
             raise SubscriptionBroken(str(e)) from e
         except ApiError as e:
             if e.code != NO_CONSUMER:
@@ -177,7 +177,7 @@ class RangeReader:
             raise SubscriptionBroken("the consumer has records and sends none")
 
     def _fetch_header_blocks(self, buffer: DeliveryBuffer) -> None:
-        """Header blocks one by one, as they are stored: the client's own headers have one value a name."""
+        """Fetch header blocks one by one: the headers of nats-py have one value per name."""
         for i, block in enumerate(buffer.blocks):
             if block == UNKNOWN:
                 sequence = int(buffer.tails[i].partition(b".")[0])

@@ -34,7 +34,7 @@ def warnings(name: str, config: Mapping[str, Any]) -> list[str]:
 
 
 def _discards_old(config: Mapping[str, Any], key: str) -> bool:
-    """At this limit, does the oldest record go (rather than the new one be refused)?"""
+    """Whether the oldest record is removed at this limit (instead of the new one being rejected)."""
     if key == "max_msgs_per_subject" and not config.get("discard_new_per_subject"):
         return True
     return config.get("discard") != "new"

@@ -26,16 +26,16 @@ from .pull_subscription import PullSubscription
 from .range_reader import KEPT, RangeReader, SequenceRange
 
 _LOG = logging.getLogger(__name__)
-#: Most deleted records that the server is asked to list: it does so in one message, whatever its size. Of more of
-#: them, the records that are there are read.
+#: Maximum number of deleted records that the server is asked to list, which it does in one message of any size. With
+#: more, the existing records are read instead.
 MOST_LISTED = 100_000
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2261, 12, 31, tzinfo=UTC)  # times that the server accepts
-#: Settings by which a stream has records of subjects that are not in its own list.
+#: Settings by which a stream stores subjects that are not in its list.
 _OTHER_ORIGINS = ("mirror", "sources", "subject_transform")
 
 
 class LogAccess(Protocol):
-    """What a log needs of the bridge that opened it: see :class:`~.logs.NatsLogs`."""
+    """What a log uses of the bridge that opened it, :class:`~.logs.NatsLogs`."""
 
     @property
     def settings(self) -> NatsSettings: ...
@@ -56,9 +56,9 @@ class LogAccess(Protocol):
 
 
 class NatsLog:
-    """See :class:`~mama_spark.record_log.RecordLog`. Reading never removes anything: its consumers acknowledge nothing.
+    """See :class:`~mama_spark.record_log.RecordLog`. Reading removes nothing: its consumers have no acknowledgements.
 
-    :raises ConfigError: there is no such stream, or it may not be looked at
+    :raises ConfigError: there is no such stream, or the permissions hide it
     """
 
     def __init__(self, bridge: LogAccess, name: str) -> None:
@@ -76,11 +76,11 @@ class NatsLog:
         return self._name
 
     def warnings(self) -> list[str]:
-        """What the limits of this stream may remove before it is read, a sentence each."""
+        """Which limits of this stream may remove records before they are read, one sentence each."""
         return retention.warnings(self._name, self._config)
 
     def bounds(self) -> Bounds:
-        """See :class:`~mama_spark.record_log.RecordLog`; the identity is the time at which the stream was made."""
+        """See :class:`~mama_spark.record_log.RecordLog`; the identity is the creation time of the stream."""
         return _bounds(self._info())
 
     def _info(self, **what: Any) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class NatsLog:
             raise ConfigError(text) from e
 
     def _check_identity(self) -> None:
-        """:raises ConfigError: the stream is gone, or another one by now"""
+        """:raises ConfigError: the stream was deleted, or deleted and created again"""
         if str(self._info()["created"]) != self._identity:
             raise ConfigError(f"stream {self._name!r} was deleted and made again while it was read")
 
@@ -100,7 +100,7 @@ class NatsLog:
     def read(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
         """See :class:`~mama_spark.record_log.RecordLog`.
 
-        Give the iterator up (``close``) and its consumer goes; a few megabytes are fetched ahead.
+        Closing the iterator deletes its consumer; a few megabytes are fetched ahead.
         """
         filters = filters_of(topics, self._subjects())
         if topics and not filters:
@@ -117,17 +117,16 @@ class NatsLog:
         )
 
     def _inactive_threshold(self, seconds: float) -> float:
-        """Seconds that a consumer may be idle: not more than the stream allows."""
+        """Seconds that a consumer may be idle, at most what the stream allows."""
         allowed = (self._config.get("consumer_limits") or {}).get("inactive_threshold")
         return min(seconds, allowed / 1e9) if allowed else seconds
 
     def _subjects(self) -> list[str]:
-        """Patterns that all its records match; empty if that is not known."""
+        """Patterns that match all records of the stream; empty if they are not known."""
         return [] if any(self._config.get(k) for k in _OTHER_ORIGINS) else list(self._config.get("subjects") or ())
 
     def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:
-        """See :class:`~mama_spark.record_log.RecordLog`. What lies beyond the last record is not missing but to
-        come."""
+        """See :class:`~mama_spark.record_log.RecordLog`. Sequences after the last record are not missing."""
         info = self._info()
         bounds = _bounds(info)
         low, high = max(0, after) + 1, min(up_to, bounds.last)
@@ -142,7 +141,7 @@ class NatsLog:
         return rc.merge_ranges(found + rc.ranges(listed[(listed >= low) & (listed <= high)]))
 
     def _scan_missing(self, low: int, high: int) -> list[tuple[int, int]]:
-        """Sequences between ``low`` and ``high`` that no record has; read without payloads."""
+        """Sequences between ``low`` and ``high`` without a record, found by reading without payloads."""
         found: list[tuple[int, int]] = []
         for records in self._read(
             SequenceRange(self._name, low - 1, high, [], False, False, self._inactive_threshold(KEPT))
@@ -153,13 +152,13 @@ class NatsLog:
         return [*found, (low, high)] if low <= high else found
 
     def at(self, time: int) -> int:
-        """See :class:`~mama_spark.record_log.RecordLog`: where a consumer that begins at this time would begin."""
+        """See :class:`~mama_spark.record_log.RecordLog`: the start of a consumer that begins at this time."""
         where = {"deliver_policy": "by_start_time", "opt_start_time": _rfc3339(time)}
         return int(self._of_new_consumer(where)["delivered"]["stream_seq"]) + 1
 
     def count(self, after: int, topics: Sequence[str]) -> int:
-        """See :class:`~mama_spark.record_log.MatchCounter`: what a consumer that begins there would have pending. The
-        server reckons it from its index of subjects, block by block, and reads no message."""
+        """See :class:`~mama_spark.record_log.MatchCounter`: the pending count of a consumer that begins there. The
+        server computes it from its index of subjects, block by block, without reading messages."""
         filters = filters_of(topics, self._subjects())
         if not filters:
             return 0
@@ -167,7 +166,7 @@ class NatsLog:
         return int(self._of_new_consumer(where)["num_pending"])
 
     def _of_new_consumer(self, where: dict[str, Any]) -> dict[str, Any]:
-        """The state of a consumer that was just made, and is deleted again."""
+        """Create a consumer, delete it again, and return its initial state."""
         consumer, info = create_consumer(self._api, self._name, where, self._inactive_threshold(5.0))
         with contextlib.suppress(MamaError):  # the server deletes it after a while
             self._api.request(f"CONSUMER.DELETE.{self._name}.{consumer}", timeout=1.0)
@@ -181,7 +180,8 @@ class NatsLog:
         return self.bounds().last if last is None else last
 
     def trim(self, before: int) -> None:
-        """See :class:`~mama_spark.record_log.RecordLog`. Sequences are never skipped, however large ``before`` is."""
+        """See :class:`~mama_spark.record_log.RecordLog`; by a purge up to a sequence (NATS ADR-10). Sequences are never
+        skipped, however large ``before`` is."""
         bounds = self.bounds()
         if before <= bounds.first:
             return
@@ -193,9 +193,9 @@ class NatsLog:
     # --- telemetry -------------------------------------------------------------------------------------------
 
     def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
-        """Let the durable consumer ``name`` show at the broker that everything up to ``up_to`` was read.
+        """Let the durable consumer ``name`` show that everything up to ``up_to`` was read.
 
-        Made when missing. It delivers nothing: the server moves it on one question. Telemetry: a failure is logged.
+        It is created if missing and delivers nothing; one request moves it. For monitoring: a failure is only logged.
         """
         try:
             _check_name(name, "a consumer")

@@ -1,7 +1,7 @@
 """Runs ``nats-server`` on loopback: for ``mama serve``, the tests and the bench.
 
-A server belongs to the process that started it and ends with it, whatever happens to that process. Ports are chosen by
-the server itself and read back, so that two runs never meet.
+A server belongs to the process that started it, and ends with it, even if that process is killed. The server chooses
+its ports, and they are read from its files, so two runs never use the same.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, Self
 
 from mama_spark.errors import ConfigError, Unavailable
 
-READY_TIMEOUT = 60.0  #: seconds; recovering a large store takes time
+READY_TIMEOUT = 60.0  #: seconds to wait for the start; recovery of a large store takes time
 STOP_TIMEOUT = 15.0
 
 _spawners: dict[int, ThreadPoolExecutor] = {}
@@ -73,7 +73,7 @@ def _spawn(command: list[str], log: Path) -> subprocess.Popen[bytes]:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                start_new_session=True,  # Ctrl-C is ours to handle: the server is told to stop, not hit
+                start_new_session=True,  # so that Ctrl-C reaches this process only, which stops the server in order
             )
 
     return spawner.submit(start).result()
@@ -104,8 +104,8 @@ class NatsServer:
         self._store = None if store is None else Path(store)
         self._name, self._config, self._jetstream = name, config, jetstream
         self._process: subprocess.Popen[bytes] | None = None
-        self._kept = False  # the port is one that it had before
-        self._logged = 0  # bytes of the log that earlier processes wrote
+        self._kept = False  # the port is that of an earlier start
+        self._logged = 0  # bytes in the log of earlier processes
         self.port = port  #: of the clients; known after :meth:`start`, kept over restarts
         self.monitor: str = ""  #: URL of the monitoring port
 
@@ -151,16 +151,16 @@ class NatsServer:
                 self.wait_ready(timeout)
                 return self
             except Unavailable:
-                # while it was down, anybody may have been given its port for a moment
+                # while it was down, another process may have got its port for a moment
                 if not again or not self._port_taken() or time.monotonic() > deadline:
                     raise
             time.sleep(0.1)
 
     def spawn(self) -> None:
-        """Start without waiting: nodes of a cluster are ready only together."""
+        """Start without waiting: nodes of a cluster become ready together."""
         self.folder.mkdir(parents=True, exist_ok=True)
         conf = self.folder / "nats-server.conf"
-        conf.touch(mode=0o600)  # it may hold passwords
+        conf.touch(mode=0o600)  # it may contain passwords
         conf.write_text(self._configuration())
         for old in self.folder.glob("*.ports"):
             old.unlink()
@@ -179,7 +179,7 @@ class NatsServer:
         return "\n".join([*lines, self._config, ""])
 
     def wait_ready(self, timeout: float = READY_TIMEOUT) -> None:
-        """Wait until clients are served and JetStream has recovered its streams."""
+        """Wait until clients can connect and JetStream has recovered its streams."""
         deadline = time.monotonic() + timeout
         while True:
             if not self.running:
@@ -194,7 +194,7 @@ class NatsServer:
     def _read_ports(self) -> bool:
         try:
             ports = json.loads((self.folder / f"nats-server_{self.pid}.ports").read_text())
-        except (OSError, ValueError):  # not written yet, or only half
+        except (OSError, ValueError):  # not written yet, or incomplete
             return False
         self.port = int(ports["nats"][0].rsplit(":", 1)[1])
         self._kept = True
@@ -223,22 +223,22 @@ class NatsServer:
             return ""
 
     def _port_taken(self) -> bool:
-        """Did the process that was started last find its port taken?"""
+        """Whether the last process ended because its port was in use."""
         return b"address already in use" in self.log.read_bytes()[self._logged :]
 
     def stop(self) -> None:
-        """End it in order; harmless when it is not running. A temporary folder is removed."""
+        """Shut it down, if it is running, and remove a temporary folder."""
         self._end(signal.SIGTERM)
         if self._temporary and self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
     def shutdown(self) -> None:
-        """End it in order and keep the store, for :meth:`start` to come back with."""
+        """Shut it down and keep the store for the next :meth:`start`."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL: as if the machine had taken it away. The store stays."""
+        """Send SIGKILL. The store stays."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
@@ -247,11 +247,11 @@ class NatsServer:
         self.start()
 
     def pause(self) -> None:
-        """SIGSTOP: connected, and says nothing. Returns when all its threads stand still, which takes a while on a busy
-        machine."""
+        """Send SIGSTOP: connections stay open without answers. Returns when all its threads have stopped, which takes a
+        while on a busy machine."""
         self._signal(signal.SIGSTOP)
         until, asked = time.monotonic() + STOP_TIMEOUT, os.WSTOPPED | os.WNOWAIT | os.WNOHANG
-        with contextlib.suppress(ChildProcessError):  # it has ended
+        with contextlib.suppress(ChildProcessError):  # the process has ended
             while self.running and time.monotonic() < until and os.waitid(os.P_PID, self.pid, asked) is None:
                 time.sleep(0.001)
 
@@ -268,7 +268,7 @@ class NatsServer:
         if process is None or process.poll() is not None:
             return
         process.send_signal(number)
-        process.send_signal(signal.SIGCONT)  # a paused process takes no SIGTERM
+        process.send_signal(signal.SIGCONT)  # a stopped process does not handle SIGTERM
         try:
             process.wait(STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
@@ -295,7 +295,7 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """All nodes, as a comma list."""
+        """URLs of all nodes, separated by commas."""
         return ",".join(node.url for node in self.nodes)
 
     def node(self, name: str) -> NatsServer:
@@ -346,7 +346,7 @@ class Cluster:
 
     def stop(self) -> None:
         for node in self.nodes:
-            node._signal(signal.SIGKILL)  # nobody needs the store of a cluster again: no orderly hand-over
+            node._signal(signal.SIGKILL)  # the store of a cluster is not needed again
         for node in self.nodes:
             node.kill()
 
@@ -358,7 +358,7 @@ class Cluster:
 
 
 def _free_ports(n: int) -> list[int]:
-    """Ports that are free now; somebody else may take one before we do, so the caller tries again."""
+    """Ports that are free now; another process may take one, so the caller tries again."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
     try:
         return [s.getsockname()[1] for s in sockets]

@@ -1,4 +1,4 @@
-"""``mama serve``: a JetStream server on this machine to try things with, for as long as the command runs."""
+"""``mama serve``: a JetStream server on this machine for trials, while the command runs."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def run(
 
 
 def add_demo_stream(url: str) -> None:
-    """The stream that the examples publish to; one that is there already stays as it is.
+    """Create the stream that the examples publish to; an existing one stays as it is.
 
-    :raises ConfigError, Unavailable: it cannot be made
+    :raises ConfigError, Unavailable: it cannot be created
     """
     settings = NatsSettings((url,))
     loop = EventLoopThread()

@@ -1,4 +1,4 @@
-"""Reads a JetStream stream from a position on, with a consumer that is replaced whenever it fails (ADR-17).
+"""Reads a JetStream stream from a position on, with a consumer that is replaced whenever it fails (NATS ADR-17).
 
 :class:`OrderedConsumer` is polled and never waits: consumers are created and checked on the event loop of the
 connections. Any failure (a lost connection or server, a gap in its sequence, silence) ends a consumer, and another one
