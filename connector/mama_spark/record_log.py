@@ -137,13 +137,30 @@ class RecordLog(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class MatchRange:
+    """A range of a record log, by the records in it that match.
+
+    :ivar last: its last sequence
+    :ivar matching: how many records in it match
+    """
+
+    last: int
+    matching: int
+
+
 @runtime_checkable
-class MatchCounter(Protocol):
-    """Counts records by topic without reading them. Optional: record logs whose middleware can do so have this
+class MatchFinder(Protocol):
+    """Finds records by topic without sending them. Optional: record logs whose middleware can do so have this
     method."""
 
-    def count(self, after: int, topics: Sequence[str]) -> int:
-        """How many records there are now with a sequence above ``after`` on one of ``topics`` (wildcards allowed)."""
+    def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange | None:
+        """The range that begins behind ``after``, ends at ``up_to`` or before, and has at most ``limit`` (one or more)
+        records on ``topics`` (wildcards allowed; none = what the bridge selects): the whole, or nearly as many records
+        as allowed. It has a sequence at least.
+
+        :returns: None: the server is one that cannot tell
+        """
         ...
 
 

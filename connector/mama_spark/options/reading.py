@@ -29,8 +29,8 @@ class ReadOptions(TransportOptions):
         integer(1),
         None,
         _HOW,
-        "Most records that a micro-batch takes. `mamasub` on NATS counts those that match `topics`; elsewhere all "
-        "records of the stream count.",
+        "Most records that a micro-batch takes. `mamasub` counts those that match `topics` or `pattern`, if the "
+        "server can tell: NATS, `mama broker`. Else all records of the stream count.",
         shown="unlimited",
         scope=STREAMS,
     )
@@ -144,7 +144,8 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
     max_rows_per_trigger: int | None = option(
         "integer", integer(1), None, _HOW,
         "About how many rows a micro-batch takes, where messages are packed: the first messages of the batch tell how "
-        "many rows a message has. At least one message of each stream that has its turn.",
+        "many rows a message has. Counts as `maxOffsetsPerTrigger` does. At least one message of each stream that has "
+        "its turn.",
         shown="unlimited", scope=STREAMS,
     )  # fmt: skip
     min_partitions: int | None = option(

@@ -19,7 +19,7 @@ import pytest
 
 from ..errors import BadTopic, ConfigError
 from ..message import MessageBatch
-from ..record_log import RecordLog, RecordLogBridge, Records
+from ..record_log import MatchFinder, RecordLog, RecordLogBridge, Records
 
 Headers = dict[str, list[str]]
 MOST_ROWS = 20_000  #: of one batch
@@ -217,6 +217,23 @@ class LogSuite:
         assert numbers(log.read(0, 30, [f"{site.root}.rare"])) == [4]
         assert numbers(log.read(10, 30, [f"{site.root}.rare"])) == []
         assert numbers(log.read(41, 100, [f"{site.root}.rare"])) == []
+
+    def test_a_range_is_found_by_the_records_in_it_that_match(self, site: LogSetup, log: RecordLog) -> None:
+        """Where the middleware can find them."""
+        if not isinstance(log, MatchFinder):
+            return
+        rare, common = f"{site.root}.rare", f"{site.root}.common"
+        site.fill(MessageBatch.of([rare if i % 10 == 9 else common for i in range(1_000)], [b""] * 1_000))
+        for topics, after, up_to, limit in (
+            ([rare], 0, 1_000, 10), ([rare], 105, 900, 7), ([rare, common], 0, 1_000, 50), ([rare], 0, 1_000, 1),
+            ([rare], 0, 1_000, 1_000), ([rare], 0, 5, 3), ([f"{site.root}.none"], 0, 1_000, 5), ([rare], 990, 1_000, 9),
+        ):  # fmt: skip
+            found = log.match_range(after, up_to, topics, limit)
+            assert found is not None
+            assert after < found.last <= up_to
+            assert found.matching == len(numbers(log.read(after, found.last, topics))) <= limit
+            if found.last < up_to:
+                assert found.matching >= 0.9 * limit
 
     # --- holes -----------------------------------------------------------------------------------------------
 

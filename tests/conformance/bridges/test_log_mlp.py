@@ -15,14 +15,16 @@ from mama_spark.bridges.malamute.settings import MalamuteSettings
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
-from mama_spark.malamute.protocol import commands
+from mama_spark.malamute.protocol import commands, log_query
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
 from mama_spark.malamute.protocol.log_query import LogQuery, Op
 from mama_spark.message import MessageBatch
+from mama_spark.record_log import MatchRange
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
 from mama_spark.services.malamute_broker.engines.durable.store_reader import store_path
 from mama_spark.services.malamute_broker.session.settings import SessionSettings
+from mama_spark.services.malamute_broker.session.streams import log_query_server
 from mama_spark.testing.log_suite import LogSetup, LogSuite, everything, numbers, rows
 from mama_spark.testing.waiting import eventually
 
@@ -55,6 +57,34 @@ class TestMalamuteLogs(LogSuite):
                 db.commit()
 
         return LogSetup(make=lambda: logs(broker.endpoint), name="st", fill=fill, delete=delete)
+
+
+# --- ranges by what matches ------------------------------------------------------------------------------------------
+
+
+def test_records_that_match_a_pattern_are_found_in_more_than_one_question(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_query, "LOOK", 64)
+    topics = ["t.rare" if i % 100 == 99 else "t.common" for i in range(1_000)]
+    with logs(broker.endpoint, pattern="rare$") as bridge:
+        found = bridge.log("st")
+        found.append(MessageBatch.of(topics, [b""] * 1_000))
+        assert found.match_range(0, 1_000, [], 4) == MatchRange(400, 4)
+        assert found.match_range(150, 950, [], 99) == MatchRange(950, 8)
+
+
+def test_a_broker_that_is_older_than_the_question_cannot_tell(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_then(packed: bytes) -> LogQuery | None:
+        query = log_query.parse_query(packed)
+        return None if query is None or query.op is Op.MATCH else query
+
+    monkeypatch.setattr(log_query_server, "parse_query", of_then)
+    with logs(broker.endpoint) as bridge:
+        found = bridge.log("st")
+        found.append(MessageBatch.of(["t.a"] * 3, [b""] * 3))
+        assert found.match_range(0, 3, ["t.a"], 2) is None
+        assert numbers(found.read(0, 3)) == [1, 2, 3]
 
 
 # --- which logs there are --------------------------------------------------------------------------------------------

@@ -31,6 +31,15 @@ FETCHES = st.builds(
 
 QUESTIONS = st.one_of(
     FETCHES,
+    st.builds(
+        lambda n, s, a, b, most, texts: LogQuery(Op.MATCH, n, s, (a, b, most), b"", Selection.SUBJECTS, texts),
+        U32,
+        NAMES,
+        U63,
+        U63,
+        U32,
+        TEXTS,
+    ),
     st.builds(lambda n, text: LogQuery(Op.NAMES, n, b"", (), text), U32, NAMES),
     st.builds(lambda n, s: LogQuery(Op.BOUNDS, n, s), U32, NAMES),
     st.builds(lambda n, s, t: LogQuery(Op.AT, n, s, (t,)), U32, NAMES, st.integers(-(2**63), 2**63 - 1)),

@@ -13,7 +13,7 @@ from mama_spark.malamute.client.log_query_client import PendingQuery
 from mama_spark.malamute.client.states import ClientState
 from mama_spark.malamute.protocol.commands import BadFrame, StatusCode
 from mama_spark.malamute.protocol.extensions import Feature
-from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op
+from mama_spark.malamute.protocol.log_query import NOT_UNDERSTOOD, LogQuery, LogQueryAnswer, Op
 
 from .pool import POOL, PooledConnection
 from .settings import MalamuteSettings
@@ -80,10 +80,20 @@ class LogQueries:
         :raises ConfigError: the user must change something; the text says what
         :raises Unavailable: no broker answers
         """
+        return self._checked(query, self._answer(query))
+
+    def ask_if_known(self, query: LogQuery) -> LogQueryAnswer | None:
+        """As :meth:`ask`; None where the broker is older than this question."""
+        answer = self._answer(query)
+        if answer.code == StatusCode.FAILED and answer.reason == NOT_UNDERSTOOD:
+            return None
+        return self._checked(query, answer)
+
+    def _answer(self, query: LogQuery) -> LogQueryAnswer:
         until = time.monotonic() + self.timeout
         while True:
             try:
-                return self.wait(self.send(query, until))
+                return self._wait(self.send(query, until))
             except Unavailable as e:
                 self.wait_for_connection(until, e)
 
@@ -108,16 +118,30 @@ class LogQueries:
 
         :raises MamaError: there is none, or it is an error
         """
+        return self._checked(pending.query, self._wait(pending))
+
+    def _wait(self, pending: PendingQuery) -> LogQueryAnswer:
+        """The answer, which may be an error that another attempt will not mend.
+
+        :raises Unavailable: there is none, or an error that may pass
+        """
         connection = self.connection
         try:
             answer = connection.wait_for_answer(pending)
         except Unavailable as e:
             raise Unavailable(connection.explain("asking", str(e))) from e
+        if answer.code == StatusCode.INTERNAL_ERROR:
+            raise Unavailable(self._text(pending.query, answer))
+        return answer
+
+    def _text(self, query: LogQuery, answer: LogQueryAnswer) -> str:
+        return f"{_subject(query, self.connection)}: {answer.reason.decode('utf-8', 'replace')}"
+
+    def _checked(self, query: LogQuery, answer: LogQueryAnswer) -> LogQueryAnswer:
+        """:raises ConfigError: the answer is an error"""
         if answer.code == StatusCode.SUCCESS:
             return answer
-        text = f"{_subject(pending.query, connection)}: {answer.reason.decode('utf-8', 'replace')}"
-        if answer.code == StatusCode.INTERNAL_ERROR:
-            raise Unavailable(text)
+        text = self._text(query, answer)
         raise ConfigError(f"NOT_IMPLEMENTED: {text}" if answer.code == StatusCode.NOT_IMPLEMENTED else text)
 
     def wait_for_connection(self, until: float, error: Unavailable) -> None:

@@ -14,7 +14,7 @@ from mama_spark.malamute.protocol.log_query import (
     parse_texts,
 )
 from mama_spark.message import MessageBatch
-from mama_spark.record_log import Bounds, Records
+from mama_spark.record_log import Bounds, MatchRange, Records
 
 from . import records as rc
 from .append import append
@@ -24,6 +24,7 @@ from .selection import selection_of
 from .settings import MAX_NAME
 
 _LARGEST = 2**63 - 1
+_MOST_MATCHING = 2**32 - 1  #: a number of the question has four octets
 
 
 class MalamuteLog:
@@ -71,6 +72,19 @@ class MalamuteLog:
     def at(self, time: int) -> int:
         """See :class:`~mama_spark.record_log.RecordLog`."""
         return parse_numbers(self._ask(Op.AT, max(-_LARGEST, min(time, _LARGEST))), 1)[0][0]
+
+    def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange | None:
+        """See :class:`~mama_spark.record_log.MatchFinder`. The broker looks at some thousand subjects a question."""
+        selection, texts = selection_of(topics, self._pattern)
+        found, limit = 0, min(limit, _MOST_MATCHING)
+        while after < up_to and found < limit:
+            query = LogQuery(Op.MATCH, 0, self._stream, (after, up_to, limit - found), b"", selection, texts)
+            answer = self._queries.ask_if_known(query)
+            if answer is None:
+                return None
+            (reached, more), _ = parse_numbers(self._require_same(answer).body, 2)
+            found, after = found + more, max(reached, after + 1)
+        return MatchRange(min(after, up_to), found)
 
     def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:
         """See :class:`~mama_spark.record_log.RecordLog`."""

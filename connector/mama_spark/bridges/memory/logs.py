@@ -15,7 +15,7 @@ import pyarrow as pa
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.message import HEADERS_TYPE, MessageBatch
 from mama_spark.options.window import WindowConfig
-from mama_spark.record_log import Bounds, Records
+from mama_spark.record_log import Bounds, MatchRange, Records
 from mama_spark.sending.blocking_sender import BlockingSender
 from mama_spark.topics import compile_filters
 
@@ -81,6 +81,12 @@ class MemoryLog:
         ]
         for start in range(0, len(found), _ROWS):
             yield _records(found[start : start + _ROWS])
+
+    def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange:
+        """See :class:`~mama_spark.record_log.MatchFinder`."""
+        wanted = compile_filters(topics)
+        matching = [m.sequence for m in self._messages() if after < m.sequence <= up_to and wanted.fullmatch(m.topic)]
+        return MatchRange(up_to, len(matching)) if len(matching) <= limit else MatchRange(matching[limit - 1], limit)
 
     def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:
         low, high = max(0, after), min(up_to, self._broker.last())

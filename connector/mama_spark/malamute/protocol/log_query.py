@@ -18,15 +18,17 @@ unless noted::
 | 6 FETCH | after, up to (number-8 each), rows, octets (number-4 each), selection | reached, last (number-8 each) |
 | 7 STANDING | as FETCH | as FETCH |
 | 8 BLOCK | as FETCH | as FETCH |
+| 9 MATCH | after, up to (number-8 each), most (number-4), selection | reached, found (number-8 each) |
 
 A selection is empty (every message), or kind (1 octet) and texts (length (number-2), text): subjects (kind 1) or
 patterns (kind 2, any of which matches). The messages of FETCH are sent as STREAM DELIVERs immediately before the
 answer, each with sequence and time, and with id and headers if it has them; they use no credit. BLOCK returns the same
 messages in one STREAM DELIVER (none if there is no message) with three content frames: the lengths (number-4 each) of
 all command frames that FETCH would send, then of all contents; these command frames, joined; the contents, joined.
+MATCH counts the selected messages behind ``after`` up to ``reached``, at most ``most``, and sends none.
 STANDING returns the last message of each subject that ever had a time to live (:mod:`.ttl`).
 
-The answer and the work for one question are bounded: MISSING and FETCH return the last sequence they covered
+The answer and the work for one question are bounded: MISSING, FETCH and MATCH return the last sequence they covered
 (``reached``), TRIM the sequence of the first message left, NAMES whether there are more; the client continues from
 there. ``identity`` is that of the stream; it changes when the stream is deleted and created again.
 """
@@ -63,6 +65,7 @@ class Op(IntEnum):
     FETCH = 6
     STANDING = 7
     BLOCK = 8
+    MATCH = 9
 
 
 class Selection(IntEnum):
@@ -83,8 +86,12 @@ _NUMBERS: dict[Op, str] = {
     Op.FETCH: "qqii",
     Op.STANDING: "qqii",
     Op.BLOCK: "qqii",
+    Op.MATCH: "qqi",
 }
 _WITH_TEXT = (Op.NAMES, Op.TRIM)
+_WITH_SELECTION = (Op.FETCH, Op.STANDING, Op.BLOCK, Op.MATCH)
+#: Reason of an answer to a question of a later version.
+NOT_UNDERSTOOD = b"the question is not understood"
 _WIDTH = {"q": 8, "t": 8, "i": 4}
 
 
@@ -144,7 +151,7 @@ def parse_query(packed: bytes) -> LogQuery | None:
         text = b""
         if kind in _WITH_TEXT:
             text, at = _string(packed, at)
-        if at == len(packed) or kind not in (Op.FETCH, Op.STANDING, Op.BLOCK):
+        if at == len(packed) or kind not in _WITH_SELECTION:
             return LogQuery(kind, number, stream, tuple(numbers), text)
         texts = tuple(_texts(packed, at + 1))
         return LogQuery(kind, number, stream, tuple(numbers), text, Selection(packed[at]), texts)

@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -26,7 +25,7 @@ from mama_spark.record_log import Bounds, RecordLog, RecordLogBridge
 from ..option_loading import read_options
 from ..plain_errors import plain_errors
 from . import log_reader
-from .matching import bounds_within
+from .matching import BatchLimits, next_offsets
 from .offsets import (
     Loss,
     Offsets,
@@ -259,16 +258,17 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
             return start
         if self._target is not None:
             bounds = {name: _limited_to(found, self._target.get(name)) for name, found in bounds.items()}
-        most, about = limit.max_rows if isinstance(limit, ReadMaxRows) else None, self.options.max_rows_per_trigger
-        sequences = most if about is None else self.options.max_offsets_per_trigger
-        if sequences is not None and sum(backlog_of(now, bounds).values()) > sequences:
-            wanted = partial(bounds_within, start=now, bounds=bounds, topics=self.options.topics, limit=sequences)
-            bounds, counted = log_reader.call(self.options, wanted)
-            sequences = None if counted else sequences
-        if most is None or about is None:
-            return to_json(advance(now, bounds, sequences))
-        each = log_reader.call(self.options, lambda bridge: self._sample_rows(bridge, now, bounds))
-        return to_json(advance(now, bounds, sequences, about, each))
+        return to_json(self._end_of_batch(now, bounds, limit))
+
+    def _end_of_batch(self, now: Offsets, bounds: Mapping[str, Bounds], limit: ReadLimit) -> Offsets:
+        o = self.options
+        if not isinstance(limit, ReadMaxRows):
+            return advance(now, bounds, None)
+        records = limit.max_rows if o.max_rows_per_trigger is None else o.max_offsets_per_trigger
+        limits, selective = BatchLimits(records, o.max_rows_per_trigger), bool(o.topics or o.pattern)
+        return log_reader.call(
+            o, lambda bridge: next_offsets(bridge, now, bounds, o.topics, limits, selective=selective)
+        )
 
     def _waits_for_more(self, now: Offsets, bounds: Mapping[str, Bounds]) -> bool:
         """Whether there are fewer records than ``minOffsetsPerTrigger``, and ``maxTriggerDelay`` is not over yet."""
@@ -278,17 +278,6 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
             return True
         self._triggered_at = at
         return False
-
-    def _sample_rows(self, bridge: RecordLogBridge, now: Offsets, bounds: dict[str, Bounds]) -> dict[str, float]:
-        """Estimate of the rows of a sequence, for each stream with new records."""
-        from .packed_rows import rows_per_sequence
-
-        found = {}
-        for stream, n in backlog_of(now, bounds).items():
-            if n:
-                after = now[stream].next - 1
-                found[stream] = rows_per_sequence(bridge.log(stream), after, after + n, self.options.topics)
-        return found
 
     @plain_errors
     def reportLatestOffset(self) -> dict[str, Any] | None:

@@ -1,70 +1,120 @@
-"""Limits a micro-batch by the records that match its topics, where the log can count them without reading them."""
+"""Where the next micro-batch ends: its limits count the records that match, where the middleware can find them without
+sending them, and else all records of the stream."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from mama_spark.record_log import Bounds, MatchCounter, RecordLogBridge
+from mama_spark.record_log import Bounds, MatchFinder, MatchRange, RecordLog, RecordLogBridge
 
-from .offsets import Offsets, backlog_of, share_evenly
-
-#: A batch that has this part of its limit is full enough: to find a better end costs more than it gains.
-_ENOUGH = 0.9
-#: Questions about one end.
-_MOST_STEPS = 40
+from .offsets import Offsets, advance, backlog_of, share_evenly
 
 
-def bounds_within(
-    bridge: RecordLogBridge, start: Offsets, bounds: Mapping[str, Bounds], topics: Sequence[str], limit: int
-) -> tuple[dict[str, Bounds], bool]:
-    """The bounds with ends before which at most ``limit`` records match ``topics``, over all streams together.
+@dataclass(frozen=True)
+class BatchLimits:
+    """
+    :ivar records: most records of a micro-batch
+    :ivar rows: about how many rows it may have
+    """
 
-    :returns: and whether that is so; False, with the same bounds: a log cannot count, so the limit is one of sequences
+    records: int | None
+    rows: int | None
+
+
+def next_offsets(
+    bridge: RecordLogBridge,
+    start: Offsets,
+    bounds: Mapping[str, Bounds],
+    topics: Sequence[str],
+    limits: BatchLimits,
+    *,
+    selective: bool,
+) -> Offsets:
+    """Where the next batch ends.
+
+    :param start: as :func:`.offsets.reconcile` gave it
+    :param selective: the query reads a part of the records only
     """
     backlog = {stream: n for stream, n in backlog_of(start, bounds).items() if n}
-    counts: dict[str, Callable[[int], int]] = {}
-    for stream in backlog:
-        log = bridge.log(stream)
-        if not topics or not isinstance(log, MatchCounter):
-            return dict(bounds), False
-        counts[stream] = partial(log.count, topics=topics)
-    matching = {stream: min(n, counts[stream](start[stream].next - 1)) for stream, n in backlog.items()}
-    limited = dict(bounds)
-    for stream, most in share_evenly(matching, limit).items():
-        if most < matching[stream]:
-            before = start[stream].next - 1
-            last = before if not most else last_within(most, before, bounds[stream].last, counts[stream])
-            limited[stream] = replace(bounds[stream], last=last)
-    return limited, True
+    if limits.rows is None and (limits.records is None or sum(backlog.values()) <= limits.records):
+        return advance(start, bounds, None)
+    logs = {stream: bridge.log(stream) for stream in backlog}
+    if selective and (found := _by_matches(logs, start, bounds, topics, limits)) is not None:
+        return found
+    each = {} if limits.rows is None else _rows_per_sequence(logs, start, bounds, topics)
+    return advance(start, bounds, limits.records, limits.rows, each)
 
 
-def last_within(limit: int, after: int, last: int, count: Callable[[int], int]) -> int:
-    """The end of a batch that begins behind ``after``: a sequence up to ``last`` before which (itself included) at most
-    ``limit`` records match, and nearly as many if there are; at least one sequence.
+def _rows_per_sequence(
+    logs: Mapping[str, RecordLog], start: Offsets, bounds: Mapping[str, Bounds], topics: Sequence[str]
+) -> dict[str, float]:
+    from .packed_rows import rows_per_sequence
 
-    :param count: records that match and have a higher sequence; more may come at any time
+    return {s: rows_per_sequence(log, start[s].next - 1, bounds[s].last, topics) for s, log in logs.items()}
+
+
+def _by_matches(
+    logs: Mapping[str, RecordLog],
+    start: Offsets,
+    bounds: Mapping[str, Bounds],
+    topics: Sequence[str],
+    limits: BatchLimits,
+) -> Offsets | None:
+    """None: a log cannot tell which records match."""
+    finders = {stream: log for stream, log in logs.items() if isinstance(log, MatchFinder)}
+    if len(finders) < len(logs):
+        return None
+    last = {stream: bounds[stream].last for stream in logs}
+    if limits.records is not None:
+        found = _divided(finders, start, last, topics, limits.records, dict.fromkeys(logs, 1.0))
+        if found is None:
+            return None
+        last = {stream: one.last for stream, one in found.items()}
+    rows: dict[str, int | None] = dict.fromkeys(logs)
+    if limits.rows is not None:
+        from .packed_rows import rows_per_record
+
+        each = {s: rows_per_record(log, start[s].next - 1, last[s], topics) for s, log in logs.items()}
+        found = _divided(finders, start, last, topics, limits.rows, each)
+        if found is None:
+            return None
+        last = {stream: one.last for stream, one in found.items()}
+        rows = {stream: round(one.matching * each[stream]) for stream, one in found.items()}
+    if all(last[stream] < start[stream].next for stream in last):
+        return start
+    return {
+        s: replace(p, next=last[s] + 1 if s in last else p.next, begin=p.next, rows=rows.get(s))
+        for s, p in start.items()
+    }
+
+
+def _divided(
+    finders: Mapping[str, MatchFinder],
+    start: Offsets,
+    last: Mapping[str, int],
+    topics: Sequence[str],
+    limit: int,
+    each: Mapping[str, float],
+) -> dict[str, MatchRange] | None:
+    """The range of each stream, so that all together count at most ``limit``.
+
+    :param last: end of each, at most
+    :param each: what a matching record of a stream counts
     """
-
-    def found(up_to: int) -> int:
-        behind = count(up_to)
-        return count(after) - behind  # asked last: what arrived meanwhile makes it too many, never too few
-
-    total = found(last)
-    if total <= limit:
-        return last
-    low, high, middle = after, last, after + (last - after) * limit // total
-    for _ in range(_MOST_STEPS):
-        if high - low <= 1:
-            break
-        middle = min(max(middle, low + 1), high - 1)
-        n = found(middle)
-        if n > limit:
-            high = middle
-        else:
-            low = middle
-            if n >= _ENOUGH * limit:
-                break
-        middle = (low + high) // 2
-    return max(low, after + 1)
+    found = dict[str, MatchRange]()
+    for stream, finder in finders.items():
+        whole = finder.match_range(start[stream].next - 1, last[stream], topics, max(1, int(limit / each[stream])))
+        if whole is None:
+            return None
+        found[stream] = whole
+    counts = {stream: round(one.matching * each[stream]) for stream, one in found.items()}
+    for stream, turn in share_evenly(counts, limit).items():
+        if turn >= counts[stream]:
+            continue
+        before, part = start[stream].next - 1, MatchRange(start[stream].next - 1, 0)
+        if turn:
+            most = max(1, int(turn / each[stream]))
+            part = finders[stream].match_range(before, last[stream], topics, most) or part
+        found[stream] = part
+    return found

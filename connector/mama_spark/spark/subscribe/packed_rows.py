@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -117,7 +117,7 @@ def _as_json(columns: pa.RecordBatch) -> pa.RecordBatch:
         raise ValueError(f"{e}; name its columns by .schema()") from e
 
 
-def rows_per_sequence(found: RecordLog, after: int, up_to: int, topics: tuple[str, ...]) -> float:
+def rows_per_sequence(found: RecordLog, after: int, up_to: int, topics: Sequence[str]) -> float:
     """Estimate of the rows of a sequence in this range, from the headers of the first few. At least 1, because the next
     message of the topics may be far away."""
     sampled = size = 0
@@ -129,3 +129,12 @@ def rows_per_sequence(found: RecordLog, after: int, up_to: int, topics: tuple[st
             until = int(records.sequences[-1])
             break
     return max(1.0, sampled / max(1, until - after))
+
+
+def rows_per_record(found: RecordLog, after: int, up_to: int, topics: Sequence[str]) -> float:
+    """Estimate of the rows of a record on ``topics`` in this range, from the headers of the first few; 1 if there is
+    none."""
+    for records in found.read(after, up_to, topics):
+        few = records.slice(0, min(len(records), SAMPLE_SEQUENCES))
+        return max(1.0, float(announced_rows(few).sum()) / len(few))
+    return 1.0

@@ -6,13 +6,14 @@ import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from mama_spark.errors import ConfigError, MamaError
 from mama_spark.message import MessageBatch
-from mama_spark.record_log import Bounds, Records
+from mama_spark.record_log import Bounds, MatchRange, Records
 
 from ..connection.connection import Connection
 from ..jetstream.api import NO_STREAM, ApiError, BlockingJetStreamClient
@@ -22,6 +23,7 @@ from ..settings import NatsSettings
 from ..subjects import filters_of
 from . import progress, retention
 from .append import append
+from .matching import match_range
 from .pull_subscription import PullSubscription
 from .range_reader import KEPT, RangeReader, SequenceRange
 
@@ -156,12 +158,16 @@ class NatsLog:
         where = {"deliver_policy": "by_start_time", "opt_start_time": _rfc3339(time)}
         return int(self._of_new_consumer(where)["delivered"]["stream_seq"]) + 1
 
-    def count(self, after: int, topics: Sequence[str]) -> int:
-        """See :class:`~mama_spark.record_log.MatchCounter`: the pending count of a consumer that begins there. The
-        server computes it from its index of subjects, block by block, without reading messages."""
+    def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange | None:
+        """See :class:`~mama_spark.record_log.MatchFinder`."""
         filters = filters_of(topics, self._subjects())
         if not filters:
-            return 0
+            return MatchRange(up_to, 0)
+        return match_range(limit, after, up_to, partial(self._count, filters))
+
+    def _count(self, filters: list[str], after: int) -> int:
+        """What a consumer that begins there would have pending. The server computes it from its index of subjects, block
+        by block, without reading messages."""
         where = {"deliver_policy": "by_start_sequence", "opt_start_seq": max(0, after) + 1, "filter_subjects": filters}
         return int(self._of_new_consumer(where)["num_pending"])
 

@@ -122,6 +122,17 @@ def _fetch(store: MessageStore, query: LogQuery, settings: DurableSettings) -> t
     return numbers(max(reached, 0), last), list(_frames(store.name, found))
 
 
+def _match(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
+    after, asked, most = query.numbers
+    up_to = min(asked, store.bounds()[1])
+    some = store.subjects(after, up_to, qu.LOOK)
+    wanted = _selection_test(query)
+    matching = [sequence for sequence, subject in some if wanted is None or wanted(subject)]
+    if len(matching) >= max(most, 1):
+        return numbers(matching[max(most, 1) - 1], max(most, 1)), []
+    return numbers(some[-1][0] if len(some) == qu.LOOK else asked, len(matching)), []
+
+
 def _block(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
     """The fetched messages as one block: a frame costs more than a message in it."""
     body, found = _fetch(store, query, settings)
@@ -198,6 +209,7 @@ _HANDLERS: dict[Op, Callable[[MessageStore, LogQuery, DurableSettings], tuple[by
     Op.FETCH: _fetch,
     Op.STANDING: _fetch,
     Op.BLOCK: _block,
+    Op.MATCH: _match,
 }
 
 

@@ -129,6 +129,15 @@ class StoreReader:
             )
             return _rows_up_to(cursor, octets)
 
+    def subjects(self, after: int, up_to: int, rows: int) -> list[tuple[int, bytes]]:
+        """Sequence and subject of the first ``rows`` messages with ``after < sequence <= up_to``. Their contents are
+        not read."""
+        with self._translated():
+            return self._db.execute(
+                "SELECT sequence, subject FROM messages WHERE sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?",
+                (max(0, after), up_to, rows),
+            ).fetchall()
+
     def read_ttl(self, after: int, up_to: int, rows: int, octets: int) -> list[Row]:
         """As :meth:`read`, of the last message of each subject that ever had a time to live (see
         :mod:`mama_spark.malamute.protocol.ttl`), including messages that ended it, unless retention removed them."""

@@ -14,7 +14,15 @@ from typing import Protocol
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import BadFrame, StatusCode
 from mama_spark.malamute.protocol.extensions import Extension, write
-from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op, names_body, number_of, parse_query
+from mama_spark.malamute.protocol.log_query import (
+    NOT_UNDERSTOOD,
+    LogQuery,
+    LogQueryAnswer,
+    Op,
+    names_body,
+    number_of,
+    parse_query,
+)
 
 from ...engines.commands import AnswerQuery
 from ..client_output import ClientOutput
@@ -73,7 +81,7 @@ class LogQueryServer:
         if query is None:
             number = number_of(packed)
             if number is not None:
-                self._reply(client, LogQueryAnswer(number, StatusCode.FAILED, b"the question is not understood"))
+                self._reply(client, LogQueryAnswer(number, StatusCode.FAILED, NOT_UNDERSTOOD))
         elif query.op is Op.NAMES:
             names = self._catalog.names(self._streams)
             self._reply(client, LogQueryAnswer(query.number, body=names_body(names, query.text)))

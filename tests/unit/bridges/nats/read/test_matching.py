@@ -1,10 +1,10 @@
-"""The end of a micro-batch that may have so many records that match."""
+"""The end of a range that may have so many messages that match."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.spark.subscribe.matching import last_within
+from mama_spark.bridges.nats.read.matching import match_range
 
 from tests.support.examples import examples
 
@@ -16,7 +16,7 @@ from tests.support.examples import examples
     after=st.integers(0, 499),
     arriving=st.integers(0, 3),
 )
-def test_no_batch_has_more_than_its_limit_and_each_goes_on(
+def test_no_range_has_more_than_its_limit_and_each_goes_on(
     matching: set[int], limit: int, after: int, arriving: int
 ) -> None:
     """While records arrive, too."""
@@ -28,10 +28,12 @@ def test_no_batch_has_more_than_its_limit_and_each_goes_on(
         stored.update(range(501 + arriving * (asked - 1), 501 + arriving * asked))
         return sum(sequence > behind for sequence in stored)
 
-    last = last_within(limit, after, 500, count)
+    found = match_range(limit, after, 500, count)
+    last = found.last
     assert after < last <= 500
     taken = sum(after < sequence <= last for sequence in stored)
     assert taken <= limit
     if not arriving:
         rest = sum(last < sequence <= 500 for sequence in stored)
         assert taken >= 0.9 * limit - 1 or not rest
+        assert found.matching == taken or last == after + 1
