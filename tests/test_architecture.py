@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent
 CONNECTOR = ROOT / "connector"
 
 CONTRACTS = {
-    "errors", "options", "message", "bridge", "record_log", "backoff", "source_expiry", "topics", "file_descriptors",
-    "zmq_context", "redaction", "middlewares", "headers",
+    "errors", "options", "message", "bridge", "record_log", "backoff", "source_expiry", "topics", "limits",
+    "file_descriptors", "zmq_context", "redaction", "middlewares", "headers",
 }  # fmt: skip
 #: The one way from a name, a URL or a client to a bridge; the bridges themselves are imported when they are asked for.
 REGISTRY = {*(f"bridges.{name}" for name in registry), "bridges.reconnecting"}
@@ -58,6 +58,7 @@ MAY_IMPORT = {
     **dict.fromkeys(CONTRACTS - {"errors"}, CONTRACTS),
     "errors": {"redaction"},
     "middlewares": set(),
+    "limits": set(),
 }
 #: Modules that do no I/O, start no thread and read no clock.
 PURE = {
@@ -65,6 +66,7 @@ PURE = {
     "bridge",
     "errors",
     "headers",
+    "limits",
     "message",
     "middlewares",
     "record_log",

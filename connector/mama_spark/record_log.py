@@ -9,8 +9,8 @@ A record log is named by a URL: ``nats://host:4222/STREAM``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
@@ -28,6 +28,7 @@ class Records:
     :ivar topics: string, or dictionary<int32, string>
     :ivar payloads: binary
     :ivar headers: :data:`~mama_spark.message.HEADERS_TYPE`, null where a record has none; None when none has any
+    :ivar faults: why headers of a record are left out, by its place
     """
 
     sequences: Int64s
@@ -35,6 +36,7 @@ class Records:
     topics: pa.Array
     payloads: pa.Array
     headers: pa.Array | None = None
+    faults: Mapping[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -48,6 +50,7 @@ class Records:
             self.topics.slice(start, n),
             self.payloads.slice(start, n),
             None if self.headers is None else self.headers.slice(start, n),
+            {row - start: why for row, why in self.faults.items() if start <= row < stop},
         )
 
 

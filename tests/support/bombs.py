@@ -18,8 +18,11 @@ import pyarrow as pa
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.bridges import snapshot_codec
 from mama_spark.bridges.malamute import records as mlp_records
+from mama_spark.bridges.malamute.discovery.codec import DiscoveryCodec, stored
 from mama_spark.bridges.nats.protocol.records import DeliveryBuffer, columns
+from mama_spark.malamute.protocol.commands import StreamDeliver, encode
 from mama_spark.malamute.protocol.extensions import Extension, write
+from mama_spark.malamute.protocol.extensions import read as read_extension
 from mama_spark.mama.discovery.discovery_rows import DiscoveryRowReader
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.message import HEADERS_TYPE
@@ -65,17 +68,28 @@ def delivered(block: bytes, messages: int) -> dict[str, Any]:
     buffer = DeliveryBuffer()
     for n in range(1, messages + 1):
         buffer.add(b"t", b"%d.%d.1.0" % (n, n), b"x", block)
-    headers = columns(buffer).records.headers
-    assert headers is not None
-    return {"rows": len(headers), "headers": len(headers.keys) // messages}
+    return unpacked(columns(buffer).records)
 
 
 def properties(count: int) -> dict[str, Any]:
     """One message of a Malamute broker with so many headers."""
     extension = Extension(sequence=1, time=1, headers=tuple((b"%x" % i, b"") for i in range(count)))
-    frame = mlp_records.records([[b"\xaa\xa5\x01\x01s\x01a\x01t" + write(extension), b"x"]])
-    assert frame.headers is not None
-    return {"rows": len(frame.headers), "headers": len(frame.headers.keys)}
+    return unpacked(mlp_records.records([[b"\xaa\xa5\x01\x01s\x01a\x01t" + write(extension), b"x"]]))
+
+
+def unpacked(records: Records) -> dict[str, Any]:
+    """Rows, headers of each, and the reason in the first."""
+    o = SubscribeOptions.parse({"url": "memory://x", "topics": ">", "includeHeaders": "true"})
+    made = list(Unpacking(o, message_columns_of(schema_of(o), o), "S").batches(records))
+    count = sum(batch.num_rows for batch in made)
+    headers = sum(len(batch["headers"].keys) for batch in made)
+    return {"rows": count, "headers": headers // count, "reason": made[0]["pack_error"][0].as_py()}
+
+
+def sent(count: int) -> dict[str, Any]:
+    """One message to a Malamute broker with so many headers in a frame of 64 MB."""
+    extension = read_extension(b"MS\x01" + b"\x08\0\2\0\0" * count)
+    return {"rows": 0, "headers": len(extension.headers), "reason": "too many" if extension.too_many else None}
 
 
 def discovered(*fields: bytes) -> dict[str, Any]:
@@ -83,6 +97,19 @@ def discovered(*fields: bytes) -> dict[str, Any]:
     payload = b"O\x01\x00" + field(FieldType.STRING, b"SourceName", b"s\0") + b"".join(fields)
     change = DiscoveryEvent(DiscoveryEventKind.RECORD, 1, "o", 1, SourceKey("s", None), payload, None, None)
     row = DiscoveryRowReader("nats", "x").row(change)
+    return {"rows": 1, "event": row.event, "source": row.source_name, "reason": row.info}
+
+
+def discovered_over_malamute(*fields: bytes) -> dict[str, Any]:
+    """The same record as a message of a broker's own stream."""
+    codec = DiscoveryCodec()
+    payload = b"O\x01\x00" + field(FieldType.STRING, b"SourceName", b"s\0") + b"".join(fields)
+    subject = codec.subject("rec", SourceKey("s", None)).encode()
+    one = stored(encode(StreamDeliver(b"_MAMA_EVENTS", b"", subject, [payload], write(Extension(sequence=1, time=1)))))
+    assert one is not None
+    event = codec.event_of(one)
+    assert event is not None
+    row = DiscoveryRowReader("malamute", "x").row(event)
     return {"rows": 1, "event": row.event, "source": row.source_name, "reason": row.info}
 
 
@@ -126,11 +153,16 @@ BOMBS: dict[str, Callable[[], dict[str, Any]]] = {
     "a million headers": lambda: delivered(
         b"NATS/1.0\r\n" + b"".join(b"%x:\r\n" % i for i in range(10**6)) + b"\r\n", 1
     ),
-    "100,000 properties of Malamute": lambda: properties(10**5),
+    "50,000 properties of Malamute": lambda: properties(50_000),
+    "a million properties of Malamute": lambda: properties(10**6),
+    "13 million properties sent to Malamute": lambda: sent(13 * 10**6),
     "many blocks of headers": lambda: delivered(
         b"NATS/1.0\r\n" + b"".join(b"%x:\r\n" % i for i in range(9_000)) + b"\r\n", 128
     ),
     "100,000 topics": lambda: discovered(*(field(FieldType.STRING, b"t%d" % i, b"x\0") for i in range(10**5))),
+    "100,000 topics over Malamute": lambda: discovered_over_malamute(
+        *(field(FieldType.STRING, b"t%d" % i, b"x\0") for i in range(10**5))
+    ),
     "fields of one name": lambda: discovered(field(FieldType.BOOL, b"t", b"\1") * (2 * MIB)),
     "a vector of messages": lambda: discovered(
         vector(FieldType.VECTOR_MSG, (struct.pack("<I", 3) + b"O\x01\x00") * MIB)

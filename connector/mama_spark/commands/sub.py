@@ -134,6 +134,7 @@ def _rows(records: Records, found: Unpacked, stream: str) -> Iterator[Row]:
     headers: list[Any] = [None] * len(found) if pairs is None else pairs.to_pylist()
     columns = zip(found.records.tolist(), found.index.tolist(), values, headers, strict=True)
     for place, (record, index, value, entries) in enumerate(columns):
+        error = found.errors.get(place) or records.faults.get(record)
         stamp = datetime.fromtimestamp(records.times[record] / 1e6, UTC).isoformat(timespec="milliseconds")
         yield {
             "topic": topics[record],
@@ -143,7 +144,7 @@ def _rows(records: Records, found: Unpacked, stream: str) -> Iterator[Row]:
             "sequence": int(records.sequences[record]),
             **({} if index < 0 else {"pack_index": index}),
             "timestamp": stamp,
-            **({} if place not in found.errors else {"pack_error": found.errors[place]}),
+            **({} if error is None else {"pack_error": error}),
         }
 
 

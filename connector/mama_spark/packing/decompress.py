@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
@@ -98,9 +99,7 @@ def _pieces(
     records: Records, payloads: list[pa.Buffer | bytes], reasons: list[str | None], compressed: Bools
 ) -> Iterator[tuple[Records, dict[int, str]]]:
     """Runs of records that could be decompressed, and of others."""
-    done = Records(
-        records.sequences, records.times, records.topics, _binary(payloads), _without_encoding(records, compressed)
-    )
+    done = replace(records, payloads=_binary(payloads), headers=_without_encoding(records, compressed))
     for failed, run in groupby(range(len(reasons)), lambda i: reasons[i] is not None):
         places = list(run)
         start, stop = places[0], places[-1] + 1

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from mama_spark.errors import BadRow, BadTopic, PublishError, TooLarge
 from mama_spark.headers import HeaderLines, bad_values, reject_lines
+from mama_spark.limits import MAX_HEADERS
 from mama_spark.malamute.protocol.commands import StreamSend, encode
 from mama_spark.malamute.protocol.message_blocks import pack
 from mama_spark.message import Int64s, MessageBatch, payload_sizes
@@ -198,5 +199,8 @@ def _check_headers(headers: pa.Array, carries: bool, bad: dict[int, PublishError
         return sizes
     widths = pc.add(pc.fill_null(pc.binary_length(lines.names), 0), pc.fill_null(pc.binary_length(lines.values), 0))
     reject_lines(lines, bad, [(pc.greater(widths, _MAX_FIELD - 2), f"has more than {_MAX_FIELD - 2} octets")])
+    per_row = np.diff(lines.starts)
+    for row in np.flatnonzero(per_row > MAX_HEADERS).tolist():
+        bad.setdefault(row, BadRow(f"{per_row[row]:,} headers; a message has at most {MAX_HEADERS:,}"))
     np.add.at(sizes, lines.rows, widths.to_numpy(zero_copy_only=False) + 5)
     return sizes

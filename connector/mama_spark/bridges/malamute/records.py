@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mama_spark.errors import Unavailable
+from mama_spark.limits import MAX_HEADERS, TOO_MANY_HEADERS
 from mama_spark.message import HEADERS_TYPE, Int64s
 from mama_spark.record_log import Records
 
@@ -29,6 +30,8 @@ _STEPS = 64  #: fields of a message up to which all messages are read together
 _MORE = b"\0" * 1024  #: padding, so that no read goes behind the end
 
 Octets = npt.NDArray[np.uint8]
+#: Of fields: row, name at, length, value at, length.
+_Places = tuple[Int64s, Int64s, Int64s, Int64s, Int64s]
 
 
 def records(messages: Sequence[Sequence[bytes]], headers: bool = True) -> Records:
@@ -69,12 +72,14 @@ def _records(joined: bytes, ends: Int64s, payloads: pa.Array, headers: bool) -> 
     at = subject + length
     if (at + _STAMPED > ends).any() or not (_same(buffer, at, _STAMP[0]) and _same(buffer, at + 14, _STAMP[1])):
         raise Unavailable("the broker sent a message without its sequence")
+    found, faults = _headers(buffer, at + _STAMPED, ends) if headers else (None, {})
     return Records(
         _number(buffer, at + 6),
         _number(buffer, at + 17),
         _topics(_slices(buffer, subject, length)),
         payloads,
-        _headers(buffer, at + _STAMPED, ends) if headers else None,
+        found,
+        faults,
     )
 
 
@@ -126,13 +131,16 @@ def _payloads(messages: Sequence[Sequence[bytes]]) -> pa.Array:
 # --- ids and headers -------------------------------------------------------------------------------------------------
 
 
-def _headers(buffer: Octets, at: Int64s, ends: Int64s) -> pa.Array | None:
+def _headers(buffer: Octets, at: Int64s, ends: Int64s) -> tuple[pa.Array | None, dict[int, str]]:
     """One field of every message that has more of them, then the next: as many steps as the longest list, which takes
-    a loop over its fields where it is very long."""
+    a loop over its fields where it is very long.
+
+    :returns: and why those of a message are left out, by its row
+    """
     rows = np.flatnonzero(at + 3 <= ends)
     if not len(rows):
-        return None
-    found: list[tuple[Int64s, Int64s, Int64s, Int64s, Int64s]] = []  # row, name at, length, value at, length
+        return None, {}
+    found: list[_Places] = []
     at = at[rows]
     for _ in range(_STEPS):
         if not len(rows):
@@ -154,13 +162,21 @@ def _headers(buffer: Octets, at: Int64s, ends: Int64s) -> pa.Array | None:
         at = body + length
         more = np.flatnonzero(whole & (at + 3 <= ends[rows]))
         rows, at = rows[more], at[more]
-    found += [_rest(buffer, row, start, int(ends[row])) for row, start in zip(rows.tolist(), at.tolist(), strict=True)]
+    too_many = []
+    for row, start in zip(rows.tolist(), at.tolist(), strict=True):
+        if (places := _rest(buffer, row, start, int(ends[row]))) is None:
+            too_many.append(row)
+        else:
+            found.append(places)
     columns = [np.concatenate(column) for column in zip(*found, strict=True)]
-    return _grouped(buffer, len(ends), *columns)
+    if too_many:
+        readable = ~np.isin(columns[0], too_many)
+        columns = [column[readable] for column in columns]
+    return _grouped(buffer, len(ends), *columns), dict.fromkeys(too_many, TOO_MANY_HEADERS)
 
 
-def _rest(buffer: Octets, row: int, at: int, end: int) -> tuple[Int64s, Int64s, Int64s, Int64s, Int64s]:
-    """The fields of one message from ``at`` on, as those of :func:`_headers`."""
+def _rest(buffer: Octets, row: int, at: int, end: int) -> _Places | None:
+    """The fields of one message from ``at`` on, as those of :func:`_headers`; None: too many."""
     octets, no_name = buffer[at:end].tobytes(), len(buffer) - 1
     places = array("q")  # 32 octets a field
     start = 0
@@ -176,6 +192,8 @@ def _rest(buffer: Octets, row: int, at: int, end: int) -> tuple[Int64s, Int64s, 
             value = name + (octets[body] << 8 | octets[body + 1])
             if value <= start:
                 places.extend((at + name, value - name, at + value, start - value))
+        if len(places) > 4 * MAX_HEADERS:
+            return None
     one = np.frombuffer(places, np.int64).reshape(-1, 4).T
     return np.full(one.shape[1], row, np.int64), one[0], one[1], one[2], one[3]
 

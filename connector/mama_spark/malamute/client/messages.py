@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+from mama_spark.limits import TOO_MANY_HEADERS
 
 from ..protocol import commands
 from ..protocol.commands import Command
 from ..protocol.extensions import read
 
 Text = str | bytes
+logger = logging.getLogger("mama_spark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,8 @@ def message_of(command: Command) -> Message:
         if not command.trailing:
             return message
         x = read(command.trailing)
+        if x.too_many:
+            logger.warning("a message of stream %r: %s", message.address, TOO_MANY_HEADERS)
         headers = tuple((text_of(name), text_of(value)) for name, value in x.headers)
         return replace(message, sequence=x.sequence, time=x.time, id=text_of(x.message_id), headers=headers)
     assert isinstance(command, commands.MailboxDeliver | commands.ServiceDeliver)

@@ -23,15 +23,17 @@ broker extend the commands it sends. Layout, version 1::
 | 12 | block | number-4: messages in this command (:mod:`.message_blocks`) | SEND |
 
 Numbers are unsigned and big-endian. A receiver ignores fields with an unknown tag or an invalid value, and blocks that
-are truncated, of another version or of another origin. It never reports an error.
+are truncated, of another version or of another origin. It never reports an error. A message has at most
+:data:`~mama_spark.limits.MAX_HEADERS` headers: the broker disconnects a client that sends more.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
+
+from mama_spark.limits import MAX_HEADERS
 
 from .commands import BadFrame
 
@@ -96,6 +98,7 @@ class Extension:
     question: bytes = b""
     answer: bytes = b""
     block: int | None = None
+    too_many: bool = False  #: fields: none of them is read
 
     def __bool__(self) -> bool:
         return self != NO_EXTENSION
@@ -117,6 +120,7 @@ _ACKS, _MESSAGE_ID, _HEADER = 6, 7, 8
 _ID_FIRST = _MAGIC + bytes([_MESSAGE_ID])
 _QUESTION, _ANSWER = 10, 11
 _OCTETS = {_MESSAGE_ID: "message_id", _QUESTION: "question", _ANSWER: "answer"}
+_MAX_FIELDS = MAX_HEADERS + 64  #: of a block
 _MOST_RUNS = 65_535 // 13  #: per field; further runs go into further fields
 
 
@@ -162,10 +166,13 @@ def read(trailing: bytes) -> Extension:
         return Extension(message_id=message_id)  # fast path of the most frequent extension
     if not trailing.startswith(_MAGIC):
         return NO_EXTENSION
+    fields = _split(trailing)
+    if fields is None:
+        return Extension(too_many=True)
     found: dict[str, object] = {}
     headers: list[tuple[bytes, bytes]] = []
     acks: list[AckRun] = []
-    for tag, value in _split(trailing):
+    for tag, value in fields:
         if tag in _NUMBERS:
             name, width = _NUMBERS[tag]
             if len(value) == width:
@@ -179,22 +186,27 @@ def read(trailing: bytes) -> Extension:
             end = 2 + int.from_bytes(value[:2], "big")
             if end <= len(value):
                 headers.append((value[2:end], value[end:]))
+    if len(headers) > MAX_HEADERS:
+        return Extension(too_many=True)
     return Extension(headers=tuple(headers), acks=tuple(acks), **found)  # type: ignore[arg-type]
 
 
-def _split(block: bytes) -> Iterator[tuple[int, bytes]]:
-    fields = []
+def _split(block: bytes) -> list[tuple[int, bytes]] | None:
+    """Tags and values; None: too many."""
+    fields: list[tuple[int, bytes]] = []
     at = len(_MAGIC)
     while at < len(block):
         if at + _FIELD.size > len(block):
-            return iter(())
+            return []
         tag, length = _FIELD.unpack_from(block, at)
         at += _FIELD.size
         if at + length > len(block):
-            return iter(())
+            return []
+        if len(fields) == _MAX_FIELDS:
+            return None
         fields.append((tag, block[at : at + length]))
         at += length
-    return iter(fields)
+    return fields
 
 
 def _runs(value: bytes) -> tuple[AckRun, ...]:

@@ -51,6 +51,8 @@ class Unpacking:
         """:raises MamaError: a message that does not fit, with ``FAILFAST``, or a bad Tango record, with
         ``failOnCorrupt``"""
         for some, found in self._unpacked(records):
+            if some.faults:
+                found.errors.update(_faults_of_rows(some, found))
             made = self._rows(some, found)
             if found.errors:
                 self._report_malformed(some, found)
@@ -92,6 +94,13 @@ class Unpacking:
             raise CorruptPack(f"{text}{_WAYS_OUT if self._cast is not None else _WAY_OUT}")
         more = f", and {len(found.errors) - 1:,} more" if len(found.errors) > 1 else ""
         log.warning("mamasub: %s%s (mode=%s)", text, more, self._columns.mode.upper())
+
+
+def _faults_of_rows(records: Records, found: Unpacked) -> dict[int, str]:
+    """Without headers nobody knows what a record is: it is one row."""
+    return {
+        row: why for record, why in records.faults.items() for row in np.flatnonzero(found.records == record).tolist()
+    }
 
 
 _WAY_OUT = ". With failOnCorrupt=false it is a row with the raw bytes and pack_error"

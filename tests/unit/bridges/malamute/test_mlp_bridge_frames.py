@@ -78,6 +78,14 @@ def test_rows_that_cannot_travel_are_named_with_the_reason() -> None:
     assert sorted(dict(fr.check(batch, carries=False))) == [1, 2, 3], "ids do not travel, so they may be anything"
 
 
+def test_a_row_with_more_headers_than_a_message_may_have_is_refused() -> None:
+    pairs: list[dict[str, list[str]] | None] = [{"h": ["v"] * 65_536}, {"h": ["v"] * 65_537}]
+    found = fr.check(MessageBatch.of(["t", "t"], [b"", b""], pairs), carries=True)
+    assert [(row, str(error)) for row, error in found] == [
+        (1, "INVALID_ARG: 65,537 headers; a message has at most 65,536")
+    ]
+
+
 def test_headers_are_refused_where_the_broker_does_not_carry_them() -> None:
     batch = MessageBatch.of(["t"] * 3, [b""] * 3, [{"A": ["1"]}, None, {}])
     ((row, error),) = fr.check(batch, carries=False)

@@ -12,13 +12,14 @@ came; no memory is allocated by them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mama_spark.limits import MAX_HEADERS, TOO_MANY_HEADERS
 from mama_spark.message import HEADERS_TYPE, Int64s
 from mama_spark.record_log import Records
 
@@ -212,14 +213,24 @@ def columns(buffer: DeliveryBuffer, headers: bool = True) -> DecodedBatch:
     first, last, pending = numbers[2 * n :].tolist()
     if last - first != n - 1 or (n > 1 and int(np.diff(sequences).min()) <= 0):
         raise OutOfOrder(f"{n} deliveries are numbered {first} to {last}")
+    blocks, faults = _readable(buffer.blocks) if headers else ([], {})
     records = Records(
         sequences,
         times // 1000,
         text(pa.array(buffer.subjects, pa.binary())),
         _joined(buffer.payloads),
-        header_column(buffer.blocks, n) if headers and buffer.blocks else None,
+        header_column(blocks, n) if blocks else None,
+        faults,
     )
     return DecodedBatch(records, first, pending)
+
+
+def _readable(blocks: list[bytes | None]) -> tuple[list[bytes | None], dict[int, str]]:
+    """The blocks without those of too many headers, and which these are."""
+    large = {i for i, b in enumerate(blocks) if b and len(b) > 3 * MAX_HEADERS and b.count(b"\n") > MAX_HEADERS}
+    return [None if i in large else b for i, b in enumerate(blocks)] if large else blocks, dict.fromkeys(
+        large, TOO_MANY_HEADERS
+    )
 
 
 def _joined(values: list[bytes | memoryview]) -> pa.Array:
@@ -315,14 +326,8 @@ def slice_records(records: Records, start: int, stop: int) -> Records:
     """``records[start:stop]``; shares memory."""
     if start == 0 and stop == len(records):
         return records
-    part = None if records.headers is None else records.headers[start:stop]
-    return Records(
-        records.sequences[start:stop],
-        records.times[start:stop],
-        records.topics[start:stop],
-        records.payloads[start:stop],
-        part if part is not None and part.null_count < len(part) else None,
-    )
+    part = records.slice(start, stop)
+    return replace(part, headers=None) if part.headers is None or part.headers.null_count == len(part) else part
 
 
 def missing_ranges(present: Int64s, first: int, last: int) -> list[tuple[int, int]]:

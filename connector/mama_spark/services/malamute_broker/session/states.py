@@ -35,6 +35,7 @@ class SessionEvent(TableEnum):
     TAKEN_OVER = "its address was taken by another client"
     SENT_TOO_EARLY = "it sends without end to a stream that is not open yet"
     RESERVED_SUBJECT = "it sent to the broker's own stream what only the broker may"
+    TOO_MANY_HEADERS = "a message of it has more headers than any may have"
     BACKLOG_FULL = "the engine of its stream does not keep up"
     QUEUE_FULL = "its queue is full and the policy is to disconnect"
 
@@ -103,6 +104,7 @@ TABLE = TransitionTable[SessionState, SessionEvent, SessionAction](
             SessionEvent.TAKEN_OVER: _GONE,
             SessionEvent.SENT_TOO_EARLY: _GONE,
             SessionEvent.RESERVED_SUBJECT: _GONE,
+            SessionEvent.TOO_MANY_HEADERS: _GONE,
             SessionEvent.BACKLOG_FULL: _GONE,
             SessionEvent.QUEUE_FULL: _GONE,
         },

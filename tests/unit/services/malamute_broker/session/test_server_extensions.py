@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from mama_spark.malamute.protocol import commands as wire
-from mama_spark.malamute.protocol.commands import Error, Ok, Pong
+from mama_spark.malamute.protocol import message_blocks
+from mama_spark.malamute.protocol.commands import Error, Ok, Pong, StatusCode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
 from mama_spark.services.malamute_broker.session.client_session import PendingReply
 
@@ -38,6 +41,20 @@ def test_ids_and_headers_travel_between_clients_that_announced_them() -> None:
     (delivery,) = desk.got("r")
     assert isinstance(delivery, wire.StreamDeliver)
     assert read(delivery.trailing) == sent
+
+
+def test_a_block_with_a_message_of_too_many_headers_disconnects_its_client() -> None:
+    desk = MachineHarness()
+    desk.open("w", features=ALL | Feature.BLOCKS)
+    desk.open("r", features=ALL | Feature.BLOCKS)
+    desk.send("w", wire.StreamWrite(b"st"))
+    desk.send("r", wire.StreamRead(b"st", b""))
+    extensions = [write(Extension(headers=((b"", b""),) * n)) for n in (1, 65_537)]
+    sends = [wire.encode(wire.StreamSend(b"s", [], extension))[0] for extension in extensions]
+    lengths = struct.pack(">4I", *map(len, sends), 0, 0)
+    desk.feed("w", message_blocks.pack(2, lengths, b"".join(sends), b""))
+    assert desk.got("w") == [Error(StatusCode.FAILED, b"a message has more than 65536 headers")]
+    assert desk.got("r") == [], "not the other one of the block either"
 
 
 def test_a_pong_behind_sends_acknowledges_them_once_the_engine_has_them() -> None:

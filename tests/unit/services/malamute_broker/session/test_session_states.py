@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import encode
-from mama_spark.malamute.protocol.extensions import ALL, Feature
+from mama_spark.malamute.protocol.extensions import ALL, Extension, Feature, write
 from mama_spark.malamute.protocol.transition_table import IllegalMachineStep
 from mama_spark.services.malamute_broker.session.states import (
     CONNECTED,
@@ -73,6 +73,9 @@ CAUSES: dict[SessionEvent, Callable[[MachineHarness], None]] = {
     SessionEvent.TAKEN_OVER: takes_over,
     SessionEvent.SENT_TOO_EARLY: sends_to_an_engine_that_has_not_started,
     SessionEvent.RESERVED_SUBJECT: command(wire.StreamWrite(b"_MAMA_EVENTS"), wire.StreamSend(b"GONE.a")),
+    SessionEvent.TOO_MANY_HEADERS: command(
+        wire.StreamWrite(b"s"), wire.StreamSend(b"s", [b""], write(Extension(headers=((b"", b""),) * 65_537)))
+    ),
     SessionEvent.BACKLOG_FULL: fills_the_backlog,
     SessionEvent.QUEUE_FULL: reads_no_replies,
 }
@@ -82,6 +85,7 @@ NOT_A_COMMAND = (
     SessionEvent.TAKEN_OVER,
     SessionEvent.SENT_TOO_EARLY,
     SessionEvent.RESERVED_SUBJECT,
+    SessionEvent.TOO_MANY_HEADERS,
     SessionEvent.BACKLOG_FULL,
     SessionEvent.QUEUE_FULL,
 )
@@ -89,6 +93,7 @@ NOT_A_COMMAND = (
 FEATURES = {
     SessionEvent.CONFIRM: Feature.CONFIRM,
     SessionEvent.RESERVED_SUBJECT: ALL,
+    SessionEvent.TOO_MANY_HEADERS: Feature.HEADERS,
     SessionEvent.BACKLOG_FULL: Feature.ACKS,
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from mama_spark.limits import MAX_HEADERS
 from mama_spark.malamute.protocol import commands, message_blocks
 from mama_spark.malamute.protocol.commands import BadFrame, Command
 from mama_spark.malamute.protocol.extensions import Extension, Feature, read
@@ -114,6 +115,9 @@ class PublishHandler:
         extension: Extension | None,
     ) -> None:
         """Pass one message to the engine, unless the client may not send it or the backlog is full."""
+        if extension is not None and extension.too_many:
+            self._refuse_headers(client)
+            return
         if self._opening and stream in self._opening and not self._accepts_early(client, stream, content):
             return
         if stream == self._settings.events and not subject.startswith(RECORD_PREFIX):
@@ -146,6 +150,9 @@ class PublishHandler:
         self.unpacked += count - 1
         if client.send_window is not None:
             client.send_window.sent(octets, count)
+        if any(one.too_many for one in block.extensions or ()):
+            self._refuse_headers(client)
+            return
         if stream in self._opening or stream in self._full or stream == self._settings.events:
             for message in block.messages():
                 if client.connected:
@@ -162,6 +169,11 @@ class PublishHandler:
         self._output.fail(client, b"the stream is not open yet")
         self._drop(client, SessionEvent.SENT_TOO_EARLY)
         return False
+
+    def _refuse_headers(self, client: ClientSession) -> None:
+        """Disconnect the client, which would miss an outcome."""
+        self._output.fail(client, b"a message has more than %d headers" % MAX_HEADERS)
+        self._drop(client, SessionEvent.TOO_MANY_HEADERS)
 
     def _backlog_full(self, client: ClientSession) -> None:
         """Refuse a message. A client that announced features is disconnected, so that it does not miss an outcome."""
