@@ -39,6 +39,7 @@ class SendLoop:
 
     :param on_event: called with each event of the transport before the window learns of it
     :param outage_timeout: seconds without progress after which an outage is declared
+    :param notice: seconds without progress after which it is worth to ask why; None = an acknowledgement's timeout
     :param clock: monotonic seconds
     :ivar bridge_full: the bridge did not take everything in the last call
     :ivar unflushed: something was sent since the last flush; ``last_send``: when, monotonic seconds
@@ -53,10 +54,11 @@ class SendLoop:
         *,
         on_event: Callable[[BridgeEvent], None] | None = None,
         outage_timeout: float = math.inf,
+        notice: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.bridge, self.window, self.clock = bridge, window, clock
-        self.outage = OutageDetector(outage_timeout, window.policy.wait_timeout)
+        self.outage = OutageDetector(outage_timeout, window.policy.wait_timeout if notice is None else notice)
         self._on_event = on_event
         self.bridge_full = self.unflushed = self.refused = False
         self.last_send = 0.0

@@ -43,6 +43,7 @@ class Window:
     :ivar holding: the window is full and waits until ``refill_allowed_at`` (MP-34, MP-43)
     :ivar connected: the middleware can be reached
     :ivar next_token: of the next message that is sent
+    :ivar silence: why nothing is acknowledged, for the texts of time-outs; empty = not known
     """
 
     def __init__(self, policy: WindowConfig) -> None:
@@ -55,6 +56,7 @@ class Window:
         self.holding = False
         self.connected = True
         self.next_token = 0
+        self.silence = ""
         self._index = SendIndex()
         self._resends = ResendQueue()
         self._backpressure = BackpressureState(policy.max_in_flight)
@@ -269,7 +271,8 @@ class Window:
             rows = array_of(sends.rows)[self._index.live(sends)]
             if len(rows):
                 waited = f"no acknowledgement within {self.policy.wait_timeout:g} s"
-                self._fail_send(sends.flights, rows, AckTimeout(waited), now, sends.at)
+                error = AckTimeout(f"{waited}: {self.silence}" if self.silence else waited)
+                self._fail_send(sends.flights, rows, error, now, sends.at)
         for flights, rows in self._resends.expire(now, self._limits.deadlines):
             self._settle_by_last_error(flights, rows, now)
 

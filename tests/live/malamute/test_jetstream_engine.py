@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 import time
@@ -24,9 +25,11 @@ from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Command, Ok, Pong, StreamDeliver, decode, encode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.services.malamute_broker.engines.jetstream import async_publisher, engine
 from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.testing.waiting import eventually
 
+from tests.support.nats.full_disk import limit_files
 from tests.support.nats.nats_servers import Admin
 
 PATIENCE = 90.0
@@ -332,3 +335,34 @@ def test_beyond_the_buffer_messages_are_refused_and_the_others_stored(
     assert len(outcomes) == 100
     assert {outcome for outcome, _ in outcomes} == {StoreOutcome.STORED, StoreOutcome.REFUSED}
     assert {s: n for n, (outcome, s) in enumerate(outcomes) if outcome is StoreOutcome.STORED} == stored
+
+
+@pytest.mark.own_server
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are set on Linux only")
+def test_a_full_disk_of_nats_is_named_in_the_log_of_the_broker_and_what_waits_is_stored_after_its_restart(
+    nats_server: NatsServer,
+    brokers: BrokersHarness,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(async_publisher, "ACK_TIMEOUT", 0.5)
+    monkeypatch.setattr(engine, "CHECK_STREAM", 0.5)
+    client = brokers.plain(brokers.broker(nats_server.url, buffer=1_500_000), features=Feature.ACKS)
+    assert isinstance(client.ask(commands.StreamWrite(b"st")), Ok)
+    client.send(b"before", b"x")
+    assert client.acks() == (AckRun(StoreOutcome.STORED, 1, 1),)
+    limit_files(nats_server)
+    for n in range(1_000):
+        client.send(b"during", b"%5d" % n * 200)
+    eventually(lambda: "answers, but stores nothing: stream 'mlp-st' stays at" in caplog.text, "the cause is said")
+    for n in range(1_000):
+        client.send(b"beyond", b"%5d" % n * 200)
+    refused = "octets wait for NATS already (mlp.st): nats-server"
+    eventually(lambda: refused in caplog.text, "what is refused is refused with the cause")
+    limit_files(nats_server, resource.RLIM_INFINITY)
+    nats_server.restart()
+    outcomes = [(run.outcome, run.first + k) for run in client.acks() for k in range(run.count)]
+    with Admin(nats_server.url) as admin:
+        stored = {one.sequence for one in admin.messages(NAME)[1:]}
+    assert len(outcomes) == 2_000
+    assert {s for outcome, s in outcomes if outcome is StoreOutcome.STORED} == stored

@@ -14,12 +14,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
 from mama_spark.errors import BackgroundTaskFailed
 from mama_spark.testing.waiting import eventually
 
 from tests.support.fault_driver import Driver, fresh_message_gets_through
+from tests.support.nats.full_disk import limit_files
 from tests.support.nats.nats_servers import Admin
+from tests.support.publisher_harness import LONG, NatsPublisherHarness, ack_of
 
 pytestmark = [
     pytest.mark.own_server,
@@ -27,19 +29,13 @@ pytestmark = [
 ]
 
 WINDOW = 256
-LARGEST_FILE = 64 << 10  #: bytes
-
-
-def limit_files(server: NatsServer, size: int) -> None:
-    _, hard = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (size, hard))
 
 
 def fill_the_disk(server: NatsServer, driver: Driver, admin: Admin, batches: int) -> None:
     """Messages that fit, then the limit, then batches that do not."""
     admin.create_stream("S", ["s.>"])
     driver.begin(["s.a"], 10)
-    limit_files(server, LARGEST_FILE)
+    limit_files(server)
     for _ in range(batches):
         driver.put(["s.a"], 2000)
 
@@ -122,3 +118,52 @@ def test_what_waits_for_a_full_disk_is_stored_once_when_the_server_is_restarted(
             driver.conserved(admin)
         assert any("messages are acknowledged again" in r.getMessage() for r in caplog.records)
     fresh_message_gets_through(nats_server.url, "s.new")
+
+
+def test_a_managed_publisher_says_that_nothing_is_stored_in_the_log_and_in_its_errors(
+    nats_server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "mama_spark")
+    harness = NatsPublisherHarness(nats_server)
+    try:
+        with harness.publisher(wait_timeout=4.0) as publisher:
+            assert ack_of(publisher.publish_async(harness.topic, b"x")).result(LONG)
+            limit_files(nats_server)
+            futures = [publisher.publish_async(harness.topic, b"x" * 1_000) for _ in range(200)]
+            errors = [ack_of(future).exception(LONG) for future in futures]
+        last = str(errors[-1])
+        assert "no acknowledgement within 4 s: nats-server" in last
+        assert f"answers, but stores nothing: stream {harness.stream!r} stays at sequence" in last
+        assert "must be restarted" in publisher.outage_cause
+        (warned,) = [text for r in caplog.records if "nothing was acknowledged for" in (text := r.getMessage())]
+        assert "each message fails at its own deadline" in warned
+    finally:
+        harness.close()
+
+
+def test_a_leader_of_three_replicas_whose_disk_is_full_loses_and_doubles_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It stays the leader, and silent, until it is restarted."""
+    caplog.set_level(logging.WARNING, "mama_spark")
+    config = {"name": "S", "subjects": ["s.>"], "num_replicas": 3, "storage": "file"}
+    with Cluster(tmp_path / "cluster") as cluster, Admin(cluster.url) as admin:
+        eventually(lambda: "error" not in admin.api("STREAM.CREATE.S", config), "three peers are known")
+        leader = cluster.node(str(eventually(lambda: admin.info("S")["cluster"].get("leader"), "a leader")))
+        with Driver(
+            cluster.url, window=WINDOW, wait_timeout=0.5, deadline=1.0, wait_through_outages=True, ack_mode="message"
+        ) as driver:
+            publisher = driver.publisher
+            assert publisher is not None
+            driver.begin(["s.a"], 10)
+            limit_files(leader)
+            for _ in range(2):
+                driver.put(["s.a"], 2_000)
+            eventually(lambda: publisher.outage_cause, "the cause is found")
+            limit_files(leader, resource.RLIM_INFINITY)
+            leader.restart()
+            driver.drain()
+            assert driver.events() == {"acked": driver.sent}, driver.reasons[:3]
+            driver.conserved(admin)
+    said = [r.getMessage() for r in caplog.records if "nothing was acknowledged for" in r.getMessage()]
+    assert "answers, but stores nothing: stream 'S' stays at sequence" in said[0]

@@ -23,6 +23,7 @@ from mama_spark.sending.send_loop import SendLoop, Span
 from mama_spark.sending.window import Window
 
 from ..clock import WallClock
+from ..outage_reporter import OutageReporter
 from .callbacks import CallbackDispatcher, PendingBatch
 from .publish_queue import Entry, PublishQueue
 
@@ -50,7 +51,9 @@ class PublisherLoops:
     ) -> None:
         self.bridge, self.window = bridge, window
         self._queue, self._callbacks = queue, callbacks
-        self._loop = SendLoop(bridge, window)
+        # asked before the first time-out, so that it can say why
+        self._loop = SendLoop(bridge, window, notice=window.policy.wait_timeout / 2)
+        self._reporter = OutageReporter(bridge, self._loop, "each message fails at its own deadline")
         self._poll_time, self._hold_pause_time = poll_time, hold_pause_time
         self.keep_going = True
         self.draining = self._publish_done = False
@@ -190,9 +193,22 @@ class PublisherLoops:
     def _receive(self, timeout: float) -> None:
         asked = time.monotonic()
         polled = self._loop.receive(timeout)
+        self._look_for_outage()
         self.window.expire(asked)  # as of before the poll: answers that came while this process stood still are in time
         if self._collect() or polled:
             self._settled.set()
+
+    def _look_for_outage(self) -> None:
+        """Ask why nothing is acknowledged, if that has lasted for a while: for the log, and for time-outs."""
+        now, outage = time.monotonic(), self._loop.outage
+        self._loop.outage_lasts_too_long(waiting=bool(self._open), now=now)
+        self._reporter.report(now)
+        self.window.silence = self._reporter.cause if outage.noticed else ""
+
+    @property
+    def outage_cause(self) -> str:
+        """Why nothing was acknowledged in the last outage; empty if there was none."""
+        return self._reporter.cause
 
     def _collect(self) -> bool:
         """Note what was settled; under the core lock."""

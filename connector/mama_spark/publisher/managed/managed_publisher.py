@@ -89,6 +89,11 @@ class ManagedPublisher:
         self._callbacks.listener = listener
 
     @property
+    def outage_cause(self) -> str:
+        """Why nothing was acknowledged in the last outage, as the log says; empty if there was none."""
+        return self._loops.outage_cause
+
+    @property
     def listener_errors(self) -> int:
         """Exceptions that the listener raised."""
         return self._callbacks.errors

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 
-from mama_spark.errors import BadTopic, ConfigError, PublishError, Rejected
+from mama_spark.errors import BadTopic, ConfigError, MamaError, PublishError, Rejected
 from mama_spark.topics import unpublishable, why_unpublishable
 
 from ..connection.connection import Connection
 from ..jetstream import streams as st
 from ..jetstream.api import ApiForbidden, JetStreamClient
 from ..settings import NatsSettings
-from .silence import ANSWER_TIME, explain
+from .silence import ANSWER_TIME, MOST_STREAMS, explain
 
 FAST_SINCE = (2, 14)  #: first version of the server with fast ingest
 
@@ -45,7 +46,17 @@ class StreamRouter:
 
     async def explain_silence(self, connection: Connection, server: str) -> str:
         """See :func:`.silence.explain`."""
-        return await explain(JetStreamClient(connection, ANSWER_TIME, ANSWER_TIME), server, self.streams_published_to())
+        api = JetStreamClient(connection, ANSWER_TIME, ANSWER_TIME)
+        return await explain(api, server, self.streams_published_to() or await self._streams_of_last_topics(api))
+
+    async def _streams_of_last_topics(self, api: JetStreamClient) -> list[str]:
+        """Over a connection of the user's, topics are not looked up before they are published to."""
+        topics = [] if self._checked is None else self._checked[1].to_pylist()[:MOST_STREAMS]
+        found: set[str] = set()
+        with contextlib.suppress(MamaError):  # what cannot be asked now is not known
+            for topic in filter(None, topics):
+                found.update(await st.stream_names(api, topic))
+        return sorted(found)
 
     def dedup_is_safe(self, stream: str) -> bool:
         """Whether fast ingest to this stream counts a repeated id as stored only after its message is committed.

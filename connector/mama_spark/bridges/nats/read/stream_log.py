@@ -166,8 +166,8 @@ class NatsLog:
         return match_range(limit, after, up_to, partial(self._count, filters))
 
     def _count(self, filters: list[str], after: int) -> int:
-        """What a consumer that begins there would have pending. The server computes it from its index of subjects, block
-        by block, without reading messages."""
+        """What a consumer that begins there would have pending. The server computes it from its index of subjects,
+        block by block, without reading messages."""
         where = {"deliver_policy": "by_start_sequence", "opt_start_seq": max(0, after) + 1, "filter_subjects": filters}
         return int(self._of_new_consumer(where)["num_pending"])
 

@@ -93,6 +93,7 @@ class AsyncPublisher:
         self._token = 0
         self._refusing = False
         self.waiting = 0  #: octets of messages without an outcome
+        self.cause = ""  #: why NATS acknowledges nothing, as long as it does not
         self.last = 0  #: highest sequence that the server has acknowledged
         self.down = False  #: the connection is lost
         self.stalled_since: float | None = None  #: monotonic time since which no message was acknowledged
@@ -119,7 +120,8 @@ class AsyncPublisher:
             message.outcome = StoreOutcome.REFUSED
             if not self._refusing:
                 self._refusing = True
-                log.error("messages are refused: %d octets wait for NATS already (%s)", self.waiting, self._prefix)
+                log.error("messages are refused: %d octets wait for NATS already (%s)%s",
+                          self.waiting, self._prefix, self._because())  # fmt: skip
             return
         if self._refusing:
             self._refusing = False
@@ -138,6 +140,14 @@ class AsyncPublisher:
         self._time_out(time.monotonic())
         if not self.busy:
             self.stalled_since = None
+
+    def explain_silence(self) -> str:
+        """Ask NATS why it acknowledges nothing; takes some seconds at most. It is told with what fails by it."""
+        self.cause = self._bridge.explain_silence()
+        return self.cause
+
+    def _because(self) -> str:
+        return f": {self.cause}" if self.cause else ""
 
     # --- sending -------------------------------------------------------------------------------------------------
 
@@ -184,7 +194,7 @@ class AsyncPublisher:
         if message.first_sent is not None and now - message.first_sent > 0.9 * self._window:
             raise Unavailable(
                 f"nothing was heard of NATS for {now - message.first_sent:.0f} s; the server recognises what was sent "
-                f"before for {self._window:g} s only, so nobody can say whether it is stored"
+                f"before for {self._window:g} s only, so nobody can say whether it is stored{self._because()}"
             )
 
     # --- answers -------------------------------------------------------------------------------------------------
@@ -220,7 +230,7 @@ class AsyncPublisher:
                 known = repeat and message.message_id  # the engine's own ids are repeated only by resends
                 self._settle(message, StoreOutcome.DUPLICATE if known else StoreOutcome.STORED)
                 self.last = max(self.last, sequence)
-        self.stalled_since = None
+        self.stalled_since, self.cause = None, ""
         self._delays.reset()
 
     def _reject(self, refusals: Refusals) -> None:

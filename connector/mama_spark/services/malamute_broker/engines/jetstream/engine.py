@@ -52,6 +52,8 @@ POLL_ACKS, POLL_ACTIVE, POLL_IDLE = 0.002, 0.002, 0.01
 ACTIVE = 1.0  #: seconds after a message in which more are expected
 #: Seconds without progress after which the stream is checked.
 CHECK_STREAM = 5.0
+#: Seconds between two reports about one stall, for each of which NATS is asked.
+REPORT_STALL = 30.0
 #: Seconds that :meth:`JetStreamEngine.close` waits for accepted messages.
 CLOSE_TIMEOUT = 10.0
 
@@ -115,6 +117,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         self._number = 0
         self._last_delivery = 0.0
         self._last_check = 0.0
+        self._last_report = -REPORT_STALL
 
     def _state(self) -> str:
         return "not open" if self._publisher is None else repr(self._publisher)
@@ -276,6 +279,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         if stalled and not publisher.down and now - max(stalled, self._last_check) > CHECK_STREAM:
             self._last_check = now
             self.stream.last_sequence()  # raises if the stream was deleted
+            self._report_stall(now - stalled, now)
         if delivered:
             return 0.0
         if publisher.busy:
@@ -283,6 +287,15 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         if not self._cursors:
             return None
         return POLL_ACTIVE if now - self._last_delivery < ACTIVE else POLL_IDLE
+
+    def _report_stall(self, seconds: float, now: float) -> None:
+        """Say why NATS acknowledges nothing, at most once in :data:`REPORT_STALL` seconds."""
+        if now >= self._last_report + REPORT_STALL:
+            cause = self.publisher.explain_silence()
+            self._last_report = time.monotonic()
+            if cause and self.publisher.stalled_since:
+                log.error("stream %r: nothing was acknowledged for %.0f s, %d octets wait: %s",
+                          self.name, seconds, self.publisher.waiting, cause)  # fmt: skip
 
     # --- delivery ------------------------------------------------------------------------------------------------
 
