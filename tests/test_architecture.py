@@ -209,7 +209,7 @@ PURE = {
     "services/tango_server/device_servant",
     "services/tango_server/dserver_servant",
     "services/tango_server/event_supplier",
-    "services/tango_server/log_replayer",
+    "services/tango_server/replay/log_replayer",
     "services/tango_server/attribute_readings",
     "services/tango_server/value_batches",
     "spark/discovery/rows",

@@ -128,7 +128,7 @@ MODULES = {
     "tango.routes": "tango.client.event_dispatcher",
     "tango.rpc": "tango.client.device_proxy",
     "tango.scalars": "tango.events.frame_layout",
-    "tango.serving": "services.tango_server.log_replayer",
+    "tango.serving": "services.tango_server.replay.log_replayer",
     "tango.source": "services.tango_server.event_source",
     "tango.source_admin": "services.tango_server.dserver_servant",
     "tango.source_batch": "services.tango_server.value_batches",
@@ -243,7 +243,7 @@ NAMES: dict[str, dict[str, str]] = {
     "services.tango_server.dserver_servant": {"AdminDesk": "DServerServant"},
     "services.tango_server.event_supplier": {"Board": "EventSupplier"},
     "services.tango_server.giop_server": {"Desk": "RequestHandler", "Service": "GiopServer"},
-    "services.tango_server.log_replayer": {
+    "services.tango_server.replay.log_replayer": {
         "Source": "ReplayTarget",
         "Counts": "ReplayCounts",
         "Serving": "LogReplayer",

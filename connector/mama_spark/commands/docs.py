@@ -16,7 +16,7 @@ from ..services.malamute_broker.engines.jetstream.settings import JetStreamSetti
 from ..services.malamute_broker.session.mailboxes.mailbox_store import Limits
 from ..services.malamute_broker.session.settings import SessionSettings
 from ..services.tango_recorder.settings import RecorderSettings
-from ..services.tango_server.log_replayer import Rule
+from ..services.tango_server.replay.log_replayer import Rule
 
 FILES = (
     FileSection(

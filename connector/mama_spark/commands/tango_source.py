@@ -20,8 +20,8 @@ from ..options.urls import log_urls, on_all_interfaces, split_stream
 from ..options.values import Duration
 from ..redaction import redact_url
 from ..services.tango_server.event_source import TangoEventSource
-from ..services.tango_server.log_replayer import LogReplayer, Rule
-from ..services.tango_server.replay_service import ReplayService
+from ..services.tango_server.replay.log_replayer import LogReplayer, Rule
+from ..services.tango_server.replay.replay_service import ReplayService
 from .arguments import add_option, duration_argument, options
 from .signals import stop_on_signals
 

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from ...backoff import Backoff
-from ...bridges.reconnecting import ReconnectingBridge
-from ...errors import ConfigError
-from ...record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity
-from ...tango.types import EventType
+from ....backoff import Backoff
+from ....bridges.reconnecting import ReconnectingBridge
+from ....errors import ConfigError
+from ....record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity
+from ....tango.types import EventType
 from .log_replayer import LogReplayer, ReplayCounts
 
 if TYPE_CHECKING:
-    from .event_source import TangoEventSource
+    from ..event_source import TangoEventSource
 
 POLL = Backoff(0.05, 0.5)  #: between two reads of the log, the longer the less happens
 REPORT_INTERVAL = 10.0  #: seconds between two lines about progress

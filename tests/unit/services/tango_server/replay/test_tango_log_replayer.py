@@ -14,8 +14,8 @@ from mama_spark.errors import ConfigError
 from mama_spark.record_log import Records
 from mama_spark.services.tango_server.device import Attribute, Criteria
 from mama_spark.services.tango_server.event_source import TangoEventSource
-from mama_spark.services.tango_server.log_replayer import LogReplayer, Rule
-from mama_spark.services.tango_server.replay_service import StartPosition
+from mama_spark.services.tango_server.replay.log_replayer import LogReplayer, Rule
+from mama_spark.services.tango_server.replay.replay_service import StartPosition
 from mama_spark.tango.log.records import RecordKind, encode_one
 from mama_spark.tango.types import AttributeValue, DataType, Format, Quality
 

@@ -26,7 +26,7 @@ from mama_spark.tango.log.records import RecordKind, decode
 from mama_spark.tango.topics import Topic, read_topic
 from mama_spark.tango.types import AttributeValue, DataType, EventType, Format, Quality, ValueKind
 
-from .device import Attribute, Criteria, Device
+from ..device import Attribute, Criteria, Device
 
 EVENTS = (EventType.CHANGE, EventType.ARCHIVE, EventType.USER)
 _GROUP = "attribute"

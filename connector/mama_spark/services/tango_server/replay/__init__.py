@@ -1,0 +1,1 @@
+"""Replay of a record log through an event source: what ``mama tango-source`` does."""
