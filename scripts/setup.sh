@@ -176,6 +176,16 @@ install_arrow_js() { # the examples of docs/how-to/read-packed-messages.md; node
     echo "$arrow_js" >$venv/js/.stamp
 }
 
+# --- Tango 9 ----------------------------------------------------------------------------------------------------------
+
+fetch_tango9() { # tests run PyTango 9.3.6 and a database on MariaDB beside PyTango 10, from Debian 12
+    if command -v apt-get >/dev/null && [ ! -e /usr/share/keyrings/debian-archive-keyring.gpg ]; then
+        install_package debian-archive-keyring || true
+        install_package debootstrap || true # names a mirror of Debian
+    fi
+    scripts/in-env python scripts/fetch_tango9.py || say "Tango 9 could not be fetched: the tests that run it will fail"
+}
+
 case $what in
 gcc)
     command -v gcc >/dev/null || install_package gcc libc6-dev ||
@@ -197,5 +207,8 @@ if [ $what = dev ] || ! stamped "installed-local,demo,dev" "$(fingerprint local,
 link_spark
 find_or_install_java
 resolve_jars
-if [ $what = dev ]; then install_arrow_js; fi
+if [ $what = dev ]; then
+    install_arrow_js
+    fetch_tango9
+fi
 say "ready"

@@ -203,6 +203,7 @@ PURE = {
     "services/malamute_broker/session/streams/subscription_handler",
     "services/tango_recorder/settings",
     "services/tango_server/attribute_state",
+    "services/tango_server/replay/awaited_clients",
     "services/tango_server/command_list",
     "services/tango_server/event_filters",
     "services/tango_server/device",

@@ -176,26 +176,31 @@ def rows(values: Any, attribute: str = "temperature", first: int = 0, **columns:
 def listening(command: Command) -> int:
     """Clients of the temperature in the position file."""
     wanted = orjson.loads(command.position.read_bytes())["wanted"]
-    return sum(n for device, attribute, event, n in wanted if (device, attribute, event) == (DEVICE, *CHANGES))
+    return sum(n for device, attribute, event, n, _ in wanted if (device, attribute, event) == (DEVICE, *CHANGES))
 
 
 class Listener:
     """A client that negotiates change events of the temperature, and subscribes its ZeroMQ socket some time later."""
 
-    def __init__(self, command: Command, after: float = 0.0) -> None:
+    def __init__(self, command: Command, after: float = 0.0, times: int = 1) -> None:
         with open_device(parse_device(command.address).sibling(ADMIN), timeout=TIMEOUT) as admin:
             told = admin.subscribe(SubscriberInfo(DEVICE, "temperature", EventType.CHANGE))
         assert told.topic is not None
         time.sleep(after)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.SUB)
-        self._socket.setsockopt(zmq.RCVTIMEO, int(TIMEOUT * 1000))
         self._socket.setsockopt(zmq.SUBSCRIBE, told.topic.encode())
         self._socket.connect(told.endpoints[0].event)
+        for _ in range(times - 1):  # as cppTango after a reconnection
+            self._socket.setsockopt(zmq.SUBSCRIBE, told.topic.encode())
         self._last = 0
 
-    def value(self) -> float:
-        """Of the next event; the one that comes twice counts once."""
+    def value(self, patience: int = int(TIMEOUT * 1000)) -> float:
+        """Of the next event; the one that comes twice counts once.
+
+        :raises zmq.Again: none came for so many milliseconds
+        """
+        self._socket.setsockopt(zmq.RCVTIMEO, patience)
         while True:
             event = decode(self._socket.recv_multipart())
             assert isinstance(event, Event)
@@ -327,6 +332,73 @@ def test_after_a_restart_new_records_wait_until_all_subscriptions_have_reached_t
     with Listener(command) as one, Listener(command, after=0.3) as two:
         assert [one.value() for _ in sent] == [two.value() for _ in sent] == sent
     assert f"waiting up to {TIMEOUT:g} s for 2 subscriptions to come back" in "".join(command.lines)
+
+
+def test_a_client_that_subscribes_twice_over_one_connection_is_not_taken_for_two(
+    log: RecordLog, command: Command
+) -> None:
+    sent = [4.0, 5.0]
+    append(log, [0.0])
+    command.start()
+    with Listener(command), Listener(command):
+        until(lambda: listening(command) == 2)
+        command.end()
+    append(log, sent)
+    command.start("--hold", str(TIMEOUT))
+    with Listener(command, times=2) as one:
+        with pytest.raises(zmq.Again):
+            one.value(500)
+        with Listener(command, times=2) as two:
+            assert [one.value() for _ in sent] == [two.value() for _ in sent] == sent
+
+
+def test_rows_that_a_client_missed_are_told_as_not_delivered(log: RecordLog, command: Command) -> None:
+    append(log, [0.0])
+    command.start()
+    with Listener(command), Listener(command):
+        until(lambda: listening(command) == 2)
+        command.end()
+    append(log, [4.0, 5.0, 6.0])
+    command.start("--hold", "1s")
+    with Listener(command) as one:
+        assert [one.value() for _ in range(3)] == [4.0, 5.0, 6.0]
+        until(lambda: '"served":4' in command.position.read_text())
+        command.end()
+    said = "\n".join(command.lines)
+    assert "not_delivered: records 2 to 4 to 1 of 2 clients of change events of lab/cell/1/temperature" in said
+    assert "3 not_delivered" in said.splitlines()[-1]
+
+
+def test_rows_are_not_told_as_sent_when_no_client_came_back(log: RecordLog, command: Command) -> None:
+    append(log, [0.0])
+    command.start()
+    with Listener(command):
+        until(lambda: listening(command) == 1)
+        command.end()
+    append(log, [4.0, 5.0, 6.0])
+    command.start("--hold", "200ms")
+    until(lambda: '"served":4' in command.position.read_text())
+    command.end()
+    assert " 0 messages sent, 3 not_delivered" in command.lines[-1]
+
+
+@pytest.mark.spec("TG-40-TG-42")
+def test_held_rows_reach_both_releases_of_pytango_after_a_restart(
+    log: RecordLog, command: Command, process: CommandProcess, tmp_path: Path
+) -> None:
+    """Each client misses heartbeats at another time, and subscribes its socket several times."""
+    append(log, [0.0])
+    process.start()
+    with DeviceProbe(tmp_path / "new") as new, DeviceProbe(tmp_path / "old", release=9) as old:
+        numbers = [(probe, probe.subscribe(command.address, "temperature", "change")) for probe in (new, old)]
+        until(lambda: listening(command) == 2)
+        process.end(signal.SIGKILL)
+        sent = [float(value) for value in range(1, 501)]
+        append(log, sent)
+        process.start("--hold", str(TIMEOUT))
+        for probe, number in numbers:
+            probe.wait_event(number, lambda e: not e["err"] and e["value"]["value"] == sent[-1])
+        assert [[value for value in seen(*one) if value] for one in numbers] == [sent, sent]
 
 
 def test_a_restarted_source_waits_again_for_the_same_clients(log: RecordLog, command: Command) -> None:

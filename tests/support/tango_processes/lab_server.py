@@ -34,13 +34,13 @@ TYPES: dict[str, tuple[Any, Any]] = {  # name -> type of Tango, type of the nump
     "ulong": (tango.DevULong, np.uint32),
     "ulong64": (tango.DevULong64, np.uint64),
     "string": (tango.DevString, None),
-    "state": (tango.DevState, None),
+    "state": (tango.CmdArgType.DevState, None),
     "enum": (tango.DevEnum, np.int16),
     "encoded": (tango.DevEncoded, None),
 }
 LABELS = ["red", "green", "blue"]
 _ZERO: dict[str, Any] = {"string": "", "state": "ON", "encoded": {"format": "", "data": ""}, "boolean": False}
-EVENTS = ("change", "archive", "alarm")
+EVENTS = ("change", "archive", "alarm") if hasattr(tango.EventType, "ALARM_EVENT") else ("change", "archive")
 
 
 class AttributeKind:
@@ -71,7 +71,8 @@ def _each(value: Any, change: Callable[[Any], Any]) -> Any:
     return [_each(v, change) for v in value] if isinstance(value, list) else change(value)
 
 
-def _declare(name: str, writable: bool = False, **more: Any) -> attribute:
+def _declare(name: str, writable: bool = False, **more: Any) -> dict[str, Any]:
+    """The members of a device class that make an attribute. PyTango 9.3 looks its methods up by their names."""
     kind = AttributeKind(name)
     dtype: Any = TYPES[kind.type][0]
     if kind.shape == "spectrum":
@@ -87,7 +88,9 @@ def _declare(name: str, writable: bool = False, **more: Any) -> attribute:
     def write(device: Any, value: Any) -> None:
         device.written.append([name, plain(value)])
 
-    return attribute(name=name, dtype=dtype, fget=read, **({"fset": write} if writable else {}), **more)
+    read.__name__, write.__name__ = f"read_{name}", f"write_{name}"
+    found = attribute(name=name, dtype=dtype, fget=read, **({"fset": write} if writable else {}), **more)
+    return {name: found, read.__name__: read, write.__name__: write}
 
 
 SHAPES = ("", "_spectrum", "_image")
@@ -99,15 +102,15 @@ class Lab(Device):  # type: ignore[misc]
     """See the module."""
 
     for _name in NAMES:
-        locals()[_name] = _declare(_name)
+        locals().update(_declare(_name))
     for _name in WRITABLE:
-        locals()[_name] = _declare(_name, writable=True)
-    plain = _declare("plain")
-    auto = _declare("auto")
-    level = _declare(
-        "level", abs_change="0.5", archive_abs_change="0.5", unit="V", label="Level", description="a level"
+        locals().update(_declare(_name, writable=True))
+    for _name in ("plain", "auto"):
+        locals().update(_declare(_name))
+    locals().update(
+        _declare("level", abs_change="0.5", archive_abs_change="0.5", unit="V", label="Level", description="a level")
     )
-    level_rel = _declare("level_rel", rel_change="10", archive_rel_change="10")
+    locals().update(_declare("level_rel", rel_change="10", archive_rel_change="10"))
 
     def init_device(self) -> None:
         super().init_device()

@@ -18,6 +18,8 @@ from typing import Any, Self
 
 from mama_spark.testing.waiting import TIMEOUT
 
+from tests.support.tango_processes.tango9 import PATHS, program
+
 _STOP_TIMEOUT = 15.0
 Event = dict[str, Any]
 
@@ -38,12 +40,14 @@ class TangoProcess:
     """A helper process that answers JSON lines (:mod:`tests.support.tango_processes.child`).
 
     It ends with this one, whatever happens. What it prints is in :attr:`log`, since the last start.
+
+    :param release: of PyTango: 10 (10.3.1, in the environment of the tests) or 9 (9.3.6, in one of its own)
     """
 
     module = ""
 
-    def __init__(self, folder: Path | str, environment: dict[str, str] | None = None) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: Path | str, environment: dict[str, str] | None = None, *, release: int = 10) -> None:
+        self.folder, self.release = Path(folder), release
         self._environment = environment or {}
         self._process: subprocess.Popen[str] | None = None
         self._numbers = itertools.count(1)
@@ -76,6 +80,9 @@ class TangoProcess:
     def arguments(self) -> Sequence[str]:
         return ()
 
+    def _python(self) -> Sequence[str]:
+        return [sys.executable] if self.release == 10 else [program("bin/python")]
+
     def spawn(self) -> None:
         """Start without waiting."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -83,14 +90,14 @@ class TangoProcess:
         without = {k: v for k, v in os.environ.items() if not k.startswith(("TANGO_", "ORB"))}
         with self.log.open("a") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", self.module, *self.arguments()],
+                [*self._python(), "-m", self.module, *self.arguments()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
                 encoding="utf-8",
                 cwd=self.folder,
-                env={**without, "PYTHONUNBUFFERED": "1", **self._environment},  # what it prints tells when it is ready
+                env={**without, **PATHS, "PYTHONUNBUFFERED": "1", **self._environment},  # prints tell when it is ready
                 start_new_session=True,
             )
         self._ended = False

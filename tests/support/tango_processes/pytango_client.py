@@ -139,9 +139,9 @@ def subscribe(device: str, attribute: str | None, event: str, mode: str = "SyncR
     listener = Listener(number, quiet)
     kind = tango.EventType.names[_EVENT_TYPES[event]]
     proxy = _proxy(device)
-    sub_mode = getattr(tango.EventSubMode, mode)
+    modes = {"sub_mode": getattr(tango.EventSubMode, mode)} if hasattr(tango, "EventSubMode") else {}
     of = () if attribute is None else (attribute,)
-    found = _patiently(lambda: proxy.subscribe_event(*of, kind, listener.push_event, sub_mode=sub_mode))
+    found = _patiently(lambda: proxy.subscribe_event(*of, kind, listener.push_event, **modes))
     _subscriptions[number] = proxy, found, listener
     return number
 

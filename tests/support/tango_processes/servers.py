@@ -101,8 +101,8 @@ class _Server(TangoProcess):
 
     key = ""  #: an object that it has when it is ready
 
-    def __init__(self, folder: Path | str, environment: dict[str, str] | None, port: int) -> None:
-        super().__init__(folder, environment)
+    def __init__(self, folder: Path | str, environment: dict[str, str] | None, port: int, *, release: int = 10) -> None:
+        super().__init__(folder, environment, release=release)
         self.port = port
         self._given = bool(port)
 
@@ -163,6 +163,7 @@ class TangoServer(_Server):
     :param devices: their names
     :param database: where it registers; None = it runs with ``-nodb``
     :param environment: more of it, e.g. ``TANGO_DS_EVENT_BUFFER_HWM``
+    :param release: of PyTango, 10 or 9
     """
 
     module = "tests.support.tango_processes.lab_server"
@@ -176,9 +177,10 @@ class TangoServer(_Server):
         instance: str = "t",
         port: int = 0,
         environment: dict[str, str] | None = None,
+        release: int = 10,
     ) -> None:
         environment = {**(environment or {}), **({"TANGO_HOST": database.host} if database else {})}
-        super().__init__(folder, environment, port)
+        super().__init__(folder, environment, port, release=release)
         self.devices, self.instance, self.database = tuple(devices), instance, database
         self.key = "" if database else self.admin
 
@@ -282,14 +284,21 @@ class DeviceProbe(TangoProcess):
     """A real client (``tango.DeviceProxy``) with the requests of :mod:`tests.support.tango_processes.pytango_client`.
 
     :param tango_host: where its database is; None = it knows none
+    :param release: of PyTango, 10 or 9
     """
 
     module = "tests.support.tango_processes.pytango_client"
 
     def __init__(
-        self, folder: Path | str, *, tango_host: str | None = None, environment: dict[str, str] | None = None
+        self,
+        folder: Path | str,
+        *,
+        tango_host: str | None = None,
+        environment: dict[str, str] | None = None,
+        release: int = 10,
     ) -> None:
-        super().__init__(folder, {**(environment or {}), **({"TANGO_HOST": tango_host} if tango_host else {})})
+        host = {"TANGO_HOST": tango_host} if tango_host else {}
+        super().__init__(folder, {**(environment or {}), **host}, release=release)
 
     def subscribe(
         self, device: str, attribute: str | None, event: str, *, mode: str = "SyncRead", quiet: bool = False

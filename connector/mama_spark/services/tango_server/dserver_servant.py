@@ -88,7 +88,7 @@ class DServerServant:
         if info.action != "subscribe":
             desc = f"The action {info.action!r:.50} is unknown; it must be subscribe"
             raise refusal("API_WrongNumberOfArgs", desc, SUBSCRIBE)
-        client = (caller.host, call.client)
+        client = _identity(caller, call)
         try:
             topic = self._supplier.subscribe(
                 info.device, info.attribute, info.event, _idl_version(info.idl, info.prefixed), client, now
@@ -110,7 +110,7 @@ class DServerServant:
 
     def _confirm(self, caller: Caller, now: float, call: CommandCall) -> tuple[TypeCode, Any]:
         """EventConfirmSubscription (TG-37)"""
-        client = (caller.host, call.client)
+        client = _identity(caller, call)
         for device, attribute, event in parse_confirm(_strings(call)):
             info = SubscriberInfo.parse([device, attribute, "subscribe", event, "0"])
             idl = _idl_version(info.idl, info.prefixed)
@@ -133,6 +133,14 @@ class DServerServant:
 
     def _refuse_notifd(self, caller: Caller, now: float, call: CommandCall) -> tuple[TypeCode, Any]:
         raise refusal("API_NotSupported", "Events are sent by ZeroMQ only", "EventSubscriptionChange")
+
+
+def _identity(caller: Caller, call: CommandCall) -> str:
+    """Identity of a client: two with the same address differ in process id (C++) or UUID (Java)."""
+    client = call.client
+    if client is None:
+        return caller.host
+    return f"{caller.host} {client.pid}" if not any(client.uuid) else f"{caller.host} {client.main_class} {client.uuid}"
 
 
 def _idl_version(idl: int, prefixed: bool) -> int:

@@ -23,6 +23,7 @@ from .attribute_readings import AttributeReading
 from .device import Attribute
 
 Frames = list[bytes]
+MAX_CLIENTS = 1024  #: most clients that a channel remembers
 
 
 class EventChannel:
@@ -32,14 +33,16 @@ class EventChannel:
     :param little: byte order of events
     :ivar ctr: counter of the next event
     :ivar confirmed: IDL version -> time of the last confirmation, seconds of a monotonic clock
+    :ivar clients: client -> time of its last confirmation, likewise; the oldest of too many are forgotten
     """
 
-    __slots__ = ("_encoders", "_little", "_topics", "attribute", "confirmed", "ctr", "event")
+    __slots__ = ("_encoders", "_little", "_topics", "attribute", "clients", "confirmed", "ctr", "event")
 
     def __init__(self, event: EventType, attribute: Attribute | None, little: bool) -> None:
         self.event, self.attribute, self._little = event, attribute, little
         self.ctr = 1
         self.confirmed: dict[int, float] = {}
+        self.clients: dict[str, float] = {}
         self._topics: dict[int, Topic] = {}
         self._encoders: dict[int, ScalarEncoder] = {}
 
@@ -56,12 +59,17 @@ class EventChannel:
         """Topics of all subscriptions, expired ones included."""
         return tuple(self._topics.values())
 
-    def subscribe(self, idl: int, topic: Topic, now: float) -> None:
+    def subscribe(self, idl: int, topic: Topic, client: str, now: float) -> None:
         """Add or confirm a subscription of one IDL version.
 
+        :param client: identity of the client
         :param now: seconds of a monotonic clock
         """
         self.confirmed[idl] = now
+        self.clients.pop(client, None)
+        self.clients[client] = now
+        if len(self.clients) > MAX_CLIENTS:
+            del self.clients[next(iter(self.clients))]
         self._topics[idl] = topic
         attribute = self.attribute
         if attribute is None or not self.event.carries_value or idl == 3:
@@ -77,6 +85,8 @@ class EventChannel:
         """
         for idl in [idl for idl, confirmed in self.confirmed.items() if confirmed <= before]:
             del self.confirmed[idl]
+        for client in [client for client, confirmed in self.clients.items() if confirmed <= before]:
+            del self.clients[client]
 
     # --- encode the next event: one message for each IDL version ---
 

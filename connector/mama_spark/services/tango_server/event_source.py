@@ -145,6 +145,11 @@ class TangoEventSource:
         return self._server.sent
 
     @property
+    def unheard(self) -> int:
+        """Number of these messages that no connection had subscribed to."""
+        return self._server.unheard
+
+    @property
     def admin(self) -> str:
         """Name of the admin device."""
         return self._supplier.admin
@@ -196,7 +201,7 @@ class TangoEventSource:
             subscribers = self._server.subscribers()
             found = {
                 (state.device, state.attribute.key, channel.event): sum(
-                    subscribers[topic.encode()] for topic in channel.topics
+                    subscribers.get(topic.encode(), 0) for topic in channel.topics
                 )
                 for device in self._supplier.devices.values()
                 for state in device.attributes.values()
@@ -204,6 +209,18 @@ class TangoEventSource:
                 if channel.is_subscribed
             }
         return {key: number for key, number in found.items() if number}
+
+    def clients(self) -> dict[tuple[str, str, EventType], frozenset[str]]:
+        """Device, attribute and event type -> clients that negotiated or confirmed a subscription within the expiry:
+        the address of each, and what its library says about itself (ClntIdent)."""
+        with self._lock:
+            return {
+                (state.device, state.attribute.key, channel.event): frozenset(channel.clients)
+                for device in self._supplier.devices.values()
+                for state in device.attributes.values()
+                for channel in state.channels.values()
+                if channel.is_subscribed
+            }
 
     def add_device(self, device: Device) -> None:
         """Add a device.

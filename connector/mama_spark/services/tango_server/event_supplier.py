@@ -50,7 +50,7 @@ class EventSupplier:
         self.server, self.little, self.expiry, self.heartbeat_period = server, little, expiry, heartbeat_period
         self.tango_host = ""
         self.devices: dict[str, DeviceState] = {}
-        self._clients: dict[object, float] = {}  # client -> time of its last call
+        self._clients: dict[str, float] = {}  # client -> time of its last call
         self._heartbeat: list[Frames] = []
         self._next_heartbeat: float | None = None  # None: no client has subscribed yet
         self._next_periodic: dict[tuple[str, str], float] = {}
@@ -125,11 +125,11 @@ class EventSupplier:
 
     # --- subscriptions ---------------------------------------------------------------------------------------
 
-    def subscribe(self, device: str, attribute: str, event: EventType, idl: int, client: object, now: float) -> Topic:
+    def subscribe(self, device: str, attribute: str, event: EventType, idl: int, client: str, now: float) -> Topic:
         """Add or confirm a subscription; returns the topic of its events.
 
         :param idl: IDL version of the data: 5, 4 or 3
-        :param client: hashable that identifies the client
+        :param client: identity of the client
         :raises DevFailed: the device, attribute or pipe does not exist, or does not send such events
         """
         found = self.device(device)
@@ -144,7 +144,7 @@ class EventSupplier:
         else:
             channel = self._attribute_channel(self.attribute(device, attribute), event, now)
         topic = event_topic(self.tango_host, found.key, attribute or None, event, dbase=False, idl=idl)
-        channel.subscribe(idl if event in _VERSIONED else IDL, topic, now)
+        channel.subscribe(idl if event in _VERSIONED else IDL, topic, client, now)
         self._next_expiry = min(self._next_expiry or now + self.expiry, now + self.expiry)
         self._client_called(client, now)
         return topic
@@ -168,7 +168,7 @@ class EventSupplier:
                 self._next_periodic[state.device, state.attribute.key] = now + state.attribute.period / 1000
         return channel
 
-    def _client_called(self, client: object, now: float) -> None:
+    def _client_called(self, client: str, now: float) -> None:
         last_call = self._clients.get(client)
         if last_call is None or now - last_call > CLIENT_MEMORY:
             self.duplicate_event = self.duplicate_heartbeat = True

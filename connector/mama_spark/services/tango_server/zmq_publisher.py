@@ -1,13 +1,15 @@
 """ZeroMQ sockets of an event source: PUB for heartbeats, XPUB for events (TG-31).
 
 They never block: messages above the high-water mark of a client are dropped (TG-44). The XPUB socket also receives
-the subscription messages of clients, which the publisher counts for each topic.
+the subscription messages of clients. A client may subscribe to one topic several times over one connection, as cppTango
+does after a reconnection; so the publisher keeps the connections of each topic, not the number of messages.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
+import os
+import socket
 from collections.abc import Sequence
 
 import zmq
@@ -18,6 +20,7 @@ _MORE, _LAST = zmq.SNDMORE | zmq.DONTWAIT, zmq.DONTWAIT
 _SUBSCRIBED, _UNSUBSCRIBED = b"\1", b"\0"  #: first octet of a subscription message; the topic follows
 _READ_PERIOD = 1024  #: number of sent events after which waiting subscription messages are read
 _MAX_READ = 65_536  #: most subscription messages of one read
+Connection = tuple[int, object]  #: file descriptor and address of the client
 
 
 class ZmqPublisher:
@@ -32,7 +35,7 @@ class ZmqPublisher:
     def __init__(self, host: str, ports: tuple[int, int], hwm: int) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = open_context()
         self._open: list[zmq.Socket[bytes]] = []
-        self._subscribers: Counter[bytes] = Counter()
+        self._subscribers: dict[bytes, set[Connection]] = {}
         self._sent_since_read = 0
         try:
             for kind, port in zip((zmq.PUB, zmq.XPUB), ports, strict=True):
@@ -75,26 +78,65 @@ class ZmqPublisher:
         if self._sent_since_read >= _READ_PERIOD:
             self._read_subscriptions()
 
-    def subscribers(self) -> Counter[bytes]:
+    def subscribers(self) -> dict[bytes, int]:
         """Topic -> number of connections whose subscription message has arrived; they receive further events."""
         self._read_subscriptions()
-        return self._subscribers
+        self._forget_ended()
+        return {topic: len(connections) for topic, connections in self._subscribers.items()}
+
+    def is_heard(self, topic: bytes) -> bool:
+        """Whether a connection had subscribed to a topic when subscription messages were last read."""
+        return topic in self._subscribers
 
     def _read_subscriptions(self) -> None:
         self._sent_since_read = 0
         with contextlib.suppress(zmq.Again):
             for _ in range(_MAX_READ):
-                message = self._events.recv(zmq.DONTWAIT)
+                frame = self._events.recv(zmq.DONTWAIT, copy=False)
+                message = frame.bytes
                 what, topic = message[:1], message[1:]
-                if what == _SUBSCRIBED:
-                    self._subscribers[topic] += 1
-                elif what == _UNSUBSCRIBED and self._subscribers[topic] > 1:
-                    self._subscribers[topic] -= 1
-                elif what == _UNSUBSCRIBED:
-                    del self._subscribers[topic]
+                connection = _connection_of(frame)
+                if what == _SUBSCRIBED and connection is not None:
+                    self._subscribers.setdefault(topic, set()).add(connection)
+                elif what == _UNSUBSCRIBED and connection is not None:
+                    self._remove(topic, {connection})
+
+    def _forget_ended(self) -> None:
+        """Forget connections that have ended; their own messages about that do not name them."""
+        connections = {connection for found in self._subscribers.values() for connection in found}
+        ended = {connection for connection in connections if _peer(connection[0]) != connection[1]}
+        if ended:
+            for topic in list(self._subscribers):
+                self._remove(topic, ended)
+
+    def _remove(self, topic: bytes, connections: set[Connection]) -> None:
+        left = self._subscribers.get(topic, set())
+        left -= connections
+        if not left:
+            self._subscribers.pop(topic, None)
 
     def close(self) -> None:
         """Close both sockets; waiting events are dropped."""
         for found in self._open:
             found.close(linger=0)
         self._context.term()
+
+
+def _connection_of(frame: zmq.Frame) -> Connection | None:
+    """Connection over which a subscription message arrived; None: it has ended."""
+    try:
+        descriptor = int(frame.get(zmq.SRCFD))
+    except (zmq.ZMQError, ValueError):  # made by the socket itself, for a connection that has ended
+        return None
+    peer = _peer(descriptor)
+    return None if peer is None else (descriptor, peer)
+
+
+def _peer(descriptor: int) -> object:
+    """Address of the client of a connection of ZeroMQ; None: it has ended. A later connection may have the same
+    descriptor, but not the same address."""
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as found:
+            return found.getpeername()
+    except OSError:
+        return None

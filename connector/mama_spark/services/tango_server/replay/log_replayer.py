@@ -6,6 +6,7 @@ the events as in a device server (:mod:`mama_spark.services.tango_server.event_f
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -180,9 +181,13 @@ class LogReplayer:
         rows = zip(topics, records.sequences.tolist(), strict=True)
         self.last.update((topic, sequence) for topic, sequence in rows if topic.endswith(_VALUE_TOPIC))
 
-    def replay(self, records: Records) -> None:
-        """Declare new attributes, and push the values of these records, in order."""
+    def replay(self, records: Records) -> Counter[tuple[str, str, EventType]]:
+        """Declare new attributes, and push the values of these records, in order.
+
+        :returns: device, name of the attribute in topics, event type -> number of pushed events
+        """
         events: dict[tuple[str, str], list[EventType]] = {}
+        pushed: Counter[tuple[str, str, EventType]] = Counter()
         for row, value in self._values(records):
             try:
                 self._declare(value)
@@ -193,9 +198,11 @@ class LogReplayer:
                     self.counts.messages += self._source.push_event(
                         event, value.topic.device, value.name, value.value, time=value.time, quality=value.quality
                     )
+                    pushed[value.topic.device, value.name.lower(), event] += 1
                 self.counts.records += 1
             except (CdrError, DevFailed, ConfigError) as e:
                 self._bad(int(records.sequences[row]), e)
+        return pushed
 
     def _events(self, device: str, attribute: str) -> list[EventType]:
         """Event types with subscriptions. Change events are always pushed, since pushing also sets the value."""

@@ -21,6 +21,7 @@ from ....bridges.reconnecting import ReconnectingBridge
 from ....errors import ConfigError
 from ....record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity
 from ....tango.types import EventType
+from .awaited_clients import AwaitedClients, AwaitedSubscription, Place
 from .log_replayer import LogReplayer, ReplayCounts
 
 if TYPE_CHECKING:
@@ -39,20 +40,23 @@ class StartPosition:
     :ivar identity: of the log, which changes when it is made again
     :ivar served: sequence of the last record that was taken
     :ivar last: topic of a record -> sequence of the newest, from which the last values are read after a restart
-    :ivar wanted: device, attribute, event, number of clients: who was listening
+    :ivar wanted: device, attribute, event, number of connections, identities of clients: who was listening
     """
 
     identity: str
     served: int
     last: dict[str, int] = field(default_factory=dict)
-    wanted: list[tuple[str, str, str, int]] = field(default_factory=list)
+    wanted: list[tuple[str, str, str, int, list[str]]] = field(default_factory=list)
 
     @classmethod
     def load(cls, path: Path) -> StartPosition | None:
         """:raises ConfigError: the file is something else"""
         try:
             found = orjson.loads(path.read_bytes())
-            wanted = [(str(d), str(a), EventType[e].name, int(n)) for d, a, e, n in found["wanted"]]
+            wanted = [
+                (str(d), str(a), EventType[e].name, int(n), [str(client) for client in (*clients, ())[0]])
+                for d, a, e, n, *clients in found["wanted"]
+            ]
             last = {str(topic): int(sequence) for topic, sequence in found["last"].items()}
             return cls(str(found["identity"]), int(found["served"]), last, wanted)
         except FileNotFoundError:
@@ -100,6 +104,7 @@ class ReplayService:
         self._position_file, self._stop = position_file, stop
         self._say, self._warn = say, warn
         self._position = StartPosition("", 0)
+        self._awaited = AwaitedClients()
         self._warned = False
         self._counted = self._reported = time.monotonic()
 
@@ -121,6 +126,7 @@ class ReplayService:
                 delays.reset()
             self._report_and_count()
             self._stop.wait(delays.next())
+        self._tell_undelivered()
         if waited:  # or else the next run waits for them
             self._position.wanted = self._subscriptions()
         self._save()
@@ -169,21 +175,31 @@ class ReplayService:
         """After a restart, wait until the clients that were subscribed have subscribed again, which they do when they
         miss heartbeats. False: stopped before."""
         known = {(device.lower(), attribute.lower()) for device, attribute in self._replayer.attributes}
-        wanted = {(d, a, EventType[e]): n for d, a, e, n in self._position.wanted if (d, a) in known}
-        if not wanted:
+        self._awaited.wanted = {
+            (d, a, EventType[e]): AwaitedSubscription(n, frozenset(clients))
+            for d, a, e, n, clients in self._position.wanted
+            if (d, a) in known
+        }
+        if not self._awaited.wanted:
             return True
         if seconds > 0:
-            self._say(f"waiting up to {seconds:g} s for {sum(wanted.values())} subscriptions to come back")
+            number = sum(awaited.connections for awaited in self._awaited.wanted.values())
+            self._say(f"waiting up to {seconds:g} s for {number} subscriptions to come back")
         until = time.monotonic() + seconds
         while not self._stop.wait(POLL.first):
-            back = self._source.listeners()
-            missing = sum(max(number - back.get(one, 0), 0) for one, number in wanted.items())
+            missing = self._missing()
             if not missing:
+                self._awaited.wanted.clear()
                 return True
             if time.monotonic() > until:
-                self._warn(f"{missing} subscriptions have not come back after {seconds:g} s: going on without them")
+                number = sum(missing.values())
+                self._warn(f"{number} subscriptions have not come back after {seconds:g} s: going on without them")
                 return True
         return False
+
+    def _missing(self) -> dict[Place, int]:
+        """Subscription -> number of clients that have not come back."""
+        return self._awaited.missing(self._source.listeners(), self._source.clients())
 
     # --- going on ---
 
@@ -216,7 +232,10 @@ class ReplayService:
         self._replayer.remember(records)
         if remember:
             self._save()
-        self._replayer.replay(records)
+        missing = self._missing()
+        pushed = self._replayer.replay(records)
+        if missing:
+            self._awaited.pushed(pushed, int(records.sequences[0]), int(records.sequences[-1]), missing)
         for reason in self._replayer.counts.reasons:
             self._warn(reason)
         self._replayer.counts.reasons.clear()
@@ -232,6 +251,7 @@ class ReplayService:
         now = time.monotonic()
         if now - self._counted > SUBSCRIPTION_INTERVAL:
             self._counted, wanted = now, self._subscriptions()
+            self._tell_undelivered()
             if wanted != self._position.wanted:
                 self._position.wanted = wanted
                 self._save()
@@ -239,14 +259,24 @@ class ReplayService:
             self._reported = now
             self._say(f"source: {self._progress()}")
 
-    def _subscriptions(self) -> list[tuple[str, str, str, int]]:
-        """Device, attribute, event type and number of clients, for the file of the position."""
-        found = self._source.listeners().items()
-        return [(device, attribute, event.name, n) for (device, attribute, event), n in found if event in _COUNTED]
+    def _tell_undelivered(self) -> None:
+        if self._awaited.wanted:
+            for line in self._awaited.lines(self._missing()):
+                self._warn(line)
+
+    def _subscriptions(self) -> list[tuple[str, str, str, int, list[str]]]:
+        """Device, attribute, event type, number of connections and clients, for the file of the position."""
+        clients = self._source.clients()
+        return [
+            (device, attribute, event.name, n, sorted(clients.get((device, attribute, event), ())))
+            for (device, attribute, event), n in self._source.listeners().items()
+            if event in _COUNTED
+        ]
 
     def _progress(self) -> str:
         counts = self._replayer.counts
         return (
-            f"{counts.records:,} records served up to {self._position.served:,}, {counts.messages:,} messages sent, "
+            f"{counts.records:,} records served up to {self._position.served:,}, "
+            f"{counts.messages - self._source.unheard:,} messages sent, {self._awaited.not_delivered:,} not_delivered, "
             f"{len(self._replayer.attributes):,} attributes, {counts.skipped:,} passed over, {counts.bad:,} bad"
         )

@@ -1,0 +1,105 @@
+"""Clients that were subscribed before a source restarted: who has come back, and what was not delivered to the others.
+Pure.
+
+Neither of two numbers alone tells whether a client is back. It negotiates before its subscription reaches the socket,
+and the connections of a socket do not say whose they are. So a subscription is complete when as many clients as before
+have negotiated it *again*, and as many connections as before have subscribed to its topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mama_spark.tango.types import EventType
+
+Place = tuple[str, str, EventType]  #: device, name of the attribute in topics, event type
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedSubscription:
+    """A subscription to one attribute and event type.
+
+    :ivar connections: number of connections that had subscribed to its topic
+    :ivar clients: identities of the clients that had negotiated it; more than there were connections, if some have
+        left. Empty: unknown
+    """
+
+    connections: int
+    clients: frozenset[str] = frozenset()
+
+    def missing(self, connections: int, clients: frozenset[str]) -> int:
+        """Number of clients that have not come back.
+
+        :param connections: number of connections that have subscribed to the topic now
+        :param clients: identities of the clients that have negotiated the subscription now
+        """
+        again = len(self.clients & clients) if self.clients else self.connections
+        needed = min(self.connections, len(self.clients)) if self.clients else self.connections
+        return max(self.connections - connections, needed - again, 0)
+
+
+@dataclass(slots=True)
+class Undelivered:
+    """Records that were pushed while clients were missing.
+
+    :ivar first: sequence of the first one
+    :ivar last: sequence of the last one
+    :ivar events: events that were not delivered: one for each event and missing client
+    :ivar missing: number of clients that missed the last one
+    """
+
+    first: int
+    last: int
+    events: int = 0
+    missing: int = 0
+
+
+@dataclass
+class AwaitedClients:
+    """Subscriptions that a source waits for.
+
+    :ivar wanted: subscriptions of clients that have not all come back
+    :ivar not_delivered: events that were not delivered, one for each event and missing client
+    """
+
+    wanted: dict[Place, AwaitedSubscription] = field(default_factory=dict)
+    not_delivered: int = 0
+    _undelivered: dict[Place, Undelivered] = field(default_factory=dict)
+
+    def missing(self, connections: Mapping[Place, int], clients: Mapping[Place, frozenset[str]]) -> dict[Place, int]:
+        """Subscription -> number of clients that have not come back, where that is not 0."""
+        found = {
+            place: awaited.missing(connections.get(place, 0), clients.get(place, frozenset()))
+            for place, awaited in self.wanted.items()
+        }
+        return {place: missing for place, missing in found.items() if missing}
+
+    def pushed(self, events: Mapping[Place, int], first: int, last: int, missing: Mapping[Place, int]) -> None:
+        """Note events that were pushed while clients were missing.
+
+        :param events: subscription -> number of events
+        :param first: sequence of the first record
+        :param last: sequence of the last record
+        """
+        for place, absent in missing.items():
+            if events.get(place):
+                found = self._undelivered.setdefault(place, Undelivered(first, last))
+                found.last, found.missing = last, absent
+                found.events += absent * events[place]
+                self.not_delivered += absent * events[place]
+
+    def lines(self, missing: Mapping[Place, int]) -> list[str]:
+        """Take what was not delivered, and forget subscriptions whose clients are all back.
+
+        :param missing: subscription -> number of clients that have not come back
+        :returns: one text for each subscription
+        """
+        found = [
+            f"not_delivered: records {one.first} to {one.last} to {one.missing} of {self.wanted[place].connections} "
+            f"clients of {place[2].wire_name} events of {place[0]}/{place[1]}"
+            for place, one in self._undelivered.items()
+        ]
+        self._undelivered.clear()
+        self.wanted = {place: awaited for place, awaited in self.wanted.items() if place in missing}
+        return found
