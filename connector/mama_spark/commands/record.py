@@ -19,12 +19,12 @@ from ..errors import ConfigError
 from ..options import SinkOptions, command
 from ..options.urls import split_stream
 from ..publisher.resilient_publisher import ResilientPublisher
-from ..record_log import RecordLogBridge
+from ..record_log import RecordLog, RecordLogBridge
 from ..redaction import redact_url
+from ..services.tango_recorder.other_recorders import OtherRecorders
 from ..services.tango_recorder.recorder import Recorder
 from ..services.tango_recorder.settings import RecorderSettings
-from ..tango.log.recorder_state import RecorderState
-from ..tango.log.recovery import restore
+from ..tango.log.recovery import WriterState, restore, writer_states
 from .arguments import add_option, pairs
 from .signals import stop_on_signals
 
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", action="append", dest="devices", metavar="NAME", help="or pattern; may be repeated")
     parser.add_argument("--attribute", action="append", dest="attributes", metavar="NAME", help="or pattern, such as *")
     parser.add_argument("--event", action="append", dest="events", metavar="TYPE", help="change, archive, ...")
-    parser.add_argument("--name", help="of the recorder; one log has one of a name")
+    parser.add_argument("--name", help="of the recorder; each of a log has its own")
     add_option(parser, "for the log")
 
 
@@ -121,8 +121,10 @@ def record(
         on_rejected=lambda batch, errors: recorder.refused(batch, errors),
     )
     recorder = Recorder(settings, writer, ids=options.dedup)
+    log = _Log(options)
+    recorder.others = OtherRecorders(log.read, recorder.state.topic, recorder.run_id, settings.state_every)
     try:
-        _restore(recorder.state, options)
+        _restore(recorder, log)
         names = settings.devices
         what = ", ".join(names) if len(names) <= 3 else f"{len(names)} devices"
         where = f"{redact_url(','.join(options.url))} {options.stream or ''}".rstrip()
@@ -131,23 +133,51 @@ def record(
         say(f"ended: {recorder.counts}")
         return whole
     finally:
+        recorder.others.stop()
         writer.close()
 
 
-def _restore(state: RecorderState, options: SinkOptions) -> None:
-    """Restore the state that the previous recorder of the name left in the log; nothing where there is no log yet."""
+class _Log:
+    """Reads the log that a recorder writes."""
 
-    def restore_from(bridge: RecordLogBridge) -> None:
-        names = bridge.names(())
-        name = options.stream or (names[0] if names else "")
-        if name in names:
-            restore(state, bridge.log(name))
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
 
-    bridge = ReconnectingBridge(lambda: log_bridge(options, options.wait_timeout), options.wait_timeout)
-    try:
-        bridge.call(restore_from)
-    finally:
-        bridge.close()
+    def read(self, work: Callable[[RecordLog], None]) -> None:
+        """Call a function with the log; not where there is no log yet."""
+        options = self._options
+
+        def read_from(bridge: RecordLogBridge) -> None:
+            names = bridge.names(())
+            name = options.stream or (names[0] if names else "")
+            if name in names:
+                work(bridge.log(name))
+
+        bridge = ReconnectingBridge(lambda: log_bridge(options, options.wait_timeout), options.wait_timeout)
+        try:
+            bridge.call(read_from)
+        finally:
+            bridge.close()
+
+
+def _restore(recorder: Recorder, log: _Log) -> None:
+    """Restore the state that the previous recorder of the name left in the log.
+
+    :raises ConfigError: another recorder of the log records the same devices
+    """
+    assert recorder.others is not None
+    found: dict[str, WriterState] = {}
+    last = 0
+
+    def restore_from(log: RecordLog) -> None:
+        nonlocal found, last
+        bounds = log.bounds()
+        found, last = writer_states(log, bounds.first, bounds.last), bounds.last
+        recorder.check(found)
+        restore(recorder.state, log, recorder.settings.records)
+
+    log.read(restore_from)
+    recorder.others.begin(found, last)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, Position, Sour
 from mama_spark.errors import ConfigError
 from mama_spark.record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity
 from mama_spark.tango.log.device_states import RecordedDevice
-from mama_spark.tango.log.recorder_state import merge_states
 from mama_spark.tango.log.records import (
     DEVICE_STATES,
     DecodedRecords,
@@ -24,13 +23,14 @@ from mama_spark.tango.log.records import (
     encode,
     record_topic,
 )
-from mama_spark.tango.log.recovery import last_state
+from mama_spark.tango.log.recovery import WRITERS, writer_states
 from mama_spark.tango.topics import NO_DATABASE, SCHEME, BadEventTopic, read_topic
 
 #: STATE_TOPICS: records of device states. TOPICS: all records that discovery reads, those about recorders included.
 STATE_TOPICS = "*.*.*.*.*.*.heartbeat"
-TOPICS = (STATE_TOPICS, *(f"*.*.*.*.*.*.{event}" for event in ("attr_conf", "intr_change", "gap", "restart")), "*.*")
-_WRITERS = "*.*"
+TOPICS = (
+    STATE_TOPICS, *(f"*.*.*.*.*.*.{event}" for event in ("attr_conf", "intr_change", "gap", "restart")), WRITERS
+)  # fmt: skip
 _RECREATED = "the log was deleted and created again"
 
 
@@ -139,18 +139,19 @@ class RecordedDiscovery:
         return self._bridge.log(name)
 
     def _image(self, log: RecordLog, first: int, last: int) -> list[DiscoveryEvent]:
-        """Last state of each device, from the newest STATE records and the records after them."""
+        """Last state of each device, from the newest state of each recorder and the records after it."""
         found: dict[SourceKey, DiscoveryEvent] = {}
-        data, at = last_state(log, first, last, _WRITERS)
-        state = merge_states(data)
-        if state is not None:
-            for host, name, dbase, kind in state["devices"]:
-                event = _from_state(log.name, RecordedDevice(host, name, bool(dbase)), RecordKind[kind], at)
+        states = writer_states(log, first, last)
+        for writer in sorted(states.values(), key=lambda one: one.last):
+            for host, name, dbase, kind in writer.state["devices"]:
+                device = RecordedDevice(host, name, bool(dbase))
+                event = _from_state(log.name, device, RecordKind[kind], writer.last)
                 if event.source is not None:
                     found[event.source] = event
-        for records in log.read(at, last, (STATE_TOPICS,)):
+        going_on = [one.last for one in states.values() if not one.stopped] or [one.last for one in states.values()]
+        for records in log.read(min(going_on, default=first - 1), last, (STATE_TOPICS,)):
             for event in _events(log.name, records):
-                if event.source is not None:
+                if event.source is not None and _is_later(event, found.get(event.source)):
                     found[event.source] = event
         at_time = max((event.at for event in found.values()), default=0)
         return [*found.values(), DiscoveryEvent(DiscoveryEventKind.IMAGE_END, at_time, log.name, last)]
@@ -158,6 +159,10 @@ class RecordedDiscovery:
 
 def _recreated(position: Position, bounds: Bounds) -> bool:
     return continuity(position["next"], position["identity"], bounds) is Continuity.RECREATED
+
+
+def _is_later(event: DiscoveryEvent, before: DiscoveryEvent | None) -> bool:
+    return before is None or (before.sequence or 0) < (event.sequence or 0)
 
 
 def _lost(log: RecordLog, first: int, last: int, why: str) -> DiscoveryEvent:

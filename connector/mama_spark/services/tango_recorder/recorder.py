@@ -12,7 +12,7 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,9 +25,11 @@ from mama_spark.tango.events.batch_decoder import BatchDecoder
 from mama_spark.tango.log.record_builder import RecordBuilder
 from mama_spark.tango.log.recorder_state import RecorderState
 from mama_spark.tango.log.records import RecordKind, decode
+from mama_spark.tango.log.recovery import WriterState
 from mama_spark.tango.types import EventType
 
 from .device_subscriptions import DeviceSubscriptions
+from .other_recorders import OtherRecorders, about, conflict
 from .settings import RecorderSettings
 
 logger = logging.getLogger("mama_spark")
@@ -86,11 +88,16 @@ class Recorder:
     :param writer: writes records into the log
     :param ids: give messages ids, so that the broker stores none twice
     :ivar state: its state, which the caller restores from the log before :meth:`run`
+    :ivar run_id: identity of this run
+    :ivar others: other recorders of the log, which the caller sets; None: not watched
     """
 
     def __init__(self, settings: RecorderSettings, writer: RecordWriter, *, ids: bool = True) -> None:
         self.settings, self._writer = settings, writer
+        self.run_id = f"{settings.name}-{time.time_ns():x}"
         self.state = RecorderState(settings.name, settings.prefix)
+        self.state.about = about(settings, self.run_id)
+        self.others: OtherRecorders | None = None
         self._subscriber = TangoSubscriber(
             limit=settings.buffer,
             octets=settings.buffer_octets,
@@ -101,10 +108,9 @@ class Recorder:
         )
         self._subscriptions = DeviceSubscriptions(settings, self._subscriber)
         self._decoder = BatchDecoder()
-        self._run_id = f"{settings.name}-{time.time_ns():x}"
         self._numbers = itertools.count(1)
         self._ids = self._next_ids if ids else None
-        self._recorded = self._recorded_at_state = self._refused = 0
+        self._recorded = self._refused = 0
         self._refused_batches: deque[MessageBatch] = deque()  #: rejected batches that the state does not know yet
         self._next_report = self._next_log = 0.0
         self._failure: MamaError | None = None
@@ -121,6 +127,16 @@ class Recorder:
             len(self._subscriptions), self._recorded, self._writer.stored, waiting, self._subscriber.queue.dropped,
             self.state.gaps, self._refused,
         )  # fmt: skip
+
+    def check(self, states: Mapping[str, WriterState]) -> None:
+        """Check that no other recorder of the log records the same devices.
+
+        :param states: topic of the records about a recorder -> its state in the log
+        :raises ConfigError: one does
+        """
+        reason = conflict(self.settings, self.state.topic, states, time.time_ns() // 1000)
+        if reason is not None:
+            raise ConfigError(reason)
 
     def refused(self, batch: MessageBatch, errors: Sequence[PublishError]) -> None:
         """Note that the log rejected these records finally; gap records will report it. May be called in any thread."""
@@ -142,6 +158,7 @@ class Recorder:
         """
         with self._subscriber as subscriber:
             self._write(self.state.started(time.time_ns(), self.settings.wants), stop)
+            self._write_state(stop)
             self._subscriptions.start()
             say("ready")
             try:
@@ -155,12 +172,12 @@ class Recorder:
         next_state = time.monotonic() + settings.state_every
         next_line = time.monotonic() + settings.report if settings.report else float("inf")
         while not stop():
-            failure = self._failure or self._subscriptions.failure
+            failure = self._failure or self._subscriptions.failure or (self.others.failure if self.others else None)
             if failure is not None:
                 raise failure
             self._record(self._subscriber.take(_BATCH, _TAKE_TIMEOUT), stop)
             now = time.monotonic()
-            if now >= next_state:
+            if now >= next_state or self.state.is_stale:
                 next_state = now + settings.state_every
                 self._write_state(stop)
             if now >= next_line:
@@ -193,10 +210,10 @@ class Recorder:
             self._subscriptions.interface_changed()
 
     def _write_state(self, stop: Callable[[], bool]) -> None:
-        """Write the state if anything was recorded since the last time."""
-        if self._recorded != self._recorded_at_state:
-            self._write(self.state.state(time.time_ns()), stop)
-            self._recorded_at_state = self._recorded
+        """Write the state, also as a sign of life for other recorders of the log."""
+        if self.others is not None:
+            self.state.others = dict(self.others.found)
+        self._write(self.state.state(time.time_ns()), stop)
 
     def _finish(self, subscriber: TangoSubscriber) -> bool:
         deadline = time.monotonic() + self.settings.drain
@@ -217,7 +234,7 @@ class Recorder:
         return drained and reported and not self._unwritten and not len(subscriber.queue)
 
     def _next_ids(self, count: int) -> list[str]:
-        return [f"{self._run_id}-{number}" for number in itertools.islice(self._numbers, count)]
+        return [f"{self.run_id}-{number}" for number in itertools.islice(self._numbers, count)]
 
 
 def _has_interface_change(records: RecordBuilder) -> bool:

@@ -14,6 +14,7 @@ from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
 from mama_spark.options.values import Duration, byte_size, integer
 from mama_spark.tango.giop.ior import BadAddress, parse_device, parse_tango_host
+from mama_spark.tango.log.device_states import RecordedDevice
 from mama_spark.tango.log.records import PREFIX
 from mama_spark.tango.topics import NO_DATABASE, SCHEME
 from mama_spark.tango.types import EVENT_NAMES, EventType
@@ -77,7 +78,7 @@ class RecorderSettings:
         "events", _events, tuple(EVENT_NAMES[name] for name in DEFAULT_EVENTS), _GROUP, "Types of events.",
         shown="change, attr_conf, intr_change",
     )  # fmt: skip
-    name: str = option("name", _token, "recorder", _GROUP, "Of this recorder; one log has one recorder of a name.")
+    name: str = option("name", _token, "recorder", _GROUP, "Of this recorder; each recorder of a log has its own.")
     prefix: str = option("name", _token, PREFIX, _GROUP, "First part of the topics in the log.")
     buffer: int = option(
         "integer", integer(1), 500_000, _GROUP,
@@ -96,7 +97,8 @@ class RecorderSettings:
     )  # fmt: skip
     state_every: float = option(
         "duration", duration, 60.0, _GROUP,
-        "Between two records of what is known, from which the next recorder goes on.", shown="60s",
+        "Between two records of what is known, from which the next recorder goes on; others see that it runs.",
+        shown="60s",
     )  # fmt: skip
     report: float = option(
         "duration", _duration_or_off, 60.0, _GROUP, "Between two lines of progress; 0 or `off`: none.", shown="60s"
@@ -151,6 +153,14 @@ class RecorderSettings:
         :param device: ``domain/family/member`` in lower case
         """
         return device in self.devices or any(fnmatchcase(device, pattern) for pattern in self.device_patterns)
+
+    def records(self, device: RecordedDevice) -> bool:
+        """Whether a device is recorded, by its Tango host too. Topics of a server without a database may name its host
+        in another way."""
+        hosts = [device.tango_host, self.host]
+        if not self.dbase:
+            hosts = [host.rpartition(":")[2] for host in hosts]
+        return device.dbase == self.dbase and hosts[0] == hosts[1] and self.wants(device.name)
 
     def full_name(self, device: str) -> str:
         """Full name of a device, which connects to it."""

@@ -60,6 +60,9 @@ class RecorderState:
     :param prefix: first part of topics in the log
     :ivar topic: topic of the records about the recorder itself
     :ivar gaps: number of gap records so far
+    :ivar about: what the state says about the recorder to others that write into the same log
+    :ivar others: topic of another recorder of the log -> first and last sequence of its last state
+    :ivar is_stale: the state should be written again soon, since readers of the last one would misunderstand records
     """
 
     def __init__(self, name: str, prefix: str = PREFIX) -> None:
@@ -72,6 +75,9 @@ class RecorderState:
         self._hosts: dict[str, str] = {}  #: configured address -> host in topics of the server
         self._topics: dict[bytes, tuple[str, bool, RecordedDevice]] = {}  #: results of _topic_info
         self._pending_gaps = PendingGaps()
+        self.about: dict[str, Any] = {}
+        self.others: dict[str, tuple[int, int]] = {}
+        self.is_stale = False
 
     def __repr__(self) -> str:
         return f"<RecorderState {self.name}, {len(self._last)} topics, {self._devices!r}>"
@@ -83,11 +89,17 @@ class RecorderState:
 
     # --- restored from the log ----------------------------------------------------------------------------------
 
-    def restore(self, state: dict[str, Any] | None, tail: Iterable[DecodedRecords]) -> None:
+    def restore(
+        self,
+        state: dict[str, Any] | None,
+        tail: Iterable[DecodedRecords],
+        is_recorded: Callable[[RecordedDevice], bool] | None = None,
+    ) -> None:
         """Restore the state of the last recorder of this name.
 
         :param state: its last state; None: the log contains none
         :param tail: all records after that state
+        :param is_recorded: whether a device is this recorder's, not that of another one; None: all are
         :raises BadState: the state is invalid
         """
         if state is not None:
@@ -98,13 +110,22 @@ class RecorderState:
                 self._pending_gaps.restore(state.get("owed", ()))
             except (KeyError, TypeError, ValueError, AttributeError, UnicodeEncodeError) as error:
                 raise BadState(f"the state of the recorder is invalid: {error!r}") from None
+        of_others = _OthersTopics(lambda device: is_recorded is None or self._is_own(device, is_recorded))
         for records in tail:
-            self._replay(records)
+            self._replay(records, of_others)
         self._resumed = set(self._last)
 
-    def _replay(self, records: DecodedRecords) -> None:
+    def _is_own(self, device: RecordedDevice, is_recorded: Callable[[RecordedDevice], bool]) -> bool:
+        """Whether a device in the log is this recorder's. Servers without a database have another host in topics."""
+        configured = {renamed: address for address, renamed in self._hosts.items()}
+        host = configured.get(device.tango_host, device.tango_host)
+        return device in self._devices.as_dict() or is_recorded(device._replace(tango_host=host))
+
+    def _replay(self, records: DecodedRecords, of_others: _OthersTopics) -> None:
         for row, kind in enumerate(records.kind.tolist()):
             frame = records.frames.topics[row]
+            if of_others[frame]:
+                continue
             ctr = int(records.ctr[row])
             if kind == RecordKind.EVENT and is_counted(ctr) and not frame.endswith(UNCOUNTED_TOPIC_ENDS):
                 self._last[frame] = self._pending_gaps.replay(frame, ctr, self._last.get(frame, 0))
@@ -144,6 +165,7 @@ class RecorderState:
 
     def state(self, now: int) -> RecordBuilder:
         """Return the state in one or more STATE records."""
+        self.is_stale = False
         records, topics = RecordBuilder(), list(self._last.items())
         parts = [topics[at : at + _TOPICS_IN_PART] for at in range(0, len(topics), _TOPICS_IN_PART)] or [[]]
         for number, part in enumerate(parts):
@@ -155,6 +177,7 @@ class RecorderState:
                 "devices": self._devices.state() if not number else [],
                 "hosts": self._hosts if not number else {},
                 "owed": self._pending_gaps.state() if not number else [],
+                **({"recorder": self.about, "others": self.others} if not number else {}),
             }
             records.add(RecordKind.STATE, self.topic, now, (self.topic.encode(), LITTLE, b"", orjson.dumps(state)))
         return records
@@ -251,6 +274,7 @@ class RecorderState:
             topic = parse(subscription.topic)
             if address not in self._hosts and address != topic.tango_host:
                 self._hosts[address] = topic.tango_host
+                self.is_stale = True
                 renamed = (address, name.dbase)
                 reason = f"the host in topics of its server is {topic.tango_host}"
                 self._devices.end_unless(records, lambda d: (d.tango_host, d.dbase) != renamed, reason, now)
@@ -305,6 +329,22 @@ class RecorderState:
         return records
 
 
+class _OthersTopics(dict[bytes, bool]):
+    """Topic in a first frame -> whether it is of a device that another recorder records."""
+
+    def __init__(self, is_own: Callable[[RecordedDevice], bool]) -> None:
+        super().__init__()
+        self._is_own = is_own
+
+    def __missing__(self, frame: bytes) -> bool:
+        try:
+            found = not self._is_own(RecordedDevice.of(read_topic(frame)))
+        except BadEventTopic:
+            found = False
+        self[frame] = found
+        return found
+
+
 _RECORD: dict[SubscriptionEventKind, Callable[[RecorderState, RecordBuilder, SubscriptionEvent], None]] = {
     SubscriptionEventKind.INITIAL: RecorderState._record_read,
     SubscriptionEventKind.RESUBSCRIPTION: RecorderState._record_read,
@@ -322,9 +362,15 @@ def merge_states(parts: Sequence[bytes]) -> dict[str, Any] | None:
 
     :param parts: contents of the records, in order
     """
+    found = newest_state(parts)
+    return None if found is None else found[0]
+
+
+def newest_state(parts: Sequence[bytes]) -> tuple[dict[str, Any], int, int] | None:
+    """As :func:`merge_states`, with the indices of its first and last record."""
     open_parts: list[dict[str, Any]] = []
-    newest: dict[str, Any] | None = None
-    for data in parts:
+    newest: tuple[dict[str, Any], int, int] | None = None
+    for at, data in enumerate(parts):
         try:
             part = orjson.loads(data)
             number, of = int(part["part"]), int(part["of"])
@@ -336,6 +382,7 @@ def merge_states(parts: Sequence[bytes]) -> dict[str, Any] | None:
         if number == len(open_parts):
             open_parts.append(part)
         if len(open_parts) == of:
-            newest = {**open_parts[0], "counters": {k: v for p in open_parts for k, v in p["counters"].items()}}
+            counters = {k: v for p in open_parts for k, v in p["counters"].items()}
+            newest = {**open_parts[0], "counters": counters}, at - of + 1, at
             open_parts = []
     return newest

@@ -1,0 +1,137 @@
+"""Other recorders of one log: which ones there are, and whether they would record the same devices.
+
+A log holds any number of recorders. What a recorder notes about itself has a topic of its name, and tells which devices
+it records. Two that record the same devices below one prefix could not be told apart by readers, so the later one is
+refused. Of two with one name, the later one goes on where the earlier was, and the earlier one ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from mama_spark.errors import ConfigError, MamaError
+from mama_spark.record_log import RecordLog
+from mama_spark.tango.log.recovery import WRITERS, WriterRecords, WriterState
+
+from .settings import RecorderSettings
+
+logger = logging.getLogger("mama_spark")
+
+_EVERY = 60.0  #: seconds between two states of a recorder that does not say so
+_SILENT = 3  #: a recorder that has missed so many states has ended
+ReadLog = Callable[[Callable[[RecordLog], None]], None]  #: calls a function with the log, if it exists
+
+
+def about(settings: RecorderSettings, run: str) -> dict[str, Any]:
+    """What a recorder notes about itself in its state.
+
+    :param run: identity of this run
+    """
+    return {
+        "run": run,
+        "host": settings.host,
+        "dbase": settings.dbase,
+        "prefix": settings.prefix,
+        "devices": list(settings.devices),
+        "every": settings.state_every,
+    }
+
+
+def conflict(settings: RecorderSettings, topic: str, states: Mapping[str, WriterState], now: int) -> str | None:
+    """Why a recorder must not run beside the others of the log; None: it may.
+
+    :param topic: of the records about this recorder
+    :param now: microseconds since the epoch
+    """
+    for other, state in states.items():
+        settings_there = state.state.get("recorder", {})
+        age = (now - state.time) / 1e6
+        if other == topic or state.stopped or age > _SILENT * float(settings_there.get("every", _EVERY)):
+            continue
+        same = sorted(_recorded_by(state) & _matching(settings, state))
+        if same and settings_there.get("prefix", settings.prefix) == settings.prefix:
+            name = other.rpartition(".")[2]
+            return (
+                f"the recorder {name} of this log records {', '.join(same[:3])}{' and more' * (len(same) > 3)} too "
+                f"(it was heard {max(age, 0):.0f} s ago). Give this one other devices or another prefix, or stop that "
+                f'one. If that one has ended, set name = "{name}" to go on where it was'
+            )
+    return None
+
+
+def _recorded_by(state: WriterState) -> set[str]:
+    """Names and patterns of the devices of a recorder."""
+    return {str(name) for _, name, *_ in state.state["devices"]} | set(
+        state.state.get("recorder", {}).get("devices", ())
+    )
+
+
+def _matching(settings: RecorderSettings, state: WriterState) -> set[str]:
+    """Those of another recorder's devices and patterns that these settings have too."""
+    there = state.state.get("recorder", {})
+    if there and (there.get("host"), there.get("dbase")) != (settings.host, settings.dbase):
+        return set()
+    theirs = _recorded_by(state)
+    return {
+        name for name in theirs if settings.wants(name) or any(fnmatchcase(device, name) for device in settings.devices)
+    }
+
+
+class OtherRecorders:
+    """Watches the records of other recorders in the log of a running one, in a thread.
+
+    :param read: calls a function with the log
+    :param topic: of the records about this recorder
+    :param run: identity of this run
+    :ivar found: topic -> first and last sequence of the last state of another recorder
+    :ivar failure: another recorder of this name has started; None: none has
+    """
+
+    def __init__(self, read: ReadLog, topic: str, run: str, every: float) -> None:
+        self._read, self._topic, self._run, self._every = read, topic, run, every
+        self._after = 0
+        self.found: dict[str, tuple[int, int]] = {}
+        self.failure: MamaError | None = None
+        self._started = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="tango-other-recorders", daemon=True)
+
+    def begin(self, states: Mapping[str, WriterState], after: int) -> None:
+        """Note the recorders that the log has, and start the thread.
+
+        :param after: sequence up to which the log was read
+        """
+        self.found = {topic: (one.first, one.last) for topic, one in states.items() if topic != self._topic}
+        self._after = after
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread; does not wait for it."""
+        self._stop.set()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(self._every) and self.failure is None:
+            try:
+                self._read(self._look)
+            except MamaError as error:  # the writer tells about outages
+                logger.debug("the records of other recorders cannot be read: %s", error)
+
+    def _look(self, log: RecordLog) -> None:
+        last = log.bounds().last
+        records = WriterRecords()
+        records.read(log, self._after, last, (WRITERS,))
+        for topic, state in sorted(records.states().items(), key=lambda found: found[1].last):
+            if topic != self._topic:
+                self.found[topic] = (state.first, state.last)
+            elif state.state.get("recorder", {}).get("run") == self._run:
+                self._started = True
+            elif self._started:
+                name = topic.rpartition(".")[2]
+                self.failure = ConfigError(
+                    f"another recorder with the name {name} has started with this log: this one ends, that one goes on"
+                )
+        self._after = last

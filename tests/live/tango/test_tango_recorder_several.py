@@ -1,0 +1,111 @@
+"""Several recorders write one log: each goes on where it was, and readers see the devices of all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from mama_spark.bridge import DiscoveryEventKind
+from mama_spark.bridges import discovery_bridge
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.commands.record import record
+from mama_spark.errors import ConfigError
+from mama_spark.options import DiscoveryOptions
+from mama_spark.services.tango_recorder.settings import RecorderSettings
+from mama_spark.tango.log.records import RecordKind
+from mama_spark.testing.waiting import eventually, until
+
+from tests.support.malamute.restartable_broker import RestartableNatsServer
+from tests.support.tango.tango import DeviceServers
+from tests.support.tango_processes.recorder import STREAM, RecorderLog, RecorderThread, accounted, consecutive, settings
+from tests.support.tango_processes.servers import TangoServer
+
+
+@pytest.fixture
+def log(nats_server: NatsServer) -> Iterator[RecorderLog]:
+    with RestartableNatsServer(nats_server) as room:
+        yield RecorderLog(room)
+
+
+@pytest.fixture
+def two(labs: DeviceServers) -> tuple[TangoServer, TangoServer]:
+    """A device each."""
+    both = labs.fresh(2)
+    return both.only(both.devices[0]), both.only(both.devices[1])
+
+
+def of(lab: TangoServer, name: str, **more: object) -> RecorderSettings:
+    return settings(lab, name=name, stateEvery="200ms", **more)
+
+
+def image(log: RecorderLog) -> dict[str, str]:
+    """Device -> its state, as readers of the log see them."""
+    url = log.given["url"].rpartition("/")[0]
+    bridge = discovery_bridge(DiscoveryOptions.parse({"url": url, "stream": STREAM, "tango": "true"}))
+    bridge.open()
+    try:
+        records = [one for one in bridge.image() if one.kind is DiscoveryEventKind.RECORD]
+    finally:
+        bridge.close()
+    return {
+        one.source.name.rpartition("/")[2]: RecordKind(one.payload[5]).name
+        for one in records
+        if one.source and one.payload
+    }
+
+
+def test_each_recorder_goes_on_where_it_was_and_says_nothing_about_the_devices_of_the_other(
+    log: RecorderLog, two: tuple[TangoServer, TangoServer]
+) -> None:
+    first, second = two
+    with RecorderThread(log.options, of(first, "first")):
+        log.push_until(first, 2)
+        with RecorderThread(log.options, of(second, "second")):
+            log.push_until(second, 2)
+    for _ in range(3):
+        first.push("double", 7.0)  # while no recorder runs
+    with RecorderThread(log.options, of(first, "first")), RecorderThread(log.options, of(second, "second")):
+        log.push_until(first, 2)
+        log.push_until(second, 2)
+    records = log.records()
+    assert [r for r in records if r.kind is RecordKind.OFFLINE] == []
+    for lab in two:
+        mine = [r for r in records if r.topic.count(".") == 6 and r.place.device == lab.devices[0]]
+        assert consecutive(accounted(mine))
+
+
+def test_readers_see_the_devices_of_all_recorders(log: RecorderLog, two: tuple[TangoServer, TangoServer]) -> None:
+    names = {lab.devices[0].rpartition("/")[2] + "#dbase=no": "ONLINE" for lab in two}
+    with RecorderThread(log.options, of(two[0], "first")), RecorderThread(log.options, of(two[1], "second")):
+        log.push_until(two[0], 1)
+        log.push_until(two[1], 1)
+        eventually(lambda: image(log) == names, "both devices")
+        before = len(log.records(RecordKind.STATE))
+        until(lambda: len(log.records(RecordKind.STATE)) > before + 4)  # each has written its state again
+        assert image(log) == names
+    assert image(log) == names
+
+
+def test_a_recorder_of_the_same_devices_is_refused_and_one_with_another_prefix_is_not(
+    log: RecorderLog, two: tuple[TangoServer, TangoServer]
+) -> None:
+    lab = two[0]
+    with RecorderThread(log.options, of(lab, "first")):
+        log.push_until(lab, 1)
+        with pytest.raises(ConfigError, match=f"the recorder first of this log records {lab.devices[0]} too"):
+            record(of(lab, "second"), log.options, lambda: False, lambda text: None)
+    with RecorderThread(log.options, of(lab, "second")):  # the first one has stopped
+        log.push_until(lab, 1)
+
+
+def test_of_two_recorders_with_one_name_the_later_goes_on(
+    log: RecorderLog, two: tuple[TangoServer, TangoServer]
+) -> None:
+    lab = two[0]
+    earlier = RecorderThread(log.options, of(lab, "same"))
+    log.push_until(lab, 1)
+    with RecorderThread(log.options, of(lab, "same")):
+        earlier.wait()
+        assert isinstance(earlier.error, ConfigError)
+        assert "another recorder with the name same has started with this log" in str(earlier.error)
+        log.push_until(lab, 3)
