@@ -186,6 +186,17 @@ fetch_tango9() { # tests run PyTango 9.3.6 and a database on MariaDB beside PyTa
     scripts/in-env python scripts/fetch_tango9.py || say "Tango 9 could not be fetched: the tests that run it will fail"
 }
 
+# --- Browser ----------------------------------------------------------------------------------------------------------
+
+install_chromium() { # for the tests of the report page
+    local name
+    for name in chromium chromium-browser google-chrome; do
+        if command -v $name >/dev/null; then return; fi
+    done
+    install_package chromium chromium-browser ||
+        die "the tests of the report page need Chromium: install it (Debian: apt-get install chromium) and try again"
+}
+
 case $what in
 gcc)
     command -v gcc >/dev/null || install_package gcc libc6-dev ||
@@ -210,5 +221,6 @@ resolve_jars
 if [ $what = dev ]; then
     install_arrow_js
     fetch_tango9
+    install_chromium
 fi
 say "ready"

@@ -213,6 +213,7 @@ PURE = {
     "services/tango_server/replay/log_replayer",
     "services/tango_server/attribute_readings",
     "services/tango_server/value_batches",
+    "report_page/standstills",
     "spark/discovery/rows",
     "spark/discovery/tango",
     "spark/subscribe/offsets",

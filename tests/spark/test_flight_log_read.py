@@ -47,7 +47,7 @@ def test_submitted_report_job_prints_the_summary(log: Path, tmp_path: Path) -> N
     conf = tmp_path / "report.toml"
     conf.write_text(f'flight_log = "{log}"\noutput = "{tmp_path / "out"}"\npage = "{tmp_path / "page.html"}"\n')
     assert "slowest_topics:" in submit("report", conf, *DELTA)
-    assert "1 of 7 messages were not acknowledged." in (tmp_path / "page.html").read_text("utf-8")
+    assert "1 of 5 messages was not acknowledged." in (tmp_path / "page.html").read_text("utf-8")
     (file,) = (tmp_path / "out" / "failures").glob("*.json")
     assert json.loads(file.read_text()) == {
         "event": "completed_exceptionally",

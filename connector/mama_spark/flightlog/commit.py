@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -43,6 +44,7 @@ def commit(
     *,
     app: tuple[str, int] | None = None,
     extra: Sequence[pa.Field] = (),
+    description: Mapping[str, Any] | None = None,
 ) -> CommitResult:
     """Make the parts of a successful write rows with ``committed=true``; creates the table if there is none.
 
@@ -53,11 +55,12 @@ def commit(
     :param app: (query id, batch id) of a micro-batch, (``txnAppId``, ``txnVersion``) of a batch write that has them;
         if the table has recorded this version or a higher one, the parts are added as not committed
     :param extra: the columns named by ``flightLogColumns``; new ones are added to the table
+    :param description: of the write, for readers of the table: goes into the commit as JSON; no secrets
     :raises FlightLogError: another table, a column with another type, a folder with files of others, or a part that is
         not there as its task wrote it; then nothing was committed
     :raises Unavailable: storage cannot be reached, or conflicts do not end
     """
-    return commit_parts(_flight_log(table_uri, storage_options, extra), write_id, parts, app)
+    return commit_parts(_flight_log(table_uri, storage_options, extra, description), write_id, parts, app)
 
 
 def abort(
@@ -68,6 +71,7 @@ def abort(
     *,
     app: tuple[str, int] | None = None,
     extra: Sequence[pa.Field] = (),
+    description: Mapping[str, Any] | None = None,
 ) -> CommitResult:
     """Add all parts of a failed write that are there as not committed; none if this write has been committed.
 
@@ -76,11 +80,14 @@ def abort(
     :param parts: those that are known; the folder of the write is searched for the others
     :param app: as for :func:`commit`; known from ``write_id`` for a micro-batch
     """
-    return abort_parts(_flight_log(table_uri, storage_options, extra), write_id, parts, app)
+    return abort_parts(_flight_log(table_uri, storage_options, extra, description), write_id, parts, app)
 
 
-def _flight_log(uri: str, options: dict[str, str], extra: Sequence[pa.Field]) -> TargetTable:
-    return TargetTable(TableStore(uri, options), "flightLog", table_schema(extra), frozenset(f.name for f in extra))
+def _flight_log(
+    uri: str, options: dict[str, str], extra: Sequence[pa.Field], description: Mapping[str, Any] | None
+) -> TargetTable:
+    names = frozenset(f.name for f in extra)
+    return TargetTable(TableStore(uri, options), "flightLog", table_schema(extra), names, description)
 
 
 # --- shared with the dead-letter table -------------------------------------------------------------------------

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, TableFeatures, Transaction
@@ -21,6 +22,10 @@ from .storage import TableStore, check_table_schema, delta_fields, storage_error
 
 #: Attempts before a commit that always conflicts with others fails.
 _MAX_ATTEMPTS = 20
+#: Key of the description of the write in the commits of the table.
+_DESCRIPTION = "mamaSpark"
+#: Commits that are searched for descriptions of writes: the newest.
+_MOST_COMMITS = 200
 #: Between two attempts: random, so that processes whose commits conflicted do not meet again.
 _CONFLICT = Backoff(0.02, 0.4, jitter=1.0)
 
@@ -48,12 +53,27 @@ class TargetTable:
     :ivar what: the option that names it, for messages
     :ivar schema: of the whole table
     :ivar extra: see :func:`~.storage.check_table_schema`
+    :ivar description: of the write, which goes into its commits for readers; no secrets
     """
 
     store: TableStore
     what: str
     schema: pa.Schema
     extra: frozenset[str] | None
+    description: Mapping[str, Any] | None = None
+
+    @property
+    def metadata(self) -> dict[str, str] | None:
+        """What a commit says beside its parts."""
+        return None if self.description is None else {_DESCRIPTION: json.dumps(self.description, default=str)}
+
+
+def described_writes(table: DeltaTable) -> Iterator[dict[str, Any]]:
+    """The descriptions of writes in the newest commits, the newest first; Delta keeps them for 30 days by default."""
+    for commit in table.history(_MOST_COMMITS):
+        text = commit.get(_DESCRIPTION)
+        if isinstance(text, str):
+            yield json.loads(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +118,9 @@ def execute(
                     Schema.from_arrow(pa.schema(table.schema().to_arrow())),
                     partition_by=list(PARTITION_COLUMNS),
                     commit_properties=CommitProperties(
-                        app_transactions=[Transaction(*plan.app)] if plan.app else None, max_commit_retries=0
+                        app_transactions=[Transaction(*plan.app)] if plan.app else None,
+                        custom_metadata=target.metadata,
+                        max_commit_retries=0,
                     ),
                 )
                 table.update_incremental()

@@ -149,21 +149,24 @@ class Options:
         :raises OptionError: two options do not go together
         """
 
-    def __repr__(self) -> str:
-        """Only what differs from the defaults; secrets as ``***``."""
-        shown = []
+    def shown(self) -> dict[str, str]:
+        """Only what differs from the defaults, by option name; secrets as ``***``."""
+        shown: dict[str, str] = {}
         for f in fields(self):
             value = getattr(self, f.name)
             if value == f.default:
                 continue
             if f.name == "storage":
-                shown += [f"storage.{key}=***" for key, _ in value]
+                shown |= {f"storage.{key}": "***" for key, _ in value}
             elif f.name in _URLS:
-                shown.append(f"{f.name}={','.join(map(redact_url, value))}")
+                shown[f.name] = ",".join(map(redact_url, value))
             else:
-                secret = f.metadata["option"].secret
-                shown.append(f"{camel(f.name)}={'***' if secret else value}")
-        return f"{type(self).__name__}({', '.join(shown)})"
+                shown[camel(f.name)] = "***" if f.metadata["option"].secret else str(value)
+        return shown
+
+    def __repr__(self) -> str:
+        """As :meth:`shown`."""
+        return f"{type(self).__name__}({', '.join(f'{name}={text}' for name, text in self.shown().items())})"
 
 
 def declarations(cls: type) -> Iterator[tuple[str, Declared]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import Any
 
 import altair as alt
 
@@ -15,21 +14,25 @@ from .data import ReportData
 WIDTH, HEIGHT = 860, 220
 ACKED, FAILED, TIMED_OUT, RESENT = "#2a9d8f", "#d1495b", "#e9a03b", "#5b7db1"
 _OUTCOMES = {"acked": ACKED, "failed": FAILED, "timed out": TIMED_OUT}
-#: Publishers whose life lines are drawn: the first.
-MOST_LINES = 60
+_STANDSTILLS = {"outage": FAILED, "hold": TIMED_OUT}
 
 
 def rate(data: ReportData) -> str:
-    """Rows acknowledged a second over time; failures, resends and errors of publishers stand below and across."""
+    """Rows acknowledged a second over time, as steps; holds and outages are shaded, points are rows that failed, timed
+    out or were sent again, dashed lines are errors of publishers."""
     seconds = data.width / 1e6
-    acked = [{"time": row["at"] / 1000, "rate": row["acked_rows"] / seconds} for row in data.timeline]
+    end = [{**data.timeline[-1], "at": data.timeline[-1]["at"] + data.width}]  # or the last step has no width
+    acked = [{"time": row["at"] / 1000, "rate": row["acked_rows"] / seconds} for row in [*data.timeline, *end]]
     other = [
-        {"time": row["at"] / 1000, "what": what, "rate": row[name] / seconds}
+        {"time": (row["at"] + data.width / 2) / 1000, "what": what, "rate": row[name] / seconds}
         for row in data.timeline
-        for what, name in (("failed", "failed"), ("timed out", "timed_out"), ("sent again", "resent"))
+        for what, name in (("failed", "failed_rows"), ("timed out", "timed_out_rows"), ("sent again", "resent_rows"))
         if row[name]
     ]
-    errors = [{"time": row["at"] / 1000} for row in data.publishers if row["event"] == "error"]
+    shaded = [
+        {"time": one["at"] / 1000, "until": one["until"] / 1000, "standstill": one["what"]} for one in data.standstills
+    ]
+    errors = [{"time": row["at"] / 1000} for row in data.errors if row["kind"] == "publisher"]
     y = alt.Y("rate:Q", title="rows a second")
     area = _chart(acked).mark_area(color=ACKED, opacity=0.35, line={"color": ACKED}, interpolate="step-after")
     colors = alt.Scale(domain=["failed", "timed out", "sent again"], range=[FAILED, TIMED_OUT, RESENT])
@@ -38,8 +41,15 @@ def rate(data: ReportData) -> str:
         .mark_point(filled=True, size=36)
         .encode(x=_time(data), y=y, color=alt.Color("what:N", scale=colors, title=None))
     )
+    shades = alt.Scale(domain=list(_STANDSTILLS), range=list(_STANDSTILLS.values()))
+    rects = (
+        _chart(shaded)
+        .mark_rect(opacity=0.18)
+        .encode(x=_time(data), x2="until:T", color=alt.Color("standstill:N", scale=shades, title=None))
+    )
     lines = _chart(errors).mark_rule(color=FAILED, strokeDash=[4, 3]).encode(x=_time(data))
-    return _svg(alt.layer(area.encode(x=_time(data), y=y), points, lines), "Rows acknowledged a second over time")
+    layers = alt.layer(rects, area.encode(x=_time(data), y=y), points, lines).resolve_scale(color="independent")
+    return _svg(layers, "Rows acknowledged a second over time")
 
 
 def latency(data: ReportData) -> str:
@@ -102,9 +112,9 @@ def partitions(data: ReportData) -> str:
 
 
 def life_lines(data: ReportData) -> str:
-    """When each publisher was connected, from its first event to its last, with its errors."""
-    lines, errors = life_line_values(data.publishers)
-    y = alt.Y("publisher:N", title=None, sort=None, axis=alt.Axis(minExtent=150))
+    """When each publisher was at work, from its first event to its last, with errors of its own and of its topics."""
+    lines, errors = life_line_values(data.publishers, data.errors)
+    y = alt.Y("publisher:N", title=None, sort=None, axis=alt.Axis(minExtent=150, labelLimit=260))
     ends = alt.Scale(domain=["ended", "no end"], range=[ACKED, TIMED_OUT])
     span = (
         _chart(lines)
@@ -116,38 +126,47 @@ def life_lines(data: ReportData) -> str:
             color=alt.Color("end:N", scale=ends, title=None),
         )
     )
+    kinds = alt.Scale(domain=["error of the publisher", "error of a topic"], range=["cross", "triangle-up"])
     marks = (
-        _chart(errors).mark_point(shape="cross", filled=True, color=FAILED, size=60).encode(x=_time(data, "from"), y=y)
+        _chart(errors)
+        .mark_point(filled=True, color=FAILED, size=60)
+        .encode(x=_time(data, "from"), y=y, shape=alt.Shape("error:N", scale=kinds, title=None))
     )
-    return _svg(alt.layer(span, marks), "Publishers over time", height=max(60, 14 * len(lines)))
+    return _svg(alt.layer(span, marks), "Publishers over time", height=max(60, 16 * len(lines)))
 
 
-def life_line_values(events: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """One row for each publisher (publisher, from, to, end) and one for each of its errors (publisher, from).
+def life_line_values(publishers: Sequence[Row], errors: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """One row for each publisher (publisher, from, to, end) and one for each error of theirs (publisher, from, error).
 
-    Times are in ms since the epoch.
+    Times are in ms since the epoch. The lines are in the order of their begin.
     """
-    lines: dict[tuple[Any, ...], Row] = {}
-    errors: list[Row] = []
-    for row in events:
-        key = (row["run"], row["batch"], row["partition"], row["attempt"])
-        if key not in lines:
-            if len(lines) == MOST_LINES:
-                continue
-            lines[key] = {"publisher": _publisher_name(row), "from": row["at"] / 1000, "end": "no end"}
-        line = lines[key]
-        line["to"] = row["at"] / 1000
-        if row["event"] == "destroy":
-            line["end"] = "ended"
-        elif row["event"] == "error":
-            errors.append({"publisher": line["publisher"], "from": row["at"] / 1000})
-    return list(lines.values()), errors
+    lines = {_key(row): _life_line(row) for row in sorted(publishers, key=lambda row: (row["first"], row["partition"]))}
+    marks = [
+        {
+            "publisher": lines[_key(row)]["publisher"],
+            "from": row["at"] / 1000,
+            "error": "error of the publisher" if row["kind"] == "publisher" else "error of a topic",
+        }
+        for row in errors
+        if _key(row) in lines
+    ]
+    return list(lines.values()), marks
+
+
+def _key(row: Row) -> tuple[object, ...]:
+    return row["run"], row["batch"], row["partition"], row["attempt"]
+
+
+def _life_line(row: Row) -> Row:
+    end = "ended" if row["ended"] else "no end"
+    return {"publisher": _publisher_name(row), "from": row["first"] / 1000, "to": row["last"] / 1000, "end": end}
 
 
 def _publisher_name(row: Row) -> str:
     batch = "" if row["batch"] is None else f"batch {row['batch']}, "
     attempt = f", attempt {row['attempt']}" if row["attempt"] else ""
-    return f"{batch}partition {row['partition']}{attempt}"
+    topics = "" if not row["topics"] else f", {row['topics']:,} topic{'' if row['topics'] == 1 else 's'}"
+    return f"{batch}partition {row['partition']}{attempt}{topics}"
 
 
 def _chart(values: list[Row]) -> alt.Chart:
@@ -182,7 +201,7 @@ def _svg(chart: alt.Chart | alt.LayerChart | alt.FacetChart, description: str, h
     shown = chart.properties(width=WIDTH, height=height, description=description, background="transparent").configure(
         font="sans-serif",
         axis=alt.AxisConfig(**text, **lines, titleFontWeight="normal", titlePadding=16),  # type: ignore[arg-type]
-        legend=alt.LegendConfig(labelColor="currentColor", orient="top", labelFontSize=12),
+        legend=alt.LegendConfig(labelColor="currentColor", orient="top", labelFontSize=12, columnPadding=28),
         view=alt.ViewConfig(stroke=None),
     )
     drawn = io.StringIO()

@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 
 from ..flightlog.report import Row, open_log, query
 from ..flightlog.schema import IS_FAILED
+from ..flightlog.transaction import described_writes
+from .standstills import standstills
 
 #: Bins of time at most; the width is the shortest of :data:`WIDTHS` that needs no more.
 MOST_BINS = 240
@@ -18,11 +20,15 @@ MOST_BINS = 240
 WIDTHS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
 #: Bins of the distribution of latencies for each power of ten.
 BINS_PER_DECADE = 8
-MOST_TOPICS, MOST_PARTITIONS, MOST_REASONS, MOST_PUBLISHER_EVENTS = 10_000, 100, 50, 2_000
+MOST_TOPICS, MOST_PARTITIONS, MOST_REASONS, MOST_PUBLISHERS, MOST_ERRORS = 10_000, 100, 50, 60, 500
+#: Failed writes that are told from attempts that were superseded: the newest.
+MOST_FAILED_WRITES = 1_000
 
 #: With ``ackMode=none`` ``published`` is the outcome; otherwise (``flightLogLevel=all``) the outcome follows it.
 _OUTCOME = "kind = 'flight' AND (event <> 'published' OR ack_level = 'none')"
 _DONE = "event IN ('acked', 'published')"
+#: Texts that differ in numbers only are one reason.
+_REASON = "regexp_replace(info, '[0-9]+', '0', 'g')"
 _COUNTS = f"""sum(CASE WHEN {_DONE} THEN 1 ELSE 0 END) AS acked,
        sum(CASE WHEN event = 'completed_exceptionally' THEN 1 ELSE 0 END) AS failed,
        sum(CASE WHEN event = 'timeout' THEN 1 ELSE 0 END) AS timed_out"""
@@ -33,7 +39,6 @@ SELECT count(*) AS flights, {_COUNTS}, sum(rows) AS rows, sum(CASE WHEN {_DONE} 
        sum(CASE WHEN duplicate THEN 1 ELSE 0 END) AS duplicates, sum(CASE WHEN sends > 1 THEN 1 ELSE 0 END) AS resent,
        sum(CASE WHEN dead_lettered THEN 1 ELSE 0 END) AS dead_lettered,
        sum(CASE WHEN may_have_landed AND {IS_FAILED} THEN 1 ELSE 0 END) AS in_doubt,
-       sum(CASE WHEN committed THEN 0 ELSE 1 END) AS not_committed,
        count(DISTINCT topic) AS topics, count(DISTINCT run_id) AS runs, {_LATENCIES}, max(latency_us) AS longest,
        CAST(min(CASE WHEN publish_time IS NULL THEN event_time ELSE publish_time END) AS BIGINT) AS first,
        CAST(max(event_time) AS BIGINT) AS last
@@ -41,9 +46,16 @@ FROM log WHERE {_OUTCOME}{{more}}"""
 
 _TIMELINE = f"""
 SELECT CAST(floor((CAST(event_time AS BIGINT) - {{first}}) / {{width}}.0) AS BIGINT) AS bin,
-       sum(CASE WHEN {_DONE} THEN rows ELSE 0 END) AS acked_rows, {_COUNTS},
-       sum(CASE WHEN sends > 1 THEN 1 ELSE 0 END) AS resent, {_LATENCIES}
+       sum(CASE WHEN {_DONE} THEN rows ELSE 0 END) AS acked_rows,
+       sum(CASE WHEN event = 'completed_exceptionally' THEN rows ELSE 0 END) AS failed_rows,
+       sum(CASE WHEN event = 'timeout' THEN rows ELSE 0 END) AS timed_out_rows,
+       sum(CASE WHEN sends > 1 THEN rows ELSE 0 END) AS resent_rows,
+       sum(CASE WHEN publish_time IS NULL THEN 0 ELSE 1 END) AS answered, {_COUNTS}, {_LATENCIES}
 FROM log WHERE {_OUTCOME}{{more}} GROUP BY bin ORDER BY bin"""
+
+_SENT = f"""
+SELECT CAST(floor((CAST(publish_time AS BIGINT) - {{first}}) / {{width}}.0) AS BIGINT) AS bin, count(*) AS sent
+FROM log WHERE {_OUTCOME} AND publish_time IS NOT NULL{{more}} GROUP BY bin"""
 
 _DISTRIBUTION = f"""
 SELECT CAST(floor(log10(CASE WHEN latency_us < 1 THEN 1 ELSE latency_us END) * {BINS_PER_DECADE}) AS BIGINT) AS bin,
@@ -60,33 +72,59 @@ SELECT partition_id AS partition, count(*) AS flights, {_COUNTS}, {_LATENCIES}
 FROM log WHERE {_OUTCOME}{{more}} GROUP BY partition_id ORDER BY flights DESC, partition LIMIT {MOST_PARTITIONS}"""
 
 _REASONS = f"""
-SELECT event, status, code, info, count(*) AS flights, min(topic) AS topic, min(flight_id) AS flight_id,
+SELECT event, status, code, min(info) AS info, count(*) AS flights, min(topic) AS topic, min(flight_id) AS flight_id,
        sum(CASE WHEN may_have_landed THEN 1 ELSE 0 END) AS in_doubt
 FROM log WHERE kind = 'flight' AND {IS_FAILED}{{more}}
-GROUP BY event, status, code, info ORDER BY flights DESC, status, info LIMIT {MOST_REASONS}"""
+GROUP BY event, status, code, {_REASON} ORDER BY flights DESC, status, info LIMIT {MOST_REASONS}"""
 
 _PUBLISHERS = f"""
-SELECT partition_id AS partition, batch_id AS batch, run_id AS run, task_attempt AS attempt, event,
-       publisher_state AS state, CAST(event_time AS BIGINT) AS at, info
-FROM log WHERE kind = 'publisher'{{more}} ORDER BY event_time LIMIT {MOST_PUBLISHER_EVENTS}"""
+SELECT run_id AS run, batch_id AS batch, partition_id AS partition, task_attempt AS attempt,
+       CAST(min(event_time) AS BIGINT) AS first, CAST(max(event_time) AS BIGINT) AS last,
+       max(CASE WHEN event = 'destroy' THEN 1 ELSE 0 END) AS ended,
+       sum(CASE WHEN kind = 'publisher' AND event = 'error' THEN 1 ELSE 0 END) AS errors,
+       sum(CASE WHEN event = 'PUBLISH_CREATE' AND topic IS NOT NULL THEN 1 ELSE 0 END) AS topics,
+       sum(CASE WHEN kind = 'topic' AND event LIKE 'PUBLISH_ERROR%' THEN 1 ELSE 0 END) AS topic_errors
+FROM log WHERE kind IN ('publisher', 'topic'){{more}} GROUP BY run_id, batch_id, partition_id, task_attempt
+ORDER BY errors DESC, ended, last DESC, partition LIMIT {MOST_PUBLISHERS}"""
+
+_ERRORS = f"""
+SELECT run_id AS run, batch_id AS batch, partition_id AS partition, task_attempt AS attempt, kind,
+       CAST(event_time AS BIGINT) AS at, status, info
+FROM log WHERE (kind = 'publisher' AND event = 'error' OR kind = 'topic' AND event LIKE 'PUBLISH_ERROR%'){{more}}
+ORDER BY kind, event_time DESC LIMIT {MOST_ERRORS}"""
+
+#: Of flights in writes that failed, which were never committed.
+_FAILED_WRITES = f"""
+SELECT CASE WHEN query_id IS NULL THEN run_id ELSE query_id END AS query, batch_id AS batch
+FROM log WHERE {_OUTCOME}{{more}} GROUP BY query, batch_id
+HAVING max(CASE WHEN committed THEN 1 ELSE 0 END) = 0 ORDER BY max(event_time) DESC LIMIT {MOST_FAILED_WRITES}"""
+
+_SUPERSEDED = f"SELECT count(*) AS flights FROM log WHERE {_OUTCOME} AND NOT {{counted}}{{more}}"
 
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
     """A flight log, reduced. Times are µs since the epoch, latencies µs.
 
+    Outcomes of attempts that were superseded are not counted; those of a write that failed as a whole are.
+
     :ivar totals: flights, acked, failed, timed_out, rows, acked_rows, duplicates, resent, dead_lettered, in_doubt,
-        not_committed, topics, runs, p50, p99, longest, first, last; counts are 0 and the others None without flights
+        superseded (not counted in the others), failed_writes, topics, runs, p50, p99, longest, first, last; counts are
+        0 and the others None without flights
     :ivar width: µs of a bin of ``timeline``
-    :ivar timeline: one row for each bin, also where nothing happened: at (its begin), acked_rows, acked, failed,
-        timed_out, resent, p50, p99
+    :ivar timeline: one row for each bin, also where nothing happened: at (its begin), sent, acked_rows, failed_rows,
+        timed_out_rows, resent_rows, answered (of those that were sent), acked, failed, timed_out, p50, p99
+    :ivar standstills: what, at, until: see :func:`~.standstills.standstills`
     :ivar distribution: of the latencies of acknowledged flights: low, high (not within), flights
     :ivar topics: topic, flights, acked, failed, timed_out, duplicates, p50, p99; those with failures first, at most
         :data:`MOST_TOPICS`
     :ivar partitions: partition, flights, acked, failed, timed_out, p50, p99; those with most flights
-    :ivar reasons: of failures: event, status, code, info, flights, topic, flight_id (an example), in_doubt
-    :ivar publishers: partition, batch, run, attempt, event, state, at, info; the oldest
-        :data:`MOST_PUBLISHER_EVENTS`
+    :ivar reasons: of failures: event, status, code, info (of one of them), flights, topic, flight_id (an example),
+        in_doubt
+    :ivar publishers: run, batch, partition, attempt, first, last (of their events), ended, errors, topics,
+        topic_errors; those with errors first, then those without an end, then the newest
+    :ivar errors: of publishers and topics: run, batch, partition, attempt, kind, at, status, info
+    :ivar write: of the newest write: run, batch, query name and options without secrets; None = the log does not say
     """
 
     path: str
@@ -97,11 +135,14 @@ class ReportData:
     totals: Row
     width: int
     timeline: list[Row]
+    standstills: list[Row]
     distribution: list[Row]
     topics: list[Row]
     partitions: list[Row]
     reasons: list[Row]
     publishers: list[Row]
+    errors: list[Row]
+    write: Row | None
 
 
 def read_report(
@@ -116,12 +157,19 @@ def read_report(
     :raises FlightLogError: no flight log there, or a file of it is damaged
     :raises Unavailable: storage cannot be reached
     """
-    table, more = open_log(path, storage), _condition(run, since)
+    table, chosen = open_log(path, storage), _condition(run, since)
+    failed = query(table, storage, _FAILED_WRITES.format(more=chosen))
+    counted = _counted(failed)
+    more = f" AND {counted}{chosen}"
     [totals] = query(table, storage, _TOTALS.format(more=more))
     totals = {name: 0 if value is None and name not in _OPTIONAL else value for name, value in totals.items()}
+    [superseded] = query(table, storage, _SUPERSEDED.format(counted=counted, more=chosen))
+    totals |= {"superseded": superseded["flights"], "failed_writes": len(failed)}
     first, last = totals["first"] or 0, totals["last"] or 0
-    width = bin_width(last - first)
-    bins = query(table, storage, _TIMELINE.format(more=more, first=first, width=width)) if totals["flights"] else []
+    width, timeline = bin_width(last - first), []
+    if totals["flights"]:
+        bins, sent = (query(table, storage, q.format(more=more, first=first, width=width)) for q in (_TIMELINE, _SENT))
+        timeline = _without_holes(bins, sent, first, width)
     return ReportData(
         path=path,
         version=table.version(),
@@ -130,12 +178,15 @@ def read_report(
         since=since,
         totals=totals,
         width=width,
-        timeline=_without_holes(bins, first, width),
+        timeline=timeline,
+        standstills=standstills(timeline, width),
         distribution=[_latency_bin(row) for row in query(table, storage, _DISTRIBUTION.format(more=more))],
         topics=query(table, storage, _BY_TOPIC.format(more=more)),
         partitions=query(table, storage, _BY_PARTITION.format(more=more)),
         reasons=query(table, storage, _REASONS.format(more=more)),
-        publishers=query(table, storage, _PUBLISHERS.format(more=more)),
+        publishers=query(table, storage, _PUBLISHERS.format(more=chosen)),
+        errors=query(table, storage, _ERRORS.format(more=chosen)),
+        write=next((w for w in described_writes(table) if run in (None, w.get("run_id"))), None),
     )
 
 
@@ -154,17 +205,40 @@ def bin_width(span: int) -> int:
 def _condition(run: str | None, since: datetime | None) -> str:
     found = ""
     if run is not None:
-        found += " AND run_id = '" + run.replace("'", "''") + "'"
+        found += f" AND run_id = {_quoted(run)}"
     if since is not None:
         found += f" AND event_time >= TIMESTAMP '{since.astimezone(UTC).isoformat()}'"
     return found
 
 
-def _without_holes(bins: list[Row], first: int, width: int) -> list[Row]:
+def _counted(failed: list[Row]) -> str:
+    """The condition of the outcomes that count: those of commits, and all of writes that failed."""
+    if not failed:
+        return "committed"
+    names = ", ".join(_quoted(f"{w['query']} {-1 if w['batch'] is None else w['batch']}") for w in failed)
+    query_id = "CASE WHEN query_id IS NULL THEN run_id ELSE query_id END"
+    name = f"concat({query_id}, ' ', CAST(CASE WHEN batch_id IS NULL THEN -1 ELSE batch_id END AS VARCHAR))"
+    return f"(committed OR {name} IN ({names}))"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+_NOTHING = dict.fromkeys(
+    ("sent", "acked_rows", "failed_rows", "timed_out_rows", "resent_rows", "answered", "acked", "failed", "timed_out"),
+    0,
+) | dict.fromkeys(("p50", "p99"))
+
+
+def _without_holes(bins: list[Row], sent: list[Row], first: int, width: int) -> list[Row]:
     """A bin without flights is a row of zeros: a standstill must be seen."""
     by_number = {row.pop("bin"): row for row in bins}
-    nothing = {"acked_rows": 0, "acked": 0, "failed": 0, "timed_out": 0, "resent": 0, "p50": None, "p99": None}
-    return [{"at": first + n * width, **by_number.get(n, nothing)} for n in range(max(by_number, default=-1) + 1)]
+    sent_in = {row["bin"]: row["sent"] for row in sent}
+    return [
+        {"at": first + n * width, **_NOTHING, **by_number.get(n, {}), "sent": sent_in.get(n, 0)}
+        for n in range(max(by_number, default=-1) + 1)
+    ]
 
 
 def _latency_bin(row: Row) -> Row:

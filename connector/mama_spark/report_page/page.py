@@ -17,18 +17,23 @@ from ..errors import ConfigError
 from ..options.values import Duration
 from ..redaction import redact
 from . import charts
-from .data import ReportData, read_report
+from .data import MOST_PUBLISHERS, ReportData, read_report
 
-#: What to do about failures of a status; the others are looked up by their text.
+#: What to do about failures of a status.
 ADVICE = {
     "PUBLISH_ERROR_NOT_ENTITLED": "The user may not publish to this topic: ask for the permission, or choose a topic.",
-    "PUBLISH_ERROR_NO_RESPONDERS": "No stream takes this topic: create one (createStream=true), or choose a topic.",
+    "PUBLISH_ERROR_NO_RESPONDERS": "No stream takes this topic: create one (createStream=true), or choose a topic. In "
+    "an outage: publish these rows again when the server answers; onUnavailable=wait waits for it.",
+    "PUBLISH_ERROR": "The server did not take the message, and says why: look at the limits of the stream. If it says "
+    "that the publisher ended or stopped, look for the first failure of that time.",
     "TIMEOUT": "Nobody acknowledged the message in time, and it may be stored. Look at the server's log and disk; then "
     "publish these rows again with the same ids, so that the server drops what it has.",
     "BAD_SYMBOL": "The topic has a form that the middleware does not allow: mend the column topic.",
     "INVALID_ARG": "The row cannot be sent as it is: mend it. The message says which value.",
 }
 OTHER_ADVICE = "Look for the text of the message on the page Troubleshooting of the documentation."
+#: A partition with so many times the messages of the median is skew.
+SKEW = 2
 
 
 class Figure(NamedTuple):
@@ -103,19 +108,27 @@ def _duration(since: str | timedelta) -> timedelta:
 def render(data: ReportData) -> str:
     """The page, as HTML."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(ms=_ms, count=_count, time=_time, share=_share)
+    environment.filters.update(ms=_ms, count=_count, time=_time, share=_share, redacted=redact)
     template = environment.from_string(files(__package__).joinpath("page.html").read_text(encoding="utf-8"))
     return template.render(
         data=data,
         totals=data.totals,
         path=redact(data.path),
         headline=headline(data),
+        rate=average_rate(data),
         state=state(data),
         notes=list(notes(data)),
         figures=list(figures(data)),
         advice=lambda status: ADVICE.get(status, OTHER_ADVICE),
         numbers=json.dumps(_numbers(data)).replace("<", "\\u003c"),
     )
+
+
+def average_rate(data: ReportData) -> float | None:
+    """Rows acknowledged a second, from the first send to the last outcome; None = there is no time between them."""
+    totals = data.totals
+    span = (totals["last"] or 0) - (totals["first"] or 0)
+    return totals["acked_rows"] * 1e6 / span if span else None
 
 
 def state(data: ReportData) -> str:
@@ -125,7 +138,7 @@ def state(data: ReportData) -> str:
         return "empty"
     if totals["failed"] or totals["timed_out"]:
         return "failed"
-    return "attention" if totals["resent"] or totals["duplicates"] or totals["not_committed"] else "good"
+    return "attention" if totals["resent"] or totals["duplicates"] or data.standstills else "good"
 
 
 def headline(data: ReportData) -> str:
@@ -134,7 +147,9 @@ def headline(data: ReportData) -> str:
     if not totals["flights"]:
         return "The flight log has no messages" + (" of this run or time." if data.run or data.since else ".")
     if failed:
-        return f"{failed:,} of {totals['flights']:,} messages were not acknowledged."
+        return f"{failed:,} of {_messages(totals['flights'])} {'was' if failed == 1 else 'were'} not acknowledged."
+    if totals["flights"] == 1:
+        return "The message was acknowledged."
     return f"All {totals['flights']:,} messages were acknowledged."
 
 
@@ -144,19 +159,42 @@ def notes(data: ReportData) -> Iterator[str]:
     if totals["rows"] > totals["flights"]:
         yield f"The messages hold {totals['rows']:,} rows, {totals['acked_rows']:,} of them in acknowledged messages."
     if totals["in_doubt"]:
-        yield f"{totals['in_doubt']:,} messages that were not acknowledged may be stored all the same."
+        yield f"Not acknowledged, and stored perhaps all the same: {_messages(totals['in_doubt'])}."
     if totals["resent"]:
-        yield f"{totals['resent']:,} messages were sent more than once."
+        yield f"Sent more than once: {_messages(totals['resent'])}."
     if totals["duplicates"]:
-        yield f"The server had {totals['duplicates']:,} messages already and dropped the second copy."
+        yield f"Found again: the server already had {_messages(totals['duplicates'])}, and dropped the second copy."
     if totals["dead_lettered"]:
-        yield f"{totals['dead_lettered']:,} rows went to the dead letters."
-    if totals["not_committed"]:
-        yield f"{totals['not_committed']:,} outcomes are of attempts that failed or were superseded."
+        yield f"Sent to the dead letters: {_messages(totals['dead_lettered'])}."
+    for what in ("outage", "hold"):
+        times = [one["until"] - one["at"] for one in data.standstills if one["what"] == what]
+        if times:
+            many = f"{len(times)} {what}s, the longest of" if len(times) > 1 else f"One {what} of"
+            yield f"{many} {max(times) / 1e6:,.1f} s."
+    skew = skew_of(data)
+    if skew >= SKEW:
+        yield f"Skew: one partition has {skew:.1f} times as many messages as the median partition."
+    if totals["failed_writes"]:
+        many = "One write" if totals["failed_writes"] == 1 else f"{totals['failed_writes']:,} writes"
+        yield f"{many} failed as a whole, and Spark was told so; the outcomes of all attempts at it are counted."
+    if totals["superseded"]:
+        yield f"Not counted: {totals['superseded']:,} outcomes of attempts that failed or were superseded."
     if totals["topics"] > len(data.topics):
         yield f"The table shows {len(data.topics):,} of {totals['topics']:,} topics, those with failures first."
     if totals["flights"] and not totals["acked"]:
         yield "No acknowledged message is in the log; with flightLogLevel=errors it has failures only."
+
+
+def skew_of(data: ReportData) -> float:
+    """How many times the messages of the median partition the largest one has."""
+    if len(data.partitions) < 2:
+        return 1.0
+    sizes = sorted(row["flights"] for row in data.partitions)
+    return float(sizes[-1] / sizes[len(sizes) // 2])
+
+
+def _messages(number: int) -> str:
+    return f"{number:,} message{'' if number == 1 else 's'}"
 
 
 def figures(data: ReportData) -> Iterator[Figure]:
@@ -164,9 +202,10 @@ def figures(data: ReportData) -> Iterator[Figure]:
     if data.timeline:
         yield Figure(
             "Rate",
-            f"Rows acknowledged a second, in steps of {data.width / 1e6:g} s. Points are messages that failed, timed "
-            "out or were sent again; dashed lines are errors of publishers, such as a lost connection. Healthy: a "
-            "level band without gaps and without points. A gap is a hold or an outage.",
+            f"Rows acknowledged a second, in steps of {data.width / 1e6:g} s. Points are rows that failed, timed out "
+            "or were sent again; dashed lines are errors of publishers, as a lost connection. Shaded is what lasts "
+            "a second and longer: an outage, in which messages waited and none was acknowledged, and a hold, in which "
+            "none was sent because too many waited. Healthy: a level band without points and without shades.",
             charts.rate(data),
         )
     if any(row["p50"] is not None for row in data.timeline):
@@ -193,16 +232,17 @@ def figures(data: ReportData) -> Iterator[Figure]:
     if data.publishers:
         yield Figure(
             "Publishers",
-            "Each line is the publisher of one partition, from its creation to its end; crosses are its errors. "
-            f"Healthy: each line ends. No end: the task was killed, or is still at work. The first {charts.MOST_LINES} "
-            "publishers are shown.",
+            "Each line is the publisher of one partition, from its creation to its end, with the number of its topics; "
+            "marks are its errors and those of its topics. Healthy: each line ends, without marks. No end: the task "
+            f"was killed, or is still at work. At most {MOST_PUBLISHERS} publishers are shown: those with errors "
+            "first, then those without an end, then the newest.",
             charts.life_lines(data),
         )
 
 
 def _numbers(data: ReportData) -> dict[str, Any]:
     """What the plots show, for programs that read the page."""
-    names = ("totals", "width", "timeline", "distribution", "partitions")
+    names = ("totals", "width", "timeline", "standstills", "distribution", "partitions", "publishers")
     return {name: getattr(data, name) for name in names}
 
 

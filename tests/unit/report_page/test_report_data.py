@@ -13,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import FlightLogError
 from mama_spark.flightlog.columns import LoggedEvent
-from mama_spark.flightlog.commit import commit
+from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.schema import PUBLISHED, TIMEOUT, Level
 from mama_spark.flightlog.staging import Staging
+from mama_spark.flightlog.write_id import WriteId
 from mama_spark.report_page.data import MOST_BINS, WIDTHS, bin_width, read_report
+from mama_spark.report_page.standstills import standstills
 
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, stage
 
@@ -40,9 +42,38 @@ def test_a_standstill_is_a_row_of_zeros(tmp_path: Path) -> None:
     }
     assert found.timeline[50] == {
         "at": found.totals["first"] + 50 * found.width,
-        **dict.fromkeys(("acked_rows", "acked", "failed", "timed_out", "resent"), 0),
+        **dict.fromkeys(("sent", "answered", "acked_rows", "failed_rows", "timed_out_rows", "resent_rows"), 0),
+        **dict.fromkeys(("acked", "failed", "timed_out"), 0),
         **dict.fromkeys(("p50", "p99")),
     }
+    assert found.standstills == [], "nothing waited"
+    assert sum(row["sent"] for row in found.timeline) == sum(row["answered"] for row in found.timeline) == 9
+
+
+def test_an_outage_is_a_time_in_which_messages_wait_and_none_is_acknowledged(tmp_path: Path) -> None:
+    waited: dict[str, Any] = {"publish_time": np.full(3, T0), "latency_us": np.full(3, 5 * SECOND)}
+    put(tmp_path, flights(5), flights(3, "waited", at=T0 + 5 * SECOND, **waited))
+    [outage] = read_report(str(tmp_path), {}, NOW).standstills
+    assert outage["what"] == "outage"
+    assert 4.8 < (outage["until"] - outage["at"]) / SECOND < 5
+
+
+def test_superseded_attempts_are_not_counted_and_failed_writes_are(tmp_path: Path) -> None:
+    """A retried task is in the log twice, and the headline must not say that twice the rows were published."""
+    write, again = WriteId("query-2", "run-a", 1, "nats"), WriteId("query-2", "run-b", 1, "nats")
+    abort(str(tmp_path), {}, write, stage(tmp_path, write, flights(5, "first")))
+    commit(str(tmp_path), {}, again, stage(tmp_path, again, flights(5, "second")), app=("query-2", 1))
+    abort(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, flights(3, "failed", failed=1)))
+    totals = read_report(str(tmp_path), {}, NOW).totals
+    names = ("flights", "acked", "failed", "superseded", "failed_writes")
+    assert [totals[name] for name in names] == [8, 7, 1, 5, 1]
+
+
+def test_reasons_that_differ_in_numbers_only_are_one(tmp_path: Path) -> None:
+    reasons = {i: ("INVALID_ARG", None, f"payload of {1_000_000 + i} bytes") for i in range(4)}
+    put(tmp_path, flights(5, failed=4, reasons={**reasons, 4: ("INVALID_ARG", None, "no topic")}))
+    found = read_report(str(tmp_path), {}, NOW).reasons
+    assert [(row["flights"], row["info"]) for row in found] == [(3, "payload of 1000001 bytes"), (1, "no topic")]
 
 
 def test_totals_count_each_message_once(tmp_path: Path) -> None:
@@ -101,9 +132,8 @@ def test_events_of_publishers_are_no_messages(tmp_path: Path) -> None:
     commit(str(tmp_path), {}, BATCH, staging.close())
     found = read_report(str(tmp_path), {}, NOW)
     assert found.totals["flights"] == 2
-    assert [(row["event"], row["state"], row["at"], row["info"]) for row in found.publishers] == [
-        ("error", "LIVE", T0, "connection lost")
-    ]
+    assert [(row["first"], row["last"], row["ended"], row["errors"]) for row in found.publishers] == [(T0, T0, 0, 1)]
+    assert [(row["kind"], row["at"], row["info"]) for row in found.errors] == [("publisher", T0, "connection lost")]
 
 
 def test_no_flight_log_is_said(tmp_path: Path) -> None:
@@ -117,3 +147,24 @@ def test_bins_are_few_and_no_wider_than_needed(span: int) -> None:
     assert span / width <= MOST_BINS
     narrower = [w for w in WIDTHS if round(w * 1e6) < width]
     assert all(span / 1e6 / w > MOST_BINS for w in narrower)
+
+
+def bins(*rows: tuple[int, int, int]) -> list[dict[str, int]]:
+    """:param rows: sent, answered, acked; one for each second"""
+    names = ("sent", "answered", "acked")
+    return [{"at": n * SECOND, **dict(zip(names, row, strict=True))} for n, row in enumerate(rows)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([(5, 5, 5), (0, 0, 0), (5, 5, 5)], []),  # nothing waits
+        ([(5, 3, 3), (0, 0, 0), (0, 0, 0), (5, 7, 7)], [("outage", 1, 3)]),
+        ([(5, 3, 3), (0, 1, 1), (5, 6, 6)], [("hold", 1, 2)]),
+        ([(5, 3, 3), (0, 1, 1), (0, 1, 1)], []),  # the end: there is nothing more to send
+        ([(5, 3, 3), (0, 2, 0), (5, 5, 5)], [("outage", 1, 2)]),  # they fail
+    ],
+)
+def test_holds_and_outages(rows: list[tuple[int, int, int]], expected: list[tuple[str, int, int]]) -> None:
+    found = standstills(bins(*rows), SECOND)
+    assert [(one["what"], one["at"] // SECOND, one["until"] // SECOND) for one in found] == expected

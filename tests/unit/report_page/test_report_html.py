@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from mama_spark.errors import ConfigError
 from mama_spark.flightlog.columns import LoggedEvent
 from mama_spark.flightlog.commit import commit
 from mama_spark.flightlog.staging import Staging
-from mama_spark.report_page.charts import MOST_LINES, life_line_values
+from mama_spark.report_page.charts import life_line_values
 from mama_spark.report_page.page import ADVICE, Report, report, state
 
 from tests.support.flight_logs import BATCH, T0, flights, stage
@@ -89,7 +88,7 @@ CAPTIONS = ("Rows acknowledged", "From the first", "How many", "Messages of each
 def test_the_page_needs_no_other_file_and_no_network(tmp_path: Path) -> None:
     made = log_with(tmp_path, flights(10))
     page = Outline(made.html)
-    assert [link for link in page.links if not link.startswith("#")] == []
+    assert [link for link in page.links if not link.startswith(("#", "data:"))] == []
     assert not re.search(r"@import|url\((?!#)", made.html)
 
 
@@ -137,15 +136,15 @@ def test_notes_say_what_else_must_be_known(tmp_path: Path) -> None:
     made = log_with(tmp_path, columns)
     texts = Outline(made.html).texts
     assert state(made.data) == "attention"
-    assert "4 messages were sent more than once." in texts
-    assert "The server had 4 messages already and dropped the second copy." in texts
+    assert "Sent more than once: 4 messages." in texts
+    assert "Found again: the server already had 4 messages, and dropped the second copy." in texts
 
 
 def test_passwords_of_the_log_are_not_shown(tmp_path: Path) -> None:
     made = log_with(tmp_path, flights(1))
     shown = Report(made.data, made.html)
     assert "<Report of " in repr(shown)
-    assert "All 1 messages were acknowledged." in repr(shown)
+    assert "The message was acknowledged." in repr(shown)
 
 
 def test_a_notebook_shows_the_page(tmp_path: Path) -> None:
@@ -175,25 +174,46 @@ def test_a_time_that_is_none_is_an_error(tmp_path: Path) -> None:
         report(str(tmp_path), since="soon")
 
 
-def publisher_events(n: int) -> Iterator[dict[str, Any]]:
-    for i in range(n):
-        common = {"run": "r", "batch": None, "partition": i, "attempt": 0, "state": None, "info": None}
-        yield {**common, "event": "create", "at": 1000}
-        if i == 1:
-            yield {**common, "event": "error", "at": 2000}
-        if i != 2:
-            yield {**common, "event": "destroy", "at": 3000}
+def publisher(partition: int, **other: Any) -> dict[str, Any]:
+    common = {"run": "r", "batch": None, "partition": partition, "attempt": 0, "topics": 0}
+    return {**common, "first": 1000 + partition, "last": 3000, "ended": 1, **other}
 
 
 def test_life_lines_run_from_the_first_event_to_the_last() -> None:
-    lines, errors = life_line_values(list(publisher_events(3)))
+    publishers = [publisher(2, last=1002, ended=0), publisher(1, topics=3), publisher(0)]
+    of = {"run": "r", "batch": None, "attempt": 0}
+    errors = [
+        {**of, "partition": 1, "kind": "publisher", "at": 2000},
+        {**of, "partition": 2, "kind": "topic", "at": 2500},
+        {**of, "partition": 9, "kind": "publisher", "at": 2500},  # of a publisher that is not shown
+    ]
+    lines, marks = life_line_values(publishers, errors)
     assert lines == [
         {"publisher": "partition 0", "from": 1.0, "to": 3.0, "end": "ended"},
-        {"publisher": "partition 1", "from": 1.0, "to": 3.0, "end": "ended"},
-        {"publisher": "partition 2", "from": 1.0, "to": 1.0, "end": "no end"},
+        {"publisher": "partition 1, 3 topics", "from": 1.001, "to": 3.0, "end": "ended"},
+        {"publisher": "partition 2", "from": 1.002, "to": 1.002, "end": "no end"},
     ]
-    assert errors == [{"publisher": "partition 1", "from": 2.0}]
-    assert len(life_line_values(list(publisher_events(200)))[0]) == MOST_LINES
+    assert marks == [
+        {"publisher": "partition 1, 3 topics", "from": 2.0, "error": "error of the publisher"},
+        {"publisher": "partition 2", "from": 2.5, "error": "error of a topic"},
+    ]
+
+
+def test_options_are_of_the_newest_write_and_skew_is_said(tmp_path: Path) -> None:
+    parts = []
+    for partition, n in enumerate((10, 10, 40)):
+        staging = Staging(str(tmp_path), {}, BATCH, partition, 0)
+        staging.check()
+        staging.add_flights(flights(n, f"p{partition}"))
+        parts += staging.close()
+    told = {"run_id": "run-7", "batch_id": None, "query_name": None, "options": {"maxInFlight": "7", "password": "***"}}
+    commit(str(tmp_path), {}, BATCH, parts, description=told)
+    made = report(str(tmp_path))
+    texts = Outline(made.html).texts
+    assert made.data.write == told
+    assert {"maxInFlight", "7", "password", "***"} <= set(texts)
+    assert "Skew: one partition has 4.0 times as many messages as the median partition." in texts
+    assert report(str(tmp_path), run="another").data.write is None
 
 
 MEASURED = """

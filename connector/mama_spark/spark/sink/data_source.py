@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from mama_spark.errors import ConfigError, OptionError, RowsFailed
 from mama_spark.options import BATCH_WRITE, STREAM_WRITE, SinkOptions
-from mama_spark.redaction import redact_url
+from mama_spark.redaction import redact, redact_url
 
 from ..option_loading import read_options
 from ..plain_errors import plain_errors
@@ -159,7 +159,19 @@ class _Committer:
 
             parts = [p for r in reports for p in r.parts]
             extra = self.job.log_fields
-            (commit if committed else abort)(o.flight_log, o.storage_options, write_id, parts, app=app, extra=extra)
+            (commit if committed else abort)(
+                o.flight_log, o.storage_options, write_id, parts,
+                app=app, extra=extra, description=self._description(write_id),
+            )  # fmt: skip
+
+    def _description(self, write_id: WriteId) -> dict[str, Any]:
+        return {
+            "run_id": write_id.run_id,
+            "query_id": write_id.query_id,
+            "batch_id": write_id.batch_id,
+            "query_name": self.job.query_name,
+            "options": {name: redact(text) for name, text in self.job.options.shown().items()},
+        }
 
     def _write_id(self, reports: Sequence[PartitionReport]) -> WriteId | None:
         """The write as the tasks know it. A stream of which no task reported has none here: the parts that the tasks

@@ -1,0 +1,45 @@
+"""A headless Chromium of the system, driven by Playwright: without network, and with a profile of its own."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from playwright.sync_api import BrowserContext, sync_playwright
+
+_FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+def chromium() -> str:
+    """The path of the browser, which `make setup` installs."""
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if path := shutil.which(name):
+            return path
+    raise FileNotFoundError("there is no chromium: run make setup")
+
+
+@contextmanager
+def browser_context(profile: str, **options: Any) -> Iterator[BrowserContext]:
+    """A browser that ends with the block.
+
+    :param profile: an empty folder
+    :param options: of Playwright's ``launch_persistent_context``, such as ``color_scheme``
+    """
+    with sync_playwright() as playwright:
+        context = playwright.chromium.launch_persistent_context(
+            profile, executable_path=chromium(), headless=True, args=list(_FLAGS), offline=True, **options
+        )
+        try:
+            yield context
+        finally:
+            context.close()
