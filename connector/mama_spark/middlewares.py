@@ -16,6 +16,11 @@ class Middleware:
     :ivar extra: of the package, which installs what the bridge needs; None: the package itself does
     :ivar url_login: its URLs may hold a login
     :ivar stream_of_each_row: a row may name its stream; elsewhere the topic decides
+    :ivar patterns: streams are read by pattern, and the stream may follow the host in the URL
+    :ivar keeps_logs: stores records that can be read again
+    :ivar named_streams: a server keeps many logs, each with a name
+    :ivar in_process: exists in one process only
+    :ivar ordered_batches: keeps the order of messages that it acknowledges in batches
     """
 
     name: str
@@ -24,6 +29,11 @@ class Middleware:
     extra: str | None = None
     url_login: bool = False
     stream_of_each_row: bool = False
+    patterns: bool = False
+    keeps_logs: bool = True
+    named_streams: bool = True
+    in_process: bool = False
+    ordered_batches: bool = False
 
     @property
     def install(self) -> str:
@@ -35,10 +45,10 @@ class Middleware:
 MIDDLEWARES = {
     middleware.name: middleware
     for middleware in (
-        Middleware("nats", "NATS", ("nats", "tls"), url_login=True),
-        Middleware("malamute", "Malamute", ("mlp",), extra="malamute", stream_of_each_row=True),
-        Middleware("memory", "memory", ("memory",)),
-        Middleware("tango", "Tango", ("tango",), extra="tango"),
+        Middleware("nats", "NATS", ("nats", "tls"), url_login=True, ordered_batches=True),
+        Middleware("malamute", "Malamute", ("mlp",), extra="malamute", stream_of_each_row=True, patterns=True),
+        Middleware("memory", "memory", ("memory",), named_streams=False, in_process=True),
+        Middleware("tango", "Tango", ("tango",), extra="tango", keeps_logs=False),
     )
 }
 

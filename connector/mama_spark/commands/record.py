@@ -16,6 +16,7 @@ from ..bridges import log_bridge, publisher_bridge
 from ..bridges.reconnecting import ReconnectingBridge
 from ..conf_file import as_options, load
 from ..errors import ConfigError
+from ..middlewares import MIDDLEWARES
 from ..options import SinkOptions, command
 from ..options.urls import split_stream
 from ..publisher.resilient_publisher import ResilientPublisher
@@ -86,12 +87,13 @@ def log_options(given: dict[str, str]) -> SinkOptions:
     names = {name.lower() for name in given}
     ordered = {} if names & {"order", "ackmode", "dedup"} else {"order": "partition", "ackMode": "batch"}
     o = SinkOptions.parse(given, _USE)
-    if o.bridge_name == "nats" and ordered:
+    middleware = MIDDLEWARES[o.bridge_name]
+    if middleware.ordered_batches and ordered:
         o = SinkOptions.parse({**given, **ordered}, _USE)
-    if o.bridge_name == "tango":
+    if not middleware.keeps_logs:
         raise ConfigError("a log is needed, such as nats://host:4222/STREAM or mlp://host:9999/stream")
     servers, stream = split_stream(o.url)
-    if o.stream is None and stream is None and o.bridge_name != "memory":
+    if o.stream is None and stream is None and middleware.named_streams:
         raise ConfigError("the log needs a stream: nats://host:4222/STREAM, mlp://host:9999/stream, or option stream")
     return replace(o, url=servers, stream=o.stream or stream)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from ..middlewares import MIDDLEWARES
 from .declare import camel, option, require
 from .transport import TransportOptions
 from .uses import BATCHES, MALAMUTE, STREAMS, Scope
@@ -242,10 +243,10 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
 
     def _cross_check(self, given: Collection[str]) -> None:
         super()._cross_check(given)
-        malamute = self.bridge_name == "malamute"
-        require(self.pattern is None or malamute, "option pattern is for Malamute; others take topics with wildcards")
+        by_pattern = MIDDLEWARES[self.bridge_name].patterns
+        require(self.pattern is None or by_pattern, "option pattern is for Malamute; others take topics with wildcards")
         require(self.pattern is None or not self.topics, "options topics and pattern exclude each other")
-        named = self.stream is not None or (malamute and any(urlsplit(url).path.strip("/") for url in self.url))
+        named = self.stream is not None or (by_pattern and any(urlsplit(url).path.strip("/") for url in self.url))
         require(
             self.pattern is None or named, "option pattern needs a stream: option stream, or mlp://host:9999/stream"
         )

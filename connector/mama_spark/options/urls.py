@@ -75,13 +75,13 @@ def log_urls(value: str) -> tuple[str, ...]:
     """Servers of one log, with its stream: ``nats://a:4222,b:4222/STREAM``, ``mlp://host:9999/stream``,
     ``memory://name``."""
     found = urls(value)
-    bridge = SCHEMES[urlsplit(found[0]).scheme]
-    if bridge == "tango":
+    middleware = MIDDLEWARES[SCHEMES[urlsplit(found[0]).scheme]]
+    if not middleware.keeps_logs:
         raise ValueError("must name a log: nats://host:4222/STREAM, mlp://host:9999/stream")
     streams = {path for url in found if (path := urlsplit(url).path.strip("/"))}
     if len(streams) > 1:
         raise ValueError("names different streams")
-    if not streams and bridge != "memory":
+    if not streams and middleware.named_streams:
         raise ValueError("must name the stream of the log: nats://host:4222/STREAM, mlp://host:9999/stream")
     return found
 

@@ -11,6 +11,7 @@ from mama_spark.mama.discovery.discovery_rows import DiscoveryRowReader
 from mama_spark.mama.messages.source_records import SourceFields
 from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.mama.properties import SUPPORTED
+from mama_spark.middlewares import MIDDLEWARES
 from mama_spark.options import DiscoveryOptions, Use
 
 from ..bridge_factory import make_discovery
@@ -47,7 +48,7 @@ def plan_discovery(options: Mapping[str, str], use: Use) -> DiscoveryJob:
     loaded = read_options(DiscoveryOptions, options, use)
     o = loaded.options
     loaded.discovery.require_support("mamadiscovery")
-    if o.bridge_name == "memory":
+    if MIDDLEWARES[o.bridge_name].in_process:
         raise StatusError(
             Status.NOT_IMPLEMENTED,
             "the discovery of the bridge memory exists in its own process only, and Spark reads in others; no "
