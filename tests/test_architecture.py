@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "packing": CONTRACTS,
     "malamute": CONTRACTS,
     "tango": CONTRACTS,
+    "openmama_wire": CONTRACTS | {"mama.messages"},
     "bridges": CONTRACTS | {"sending", "malamute", "tango"},
     "services": CONTRACTS | {"sending", "malamute", "tango", "bridges.nats", "bridges.reconnecting"},
     "spark": CONTRACTS | REGISTRY | {"sending", "publisher", "mama", "flightlog", "packing", "tango"},
@@ -114,9 +115,7 @@ PURE = {
     "mama/messages/capture",
     "mama/messages/event_records",
     "mama/messages/field_types",
-    "mama/messages/frames",
     "mama/messages/msg",
-    "mama/messages/naming",
     "mama/messages/omnm",
     "mama/messages/source_records",
     "mama/messages/status",
@@ -124,6 +123,8 @@ PURE = {
     "mama/properties",
     "mama/states",
     "mama/topics",
+    "openmama_wire/protocol/frames",
+    "openmama_wire/protocol/naming",
     "options/declare",
     "options/paths",
     "options/reading",
@@ -371,6 +372,18 @@ def test_imports_go_one_way() -> None:
             if root == "mama_spark" and rest and not any(f"{rest}.".startswith(f"{some}.") for some in allowed):
                 wrong.append(f"{module.name} must not import {name}")
     assert wrong == []
+
+
+def test_messages_of_mama_are_below_everything_that_sends_them() -> None:
+    """``mama`` is above the bridges; its messages are below them, because the wire carries them."""
+    found = {
+        f"{module.name}: {name}"
+        for module in ours()
+        if module.name.startswith("mama/messages/")
+        for name in module.imports
+        if name.startswith("mama_spark.") and not name.startswith(("mama_spark.mama.messages.", "mama_spark.errors."))
+    }
+    assert found == set()
 
 
 def test_bridges_do_not_know_each_other() -> None:

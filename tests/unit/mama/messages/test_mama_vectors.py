@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.mama import topics
-from mama_spark.mama.messages import capture, frames, naming, omnm
+from mama_spark.mama.messages import capture, omnm
 from mama_spark.mama.messages.msg import FieldType, MamaMsg, MamaPrice, MamaTime
 from mama_spark.mama.messages.omnm import BadMessage
 from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.mama.properties import Properties
+from mama_spark.openmama_wire.protocol import frames, naming
 
 from tests.support.examples import examples
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from .omnm import BadMessage
+from mama_spark.mama.messages.omnm import BadMessage
 
 ZMQ, OZ = "zmq", "oz"
 _RESERVED = bytes(8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from .omnm import BadMessage
+from mama_spark.mama.messages.omnm import BadMessage
 
 NAMING_TOPIC = "_NAMING"
 WELCOME, CONNECT, BEACON, DISCONNECT = "W", "C", "c", "D"
