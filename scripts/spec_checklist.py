@@ -29,15 +29,18 @@ PAGES: dict[str, list[str]] = {
           for n in range(1, last + 1)),
     ],
     "tango.md": [f"TG-{n:02}" for n in range(1, 47)],
+    "openmama-wire.md": [f"OW{n}" for n in range(1, 33)],
 }  # fmt: skip
 SHOWN = 4  #: tests named in a row; of more, the number is told
-ROW = re.compile(r"^\| (?P<ids>(?:[A-Z]{2}-\d\d|[PMEBSCTFI]\d+)[-, A-Z0-9]*?) \|(?P<text>.*)\| (?P<last>[^|]*) \|$")
+ROW = re.compile(
+    r"^\| (?P<ids>(?:[A-Z]{2}-\d\d|OW\d+|[PMEBSCTFI]\d+)[-, A-Z0-9]*?) \|(?P<text>.*)\| (?P<last>[^|]*) \|$"
+)
 
 
 def expand(ids: str) -> list[str]:
     """``P1-P3, S2`` -> ``P1 P2 P3 S2``"""
     found = []
-    for prefix, first, last in re.findall(r"([A-Z]{2}-|[A-Z])(\d+)(?:-\1(\d+))?", ids):
+    for prefix, first, last in re.findall(r"([A-Z]{2}-|OW|[A-Z])(\d+)(?:-\1(\d+))?", ids):
         found += [f"{prefix}{n:0{len(first)}}" for n in range(int(first), int(last or first) + 1)]
     return found
 

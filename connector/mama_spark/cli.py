@@ -39,6 +39,7 @@ SUBCOMMANDS = {
     "pub": Subcommand("publish a message, or every line of standard input"),
     "sub": Subcommand("show messages as they are stored, until Ctrl-C"),
     "tango-source": Subcommand("serve the Tango events of a log to Tango clients until Ctrl-C", "tango"),
+    "nsd": Subcommand("run a name server for OpenMAMA peers (OZ) until Ctrl-C", "openmama"),
     "record": Subcommand("write the events of Tango devices to a log until Ctrl-C", "tango"),
     "sources": Subcommand("the sources that announce themselves, and what changes, until Ctrl-C"),
     "events": Subcommand("what happens to publishers, topics and readers, until Ctrl-C"),

@@ -77,7 +77,7 @@ MODULES = {
     "mama.dq_manager": "mama.publisher.dq_manager",
     "mama.events": "mama.messages.event_records",
     "mama.fieldtype": "mama.messages.field_types",
-    "mama.frames": "openmama_wire.protocol.frames",
+    "mama.frames": "openmama_wire.protocol.framings",
     "mama.loop": "mama.bridge_loop",
     "mama.msg": "mama.messages.msg",
     "mama.naming": "openmama_wire.protocol.naming",

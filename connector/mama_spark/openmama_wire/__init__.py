@@ -1,3 +1,3 @@
 """OpenMAMA over ZeroMQ, as its two ZeroMQ bridges speak it: ``protocol`` (pure) and ``peer`` (sockets)."""
 
-__all__ = ["protocol"]
+__all__ = ["peer", "protocol"]

@@ -19,6 +19,7 @@ from mama_spark.mama.messages.omnm import BadMessage
 from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.mama.properties import Properties
 from mama_spark.openmama_wire.protocol import frames, naming
+from mama_spark.openmama_wire.protocol.framings import FRAMINGS, OZ, ZMQ
 
 from tests.support.examples import examples
 
@@ -105,23 +106,24 @@ def frame_of(v: dict[str, Any]) -> frames.BridgeFrame:
     return frames.BridgeFrame(kind_, d["topic"], omnm.encode(message_of(d["fields"])), address)
 
 
+@pytest.mark.spec("OW1")
 @pytest.mark.parametrize("v", kind("frame"))
 def test_a_frame_of_either_zeromq_bridge(v: dict[str, Any]) -> None:
     data, framing = bytes.fromhex(v["hex"]), v["decoded"]["framing"]
-    frame = frames.decode_frame(framing, data)
+    frame = FRAMINGS[framing].decode(data)
     if v["encode"] == "decode_only":  # its VECTOR_STRING has old bytes of the sender's buffer behind its strings
         assert [f.name for f in omnm.decode(frame.payload)] == [f["name"] for f in v["decoded"]["fields"]]
-        assert frames.encode_frame(framing, frame) == data
+        assert FRAMINGS[framing].encode(frame) == data
         return
     assert frame == frame_of(v)
-    assert frames.encode_frame(framing, frame_of(v)) == data
-    assert frames.number_of(framing, frame_of(v).type) == v["decoded"]["type_number"]
+    assert FRAMINGS[framing].encode(frame_of(v)) == data
     header = len(data) - len(frame_of(v).payload)
     for n in range(header + 1):
         with pytest.raises(BadMessage):
-            frames.decode_frame(framing, data[:n])
+            FRAMINGS[framing].decode(data[:n])
 
 
+@pytest.mark.spec("OW3")
 @pytest.mark.parametrize("v", kind("naming"))
 def test_a_naming_frame(v: dict[str, Any]) -> None:
     data, d = bytes.fromhex(v["hex"]), dict(v["decoded"])
@@ -189,14 +191,14 @@ def test_a_naming_frame_that_does_not_fit_is_refused(change: dict[str, Any]) -> 
         naming.encode_naming(replace(PEER, **change))
 
 
-@pytest.mark.parametrize("framing", [frames.ZMQ, frames.OZ])
+@pytest.mark.parametrize("framing", ["zmq", "oz"])
 @pytest.mark.parametrize(
     "change",
     [{"address": ""}, {"payload": b""}, {"topic": "a\0"}, {"topic": "\ud800"}, {"type": frames.FrameType.PUBLISH}],
 )
 def test_a_frame_that_its_framing_cannot_hold_is_refused(framing: str, change: dict[str, Any]) -> None:
     with pytest.raises(BadMessage):
-        frames.encode_frame(framing, replace(REQUEST, **change))
+        FRAMINGS[framing].encode(replace(REQUEST, **change))
 
 
 @pytest.mark.parametrize("v", kind("topic"))
@@ -219,27 +221,29 @@ def test_a_properties_file(v: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("v", kind("bad"))
 def test_bad_entries_are_refused_by_their_layer(v: dict[str, Any]) -> None:
-    framing = frames.OZ if v["name"].startswith("bad_oz") else frames.ZMQ
+    framing = "oz" if v["name"].startswith("bad_oz") else "zmq"
     decoders: dict[str, Callable[[bytes], object]] = {
         "payload": omnm.decode,
-        "frame": lambda data: frames.decode_frame(framing, data),
+        "frame": lambda data: FRAMINGS[framing].decode(data),
         "naming": naming.decode_naming,
         "capture": lambda data: list(capture.decode_capture(data)),
     }
     data = bytes.fromhex(v["hex"])
     if v["layer"] == "payload" and "dir" in v:  # recorded with its frame, which is good
-        data = frames.decode_frame(framing, data).payload
+        data = FRAMINGS[framing].decode(data).payload
     with pytest.raises(BadMessage) as e:
         decoders[v["layer"]](data)
     assert e.value.info
 
 
+@pytest.mark.spec("OW4")
 def test_the_reserved_bytes_of_a_frame_may_have_any_value() -> None:
-    data = bytearray(frames.encode_frame(frames.ZMQ, REQUEST))
+    data = bytearray(ZMQ.encode(REQUEST))
     data[2:10] = bytes(range(1, 9))
-    assert frames.decode_frame(frames.ZMQ, bytes(data)) == REQUEST
+    assert ZMQ.decode(bytes(data)) == REQUEST
 
 
+@pytest.mark.spec("OW6")
 def test_what_c_programs_write_into_strings_does_not_lose_the_message() -> None:
     latin, stale = (omnm.decode(bytes.fromhex(v.values[0]["hex"])) for v in kind("payload_tolerant"))
     assert [(f.name, f.value) for f in latin] == [("n", "Soci\xe9t\xe9 G\xe9n\xe9rale")]
@@ -255,8 +259,8 @@ def test_any_other_bytes_are_read_or_refused_by_every_layer(data: bytes, v: dict
     at = len(data) * 7 % len(good)
     for octets in (data, good[:at] + data, good[:at] + data + good[at + len(data) :]):
         for read in (
-            lambda octets: frames.decode_frame(frames.ZMQ, octets),
-            lambda octets: frames.decode_frame(frames.OZ, octets),
+            ZMQ.decode,
+            OZ.decode,
             naming.decode_naming,
             lambda octets: list(capture.decode_capture(octets)),
         ):

@@ -1,0 +1,157 @@
+"""How a peer is connected with its network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+from mama_spark.errors import ConfigError
+
+from ..protocol.frames import Framing
+from ..protocol.framings import FRAMINGS
+
+NAMING_PORT, DATA_PORT, REQUEST_PORT = 5756, 5557, 5556
+NAMING, DIRECT = "naming", "direct"
+_KEYS = ("mode", "bind", "incoming", "publish_address")
+
+
+class Endpoint(NamedTuple):
+    """Of a socket.
+
+    :ivar address: ``tcp://host:port``
+    :ivar bind: the socket binds there; else it connects
+    """
+
+    address: str
+    bind: bool = False
+
+    @classmethod
+    def of_openmama(cls, url: str) -> Self:
+        """From a URL of a ``mama.properties`` file: real programs bind TCP where it holds ``*``, else connect."""
+        return cls(url, url.startswith("tcp:") and "*" in url)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSettings:
+    """Times in seconds.
+
+    :ivar framing: what the network speaks
+    :ivar naming: addresses of the name servers, ``tcp://host:5756``; empty: direct mode
+    :ivar publish_address: naming: interface that the sending socket binds; None: the one that the name server is
+        reached by, as it sees itself
+    :ivar outgoing: direct: endpoints of the sending socket
+    :ivar incoming: direct: endpoints of the receiving socket; naming: ignored
+    :ivar receive: has a receiving socket at all
+    :ivar high_water_mark: messages that wait for one reader before the socket takes no more
+    :ivar linger: longest wait at the end until everything is written
+    :ivar join_timeout: for a name server's answer
+    :ivar allow_requests: send requests also where real programs of the framing end with a fault at one
+    :ivar program: name of this peer, for others
+    """
+
+    framing: Framing
+    naming: tuple[str, ...] = ()
+    publish_address: str | None = None
+    outgoing: tuple[Endpoint, ...] = ()
+    incoming: tuple[Endpoint, ...] = ()
+    receive: bool = True
+    high_water_mark: int = 10_000
+    linger: float = 30.0
+    join_timeout: float = 10.0
+    allow_requests: bool = False
+    program: str = "mama-spark"
+
+    def __post_init__(self) -> None:
+        if self.naming and self.framing.name != "oz":
+            raise ConfigError(f"the framing {self.framing.name} has no naming service: give endpoints")
+        if not self.naming and not self.outgoing and not self.incoming:
+            raise ConfigError("a peer needs a name server, or an endpoint")
+        if self.high_water_mark < 1:
+            raise ConfigError("the high-water mark of a peer is at least 1: without one, memory has no bound")
+
+    def without_receiving(self) -> Self:
+        """The same peer without a receiving socket, for who only publishes."""
+        return replace(self, receive=False, incoming=())
+
+    @classmethod
+    def from_urls(cls, urls: Sequence[str], *, receiver: bool = False) -> Self:
+        """From the servers of the option ``url``::
+
+            oz://host:5756                            naming (several name servers: several URLs)
+            oz://host:5756?publish_address=10.0.0.7   naming; where others connect to this peer
+            oz://host:5557?mode=direct                connects its sending socket there; a receiver its receiving one
+            oz://host:5557?mode=direct&bind=true      binds there instead
+            oz://host:5557?mode=direct&incoming=tcp://host:5556     the other socket, too; repeatable; binds at ``*``
+            zmq://host:5557                           always direct
+
+        :param receiver: the first socket of direct mode is the receiving one, the other (``incoming``) the sending one
+        :raises ConfigError: something is wrong with them
+        """
+        parts = [urlsplit(url) for url in urls]
+        framings = {part.scheme for part in parts}
+        if len(framings) != 1 or not framings <= FRAMINGS.keys():
+            raise ConfigError(f"option url: servers of one framing are needed, of {' or '.join(sorted(FRAMINGS))}")
+        framing = FRAMINGS[framings.pop()]
+        queries = [_query(part) for part in parts]
+        modes = {_one(query, "mode") or (NAMING if framing.name == "oz" else DIRECT) for query in queries}
+        if len(modes) != 1 or not modes <= {NAMING, DIRECT}:
+            raise ConfigError(f"option url: mode is {NAMING} or {DIRECT}, the same for all servers")
+        if modes == {DIRECT}:
+            first, second = _sockets(parts, queries)
+            return (
+                cls(framing, outgoing=second, incoming=first)
+                if receiver
+                else cls(framing, outgoing=first, incoming=second)
+            )
+        if len(parts) > 3:
+            raise ConfigError("option url: OpenMAMA programs know three name servers at most")
+        if any(key in query for query in queries for key in ("bind", "incoming")):
+            raise ConfigError("option url: bind and incoming are for mode=direct; with naming, peers find each other")
+        published = {address for query in queries if (address := _one(query, "publish_address"))}
+        if len(published) > 1:
+            raise ConfigError("option url: one publish_address is enough")
+        addresses = tuple(_address(part, NAMING_PORT) for part in parts)
+        return cls(framing, addresses, published.pop() if published else None)
+
+
+def _sockets(
+    parts: list[SplitResult], queries: list[dict[str, list[str]]]
+) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...]]:
+    """Endpoints of the socket that the URLs name, and of the other one."""
+    first: list[Endpoint] = []
+    second: list[Endpoint] = []
+    for part, query in zip(parts, queries, strict=True):
+        if "publish_address" in query:
+            raise ConfigError("option url: publish_address is for naming; in direct mode the URL says the address")
+        address = _address(part, DATA_PORT)
+        bind = _one(query, "bind")
+        if bind not in (None, "true", "false"):
+            raise ConfigError(f"option url: bind is true or false, got {bind!r}")
+        first.append(Endpoint(address, "*" in address if bind is None else bind == "true"))
+        second += [Endpoint.of_openmama(url) for url in query.get("incoming", ())]
+    return tuple(first), tuple(second)
+
+
+def _address(part: SplitResult, port: int) -> str:
+    if part.path.strip("/") or part.fragment or not part.hostname:
+        raise ConfigError(f"option url: {part.scheme}://host:port is needed, and no path")
+    host = f"[{part.hostname}]" if ":" in part.hostname else part.hostname
+    return f"tcp://{host}:{part.port or port}"
+
+
+def _query(part: SplitResult) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for key, value in parse_qsl(part.query, keep_blank_values=True):
+        if key not in _KEYS:
+            raise ConfigError(f"option url: {key!r} is not known behind the ?; known are {', '.join(_KEYS)}")
+        if key == "incoming" and not value.startswith("tcp://"):
+            raise ConfigError(f"option url: incoming is tcp://host:port, got {value!r}")
+        found.setdefault(key, []).append(value)
+    return found
+
+
+def _one(query: dict[str, list[str]], key: str) -> str | None:
+    values: Iterable[str] = query.get(key, ())
+    return next(iter(values), None)

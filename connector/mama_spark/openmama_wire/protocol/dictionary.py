@@ -1,0 +1,90 @@
+"""The data dictionary of a market data network: names and types of fields by their numbers.
+
+A file has a line ``fid|name|type`` an entry, the type as a number or a name; what follows is ignored, as are other
+lines. A message has one field an entry: its name, fid and type say what the entry is, its value nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from mama_spark.errors import ConfigError
+from mama_spark.mama.messages.field_types import FieldType
+from mama_spark.mama.messages.msg import Field, MamaMsg
+from mama_spark.mama.messages.status import RESERVED, MsgType
+from mama_spark.mama.messages.values import MamaPrice, MamaTime
+
+MAX_ENTRIES = 65_536
+_TYPES: dict[str, FieldType] = {**{t.name: t for t in FieldType}, "BOOLEAN": FieldType.BOOL}
+_BY_NUMBER = {int(t): t for t in FieldType}
+_EMPTY: dict[FieldType, Any] = {
+    FieldType.MSG: MamaMsg(),
+    FieldType.OPAQUE: b"",
+    FieldType.COLLECTION: b"",
+    FieldType.STRING: "",
+    FieldType.BOOL: False,
+    FieldType.CHAR: "\0",
+    FieldType.F32: 0.0,
+    FieldType.F64: 0.0,
+    FieldType.TIME: MamaTime(0),
+    FieldType.PRICE: MamaPrice(0.0),
+}
+
+
+class DictionaryEntry(NamedTuple):
+    fid: int
+    name: str
+    type: FieldType
+
+
+def type_named(text: str) -> FieldType | None:
+    """The type of this name or number; None = there is none."""
+    text = text.strip().upper()
+    return _BY_NUMBER.get(int(text)) if text.isascii() and text.isdecimal() else _TYPES.get(text)
+
+
+def parse_dictionary(text: str) -> list[DictionaryEntry]:
+    """The entries of a file, in order.
+
+    :raises ConfigError: a line with two ``|`` is no entry; names it. Or there is no entry at all
+    """
+    entries: list[DictionaryEntry] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        parts = line.strip().split("|")
+        if len(parts) < 3 or line.lstrip().startswith("#"):
+            continue
+        fid, name, kind = parts[0].strip(), parts[1].strip(), type_named(parts[2])
+        if not (fid.isascii() and fid.isdecimal() and 0 < int(fid) < 65_536 and name) or kind is None:
+            raise ConfigError(f"line {number} of the dictionary is not fid|name|type: {line.strip()[:80]!r}")
+        entries.append(DictionaryEntry(int(fid), name, kind))
+    if not entries:
+        raise ConfigError("the dictionary has no line fid|name|type")
+    if len(entries) > MAX_ENTRIES:
+        raise ConfigError(f"the dictionary has {len(entries)} entries, the most is {MAX_ENTRIES}")
+    return entries
+
+
+def dictionary_text(entries: Iterable[DictionaryEntry]) -> str:
+    """The file of these entries."""
+    return "".join(f"{fid}|{name}|{int(kind)}\n" for fid, name, kind in entries)
+
+
+def dictionary_message(entries: Iterable[DictionaryEntry]) -> MamaMsg:
+    """What answers a request for the dictionary (section 8 of what real programs were seen to take)."""
+    kind = RESERVED["MdMsgType"]
+    fields = [Field(kind.name, kind.fid, FieldType.U8, int(MsgType.INITIAL))]
+    fields += [Field(e.name, e.fid, e.type, _EMPTY.get(e.type, () if e.type.name.startswith("VECTOR") else 0))
+               for e in entries]  # fmt: skip
+    return MamaMsg(fields)
+
+
+def dictionary_of(msg: MamaMsg) -> list[DictionaryEntry]:
+    """The entries that an answer holds. The first field of a fid counts; its stamps are entries, too."""
+    entries = {f.fid: DictionaryEntry(f.fid, f.name, f.type) for f in reversed(msg.fields) if f.fid and f.name}
+    return [entries[fid] for fid in sorted(entries)]
+
+
+def by_name(entries: Sequence[DictionaryEntry]) -> Mapping[str, DictionaryEntry]:
+    """The entries by their names; the first of a name counts."""
+    return {entry.name: entry for entry in reversed(entries)}

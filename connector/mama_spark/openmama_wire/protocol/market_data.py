@@ -1,0 +1,153 @@
+"""Messages between a market data publisher and its subscribers.
+
+Subscribers send to ``_MD.<source>``; the publisher answers into the inbox of the request, and publishes updates to
+``<source>.<symbol>``. The dictionary is asked for at ``_MDDD.<source>.DATA_DICT``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mama_spark.mama.messages.field_types import FieldType
+from mama_spark.mama.messages.msg import Field, MamaMsg
+from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType, SubscriptionMsgType
+
+SUBSCRIPTION_ROOT, DICTIONARY_ROOT, DICTIONARY_SYMBOL = "_MD", "_MDDD", "DATA_DICT"
+NORMAL, GROUP, BOOK, DICTIONARY = 0, 1, 2, 4  #: MdSubscriptionType
+ISSUE_SYMBOL = ("wIssueSymbol", 305)
+#: Requests that an image of type RECAP answers.
+RECAPS = frozenset(
+    {
+        SubscriptionMsgType.DQ_SUBSCRIBER,
+        SubscriptionMsgType.DQ_PUBLISHER,
+        SubscriptionMsgType.DQ_NETWORK,
+        SubscriptionMsgType.DQ_UNKNOWN,
+        SubscriptionMsgType.DQ_GROUP_SUBSCRIBER,
+    }
+)
+#: Statuses by which an image refuses a subscription, by the words of the configuration.
+REFUSALS: dict[str, MsgStatus] = {
+    status.name: status
+    for status in (
+        MsgStatus.NO_SUBSCRIBERS,
+        MsgStatus.BAD_SYMBOL,
+        MsgStatus.EXPIRED,
+        MsgStatus.TIMEOUT,
+        MsgStatus.NOT_ENTITLED,
+        MsgStatus.NOT_FOUND,
+        MsgStatus.NOT_PERMISSIONED,
+        MsgStatus.BANDWIDTH_EXCEEDED,
+    )
+}
+#: The stamps, which a publisher writes itself; 64-bit ones cannot be read by real programs.
+STAMPS = frozenset({"MdMsgType", "MdMsgStatus", "MdSeqNum", "MamaSenderId", "MdMsgNum", "MdMsgTotal", ISSUE_SYMBOL[0]})
+
+
+@dataclass(frozen=True, slots=True)
+class MarketDataRequest:
+    """What a subscriber asks for.
+
+    :ivar kind: :data:`NORMAL`, :data:`GROUP`, :data:`BOOK` or :data:`DICTIONARY`
+    :ivar message: a number of :class:`~mama_spark.mama.messages.status.SubscriptionMsgType`
+    :ivar host: address that the subscriber states; not checked
+    """
+
+    symbol: str
+    kind: int
+    message: int
+    host: str = ""
+
+
+def subscription_topic(source: str) -> str:
+    return f"{SUBSCRIPTION_ROOT}.{source}"
+
+
+def dictionary_topic(source: str) -> str:
+    return f"{DICTIONARY_ROOT}.{source}.{DICTIONARY_SYMBOL}"
+
+
+def read_request(msg: MamaMsg) -> MarketDataRequest | str | None:
+    """A message that came to the topic of a source: a request, the text of what it lacks, or None for any other
+    message (one without MdSubscriptionType)."""
+    kind, message, symbol = (_number(msg, "MdSubscriptionType"), _number(msg, "MdSubscMsgType"),
+                             msg.get("MdSubscSymbol", RESERVED["MdSubscSymbol"].fid))  # fmt: skip
+    if kind is None:
+        return None
+    if not isinstance(symbol, str) or not symbol:
+        return "a request without a symbol"
+    if message is None:
+        return "a request without the type of its message"
+    host = msg.get("MdSubscSourceHost", RESERVED["MdSubscSourceHost"].fid, "")
+    return MarketDataRequest(symbol, kind, message, host if isinstance(host, str) else "")
+
+
+def request_message(request: MarketDataRequest) -> MamaMsg:
+    """The fields of a request, as real subscribers order and type them."""
+    return MamaMsg(
+        [
+            _field("MdSubscSymbol", FieldType.STRING, request.symbol),
+            _field("MdSubscriptionType", FieldType.I32, request.kind),
+            _field("MdSubscMsgType", FieldType.I32, request.message),
+            _field("MamaAppDataType", FieldType.U8, 0),
+            _field("MdSubscType", FieldType.I32, request.message),
+            _field("MdSubscSourceHost", FieldType.STRING, request.host),
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What a publisher states in each message.
+
+    :ivar number: of the topic's messages; None = without numbers, and then without sender
+    :ivar symbol: None = not stated
+    """
+
+    type: int = MsgType.UPDATE
+    status: int = MsgStatus.OK
+    number: int | None = None
+    sender: int = 0
+    symbol: str | None = None
+
+    def fields(self) -> list[Field]:
+        found = [
+            _field("MdMsgType", FieldType.U8, int(self.type)),
+            _field("MdMsgStatus", FieldType.U8, int(self.status)),
+        ]
+        if self.number is not None:
+            found.append(_field("MdSeqNum", FieldType.U32, self.number))
+        if self.symbol is not None:
+            found.append(Field(*ISSUE_SYMBOL, FieldType.STRING, self.symbol))
+        if self.number is not None and self.sender:
+            found.append(_field("MamaSenderId", FieldType.U64, self.sender))
+        return found
+
+
+def stamped(stamp: Stamp, fields: list[Field]) -> MamaMsg:
+    """A message of a publisher: its stamps, then the data; stamps among the data give way."""
+    return MamaMsg(stamp.fields() + [f for f in fields if f.name not in STAMPS])
+
+
+def refusal(symbol: str, status: MsgStatus, number: int = 1, sender: int = 0) -> MamaMsg:
+    """The image that refuses a subscription: the subscriber's onError has this status."""
+    return MamaMsg(Stamp(MsgType.INITIAL, status, number, sender, symbol).fields())
+
+
+def refresh_answer(number: int | None, sender: int) -> MamaMsg:
+    """What a publisher sends to all subscribers of a topic when one of them refreshes its subscription."""
+    return MamaMsg(Stamp(MsgType.REFRESH, MsgStatus.MISC, number, sender).fields())
+
+
+def next_number(number: int) -> int:
+    """The number after this one: wraps to 1, since 0 means that nothing is numbered."""
+    return number % 0xFFFF_FFFF + 1
+
+
+def _field(name: str, kind: FieldType, value: Any) -> Field:
+    return Field(name, RESERVED[name].fid, kind, value)
+
+
+def _number(msg: MamaMsg, name: str) -> int | None:
+    value = msg.get(name, RESERVED[name].fid)
+    return value if isinstance(value, int) else None

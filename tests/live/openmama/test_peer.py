@@ -1,0 +1,213 @@
+"""Peers on loopback that find each other by a name server, or directly."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import pytest
+import zmq
+from mama_spark.errors import ConfigError, PublishError
+from mama_spark.openmama_wire.peer import OpenMamaPeer, PeerPresence, PeerSettings
+from mama_spark.openmama_wire.peer.peer import JoinTimeout
+from mama_spark.openmama_wire.protocol.frames import BridgeFrame, FrameType
+from mama_spark.openmama_wire.protocol.framings import OZ, ZMQ
+
+from tests.support.openmama.network import Watched, message, naming, peer, url_of
+from tests.support.ports import lasting_port
+
+TEN = [message(n=n) for n in range(10)]
+
+
+def test_peers_find_each_other_and_messages_arrive_in_order() -> None:
+    with naming() as server, peer(url_of(server)) as one, peer(url_of(server)) as two:
+        both = Watched(one, two)
+        two.subscribe("A.B")
+        both.until(lambda: one.wanted("A.B"), "the subscription arrives")
+        assert [c.topic for c in both.of(one).subscriptions if not c.topic.startswith("_")] == ["A.B"]
+        assert all(one.publish("A.B", payload) for payload in TEN)
+        both.until(lambda: len(both.of(two).frames) == 10, "the messages arrive")
+        assert [f.frame.payload for f in both.of(two).frames] == TEN
+        assert [(p.frame.uuid, p.presence) for p in both.of(two).peers] == [(one.uuid, PeerPresence.ONLINE)]
+
+
+@pytest.mark.spec("OW12")
+def test_messages_of_a_neighbour_of_the_topic_are_not_delivered() -> None:
+    with naming() as server, peer(url_of(server)) as one, peer(url_of(server)) as two:
+        both = Watched(one, two)
+        two.subscribe("FOO")
+        both.until(lambda: one.wanted("FOO"), "the subscription arrives")
+        assert not one.wanted("FOOBAR")
+        assert two._in is not None
+        two._in.subscribe(b"FOO")  # as real programs subscribe
+        both.until(lambda: one.wanted("FOOBAR"), "the other subscription arrives")
+        one.publish("FOOBAR", TEN[0])
+        one.publish("FOO", TEN[1])
+        both.until(lambda: both.of(two).frames, "the message arrives")
+        assert [f.frame.topic for f in both.of(two).frames] == ["FOO"]
+        assert two.counters.neighbours == 1
+
+
+@pytest.mark.spec("OW13", "OW14")
+def test_a_request_is_answered_as_often_as_the_other_likes_until_it_is_forgotten() -> None:
+    with naming() as server, peer(url_of(server)) as one, peer(url_of(server)) as two:
+        both = Watched(one, two)
+        two.subscribe("Q")
+        both.until(lambda: one.wanted("Q"), "the subscription arrives")
+        first, second = one.request("Q", TEN[0]), one.request("Q", TEN[1])
+        both.until(lambda: len(both.of(two).frames) == 2, "the requests arrive")
+        for got in both.of(two).frames:
+            for answer in TEN[2:5]:
+                two.reply(got.frame, answer)
+        both.until(lambda: len(both.of(one).frames) == 6, "the replies arrive")
+        assert [(f.inbox, f.frame.payload) for f in both.of(one).frames] == [
+            (number, answer) for number in (first, second) for answer in TEN[2:5]
+        ]
+        one.forget(first)
+        two.reply(both.of(two).frames[0].frame, TEN[5])
+        two.reply(both.of(two).frames[1].frame, TEN[6])
+        both.until(lambda: len(both.of(one).frames) == 7, "the other reply arrives")
+        assert (both.of(one).frames[-1].frame.payload, one.counters.unknown_inbox) == (TEN[6], 1)
+
+
+@pytest.mark.spec("OW15")
+def test_a_request_over_zmq_needs_a_word_that_the_others_survive_it() -> None:
+    port, back = lasting_port(), lasting_port()
+    urls = (f"zmq://127.0.0.1:{port}?bind=true&incoming=tcp://127.0.0.1:{back}",)
+    with peer(*urls) as one, pytest.raises(ConfigError, match="allowRequests"):
+        one.request("Q", TEN[0])
+
+
+def test_requests_over_zmq_have_an_inbox_each() -> None:
+    port, back = lasting_port(), lasting_port()
+    settings = PeerSettings.from_urls([f"zmq://127.0.0.1:{port}?incoming=tcp://127.0.0.1:{back}"])
+    with (
+        peer(f"zmq://127.0.0.1:{port}?bind=true&incoming=tcp://127.0.0.1:{back}", allow_requests=True,
+             incoming=(settings.incoming[0]._replace(bind=True),)) as one,
+        peer(f"zmq://127.0.0.1:{port}?incoming=tcp://127.0.0.1:{back}", receiver=True) as two,
+    ):  # fmt: skip
+        both = Watched(one, two)
+        two.subscribe("Q")
+        both.until(lambda: one.wanted("Q"), "the subscription arrives")
+        numbers = [one.request("Q", TEN[0]), one.request("Q", TEN[1])]
+        both.until(lambda: len(both.of(two).frames) == 2, "the requests arrive")
+        assert len({f.frame.address for f in both.of(two).frames}) == 2
+        for got in both.of(two).frames:
+            two.reply(got.frame, got.frame.payload, "the.topic")
+        both.until(lambda: len(both.of(one).frames) == 2, "the replies arrive")
+        assert [(f.inbox, f.frame.payload, f.frame.address) for f in both.of(one).frames] == [
+            (numbers[0], TEN[0], "the.topic"), (numbers[1], TEN[1], "the.topic")
+        ]  # fmt: skip
+        one.forget(numbers[0])
+        both.until(lambda: two.readers.readers(b"") == 0 and len(two.readers) == 1, "its subscription ends")
+
+
+@pytest.mark.spec("OW24")
+def test_without_a_name_server_joining_fails_and_names_its_address() -> None:
+    port = lasting_port()
+    lone = OpenMamaPeer(PeerSettings(OZ, (f"tcp://127.0.0.1:{port}",), join_timeout=0.3))
+    with pytest.raises(JoinTimeout, match=f"no name server answered at tcp://127.0.0.1:{port} within 0.3 s"):
+        lone.open()
+    assert "closed" in repr(lone)
+
+
+@pytest.mark.spec("OW24")
+def test_a_peer_that_waits_for_its_name_server_joins_when_it_comes() -> None:
+    with naming() as server:
+        port = server.address.rpartition(":")[2]
+    began = time.monotonic()
+    with naming(int(port)) as server, peer(url_of(server), join_timeout=60.0) as one:
+        assert one.naming is not None
+        assert one.naming.joined
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.spec("OW27")
+def test_a_name_server_that_is_started_again_is_found_again() -> None:
+    with naming() as server:
+        url, port = url_of(server), int(server.address.rpartition(":")[2])
+        one, two = (OpenMamaPeer(PeerSettings.from_urls([url])) for _ in range(2))
+        one.open()
+        two.open()
+        both = Watched(one, two)
+        two.subscribe("A")
+        both.until(lambda: one.wanted("A"), "the subscription arrives")
+    try:
+        one.publish("A", TEN[0])
+        both.until(lambda: len(both.of(two).frames) == 1, "data goes on without a name server")
+        with naming(port) as again, peer(url_of(again)) as three:
+            all_ = Watched(one, two, three)
+            three.subscribe("A")
+            all_.until(lambda: one.readers.readers(b"A\0") == 2, "who was there before hears of who comes now")
+            one.publish("A", TEN[1])
+            all_.until(lambda: all_.of(two).frames and all_.of(three).frames, "both get the message")
+            assert one.naming is not None
+            assert one.naming.peers.keys() == {two.uuid, three.uuid}
+    finally:
+        one.close()
+        two.close()
+
+
+@pytest.mark.spec("OW25")
+def test_each_start_has_a_uuid_and_a_port_of_its_own() -> None:
+    with naming() as server:
+        seen = set()
+        for _ in range(3):
+            with peer(url_of(server)) as one:
+                seen |= {one.uuid, one.endpoint}
+        assert len(seen) == 6
+
+
+@pytest.mark.spec("OW5", "OW7")
+def test_what_is_no_message_is_counted_and_nothing_else_happens(caplog: pytest.LogCaptureFixture) -> None:
+    port = lasting_port()
+    context = zmq.Context[zmq.Socket[bytes]]()
+    sender = context.socket(zmq.PUB)
+    sender.bind(f"tcp://127.0.0.1:{port}")
+    good = OZ.encode(BridgeFrame(FrameType.PUBLISH, "A", TEN[0]))
+    foreign = OZ.encode(BridgeFrame(FrameType.PUBLISH, "A", b"Q\0"))
+    try:
+        with peer(f"oz://127.0.0.1:{port}?mode=direct", receiver=True) as one:
+            one.subscribe("A", prefix=True)
+            watched = Watched(one)
+
+            def send() -> bool:
+                for parts in ([b"A"], [b"A\0\x09\0O"], [b"A\0\1", b"\0O\1\0"], [good], [foreign]):
+                    sender.send_multipart(parts)
+                return len(watched.of(one).frames) >= 2
+
+            with caplog.at_level(logging.WARNING):
+                watched.until(send, "the good message arrives")
+            counters = one.counters
+            assert counters.malformed >= 2
+            assert counters.multipart >= 1
+            assert counters.foreign_payload >= 1
+            assert caplog.text.count("mama.payload.default=omnmmsg") == 1
+    finally:
+        sender.close(0)
+        context.term()
+
+
+def test_topics_of_openmama_itself_and_beyond_its_limit_are_refused() -> None:
+    with naming() as server, peer(url_of(server)) as one:
+        for topic in ("_INBOX.x", "_NAMING", "a" * 256, "a b", ""):
+            with pytest.raises(PublishError, match="BAD_SYMBOL"):
+                one.publish(topic, TEN[0])
+
+
+def test_a_peer_that_only_sends_says_so() -> None:
+    with naming() as server:
+        lone = OpenMamaPeer(PeerSettings.from_urls([url_of(server)]).without_receiving())
+        lone.open()
+        with pytest.raises(ConfigError, match="without a receiving socket"):
+            lone.subscribe("A")
+        with pytest.raises(ConfigError, match="without a receiving socket"):
+            lone.request("A", TEN[0])
+        lone.close()
+        lone.close()
+
+
+def test_every_framing_is_taken_for_what_it_is() -> None:
+    assert (OZ.name, ZMQ.name) == ("oz", "zmq")
+    assert OZ.publish_head("A") + TEN[0] == OZ.encode(BridgeFrame(FrameType.PUBLISH, "A", TEN[0]))
+    assert ZMQ.publish_head("A") + TEN[0] == ZMQ.encode(BridgeFrame(FrameType.PUBLISH, "A", TEN[0]))

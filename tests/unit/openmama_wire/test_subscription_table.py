@@ -1,0 +1,70 @@
+"""Subscriptions as XPUB delivers them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mama_spark.openmama_wire.peer.subscription_table import SubscriptionChange, SubscriptionTable
+
+from tests.support.examples import examples
+
+VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "openmama-wire.json").read_text())
+
+
+@pytest.mark.spec("OW2")
+@pytest.mark.parametrize("v", [v for v in VECTORS if v["kind"] == "subscription"], ids=lambda v: v["name"])
+def test_recorded_subscriptions(v: dict[str, object]) -> None:
+    table, data = SubscriptionTable(), bytes.fromhex(str(v["hex"]))
+    decoded = v["decoded"]
+    assert isinstance(decoded, dict)
+    prefix = decoded["prefix"].encode()
+    if not decoded["subscribe"]:
+        table.apply(b"\1" + prefix)
+    assert table.apply(data) == SubscriptionChange(prefix, decoded["subscribe"])
+    assert table.wanted(prefix) is decoded["subscribe"]
+
+
+def test_a_prefix_has_readers_until_the_last_one_ends() -> None:
+    table = SubscriptionTable()
+    assert table.apply(b"\1A") == SubscriptionChange(b"A", True)
+    assert table.apply(b"\1A") is None
+    assert table.readers(b"A") == 2
+    assert table.apply(b"\0A") is None
+    assert table.wanted(b"AB")
+    assert table.apply(b"\0A") == SubscriptionChange(b"A", False)
+    assert not table.wanted(b"AB")
+
+
+@pytest.mark.spec("OW12")
+def test_a_subscription_with_its_nul_is_to_one_topic() -> None:
+    table = SubscriptionTable()
+    table.apply(b"\1FOO\0")
+    assert table.wanted(b"FOO")
+    assert not table.wanted(b"FOOBAR")
+    assert not table.wanted(b"FO")
+
+
+def test_what_is_no_subscription_is_counted_and_the_number_of_prefixes_has_a_limit() -> None:
+    table = SubscriptionTable(most=2)
+    for data in (b"", b"\2A", b"\0A", b"\1A", b"\1B", b"\1C"):
+        table.apply(data)
+    assert (table.ignored, len(table)) == (4, 2)
+    table.clear()
+    assert not table.wanted(b"A")
+
+
+@examples(300)
+@given(st.lists(st.tuples(st.booleans(), st.binary(max_size=3))), st.binary(max_size=4))
+def test_it_agrees_with_a_list_of_subscriptions(steps: list[tuple[bool, bytes]], topic: bytes) -> None:
+    table, held = SubscriptionTable(), list[bytes]()
+    for begins, prefix in steps:
+        table.apply(bytes([begins]) + prefix)
+        if begins:
+            held.append(prefix)
+        elif prefix in held:
+            held.remove(prefix)
+    assert table.wanted(topic) is any((topic + b"\0").startswith(prefix) for prefix in held)
