@@ -17,7 +17,7 @@ CONNECTOR = ROOT / "connector"
 
 CONTRACTS = {
     "errors", "options", "message", "bridge", "record_log", "backoff", "source_expiry", "topics", "limits",
-    "file_descriptors", "zmq_context", "redaction", "middlewares", "headers",
+    "file_descriptors", "zmq_context", "redaction", "middlewares", "headers", "batch_ledger",
 }  # fmt: skip
 #: The one way from a name, a URL or a client to a bridge; the bridges themselves are imported when they are asked for.
 REGISTRY = {*(f"bridges.{name}" for name in registry), "bridges.reconnecting"}
@@ -68,6 +68,7 @@ MAY_IMPORT = {
 #: Modules that do no I/O, start no thread and read no clock.
 PURE = {
     "backoff",
+    "batch_ledger",
     "bridge",
     "errors",
     "headers",
@@ -83,6 +84,7 @@ PURE = {
     "bridges/malamute/read_session",
     "bridges/malamute/records",
     "bridges/malamute/selection",
+    "bridges/nats/batches/message_ids",
     "bridges/nats/discovery/advisories",
     "bridges/nats/discovery/events",
     "bridges/nats/discovery/layout",
@@ -157,7 +159,9 @@ PURE = {
     "packing/ipc",
     "packing/json_text",
     "packing/pack_headers",
+    "packing/pack_rows",
     "packing/packer",
+    "packing/row_contents",
     "packing/schema_cast",
     "packing/split",
     "packing/unpacked",
@@ -165,6 +169,10 @@ PURE = {
     "sending/backpressure",
     "sending/flight",
     "sending/flight_batch",
+    "publisher/exactly_once/claims",
+    "publisher/exactly_once/found_rows",
+    "publisher/exactly_once/protocol",
+    "publisher/exactly_once/stored_rows",
     "publisher/ids",
     "publisher/key_filter",
     "publisher/rate_limiter",

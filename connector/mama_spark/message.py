@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -97,3 +98,34 @@ def payload_bounds(payloads: pa.Array) -> Int64s:
     wide = pa.types.is_large_binary(payloads.type) or pa.types.is_large_string(payloads.type)
     offsets = np.frombuffer(payloads.buffers()[1], np.int64 if wide else np.int32)
     return offsets[payloads.offset : payloads.offset + len(payloads) + 1].astype(np.int64)
+
+
+# --- columns of bytes that are joined of parts ---------------------------------------------------------------------
+
+
+def join_columns(columns: list[Any]) -> pa.Array:
+    """The bytes of binary columns, joined row by row."""
+    return pc.binary_join_element_wise(*columns, pa.scalar(b""))
+
+
+def offsets_of(sizes: Int64s) -> pa.Array:
+    """Offsets of lists of these sizes."""
+    return pa.array(np.concatenate(([0], np.cumsum(sizes))).astype(np.int32))
+
+
+def lengths_of(values: pa.Array) -> Int64s:
+    """Bytes of each element, 0 for null."""
+    lengths: Int64s = pc.fill_null(pc.binary_length(values), 0).to_numpy().astype(np.int64)
+    return lengths
+
+
+def u32_column(values: Int64s) -> pa.Array:
+    """Each as four bytes, little-endian."""
+    return fixed_width(np.ascontiguousarray(values, "<u4").view(np.uint8).reshape(len(values), 4))
+
+
+def fixed_width(rows: npt.NDArray[np.uint8]) -> pa.Array:
+    """A binary array from rows of one width; shares memory."""
+    n, width = rows.shape
+    offsets = np.arange(0, (n + 1) * width, width, dtype=np.int32) if width else np.zeros(n + 1, np.int32)
+    return pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(offsets), pa.py_buffer(rows.reshape(-1))])

@@ -88,7 +88,7 @@ def plan(options: dict[str, str], path: Path) -> None:
     path.write_bytes(pickle.dumps(stream_writer(options, schema, False).job))
 
 
-def _apart(target: Any, *args: Any) -> None:
+def apart(target: Any, *args: Any) -> None:
     process = FORK.Process(target=target, args=args)
     process.start()
     process.join()
@@ -104,14 +104,14 @@ def run(given: dict[str, Any]) -> None:
     """
     amount, folder, stream_run = Amount(**given["amount"]), Path(given["folder"]), uuid4().hex
     planned = folder / f"job-{stream_run}"
-    _apart(plan, given["options"], planned)
+    apart(plan, given["options"], planned)
     job = pickle.loads(planned.read_bytes())
     for number in range(amount.batches):
         checkpoint = folder / f"committed-{number}"
         if checkpoint.exists():
             continue
         reports, complete = Batch(job, folder, amount, number, stream_run).run()
-        _apart(commit, job, reports, number, complete)
+        apart(commit, job, reports, number, complete)
         if not complete:
             raise RuntimeError(f"a task of batch {number} failed {ATTEMPTS} times")
         checkpoint.touch()

@@ -5,6 +5,7 @@ not opened yet::
 
     publisher_bridge(o: SinkOptions) -> PublisherBridge     (with option log: (o, what publishes to the log))
     row_codec(o: SinkOptions) -> RowCodec
+    batch_ledger(o: SinkOptions) -> BatchLedger
     discovery_bridge(o: TransportOptions) -> DiscoveryBridge
     log_bridge(o: TransportOptions, timeout: float) -> RecordLogBridge
     check_transport(o: SinkOptions, topics: list[str]) -> list[tuple[bool, str]]     (tried, and what was found)
@@ -18,6 +19,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ..batch_ledger import BatchLedger
 from ..bridge import DiscoveryBridge, PublisherBridge, RowCodec
 from ..errors import ConfigError
 from ..middlewares import MIDDLEWARES
@@ -31,12 +33,14 @@ if TYPE_CHECKING:
 __all__ = [
     "UnsupportedFeature",
     "attach",
+    "batch_ledger",
     "check_transport",
     "connect",
     "discovery_bridge",
     "load",
     "log_bridge",
     "publisher_bridge",
+    "require_exactly_once",
     "row_codec",
 ]
 
@@ -98,6 +102,26 @@ def publisher_bridge(o: SinkOptions) -> PublisherBridge:
     made = _factory(o, "publisher_bridge", "cannot publish")
     bridge: PublisherBridge = made(o) if o.log is None else made(o, publisher_bridge(o.at_log()))
     return bridge
+
+
+def batch_ledger(o: SinkOptions) -> BatchLedger:
+    """What tells which rows of a batch are stored already.
+
+    :raises ConfigError: the bridge cannot be loaded
+    :raises UnsupportedFeature: it has none
+    """
+    ledger: BatchLedger = _factory(o, "batch_ledger", "cannot tell which rows are stored already (option exactlyOnce)")(
+        o
+    )
+    return ledger
+
+
+def require_exactly_once(o: SinkOptions) -> None:
+    """Without opening or importing what publishes.
+
+    :raises UnsupportedFeature: the bridge cannot store each row exactly once
+    """
+    _factory(o, "batch_ledger", "cannot tell which rows are stored already (option exactlyOnce)")
 
 
 def row_codec(o: SinkOptions) -> RowCodec | None:

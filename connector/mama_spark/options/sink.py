@@ -13,8 +13,8 @@ from .declare import camel, option, require
 from .paths import absolute_path, is_inside, table_path
 from .transport import DISCOVERY, TransportOptions
 from .urls import log_urls, split_stream
-from .uses import BATCHES, Scope
-from .values import boolean, duration, integer, names, one_of, rate, string, text
+from .uses import BATCHES, NATS, Scope
+from .values import boolean, duration, integer, names, one_of, rate, single_token, string, text
 from .window import RetryPolicy, WindowConfig
 
 _WHAT, _ACK, _WINDOW, _ERRORS, _LOG = (
@@ -158,6 +158,35 @@ class SinkOptions(TransportOptions, format_name="mamapub"):
         _ACK,
         "With `txnAppId`: rises with each batch, e.g. the batch id.",
         scope=BATCHES,
+    )
+
+    exactly_once: bool = option(
+        "boolean",
+        boolean,
+        False,
+        _ACK,
+        "Store each row of a batch once, however long after an outage it is repeated: a repetition first reads from "
+        "the stream which rows are there, and publishes the others "
+        "([what that promises and costs](../explanation/delivery.md#exactly-once)). Needs `dedup=true`; batch writes "
+        "are recognised by `txnAppId` and `txnVersion`.",
+        scope=NATS,
+    )
+    on_retention: str = option(
+        "`fail`, `publish`",
+        one_of("fail", "publish"),
+        "fail",
+        _ACK,
+        "With `exactlyOnce`, when messages of the batch may have been removed before they were read back: fail, or "
+        "publish all rows that are not found, of which some may then be stored twice.",
+        scope=NATS,
+    )
+    batches_stream: str = option(
+        "text",
+        single_token,
+        "MAMA_BATCHES",
+        _ACK,
+        "With `exactlyOnce`: the stream that keeps where each batch began. Made when it is missing.",
+        scope=NATS,
     )
 
     max_in_flight: int = option(
@@ -361,6 +390,7 @@ class SinkOptions(TransportOptions, format_name="mamapub"):
         self._check_log()
         self._check_retries()
         self._check_ids()
+        self._check_exactly_once()
         self._check_failed_rows(given)
         self._check_order()
         self._check_pack(given)
@@ -395,6 +425,17 @@ class SinkOptions(TransportOptions, format_name="mamapub"):
             "option onDuplicateId needs a column of ids, and idColumn is empty: there is none",
         )
         require((self.txn_app_id is None) == (self.txn_version is None), "options txnAppId and txnVersion go together")
+
+    def _check_exactly_once(self) -> None:
+        if not self.exactly_once:
+            return
+        require(
+            self.dedup, "option exactlyOnce needs dedup=true: stored rows are recognised by the ids of their messages"
+        )
+        require(
+            self.ack_mode != "none",
+            "option exactlyOnce needs acknowledgements, and ackMode=none has none: leave it out",
+        )
 
     def _check_failed_rows(self, given: Collection[str]) -> None:
         dead = [camel(n) for n in ("dead_letter_topic", "dead_letter_table") if getattr(self, n) is not None]
@@ -440,6 +481,7 @@ class SinkOptions(TransportOptions, format_name="mamapub"):
         for orphans, needed, there in (
             (("source_name", "source_ttl", *_PLACES), "announce=true", self.announce),
             (("topic_events",), "flightLog or announce=true", self.announce or self.flight_log is not None),
+            (("on_retention", "batches_stream"), "exactlyOnce=true", self.exactly_once),
             (("error_tolerance",), "onError=deadletter or onError=log", self.on_error != "fail"),
             (("retry_backoff", "retry_max_backoff"), "retryAttempts above 0", self.retry_attempts != 0),
             (("storage",), "flightLog or deadLetterTable", kept),

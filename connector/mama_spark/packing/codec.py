@@ -24,6 +24,11 @@ class Codec(Protocol):
     def format(self) -> PackFormat: ...
 
     @property
+    def description(self) -> str:
+        """What a row has."""
+        ...
+
+    @property
     def fixed_bits(self) -> int:
         """Upper bound of the size of a pack without its rows."""
         ...
@@ -49,6 +54,7 @@ class LinesCodec:
     """Values joined by line feeds; they must not contain any. Takes the column ``value``."""
 
     format = PackFormat.LINES
+    description = "values"
     fixed_bits = -8  # no line feed after the last value
 
     def normal(self, columns: pa.RecordBatch) -> pa.RecordBatch:
@@ -79,6 +85,7 @@ class ArrowCodec:
         check_types(schema)
         # without the metadata that Spark adds
         self.schema = pa.schema([pa.field(f.name, canonical_type(f.type), f.nullable) for f in schema])
+        self.description = ", ".join(f"{f.name} {f.type}" for f in self.schema)
         self._head = self.schema.serialize()
         batch = pa.RecordBatch.from_arrays([pa.array([], f.type) for f in self.schema], schema=self.schema)
         # each buffer is padded to eight bytes, and one of offsets has an element more than there are rows

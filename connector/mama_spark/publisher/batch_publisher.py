@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -33,8 +34,8 @@ from ..errors import (
 from ..message import MessageBatch
 from ..options.window import WindowConfig
 from ..sending.flight import FlightState
-from ..sending.flight_batch import FlightBatch, FlightCounters
-from ..sending.send_loop import MAX_SEND_MESSAGES, SendLoop, Span
+from ..sending.flight_batch import FlightBatch, FlightCounters, StoredFlights
+from ..sending.send_loop import MAX_SEND_MESSAGES, SendLoop, Span, StoredCheck
 from ..sending.window import Window
 from .outage_reporter import OutageReporter
 from .rate_limiter import RateLimiter
@@ -51,13 +52,26 @@ class _QueuedBatch:
     """A batch on its way into the window.
 
     :ivar rejected: rows that cannot be sent, with the reason
+    :ivar stored: rows that are stored already
     :ivar spans: rows that are still to be sent, once :attr:`prepared`
     """
 
     flights: FlightBatch
     rejected: Sequence[tuple[int, PublishError]]
+    stored: Sequence[StoredFlights] = ()
     spans: deque[Span] = field(default_factory=deque)
     prepared: bool = False
+
+
+class SendGuard(StoredCheck, Protocol):
+    """Says whether this publisher is still the one that publishes these messages."""
+
+    def may_send(self) -> bool:
+        """False: not now; it is asked again soon.
+
+        :raises Unavailable: never again: another publisher has taken over
+        """
+        ...
 
 
 class BatchPublisher:
@@ -75,6 +89,7 @@ class BatchPublisher:
         which the publisher ends with :class:`Unavailable`. None = :attr:`.WindowConfig.longest_silence`
     :param survive_outage: do not end then: fail what waits, and what comes, until the middleware takes messages again
     :param wait_through_outages: neither end nor fail: wait until the middleware stores messages again
+    :param guard: asked before anything is sent; None = anything may be sent
     :param on_event: called with events of the transport, on the publisher's thread, before the publisher reacts to them
     :param on_resend: called with the reason why messages must be sent again, at most once a round, on that thread
     """
@@ -92,12 +107,13 @@ class BatchPublisher:
         outage_timeout: float | None = None,
         survive_outage: bool = False,
         wait_through_outages: bool = False,
+        guard: SendGuard | None = None,
         on_event: Callable[[BridgeEvent], None] | None = None,
         on_resend: Callable[[PublishError], None] | None = None,
         open_bridge: Callable[[], WindowConfig] | None = None,
     ) -> None:
         self.bridge = bridge
-        self._on_event = on_event
+        self._on_event, self._guard = on_event, guard
         self._outage_timeout = math.inf if wait_through_outages else outage_timeout
         self._survive_outage, self._wait_through_outages = survive_outage, wait_through_outages
         self._configure(policy)
@@ -120,7 +136,9 @@ class BatchPublisher:
     def _configure(self, policy: WindowConfig) -> None:
         self.window = Window(policy)
         timeout = policy.longest_silence if self._outage_timeout is None else self._outage_timeout
-        self._loop = SendLoop(self.bridge, self.window, on_event=self._on_event, outage_timeout=timeout)
+        self._loop = SendLoop(
+            self.bridge, self.window, on_event=self._on_event, outage_timeout=timeout, check=self._guard
+        )
         self._reporter = OutageReporter(self.bridge, self._loop, self._what_next(timeout))
 
     def _what_next(self, timeout: float) -> str:
@@ -153,11 +171,16 @@ class BatchPublisher:
                 raise self._death
 
     def put(
-        self, batch: MessageBatch, rejected: Sequence[tuple[int, PublishError]] = (), context: object = None
+        self,
+        batch: MessageBatch,
+        rejected: Sequence[tuple[int, PublishError]] = (),
+        context: object = None,
+        stored: Sequence[StoredFlights] = (),
     ) -> FlightBatch:
         """Queue messages; blocks while two batches wait.
 
         :param rejected: rows that cannot be sent, ascending, with the reason: they fail without being sent
+        :param stored: rows that are stored already: they are acknowledged without being sent
         :param context: becomes :attr:`.FlightBatch.context`
         :returns: the flights, which the publisher's thread goes on changing until ``on_finished`` gets them
         :raises BackgroundTaskFailed: the publisher ended with an error, the cause; a :class:`ConfigError` is raised as
@@ -171,7 +194,7 @@ class BatchPublisher:
                 raise ClientClosed("the publisher was drained or stopped")
             flights = self.window.open(len(batch), batch, context)
             self._open[id(flights)] = flights
-            self._queue.append(_QueuedBatch(flights, rejected))
+            self._queue.append(_QueuedBatch(flights, rejected, stored))
             self._changed.notify_all()
         return flights
 
@@ -256,8 +279,11 @@ class BatchPublisher:
         return self._draining and not self._open
 
     def _round(self) -> None:
-        self._loop.resend()
-        self._launch()
+        if self._guard is None or self._guard.may_send():
+            self._loop.resend()
+            self._launch()
+        else:
+            self._loop.bridge_full = True
         self._finish()
         now = time.monotonic()
         if now - self._loop.last_send >= self._flush_after or (self._draining and not self._queue):
@@ -287,7 +313,7 @@ class BatchPublisher:
             self._loop.bridge_full = True
             return False
         try:
-            queued.spans = self._loop.prepare(queued.flights, dict(queued.rejected))
+            queued.spans = self._loop.prepare(queued.flights, dict(queued.rejected), queued.stored)
         except Unavailable as error:
             if not self._wait_through_outages:
                 raise

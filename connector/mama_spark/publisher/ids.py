@@ -25,7 +25,9 @@ with more distinct repeated rows than the table of repeats holds (393,000 with t
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +36,15 @@ import pyarrow.compute as pc
 from xxhash import xxh3_128, xxh3_128_digest
 
 from mama_spark.errors import ConfigError
-from mama_spark.message import Int64s, MessageBatch
+from mama_spark.message import (
+    Int64s,
+    MessageBatch,
+    fixed_width,
+    join_columns,
+    lengths_of,
+    offsets_of,
+    u32_column,
+)
 
 from .key_filter import KeyFilter, UInt64s
 
@@ -60,17 +70,28 @@ class IdMaker:
             raise ConfigError(f"the id prefix must not contain control characters, got {prefix!r}")
         if memory < 4096:
             raise ConfigError(f"ids need at least 4096 bytes of memory, got {memory}")
-        self._head = f"{prefix}-{batch}-{partition}-".encode()
+        self.prefix = f"{prefix}-{batch}-"  #: of the ids of all partitions
+        self._head = f"{self.prefix}{partition}-".encode()
         self._seen = KeyFilter(memory * 11 // 16)
         self._repeats = _Repeats(memory // 4)
         self._overflow = np.zeros(max(1, memory // 32 // 8), np.int64)
 
-    def ids(self, batch: MessageBatch) -> pa.Array:
-        """One id a row: a string array of ``len(batch)``. Null elements count as empty ones."""
+    def ids(
+        self,
+        batch: MessageBatch,
+        digests: npt.NDArray[np.uint8] | None = None,
+        renumber: Callable[[Int64s], Int64s] | None = None,
+    ) -> pa.Array:
+        """One id a row: a string array of ``len(batch)``. Null elements count as empty ones.
+
+        :param digests: what :func:`digest` gave for the batch; None = not asked yet
+        :param renumber: makes the numbers ``n`` from how many equal rows came before each
+        """
         if not len(batch):
             return pa.array([], pa.string())
-        digests = digest(batch)
-        return self._text(digests, self._numbers(digests.view(np.uint64)[:, 0]))
+        digests = digest(batch) if digests is None else digests
+        numbers = self._numbers(np.ascontiguousarray(digests).view(np.uint64)[:, 0])
+        return self._text(digests, numbers if renumber is None else renumber(numbers))
 
     @property
     def nbytes(self) -> int:
@@ -121,7 +142,7 @@ class IdMaker:
     def _text(self, digests: npt.NDArray[np.uint8], numbers: Int64s) -> pa.Array:
         n, head = len(digests), self._head
         if numbers.any():
-            hexes = _fixed(_HEX[digests].view(np.uint8).reshape(n, 32))
+            hexes = fixed_width(_HEX[digests].view(np.uint8).reshape(n, 32))
             digits = pc.cast(pa.array(numbers), pa.string()).cast(pa.binary())
             joined = pc.binary_join_element_wise(pa.scalar(head), hexes, pa.scalar(b"-"), digits, pa.scalar(b""))
             return joined.cast(pa.string())
@@ -129,7 +150,63 @@ class IdMaker:
         text[:, : len(head)] = np.frombuffer(head, np.uint8)
         text[:, len(head) : -2] = _HEX[digests].view(np.uint8).reshape(n, 32)
         text[:, -2:] = np.frombuffer(b"-0", np.uint8)
-        return _fixed(text).cast(pa.string())
+        return fixed_width(text).cast(pa.string())
+
+
+class ParsedIds(NamedTuple):
+    """Ids of one batch, taken apart.
+
+    :ivar rows: which of the ids have this form, ascending; the others are of other messages (dead letters)
+    :ivar digests: ``h``, shape (rows, 16)
+    """
+
+    rows: Int64s
+    digests: npt.NDArray[np.uint8]
+    partitions: Int64s
+    numbers: Int64s
+
+
+def parse(ids: Sequence[bytes], head: int) -> ParsedIds:
+    """Take ids apart.
+
+    :param head: length of what stands before the partition
+    """
+    parts = b"-".join([text[head:] for text in ids]).split(b"-")
+    rows: Int64s = np.arange(len(ids))
+    if len(parts) != 3 * len(ids) or not (_all_hex(parts[1::3]) and b"".join(parts[0::3] + parts[2::3]).isdigit()):
+        good = [i for i, text in enumerate(ids) if _ID.fullmatch(text, head)]
+        rows = np.array(good, np.int64)
+        parts = [part for i in good for part in ids[i][head:].split(b"-")]
+    if not len(rows):
+        return ParsedIds(rows, np.empty((0, 16), np.uint8), rows, rows)
+    digests = np.frombuffer(bytes.fromhex(b"".join(parts[1::3]).decode()), np.uint8).reshape(-1, 16)
+    return ParsedIds(rows, digests, _integers(parts[0::3]), _integers(parts[2::3]))
+
+
+_ID = re.compile(rb"[0-9]{1,9}-[0-9a-f]{32}-[0-9]{1,18}")
+_HEX_DIGITS = re.compile(rb"[0-9a-f]*")
+
+
+def _all_hex(parts: list[bytes]) -> bool:
+    return set(map(len, parts)) <= {32} and _HEX_DIGITS.fullmatch(b"".join(parts)) is not None
+
+
+def _integers(parts: list[bytes]) -> Int64s:
+    one = parts[0]
+    if parts.count(one) == len(parts):
+        return np.full(len(parts), int(one), np.int64)
+    return np.array(parts).astype(np.int64)
+
+
+def texts(head: str, partitions: Int64s, digests: npt.NDArray[np.uint8], numbers: Int64s) -> pa.Array:
+    """The ids that :func:`parse` takes apart."""
+    hexes = fixed_width(_HEX[digests].view(np.uint8).reshape(len(digests), 32))
+    strings = [pc.cast(pa.array(some), pa.string()).cast(pa.binary()) for some in (partitions, numbers)]
+    dash = pa.scalar(b"-")
+    joined = pc.binary_join_element_wise(
+        pa.scalar(head.encode()), strings[0], dash, hexes, dash, strings[1], pa.scalar(b"")
+    )
+    return joined.cast(pa.string())
 
 
 # --- what was seen ---------------------------------------------------------------------------------------------
@@ -244,35 +321,13 @@ def _headers(maps: pa.MapArray) -> pa.Array:
     coded = names.cast(pa.binary()).dictionary_encode()
     rank = np.argsort(np.argsort(np.array(coded.dictionary.to_pylist() or [b""], object), kind="stable"))
     order = np.lexsort((rank[coded.indices.to_numpy()], rows))  # stable: equal names keep their order
-    values = _join([_u32(_lengths(lists.flatten())), lists.flatten().cast(pa.binary()).fill_null(b"")])
+    values = join_columns([u32_column(lengths_of(lists.flatten())), lists.flatten().cast(pa.binary()).fill_null(b"")])
     counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
-    grouped = pc.binary_join(pa.ListArray.from_arrays(_offsets(counts), values), b"")
-    entry = _join([_u32(_lengths(names)), names.cast(pa.binary()), _u32(counts), grouped]).take(pa.array(order))
-    return _join([_u32(sizes), pc.binary_join(pa.ListArray.from_arrays(_offsets(sizes), entry), b"")])
-
-
-def _join(columns: list[Any]) -> pa.Array:
-    return pc.binary_join_element_wise(*columns, pa.scalar(b""))
-
-
-def _offsets(sizes: Int64s) -> pa.Array:
-    return pa.array(np.concatenate(([0], np.cumsum(sizes))).astype(np.int32))
-
-
-def _lengths(values: pa.Array) -> Int64s:
-    lengths: Int64s = pc.fill_null(pc.binary_length(values), 0).to_numpy().astype(np.int64)
-    return lengths
-
-
-def _u32(values: Int64s) -> pa.Array:
-    return _fixed(np.ascontiguousarray(values, "<u4").view(np.uint8).reshape(len(values), 4))
-
-
-def _fixed(rows: npt.NDArray[np.uint8]) -> pa.Array:
-    """A binary array from rows of one width; shares memory."""
-    n, width = rows.shape
-    offsets = np.arange(0, (n + 1) * width, width, dtype=np.int32) if width else np.zeros(n + 1, np.int32)
-    return pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(offsets), pa.py_buffer(rows.reshape(-1))])
+    grouped = pc.binary_join(pa.ListArray.from_arrays(offsets_of(counts), values), b"")
+    entry = join_columns([u32_column(lengths_of(names)), names.cast(pa.binary()), u32_column(counts), grouped]).take(
+        pa.array(order)
+    )
+    return join_columns([u32_column(sizes), pc.binary_join(pa.ListArray.from_arrays(offsets_of(sizes), entry), b"")])
 
 
 def _raw(values: pa.Array) -> tuple[Int64s, memoryview]:

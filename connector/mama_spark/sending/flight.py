@@ -32,6 +32,7 @@ class Transition(IntEnum):
     FAIL = 3  #: refused for good, or stopped
     EXPIRE = 4  #: nobody answered in time
     SEND_UNACKNOWLEDGED = 5  #: the bridge took it and no answer will come
+    FIND = 6  #: its row is stored already, by an attempt before this one
 
 
 class IllegalFlightStep(AssertionError):
@@ -43,6 +44,7 @@ TABLE: dict[FlightState, dict[Transition, FlightState]] = {
         Transition.SEND: FlightState.IN_FLIGHT,
         Transition.FAIL: FlightState.COMPLETED_EXCEPTIONALLY,
         Transition.SEND_UNACKNOWLEDGED: FlightState.PUBLISHED,
+        Transition.FIND: FlightState.ACKED,
     },
     FlightState.IN_FLIGHT: {
         Transition.ACK: FlightState.ACKED,

@@ -30,13 +30,14 @@ class FlightBatch:
     :ivar stream: index into ``Window.streams``, -1 where the middleware does not give it
     :ivar doubt: one of its sends may have been stored, and no acknowledgement of it came
     :ivar errors: row -> the last error, for rows that had one
+    :ivar looked_for: when the middleware did not have what may have been stored, monotonic seconds; None = never asked
     :ivar non_retriable: see :class:`~mama_spark.bridge.ValidationResult`
     :ivar ends: payload bytes of all rows before row i, n + 1 elements
     """
 
     __slots__ = (
         "n", "open", "messages", "context", "state", "sends", "token", "published", "settled", "sequence", "duplicate",
-        "stream", "doubt", "errors", "non_retriable", "ends",
+        "stream", "doubt", "errors", "looked_for", "non_retriable", "ends",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +61,7 @@ class FlightBatch:
         self.stream: npt.NDArray[np.int32] = np.full(n, -1, np.int32)
         self.doubt: Bools = np.zeros(n, np.bool_)
         self.errors: dict[int, PublishError] = {}
+        self.looked_for: Seconds | None = None
         self.non_retriable = non_retriable
         self.ends: Int64s = np.zeros(n + 1, np.int64)
         if sizes is not None:
@@ -86,6 +88,18 @@ def array_of(rows: Rows) -> Int64s:
 
 def length_of(rows: Rows) -> int:
     return int(rows.stop - rows.start) if isinstance(rows, slice) else len(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFlights:
+    """Flights whose rows are in a stream already.
+
+    :ivar rows: of the flights; ``sequences``: one each
+    """
+
+    stream: str
+    rows: Int64s
+    sequences: Int64s
 
 
 @dataclass(slots=True)

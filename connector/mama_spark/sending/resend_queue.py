@@ -57,6 +57,10 @@ class ResendQueue:
             heapq.heappop(self._heap)
         return None
 
+    def due(self, now: float) -> list[tuple[FlightBatch, Int64s]]:
+        """All that is due."""
+        return [(entry.flights, _waiting(entry.flights, entry.rows)) for entry in self._heap if entry.due <= now]
+
     def merge(self) -> None:
         """Make one queue of all that waits, in the order in which it was first sent."""
         by_batch: dict[int, tuple[FlightBatch, list[Int64s]]] = {}

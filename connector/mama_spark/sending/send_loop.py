@@ -11,8 +11,9 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Protocol
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from mama_spark.bridge import Ack, BridgeEvent, EventKind, PollResult, Publisher
 from mama_spark.errors import PublishError, Unavailable
 from mama_spark.message import Bools, Int64s, MessageBatch
 
-from .flight_batch import FlightBatch
+from .flight_batch import FlightBatch, StoredFlights
 from .outage import OutageDetector
 from .retry import is_final
 from .window import PROBE, Window
@@ -34,12 +35,33 @@ MAX_SEND_BYTES = 4 << 20  #: at most so many payload bytes a call, or one messag
 Span = tuple[int, int]
 
 
+#: Seconds after which the middleware is asked again what it has, when it could not say.
+_ASK_AGAIN = 0.5
+
+
+class StoredCheck(Protocol):
+    """Looks for messages whose acknowledgements are lost, where the middleware forgets ids soon."""
+
+    @property
+    def certain_for(self) -> float:
+        """Seconds for which the middleware surely knows the id of a stored message."""
+        ...
+
+    def stored(self, messages: MessageBatch) -> list[StoredFlights]:
+        """Those of the messages that are stored, as rows of ``messages``.
+
+        :raises Unavailable: the middleware does not say
+        """
+        ...
+
+
 class SendLoop:
     """One bridge and one window. Not thread-safe: one thread calls it at a time.
 
     :param on_event: called with each event of the transport before the window learns of it
     :param outage_timeout: seconds without progress after which an outage is declared
     :param notice: seconds without progress after which it is worth to ask why; None = an acknowledgement's timeout
+    :param check: what may be stored and is not known any more is looked for before it is sent again; None = it is sent
     :param clock: monotonic seconds
     :ivar bridge_full: the bridge did not take everything in the last call
     :ivar unflushed: something was sent since the last flush; ``last_send``: when, monotonic seconds
@@ -55,21 +77,28 @@ class SendLoop:
         on_event: Callable[[BridgeEvent], None] | None = None,
         outage_timeout: float = math.inf,
         notice: float | None = None,
+        check: StoredCheck | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.bridge, self.window, self.clock = bridge, window, clock
         self.outage = OutageDetector(outage_timeout, window.policy.wait_timeout if notice is None else notice)
-        self._on_event = on_event
+        self._on_event, self._check, self._ask_at = on_event, check, -math.inf
         self.bridge_full = self.unflushed = self.refused = False
         self.last_send = 0.0
         self.last_cause = ""
 
     # --- out -------------------------------------------------------------------------------------------------
 
-    def prepare(self, flights: FlightBatch, rejected: Mapping[int, PublishError] = MappingProxyType({})) -> deque[Span]:
+    def prepare(
+        self,
+        flights: FlightBatch,
+        rejected: Mapping[int, PublishError] = MappingProxyType({}),
+        stored: Sequence[StoredFlights] = (),
+    ) -> deque[Span]:
         """Have the bridge check queued flights, fail those that cannot be sent; the spans of the others.
 
         :param rejected: rows that are known to be wrong
+        :param stored: flights whose rows are stored already
         :raises ConfigError, Unavailable: see :meth:`~mama_spark.bridge.PublisherBridge.prepare`
         """
         if not flights.n:
@@ -78,12 +107,14 @@ class SendLoop:
         flights.non_retriable = result.non_retriable
         wrong = dict(result.rejected)
         wrong.update(rejected)
-        if not wrong:
-            return deque([(0, flights.n)])
-        rows = np.array(sorted(wrong), np.int64)
-        self.window.reject(flights, rows, [wrong[row] for row in rows.tolist()], self.clock())
         good = np.ones(flights.n, np.bool_)
-        good[rows] = False
+        for some in stored:
+            self.window.find(flights, some, self.clock())
+            good[some.rows] = False
+        rows = np.array(sorted(row for row in wrong if good[row]), np.int64)
+        if len(rows):
+            self.window.reject(flights, rows, [wrong[row] for row in rows.tolist()], self.clock())
+            good[rows] = False
         return spans_of(good)
 
     def capacity(self, flights: FlightBatch, span: Span, most: int = MAX_SEND_MESSAGES) -> int:
@@ -111,6 +142,8 @@ class SendLoop:
     def resend(self) -> None:
         """Send again what is due, until the bridge takes no more."""
         self.bridge_full = False
+        if self._check is not None and not self._look_for_doubtful(self._check):
+            return
         for flights, due in self.window.due(self.clock()):
             rows = _one_call(flights, due)
             taken = self.bridge.send(messages_of(flights).take(rows), self.window.next_token)
@@ -120,6 +153,31 @@ class SendLoop:
             if taken < len(rows):
                 self.bridge_full = True
                 return
+
+    def _look_for_doubtful(self, check: StoredCheck) -> bool:
+        """Settle what is stored of that which the middleware may have forgotten; whether nothing of it is left."""
+        now = self.clock()
+        doubtful = self.window.doubtful(check.certain_for, now)
+        if not doubtful:
+            return True
+        if now < self._ask_at:
+            self.bridge_full = True
+            return False
+        for flights, rows in doubtful:
+            try:
+                found = check.stored(messages_of(flights).take(rows))
+            except Unavailable as e:
+                self.last_cause, self.bridge_full = str(e), True
+                self._ask_at = self.clock() + _ASK_AGAIN
+                return False
+            if flights.looked_for is None:
+                flights.looked_for = np.full(flights.n, -math.inf)
+            flights.looked_for[rows] = now
+            for some in found:
+                here = StoredFlights(some.stream, rows[some.rows], some.sequences)
+                self.window.find(flights, here, self.clock())
+                self._progressed()
+        return True
 
     def flush(self) -> None:
         """Make the middleware answer for what was sent since the last call."""

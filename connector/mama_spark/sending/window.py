@@ -23,7 +23,7 @@ from mama_spark.options.window import WindowConfig
 
 from .backpressure import BackpressureState
 from .flight import FlightState, Transition, advance
-from .flight_batch import FlightBatch, FlightCounters, Rows, array_of, length_of
+from .flight_batch import FlightBatch, FlightCounters, Rows, StoredFlights, array_of, length_of
 from .resend_limits import ResendLimits
 from .resend_queue import ResendQueue
 from .send_index import SendIndex, SendRange
@@ -128,6 +128,35 @@ class Window:
         flights.sends[rows] = 1
         self.counters.sends += n
         self._settle(flights, rows, Transition.SEND_UNACKNOWLEDGED, now)
+
+    def find(self, flights: FlightBatch, stored: StoredFlights, now: float) -> None:
+        """Rows of queued flights, or of flights that wait to be sent again, are stored already: they are acknowledged
+        as duplicates, without a send."""
+        rows = stored.rows
+        if not len(rows):
+            return
+        flights.sequence[rows], flights.duplicate[rows] = stored.sequences, True
+        flights.stream[rows] = self._stream_index(stored.stream)
+        self.counters.duplicates += len(rows)
+        queued = flights.state[rows[0]] == FlightState.QUEUED
+        self._settle(flights, rows, Transition.FIND if queued else Transition.ACK, now)
+
+    def doubtful(self, certain_for: float, now: float) -> list[tuple[FlightBatch, Int64s]]:
+        """What is to be sent again now and may be stored for so long that the middleware may not know its id any more.
+
+        :param certain_for: seconds for which it surely does
+        """
+        if not self._may_send(now) or (self.policy.ordered and self._index.unanswered()):
+            return []
+        found = []
+        for flights, rows in self._resends.due(now):
+            stored_from = flights.published[rows]
+            if flights.looked_for is not None:
+                stored_from = np.maximum(stored_from, flights.looked_for[rows])
+            old = rows[flights.doubt[rows] & (stored_from + certain_for <= now)]
+            if len(old):
+                found.append((flights, old))
+        return found
 
     def capacity(self, flights: FlightBatch, start: int, now: float) -> int:
         """How many flights from ``start`` on may be launched now."""
@@ -398,7 +427,7 @@ class Window:
         if launched:
             self.in_flight -= n
             self.bytes_in_flight -= flights.bytes_of(rows)
-        if step is Transition.ACK:
+        if step in (Transition.ACK, Transition.FIND):
             self.counters.acked += n
         elif step is Transition.SEND_UNACKNOWLEDGED:
             self.counters.published += n

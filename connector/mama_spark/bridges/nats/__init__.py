@@ -1,8 +1,8 @@
 """The bridge to NATS JetStream: publishes messages, reads streams as record logs, finds sources.
 
 ``protocol`` is pure (the bytes of the NATS protocol), ``connection`` runs nats-py, ``jetstream`` makes requests to the
-JetStream API; ``publish``, ``read`` and ``discovery`` implement the three contracts of :mod:`mama_spark.bridge` and
-:mod:`mama_spark.record_log`; ``server`` starts a nats-server for ``mama serve``.
+JetStream API; ``publish``, ``read``, ``batches`` and ``discovery`` implement the contracts of :mod:`mama_spark.bridge`,
+:mod:`mama_spark.record_log` and :mod:`mama_spark.batch_ledger`; ``server`` starts a nats-server for ``mama serve``.
 
 Imports of the client are late: Spark's planner asks only whether this bridge has a codec for rows.
 """
@@ -15,12 +15,21 @@ from mama_spark.moved_names import lazy
 from mama_spark.options import DiscoveryOptions, SinkOptions, TransportOptions
 
 if TYPE_CHECKING:
+    from .batches.ledger import NatsBatchLedger
     from .discovery.bridge import NatsDiscovery
     from .publish.bridge import NatsBridge
     from .read.logs import NatsLogs
     from .settings import NatsSettings
 
-__all__ = ["NatsBridge", "NatsSettings", "check_transport", "discovery_bridge", "log_bridge", "publisher_bridge"]
+__all__ = [
+    "NatsBridge",
+    "NatsSettings",
+    "batch_ledger",
+    "check_transport",
+    "discovery_bridge",
+    "log_bridge",
+    "publisher_bridge",
+]
 
 
 def publisher_bridge(o: SinkOptions) -> NatsBridge:
@@ -28,6 +37,13 @@ def publisher_bridge(o: SinkOptions) -> NatsBridge:
     from .settings import NatsSettings
 
     return NatsBridge(NatsSettings.from_options(o))
+
+
+def batch_ledger(o: SinkOptions) -> NatsBatchLedger:
+    from .batches.ledger import NatsBatchLedger
+    from .settings import NatsSettings
+
+    return NatsBatchLedger(NatsSettings.from_options(o), timeout=max(o.retry_deadline, 2 * o.wait_timeout))
 
 
 def discovery_bridge(o: TransportOptions) -> NatsDiscovery:

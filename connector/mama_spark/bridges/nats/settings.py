@@ -38,6 +38,8 @@ class NatsSettings:
     :param retry_deadline: of the publisher: resends end that long after the first send; of a reader: a question is
         asked again for that long
     :param max_in_flight: of the publisher
+    :param exactly_once: what is stored is looked for by other means than by ids that the server remembers
+    :param batches_stream: that keeps the markers of batches
     :param fast: write and parse in bulk, past the client's own calls; None = if the installed nats-py allows it
     """
 
@@ -62,6 +64,8 @@ class NatsSettings:
     retry_deadline: float = 30.0
     connect_timeout: float = 5.0
     max_in_flight: int = 4096
+    exactly_once: bool = False
+    batches_stream: str = "MAMA_BATCHES"
     fast: bool | None = None
 
     def __post_init__(self) -> None:
@@ -93,6 +97,8 @@ class NatsSettings:
             wait_timeout=o.wait_timeout,
             retry_deadline=o.retry_deadline,
             max_in_flight=o.max_in_flight,
+            exactly_once=o.exactly_once,
+            batches_stream=o.batches_stream,
         )
 
     def __repr__(self) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from mama_spark.bridges import require_exactly_once
 from mama_spark.errors import ConfigError, OptionError, RowsFailed
 from mama_spark.options import BATCH_WRITE, STREAM_WRITE, SinkOptions
 from mama_spark.redaction import redact, redact_url
@@ -70,6 +71,8 @@ def _job(given: dict[str, str], schema: StructType, *, streaming: bool) -> SinkJ
 
     loaded = read_options(SinkOptions, given, STREAM_WRITE if streaming else BATCH_WRITE)
     options = loaded.options.with_tables_below(os.getcwd())
+    if options.exactly_once:
+        require_exactly_once(options)
     if options.announce:
         from .announcer import check_announce
 

@@ -140,14 +140,10 @@ class PackedMessages:
         self._encoder = RowEncoder(plan, o.topic, o.topic_prefix, for_packing=True)
         self._row_encoder = RowEncoder(plan, o.topic, o.topic_prefix)
         self._lines = o.pack == "lines"
-        self._column_names = ["value"]
-        self._column_names += [] if plan.headers is None else ["headers"]
-        self._column_names += [] if plan.id is None else ["id"]
-        kinds = {"value": pa.binary(), "headers": HEADERS_TYPE, "id": pa.string()}
-        columns = pa.schema([schema.field(name) for name in plan.typed] or [(n, kinds[n]) for n in self._column_names])
-        self._codec: Codec = codec_of(o.pack, columns)
+        self._column_names = _column_names(plan)
+        self.codec = pack_codec(o, plan, schema)
         most = min(o.pack_max_bytes, capabilities.max_payload - HEADER_BYTES)
-        self._packer = Packer(self._codec, max_rows=o.pack_max_rows, max_bytes=most)
+        self._packer = Packer(self.codec, max_rows=o.pack_max_rows, max_bytes=most)
         self._compressor = None
         if o.pack_compression != "none":
             self._compressor = PackCompressor(o.pack_compression, o.pack_compression_level)
@@ -171,18 +167,18 @@ class PackedMessages:
         batch = encoded.batch
         all_rows = Rows(batch.topics, columns, numbers, batch.streams, encoded.parts, encoded.extra)
         if not rejected:
-            yield from map(_flights_of, self._packer.add(all_rows))
+            yield from map(flights_of, self._packer.add(all_rows))
             return
         left = np.array(sorted(rejected), np.int64)
         reasons = [(i, rejected[row]) for i, row in enumerate(left.tolist())]
         yield replace(self._as_single_messages(rows, encoded, all_rows, left), rejected=reasons)
         good = np.setdiff1d(np.arange(rows.num_rows), left)
         if len(good):
-            yield from map(_flights_of, self._packer.add(all_rows.take(good)))
+            yield from map(flights_of, self._packer.add(all_rows.take(good)))
 
     def finish(self) -> Iterator[PublishBatch]:
         """Packs of all rows that still wait."""
-        yield from map(_flights_of, self._packer.finish())
+        yield from map(flights_of, self._packer.finish())
 
     def take_resends(self) -> list[PublishBatch]:
         """Halves of packs that were rejected as too large, to be sent."""
@@ -213,8 +209,8 @@ class PackedMessages:
         """Rows that cannot be packed, as messages of one row; a typed row is a pack of one row."""
         some = all_rows.take(which)
         if encoded.typed is not None:
-            normal = replace(some, columns=self._codec.normal(some.columns))
-            return _flights_of(packed(self._codec, normal, np.arange(len(which) + 1)))
+            normal = replace(some, columns=self.codec.normal(some.columns))
+            return flights_of(packed(self.codec, normal, np.arange(len(which) + 1)))
         batch = self._row_encoder.encode(rows.take(pa.array(which))).batch
         starts = np.arange(len(which) + 1)
         return PublishBatch(batch, [], FlightContext(some.numbers, _lists(some.extra, starts), batch.ids))
@@ -243,7 +239,7 @@ class PackedMessages:
         if not len(which):
             return None
         sends = flights.sends[which] + (0 if context.sends is None else context.sends[which])
-        half_packs = _flights_of(halves(self._codec, replace(context.packed, batch=batch), which))
+        half_packs = flights_of(halves(self.codec, replace(context.packed, batch=batch), which))
         half_packs = replace(
             half_packs, context=replace(half_packs.context, sends=np.repeat(sends, 2).astype(np.int32))
         )
@@ -252,6 +248,24 @@ class PackedMessages:
         split = np.zeros(flights.n, np.bool_)
         split[which] = True
         return split
+
+
+def pack_codec(o: SinkOptions, plan: ColumnPlan, schema: pa.Schema) -> Codec:
+    """The codec of a write.
+
+    :param schema: of the rows that Spark gives
+    """
+    kinds = {"value": pa.binary(), "headers": HEADERS_TYPE, "id": pa.string()}
+    columns = [schema.field(name) for name in plan.typed] or [(name, kinds[name]) for name in _column_names(plan)]
+    return codec_of(o.pack, pa.schema(columns))
+
+
+def _column_names(plan: ColumnPlan) -> list[str]:
+    """Of packs of rows that are not typed."""
+    names = ["value"]
+    names += [] if plan.headers is None else ["headers"]
+    names += [] if plan.id is None else ["id"]
+    return names
 
 
 def check_bridge(o: SinkOptions, capabilities: Capabilities) -> None:
@@ -284,7 +298,8 @@ def single_rows_of(
     return replace(rows, ids=None), ids, [errors[i] for i in of.tolist()], at[of]
 
 
-def _flights_of(packs: Packed) -> PublishBatch:
+def flights_of(packs: Packed) -> PublishBatch:
+    """Packs as flights."""
     return PublishBatch(
         packs.batch,
         [],

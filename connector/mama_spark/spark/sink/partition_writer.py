@@ -17,16 +17,19 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from mama_spark.backoff import RECONNECT
+from mama_spark.batch_ledger import BatchLedger
 from mama_spark.bridge import Ack, PublisherBridge
-from mama_spark.bridges import publisher_bridge, row_codec
+from mama_spark.bridges import batch_ledger, publisher_bridge, row_codec
 from mama_spark.errors import ConfigError, PublishError, Unavailable
 from mama_spark.flightlog.write_id import WriteId
 from mama_spark.message import MessageBatch
 from mama_spark.options.window import WindowConfig
 from mama_spark.publisher.batch_publisher import BatchPublisher
 from mama_spark.publisher.doubled_ids import DoubledIdCheck
+from mama_spark.publisher.exactly_once.batch_session import BatchSession
 from mama_spark.publisher.ids import IDS_MEMORY, IdMaker
 from mama_spark.publisher.outage_reporter import WARNING_INTERVAL
+from mama_spark.sending.flight_batch import StoredFlights
 
 from .announcer import SourceAnnouncer, source_record
 from .codec_rows import CodecRows
@@ -40,8 +43,9 @@ from .failure_policy import (
 )
 from .job import PartitionReport, SinkJob, TaskInfo
 from .outcome_recorder import OutcomeRecorder
-from .packed_messages import FlightContext, PackedMessages, PublishBatch, RowMessages
+from .packed_messages import FlightContext, PackedMessages, PublishBatch, RowMessages, pack_codec
 from .progress_logger import ProgressLogger
+from .repeated_rows import BatchWithStored, RepeatedRows, attempt_of, form_of
 from .row_encoder import RowEncoder
 
 logger = logging.getLogger("mama_spark")
@@ -102,6 +106,19 @@ def open_bridge(bridge: PublisherBridge, destinations: MessageBatch, *, wait: bo
         time.sleep(delays.next())
 
 
+def open_ledger(ledger: BatchLedger, *, wait: bool) -> None:
+    """:param wait: until the middleware answers"""
+    delays = RECONNECT.delays()
+    while True:
+        try:
+            ledger.open()
+            return
+        except Unavailable:
+            if not wait:
+                raise
+        time.sleep(delays.next())
+
+
 def write_id_of(job: SinkJob, task: TaskInfo) -> WriteId:
     """Identity of the write in the flight log."""
     o = job.options
@@ -151,6 +168,8 @@ class PartitionWriter:
                 rejects_doubled_ids(job.options, job.plan), _local_folder(task.partition)
             )
         self._with_ids = False
+        self._ledger: BatchLedger | None = None
+        self._repeated: RepeatedRows | None = None
         self._messages: RowMessages | PackedMessages
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> None:
@@ -186,6 +205,10 @@ class PartitionWriter:
             self._progress.stop()
         if self._publisher is not None:
             self._publisher.stop()
+        if self._repeated is not None:
+            self._repeated.session.close()
+        if self._ledger is not None:
+            self._ledger.close()
         with contextlib.suppress(Exception):  # the error that ended the write is the one to report
             self._disconnect()
         with contextlib.suppress(Exception):
@@ -210,6 +233,7 @@ class PartitionWriter:
         self.recorder.check_tables()
         self.recorder.events.create()
         self._bridge = bridge = publisher_bridge(o)
+        guard = self._exactly_once(first.schema) if o.exactly_once else None
         self._publisher = publisher = BatchPublisher(
             bridge,
             o.window,
@@ -220,9 +244,12 @@ class PartitionWriter:
             name=str(self._task.partition),
             survive_outage=tolerates_outages(o),
             wait_through_outages=o.on_unavailable == "wait",
+            guard=guard,
             on_event=self.recorder.events.on_transport_event,
         )
         publisher.start()
+        if self._ledger is not None:
+            open_ledger(self._ledger, wait=o.on_unavailable == "wait")
         letters = None if self._job.plan.id is None else self._id_maker(DEAD_LETTER_IDS_MEMORY)
         self.recorder.begin(publisher, self._messages, with_ids=self._with_ids, content_ids=letters)
         self._progress = ProgressLogger(self._task.partition, publisher)
@@ -245,6 +272,21 @@ class PartitionWriter:
             self._announce()
         self.recorder.events.live()
         return replace(o.window.for_bridge(capabilities, with_ids=o.dedup), max_bytes=MAX_BYTES_IN_FLIGHT)
+
+    def _exactly_once(self, schema: pa.Schema) -> BatchSession:
+        """What says which rows are stored already; nothing is opened yet."""
+        o, task, own_ids = self._options, self._task, self._job.plan.id is not None and self._options.pack == "off"
+        codec = None if o.pack == "off" else pack_codec(o, self._job.plan, schema)
+        write, batch, run = self._job.run_id, 0, self._job.run_id
+        if task.query_id is not None:
+            write, batch, run = task.query_id, task.batch_id or 0, task.stream_run or run
+        elif o.txn_app_id is not None and o.txn_version is not None:
+            write, batch = o.txn_app_id, o.txn_version
+        form = form_of(o, own_ids=own_ids, codec=codec)
+        me = attempt_of(self._ids, write, batch, run, task.partition, form)
+        self._ledger = batch_ledger(o)
+        self._repeated = RepeatedRows(o, self._ledger, me, self._ids, own_ids=own_ids, codec=codec)
+        return self._repeated.session
 
     def _announce(self) -> None:
         job, task, write_id = self._job, self._task, self._report.write_id
@@ -272,13 +314,19 @@ class PartitionWriter:
 
     def _publish_all(self, publisher: BatchPublisher, some: Iterator[PublishBatch] | Sequence[PublishBatch]) -> None:
         for one in some:
-            batch = one.batch
-            if not self._with_ids:
-                batch = replace(batch, ids=None)
-            elif batch.ids is None:
-                batch = replace(batch, ids=self._ids.ids(batch))
-            batch, context = self._messages.as_sent(batch, one.context)
-            self._put(publisher, batch, one.rejected, context)
+            for part in self._identified(one) if self._repeated is None else self._repeated.with_ids(one):
+                publish = part.publish
+                batch, context = self._messages.as_sent(publish.batch, publish.context)
+                self._put(publisher, batch, publish.rejected, context, part.stored)
+
+    def _identified(self, one: PublishBatch) -> Iterator[BatchWithStored]:
+        """With ids, where the broker shall deduplicate."""
+        batch = one.batch
+        if not self._with_ids:
+            batch = replace(batch, ids=None)
+        elif batch.ids is None:
+            batch = replace(batch, ids=self._ids.ids(batch))
+        yield BatchWithStored(replace(one, batch=batch))
 
     def _count_doubled_ids(self) -> None:
         if self._doubled_ids is not None:
@@ -288,7 +336,8 @@ class PartitionWriter:
     def _publish_dead_letters(self, publisher: BatchPublisher, *, all_of_them: bool) -> None:
         letters = self.recorder.take_dead_letters(all_of_them=all_of_them)
         if letters is not None:
-            self._put(publisher, letters, (), DeadLetterContext())
+            stored = () if self._repeated is None else self._repeated.letters(letters)
+            self._put(publisher, letters, (), DeadLetterContext(), stored)
 
     def _put(
         self,
@@ -296,9 +345,10 @@ class PartitionWriter:
         batch: MessageBatch,
         rejected: Sequence[tuple[int, PublishError]],
         context: FlightContext | DeadLetterContext,
+        stored: Sequence[StoredFlights] = (),
     ) -> None:
         self.recorder.expect()
-        publisher.put(batch, rejected, context)
+        publisher.put(batch, rejected, context, stored)
 
     def _wait_settled(self, publisher: BatchPublisher) -> None:
         """Until every row has its outcome, and so every dead letter is known; each flight has its deadline."""

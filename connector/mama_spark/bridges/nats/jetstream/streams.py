@@ -152,7 +152,7 @@ async def create(api: JetStreamClient, name: str, subjects: list[str], settings:
         "subjects": subjects,
         "storage": "file",
         "num_replicas": 1,
-        "duplicate_window": int(max(2 * settings.retry_deadline, 0.1) * 1e9),
+        "duplicate_window": int(_duplicate_window(settings) * 1e9),
         "allow_batched": True,
     }
     try:
@@ -165,6 +165,11 @@ async def create(api: JetStreamClient, name: str, subjects: list[str], settings:
         if isinstance(e.__cause__, ServerNotReady) and e.__cause__.code == _CREATE_FAILED:
             raise ConfigError(f"cannot create the stream {name!r}: {e.__cause__}") from e
         raise
+
+
+def _duplicate_window(settings: NatsSettings) -> float:
+    """Seconds for which the stream has to know an id: for all resends, or for what may be on its way."""
+    return max(2 * (settings.wait_timeout if settings.exactly_once else settings.retry_deadline), 0.1)
 
 
 async def look_up(api: JetStreamClient, cache: StreamCache, topics: list[str]) -> None:

@@ -179,14 +179,16 @@ class DeliveryParser:
         return sizes
 
 
-class DecodedBatch(NamedTuple):
-    """A buffer of deliveries as columns.
+class DeliveryNumbers(NamedTuple):
+    """The numbers of a buffer of deliveries.
 
+    :ivar sequences: in the stream; ``times``: nanoseconds since the epoch
     :ivar first: the consumer's sequence of the first; the others follow without a gap
     :ivar pending: records that followed the last one when it was sent
     """
 
-    records: Records
+    sequences: Int64s
+    times: Int64s
     first: int
     pending: int
 
@@ -195,10 +197,9 @@ class OutOfOrder(ProtocolError):
     """Deliveries were lost: the consumer's sequences have a gap."""
 
 
-def columns(buffer: DeliveryBuffer, headers: bool = True) -> DecodedBatch:
-    """The records of a buffer that is not empty.
+def delivery_numbers(buffer: DeliveryBuffer) -> DeliveryNumbers:
+    """Those of a buffer that is not empty.
 
-    :param headers: False: leave them out
     :raises OutOfOrder: some are missing
     :raises ProtocolError: invalid numbers
     """
@@ -213,16 +214,39 @@ def columns(buffer: DeliveryBuffer, headers: bool = True) -> DecodedBatch:
     first, last, pending = numbers[2 * n :].tolist()
     if last - first != n - 1 or (n > 1 and int(np.diff(sequences).min()) <= 0):
         raise OutOfOrder(f"{n} deliveries are numbered {first} to {last}")
+    return DeliveryNumbers(sequences, times, first, pending)
+
+
+class DecodedBatch(NamedTuple):
+    """A buffer of deliveries as columns; for the other two see :class:`DeliveryNumbers`."""
+
+    records: Records
+    first: int
+    pending: int
+
+
+def columns(buffer: DeliveryBuffer, headers: bool = True) -> DecodedBatch:
+    """The records of a buffer that is not empty.
+
+    :param headers: False: leave them out
+    :raises OutOfOrder: some are missing
+    :raises ProtocolError: invalid numbers
+    """
+    numbers = delivery_numbers(buffer)
+    return DecodedBatch(records_of(buffer, numbers, headers), numbers.first, numbers.pending)
+
+
+def records_of(buffer: DeliveryBuffer, numbers: DeliveryNumbers, headers: bool = True) -> Records:
+    """The records of a buffer whose numbers are known."""
     blocks, faults = _readable(buffer.blocks) if headers else ([], {})
-    records = Records(
-        sequences,
-        times // 1000,
+    return Records(
+        numbers.sequences,
+        numbers.times // 1000,
         text(pa.array(buffer.subjects, pa.binary())),
         _joined(buffer.payloads),
-        header_column(blocks, n) if blocks else None,
+        header_column(blocks, len(buffer)) if blocks else None,
         faults,
     )
-    return DecodedBatch(records, first, pending)
 
 
 def _readable(blocks: list[bytes | None]) -> tuple[list[bytes | None], dict[int, str]]:

@@ -127,7 +127,8 @@ class StreamRouter:
         self._require_safe_dedup(stream.name)
         if stream.interest and not stream.consumers:
             self._warn(f"stream {stream.name!r} keeps messages only for consumers, and has none: all will be dropped")
-        if self.settings.dedup and stream.duplicate_window < self.settings.retry_deadline:
+        forgotten = not self.settings.exactly_once and stream.duplicate_window < self.settings.retry_deadline
+        if self.settings.dedup and forgotten:
             self._warn(
                 f"stream {stream.name!r} recognises duplicates for {stream.duplicate_window:g} s only, and resends go "
                 f"on for {self.settings.retry_deadline:g} s: late ones would be stored twice"

@@ -13,7 +13,7 @@ import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from mama_spark.backoff import Backoff
 from mama_spark.errors import MamaError, Unavailable
@@ -23,7 +23,14 @@ from ..connection.connection import Connection
 from ..jetstream.api import NO_CONSUMER, NO_MESSAGE, ApiError, BlockingJetStreamClient, JetStreamClient
 from ..jetstream.consumers import create_consumer
 from ..protocol.parser import ProtocolError
-from ..protocol.records import DeliveryBuffer, OutOfOrder, columns, records_up_to
+from ..protocol.records import (
+    DeliveryBuffer,
+    DeliveryNumbers,
+    OutOfOrder,
+    delivery_numbers,
+    records_of,
+    records_up_to,
+)
 from .pull_subscription import UNKNOWN, PullSubscription, SubscriptionBroken
 
 KEPT = 30.0  #: seconds without a request after which the server deletes our consumers, if the stream allows
@@ -51,11 +58,27 @@ class SequenceRange:
     kept: float = KEPT
 
 
-class RangeReader:
+T = TypeVar("T")
+#: Makes what the caller wants of a buffer of deliveries and its numbers; None = nothing.
+Convert = Callable[[DeliveryBuffer, DeliveryNumbers], T | None]
+
+
+def as_records(wanted: SequenceRange) -> Convert[Records]:
+    """Records of the range."""
+
+    def convert(buffer: DeliveryBuffer, numbers: DeliveryNumbers) -> Records | None:
+        records = records_up_to(records_of(buffer, numbers, wanted.headers), wanted.up_to)
+        return records if len(records) else None
+
+    return convert
+
+
+class RangeReader(Generic[T]):
     """Reads one range.
 
     :param connection: returns the connection; a new one if the last one was closed
     :param wanted: the range
+    :param convert: what is made of the deliveries of the range, of which the last ones may lie behind its end
     :param check_stream: raises if the stream is not the one of the range
     :param subscriptions: the open subscriptions, which are notified of a lost connection
     """
@@ -65,16 +88,23 @@ class RangeReader:
         api: BlockingJetStreamClient,
         connection: Callable[[], Connection],
         wanted: SequenceRange,
+        convert: Convert[T],
         check_stream: Callable[[], None],
         subscriptions: set[PullSubscription],
     ) -> None:
         self._api, self._connection, self._wanted = api, connection, wanted
+        self._convert = convert
         self._check_stream, self._subscriptions = check_stream, subscriptions
         self._position = wanted.after
         self._last_received = time.monotonic()
         self._failed = 0  # consecutive consumers without a record
 
-    def __iter__(self) -> Iterator[Records]:
+    @property
+    def position(self) -> int:
+        """Sequence of the last delivery."""
+        return self._position
+
+    def __iter__(self) -> Iterator[T]:
         while self._position < self._wanted.up_to:
             before = self._position
             try:
@@ -118,7 +148,7 @@ class RangeReader:
         with contextlib.suppress(MamaError):
             connection.loop.soon(lambda: connection.loop.loop.create_task(delete()))
 
-    def _consume(self, consumer: str) -> Iterator[Records]:
+    def _consume(self, consumer: str) -> Iterator[T]:
         connection = self._connection()
         subscription = PullSubscription(connection, self._wanted.stream, consumer, self._position, self._wanted.up_to)
         self._subscriptions.add(subscription)
@@ -131,7 +161,7 @@ class RangeReader:
                 connection.loop.soon(lambda: connection.loop.loop.create_task(subscription.stop()))
             self._delete(connection, consumer)
 
-    def _read(self, subscription: PullSubscription, consumer: str) -> Iterator[Records]:
+    def _read(self, subscription: PullSubscription, consumer: str) -> Iterator[T]:
         expected = 1
         while self._position < self._wanted.up_to:
             buffer = subscription.next(_SILENCE)
@@ -140,16 +170,16 @@ class RangeReader:
                 continue
             if UNKNOWN in buffer.blocks and self._wanted.headers:
                 self._fetch_header_blocks(buffer)
-            decoded = columns(buffer, self._wanted.headers)
-            if decoded.first != expected:
-                raise OutOfOrder(f"delivery {decoded.first} instead of {expected}")
+            numbers = delivery_numbers(buffer)
+            if numbers.first != expected:
+                raise OutOfOrder(f"delivery {numbers.first} instead of {expected}")
             expected += len(buffer)
-            records = records_up_to(decoded.records, self._wanted.up_to)
-            self._position = int(decoded.records.sequences[-1])
-            if len(records):
-                yield records
+            converted = self._convert(buffer, numbers)
+            self._position = int(numbers.sequences[-1])
+            if converted is not None:
+                yield converted
             self._last_received = time.monotonic()
-            if decoded.pending == 0:  # only for a new consumer
+            if numbers.pending == 0:  # only for a new consumer
                 return
 
     def _check_consumer(self, consumer: str, expected: int) -> None:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from mama_spark.errors import ConfigError, MamaError
+from mama_spark.errors import ConfigError, MamaError, Unavailable
 from mama_spark.message import MessageBatch
 from mama_spark.record_log import Bounds, MatchRange, Records
 
 from ..connection.connection import Connection
-from ..jetstream.api import NO_STREAM, ApiError, BlockingJetStreamClient
+from ..jetstream.api import NO_MESSAGE, NO_STREAM, ApiError, BlockingJetStreamClient
 from ..jetstream.consumers import create_consumer
 from ..protocol import records as rc
 from ..settings import NatsSettings
@@ -25,12 +26,16 @@ from . import progress, retention
 from .append import append
 from .matching import match_range
 from .pull_subscription import PullSubscription
-from .range_reader import KEPT, RangeReader, SequenceRange
+from .range_reader import KEPT, Convert, RangeReader, SequenceRange, as_records
+
+T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 #: Maximum number of deleted records that the server is asked to list, which it does in one message of any size. With
 #: more, the existing records are read instead.
 MOST_LISTED = 100_000
+#: Seconds until a replica that lacks messages is asked again.
+_REPLICA_BEHIND = 0.05
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2261, 12, 31, tzinfo=UTC)  # times that the server accepts
 #: Settings by which a stream stores subjects that are not in its list.
 _OTHER_ORIGINS = ("mirror", "sources", "subject_transform")
@@ -81,6 +86,11 @@ class NatsLog:
         """Which limits of this stream may remove records before they are read, one sentence each."""
         return retention.warnings(self._name, self._config)
 
+    @property
+    def config(self) -> dict[str, Any]:
+        """Of the stream, as it was when the log was opened."""
+        return self._config
+
     def bounds(self) -> Bounds:
         """See :class:`~mama_spark.record_log.RecordLog`; the identity is the creation time of the stream."""
         return _bounds(self._info())
@@ -114,9 +124,47 @@ class NatsLog:
         )
 
     def _read(self, what: SequenceRange) -> Iterator[Records]:
-        return iter(
-            RangeReader(self._api, self._bridge.connection, what, self._check_identity, self._bridge.subscriptions)
+        return iter(self._reader(what, as_records(what)))
+
+    def _reader(self, what: SequenceRange, convert: Convert[T]) -> RangeReader[T]:
+        return RangeReader(
+            self._api, self._bridge.connection, what, convert, self._check_identity, self._bridge.subscriptions
         )
+
+    def read_all(
+        self, after: int, up_to: int, topics: Sequence[str], convert: Convert[T], *, payloads: bool
+    ) -> Iterator[T]:
+        """What ``convert`` makes of the deliveries of this range, up to its end as the leader of the stream has it: a
+        replica that does not have all of it yet is waited for.
+
+        :raises Unavailable: none has it within the time limit
+        """
+        filters = filters_of(topics, self._subjects())
+        if topics and not filters:
+            return
+        until, kept = time.monotonic() + self._bridge.timeout, self._inactive_threshold(KEPT)
+        while after < up_to:
+            reader = self._reader(SequenceRange(self._name, after, up_to, filters, True, payloads, kept), convert)
+            yield from reader
+            if reader.position > after:
+                after, until = reader.position, time.monotonic() + self._bridge.timeout
+            if after >= up_to or not self._leader_has_more(after, up_to, filters):
+                return
+            if time.monotonic() > until:
+                raise Unavailable(f"no replica of stream {self._name!r} brings what follows sequence {after}")
+            time.sleep(_REPLICA_BEHIND)
+
+    def _leader_has_more(self, after: int, up_to: int, filters: list[str]) -> bool:
+        for subject in filters or [">"]:
+            try:
+                answer = self._api.request(f"STREAM.MSG.GET.{self._name}", {"seq": after + 1, "next_by_subj": subject})
+            except ApiError as e:
+                if e.code != NO_MESSAGE:
+                    raise
+                continue
+            if int(answer["message"]["seq"]) <= up_to:
+                return True
+        return False
 
     def _inactive_threshold(self, seconds: float) -> float:
         """Seconds that a consumer may be idle, at most what the stream allows."""

@@ -1,0 +1,102 @@
+"""The contract by which a write finds out which rows of a batch are stored already: markers, and reading back.
+
+Optional: a bridge whose middleware can do so exports a factory ``batch_ledger``. What is decided with it is in
+:mod:`mama_spark.publisher.exactly_once`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+from .errors import MamaError
+from .message import Int64s
+from .record_log import Bounds, Records
+
+
+class Marker(NamedTuple):
+    """A small value that the middleware keeps under a key.
+
+    :ivar revision: rises with each change; 0 = there is none
+    """
+
+    revision: int
+    value: bytes
+
+
+class MarkerChanged(MamaError):
+    """Another process has written the marker since it was read: read it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredIds:
+    """Messages of a stream, ascending by sequence.
+
+    :ivar ids: their message ids
+    :ivar records: the messages themselves, row for row; None where they were not asked for
+    :ivar read: messages that the middleware sent to find these
+    """
+
+    sequences: Int64s
+    ids: list[bytes]
+    records: Records | None
+    read: int
+
+
+class BatchLedger(Protocol):
+    """A connection of its own beside that of the publisher. ``open`` first, ``close`` last; calls may come from two
+    threads. Methods raise :class:`~mama_spark.errors.ConfigError` for what the user must change and
+    :class:`~mama_spark.errors.Unavailable` when the middleware does not answer."""
+
+    def open(self) -> None:
+        """Connect, and make the place of the markers where it is missing and that is allowed."""
+        ...
+
+    def streams_of(self, topics: pa.Array) -> list[str | None]:
+        """The stream that takes each topic; None where none does, or no message may be published."""
+        ...
+
+    def duplicate_window(self, stream: str) -> float:
+        """Seconds for which the stream recognises the id of a stored message."""
+        ...
+
+    def marker(self, key: str) -> Marker:
+        """As the middleware has it now, never an older one.
+
+        :param key: tokens of letters, digits, ``-`` and ``_``, joined by dots
+        """
+        ...
+
+    def set_marker(self, key: str, value: bytes, revision: int) -> int:
+        """Store it if its revision is still this one; the new revision, once it is stored.
+
+        :raises MarkerChanged: it is another one
+        """
+        ...
+
+    def bounds(self, stream: str) -> Bounds:
+        """First and last message as the leader of the stream has them now."""
+        ...
+
+    def read(
+        self, stream: str, after: int, up_to: int, prefix: bytes, topics: Sequence[str] = (), *, records: bool = False
+    ) -> Iterator[StoredIds]:
+        """All messages with ``after < sequence <= up_to`` whose id begins with ``prefix``.
+
+        It ends when the replica that is read from has reached ``up_to``.
+
+        :param topics: what their topics match (wildcards allowed); none = anything
+        :param records: with payloads and headers
+        """
+        ...
+
+    def missing(self, stream: str, after: int, up_to: int) -> list[tuple[int, int]]:
+        """See :meth:`~mama_spark.record_log.RecordLog.missing`."""
+        ...
+
+    def close(self) -> None:
+        """Never raises; may be repeated."""
+        ...

@@ -1,0 +1,179 @@
+"""Markers in a JetStream stream, and the message ids of other streams: :class:`~mama_spark.batch_ledger.BatchLedger`.
+
+The stream of the markers keeps the last message of each subject, ``<stream>.<key>``. Markers are read from its leader,
+and written with the header ``Nats-Expected-Last-Subject-Sequence``: only if nobody has written that marker meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from base64 import b64decode
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from mama_spark.batch_ledger import Marker, MarkerChanged, StoredIds
+from mama_spark.errors import ConfigError, ExpectationFailed, PublishError, Unavailable
+from mama_spark.record_log import Bounds
+
+from ..jetstream.api import NO_MESSAGE, NO_STREAM, ApiError, ApiForbidden, JetStreamClient
+from ..protocol.records import DeliveryBuffer, DeliveryNumbers
+from ..publish.stream_router import StreamRouter
+from ..read.logs import NatsLogs
+from ..read.stream_log import NatsLog
+from ..settings import NatsSettings
+from .message_ids import find_ids
+
+logger = logging.getLogger("mama_spark")
+
+#: Seconds that a marker is kept.
+KEPT = 30 * 86_400
+_LONGEST_TOPIC = 4096
+
+
+class NatsBatchLedger:
+    """See :class:`~mama_spark.batch_ledger.BatchLedger`.
+
+    :param timeout: seconds that nobody may answer before :class:`~mama_spark.errors.Unavailable`
+    """
+
+    def __init__(self, settings: NatsSettings, timeout: float) -> None:
+        self._settings, self._place = settings, settings.batches_stream
+        self._logs = NatsLogs(settings, timeout)
+        self._router = StreamRouter(settings, logger.info)
+        self._by_name: dict[str, NatsLog] = {}
+
+    def __repr__(self) -> str:
+        return f"<NatsBatchLedger {self._place}, {self._logs!r}>"
+
+    def open(self) -> None:
+        """See :class:`~mama_spark.batch_ledger.BatchLedger`; the stream is made when the first marker is looked for."""
+        self._logs.open()
+        try:
+            connection = self._logs.connection()
+            limit = 3 * self._settings.connect_timeout + 5
+            connection.loop.run(self._router.check(connection), limit, "checking JetStream")
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """See :class:`~mama_spark.batch_ledger.BatchLedger`."""
+        self._logs.close()
+
+    # --- streams -------------------------------------------------------------------------------------------------
+
+    def streams_of(self, topics: pa.Array) -> list[str | None]:
+        """See :class:`~mama_spark.batch_ledger.BatchLedger`."""
+        rejected = self._router.rejections(self._logs.connection(), topics, _LONGEST_TOPIC)
+        if self._router.cache.lookup_denied:
+            raise ConfigError(
+                "option exactlyOnce: no permission to look up the stream of a topic "
+                f"({self._settings.api_prefix}STREAM.NAMES, STREAM.INFO.*)"
+            )
+        names = [
+            None if i in rejected else self._router.stream_for(topic) or None
+            for i, topic in enumerate(topics.to_pylist())
+        ]
+        for name in {name for name in names if name is not None}:
+            self._check(name)
+        return names
+
+    def _check(self, name: str) -> None:
+        retention = self._log(name).config.get("retention", "limits")
+        if retention != "limits":
+            raise ConfigError(
+                f"option exactlyOnce: stream {name!r} has the retention {retention!r} and drops messages when they are "
+                "consumed, so what is stored cannot be read back; use a stream with the retention limits"
+            )
+
+    def _log(self, name: str) -> NatsLog:
+        if name not in self._by_name:
+            self._by_name[name] = self._logs.log(name)
+        return self._by_name[name]
+
+    def duplicate_window(self, stream: str) -> float:
+        """See :class:`~mama_spark.batch_ledger.BatchLedger`."""
+        return int(self._log(stream).config.get("duplicate_window", 0)) / 1e9
+
+    # --- markers -------------------------------------------------------------------------------------------------
+
+    def marker(self, key: str) -> Marker:
+        """See :class:`~mama_spark.batch_ledger.BatchLedger`."""
+        body = {"last_by_subj": f"{self._place}.{key}"}
+        try:
+            answer = self._logs.api.request(f"STREAM.MSG.GET.{self._place}", body)
+        except ApiForbidden as e:
+            raise ConfigError(f"option exactlyOnce: {e}; the user must be allowed to read markers there") from e
+        except ApiError as e:
+            if e.code == NO_MESSAGE:
+                return Marker(0, b"")
+            if e.code != NO_STREAM:
+                raise
+            self._create()
+            return Marker(0, b"")
+        message = answer["message"]
+        return Marker(int(message["seq"]), b64decode(message.get("data", "")))
+
+    def set_marker(self, key: str, value: bytes, revision: int) -> int:
+        """See :class:`~mama_spark.batch_ledger.BatchLedger`."""
+        headers = {"Nats-Expected-Stream": self._place, "Nats-Expected-Last-Subject-Sequence": str(revision)}
+        subject = f"{self._place}.{key}"
+
+        async def publish(client: JetStreamClient) -> int:
+            return await client.publish(subject, value, headers)
+
+        try:
+            return self._logs.api.run(publish, f"storing the marker {subject}")
+        except ExpectationFailed as e:
+            raise MarkerChanged(f"the marker {subject} has changed") from e
+        except ApiForbidden as e:
+            raise ConfigError(f"option exactlyOnce: {e}, which stores a marker; allow {self._place}.>") from e
+        except PublishError as e:
+            if e.retryable:
+                raise Unavailable(f"the marker {subject} is not stored: {e}") from e
+            raise ConfigError(f"option exactlyOnce: the marker {subject} is refused: {e}") from e
+
+    def _create(self) -> None:
+        """With as many replicas as the streams of the topics have."""
+        replicas = max((stream.replicas for stream in self._router.cache.streams.values()), default=1)
+        config: dict[str, Any] = {
+            "name": self._place,
+            "description": "where batches of mama-spark began (option exactlyOnce)",
+            "subjects": [f"{self._place}.>"],
+            "storage": "file",
+            "num_replicas": replicas,
+            "max_msgs_per_subject": 1,
+            "max_age": KEPT * 1_000_000_000,
+            "duplicate_window": 1_000_000_000,
+            "discard": "old",
+        }
+        try:
+            self._logs.api.request(f"STREAM.CREATE.{self._place}", config)
+        except (ApiForbidden, ApiError) as e:
+            raise ConfigError(
+                f"option exactlyOnce needs the stream {self._place!r}, which is missing and cannot be made: {e}. Make "
+                f"it with the subject {self._place}.>, one message a subject and file storage, or name another one "
+                "(option batchesStream)"
+            ) from e
+
+    # --- reading back --------------------------------------------------------------------------------------------
+
+    def bounds(self, stream: str) -> Bounds:
+        """See :class:`~mama_spark.batch_ledger.BatchLedger`."""
+        return self._log(stream).bounds()
+
+    def read(
+        self, stream: str, after: int, up_to: int, prefix: bytes, topics: Sequence[str] = (), *, records: bool = False
+    ) -> Iterator[StoredIds]:
+        """See :class:`~mama_spark.batch_ledger.BatchLedger`."""
+
+        def convert(buffer: DeliveryBuffer, numbers: DeliveryNumbers) -> StoredIds:
+            return find_ids(buffer, numbers, prefix, up_to, records=records)
+
+        return self._log(stream).read_all(after, up_to, topics, convert, payloads=records)
+
+    def missing(self, stream: str, after: int, up_to: int) -> list[tuple[int, int]]:
+        """See :class:`~mama_spark.batch_ledger.BatchLedger`."""
+        return self._log(stream).missing(after, up_to)

@@ -1,0 +1,98 @@
+"""The rows in the packs of one write, and the content of each, by which it is recognised in whatever pack. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import CorruptPack
+from ..message import HEADERS_TYPE, Int64s, MessageBatch
+from ..record_log import Records
+from .codec import Codec
+from .compression import plain
+from .format import PACK_ROWS, BadPack
+from .packer import Packed, Rows
+from .row_contents import row_contents
+
+#: Headers of a packed message that are parts of the topics of its rows.
+PART_HEADERS = ("Mama-Root", "Mama-Source", "Mama-Symbol")
+Headers = dict[str, list[str]]
+
+
+class PackRows:
+    """:param codec: of the write, whose packs alone are read"""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+
+    def rows_of(self, packs: Packed) -> Rows:
+        """All rows of packs that were just made."""
+        each = pa.array(np.repeat(np.arange(len(packs)), packs.rows))
+        batch = packs.batch
+        headers = _headers(batch.headers, len(batch))
+        names = sorted({name for one in headers for name in PART_HEADERS if name in one})
+        parts = None
+        if names:
+            columns = [
+                pa.array([one.get(name, [None])[0] for one in headers], pa.string()).take(each) for name in names
+            ]
+            parts = pa.RecordBatch.from_arrays(columns, names)
+        return Rows(
+            batch.topics.take(each),
+            self._columns(batch.payloads, packs.rows.tolist()),
+            packs.numbers,
+            None if batch.streams is None else batch.streams.take(each),
+            parts,
+            packs.extra,
+        )
+
+    def contents_of(self, packs: Packed) -> MessageBatch:
+        """A message for each row, which stands for its content."""
+        batch = packs.batch
+        return self._contents(batch.topics, batch.payloads, _headers(batch.headers, len(batch)), packs.rows)
+
+    def contents_of_records(self, records: Records) -> tuple[MessageBatch, Int64s]:
+        """The same for packs that were read, and how many rows each has.
+
+        :raises CorruptPack: a record is no pack of this write
+        """
+        headers = _headers(records.headers, len(records))
+        try:
+            counts = np.array([int(one[PACK_ROWS][0]) for one in headers], np.int64)
+            topics = records.topics
+            if not pa.types.is_dictionary(topics.type):
+                topics = topics.dictionary_encode()
+            whole = plain(MessageBatch(topics, records.payloads, records.headers))
+            return self._contents(topics, whole.payloads, headers, counts), counts
+        except (KeyError, ValueError, BadPack, pa.ArrowException) as e:
+            raise CorruptPack(f"a message with an id of this write cannot be unpacked as it was packed: {e}") from e
+
+    def _contents(
+        self, topics: pa.DictionaryArray, payloads: pa.Array, headers: Sequence[Headers], counts: Int64s
+    ) -> MessageBatch:
+        each = pa.array(np.repeat(np.arange(len(counts)), counts))
+        parts = [{name: one[name] for name in PART_HEADERS if name in one} for one in headers]
+        column = None
+        if any(parts):
+            column = pa.array([list(one.items()) or None for one in parts], HEADERS_TYPE).take(each)
+        rows = row_contents(self._columns(payloads, counts.tolist()))
+        return MessageBatch(topics.take(each), rows, column)
+
+    def _columns(self, payloads: pa.Array, counts: Sequence[int]) -> pa.RecordBatch:
+        batches = [
+            self._codec.decode(p.as_buffer(), n) for p, n in zip(payloads, counts, strict=True)
+        ]  # packs, not rows
+        for batch, count in zip(batches, counts, strict=True):
+            if batch.num_rows != count:
+                raise ValueError(f"{batch.num_rows} rows instead of {count}")
+        if len(batches) == 1:
+            return batches[0]
+        return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
+def _headers(column: pa.Array | None, n: int) -> list[Headers]:
+    if column is None:
+        return [{} for _ in range(n)]
+    return [dict(one or ()) for one in column.to_pylist()]

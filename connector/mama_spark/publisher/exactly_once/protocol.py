@@ -1,0 +1,242 @@
+"""How each row of a batch is stored once, over any number of attempts and however long they are apart. Pure.
+
+A *write* is one streaming query, or the batch writes of one ``txnAppId``. It has numbered *batches*. A *run* tries a
+batch with a number of partitions that does not change; an *attempt* tries one partition of it. Whatever ends an attempt
+(an error, a killed worker, driver or broker), the same run or another one begins again at any later time.
+
+Two markers for each stream that a batch publishes to, both changed by compare-and-set only:
+
+* the **batch marker** names the batch, the run that has it, and the last sequence of the stream before the batch began;
+* the **task marker** of each partition names batch, run and the attempt that owns the partition.
+
+The states of one partition and stream, in the order in which an attempt passes through them::
+
+    batch marker:  another batch ── new ──────────────► this batch, this run, open
+                   this batch, another run ── seize ──► this batch, this run, not open
+                   not open ── wait a lease, end ─────► open, with the end of what earlier runs stored
+    task marker:   another run ── new ────────────────► owned: first attempt
+                   released ── take ──────────────────► owned: repetition
+                   owned by another ── wait a lease ──► owned: repetition
+    repetition:    read back ─► settle what is there ─► publish the rest
+    at last:       release; Spark commits
+
+*Nothing is published before both markers are stored*, so what this batch has in the stream lies behind the sequence
+that the batch marker names, and a marker that names this batch proves that something may lie there. A first attempt of
+a first run reads nothing back.
+
+**Why a row is not lost.** A row is settled without being sent only if a message or row of a pack with its content was
+read from the stream, and each stored row serves one row: within a partition by :class:`.found_rows.FoundRows`, between
+partitions by :mod:`.claims`. Otherwise it is published, with an id that no stored message of this partition has, so no
+broker drops it as another row.
+
+**Why a row is not doubled.** Before an attempt reads back, nobody else publishes rows of its partition: the owner
+renews its task marker, and sends nothing when it could not renew it for a lease; the next attempt changes the marker
+only after it has stood still for a lease. So attempts follow one another, and each reads all that those before it have
+stored, but for what was still on its way from the last of them. Those messages carry the ids that the next attempt
+gives the same rows, and the broker drops the second of two for its duplicate window, which need not be longer than a
+message can be on its way. The runs of a batch follow one another in the same way: owners look at the batch marker, too,
+when they renew.
+
+**A message whose acknowledgement is lost** is sent again only while the broker surely knows its id; later it is looked
+for in the stream first.
+
+**Another number of partitions** moves rows to other tasks. What earlier runs have stored of the whole batch is looked
+through by every task, and a stored row is *claimed* before it settles one: see :mod:`.claims`. No message of a run lies
+before the end that its batch marker names, so no task claims what another one of this run has just published.
+
+**What ends the promise**: messages that are removed before they are read back (then the write fails, or publishes all,
+by ``onRetention``), markers that are removed, rows that are others in the repetition, and a process that stands still
+between a look at its marker and the send that follows, for longer than a lease and the duplicate window together.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+import orjson
+from xxhash import xxh3_128_hexdigest
+
+from mama_spark.errors import ConfigError
+
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt at one partition of a batch.
+
+    :ivar write: identity of the write: query id or ``txnAppId``
+    :ivar run: of the query, or of the job
+    :ivar owner: another one for each attempt
+    :ivar prefix: that the ids of the batch begin with, up to the partition
+    :ivar form: how rows become messages: a repetition must do it alike
+    """
+
+    write: str
+    batch: int
+    run: str
+    partition: int
+    owner: str
+    prefix: str
+    form: str
+
+    @property
+    def own_prefix(self) -> bytes:
+        """What all ids of this partition begin with."""
+        return f"{self.prefix}{self.partition}-".encode()
+
+    def key(self, stream: str, *kind: object) -> str:
+        """Key of a marker."""
+        return ".".join((token(self.write), token(stream), *map(str, kind)))
+
+
+def token(name: str) -> str:
+    """A name as one token of a key."""
+    return name if _PLAIN.fullmatch(name) else f"x-{xxh3_128_hexdigest(name.encode())}"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMarker:
+    """:ivar runs: all that had the batch, the present one last
+    :ivar after: last sequence of the stream before the batch began; ``identity``: of the stream then
+    :ivar until: last sequence before the present run may publish; None: there was no earlier run
+    :ivar open: the present run may publish
+    """
+
+    batch: int
+    runs: tuple[str, ...]
+    prefix: str
+    form: str
+    identity: str
+    after: int
+    until: int | None = None
+    open: bool = True
+
+    @property
+    def run(self) -> str:
+        return self.runs[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskMarker:
+    """:ivar after: last sequence of the stream before the first attempt of this run
+    :ivar released: its owner publishes nothing any more
+    :ivar renewed: how often
+    """
+
+    batch: int
+    run: str
+    owner: str
+    after: int
+    released: bool = False
+    renewed: int = 0
+
+
+def encode(marker: BatchMarker | TaskMarker) -> bytes:
+    return orjson.dumps(marker)
+
+
+def batch_marker(value: bytes) -> BatchMarker | None:
+    """:raises ConfigError: it is none of ours"""
+    found = _decoded(value)
+    return None if found is None else BatchMarker(**{**found, "runs": tuple(found["runs"])})
+
+
+def task_marker(value: bytes) -> TaskMarker | None:
+    """:raises ConfigError: it is none of ours"""
+    found = _decoded(value)
+    return None if found is None else TaskMarker(**found)
+
+
+def _decoded(value: bytes) -> dict[str, Any] | None:
+    if not value:
+        return None
+    try:
+        found: dict[str, Any] = orjson.loads(value)
+        int(found["batch"]), int(found["after"])
+    except (ValueError, TypeError, KeyError) as e:
+        raise ConfigError(f"not a marker of mama-spark: {value[:100]!r}; does something else write there?") from e
+    return found
+
+
+class Step(Enum):
+    """What to do with a marker that was read."""
+
+    GO = "go"  #: it is as it must be
+    NEW = "new"  #: write one for this attempt
+    SEIZE = "seize"  #: an earlier run has the batch: take it
+    OPEN = "open"  #: wait until nobody of the earlier run publishes any more, then open the batch
+    TAKE = "take"  #: become the owner at once
+    WAIT = "wait"  #: become the owner when the marker has stood still for a lease
+    OLDER = "older"  #: a later batch has begun: where this one began is not known any more
+    SUPERSEDED = "superseded"  #: a later run has the batch
+
+
+def step_of_batch(me: Attempt, found: BatchMarker | None) -> Step:
+    """The next step of an attempt that has read the batch marker."""
+    if found is None or found.batch < me.batch:
+        return Step.NEW
+    if found.batch > me.batch:
+        return Step.OLDER
+    if found.run == me.run:
+        return Step.GO if found.open else Step.OPEN
+    return Step.SUPERSEDED if me.run in found.runs else Step.SEIZE
+
+
+def step_of_task(me: Attempt, found: TaskMarker | None) -> Step:
+    """The next step of an attempt that has read the task marker, when the batch is open for its run."""
+    if found is None or (found.batch, found.run) != (me.batch, me.run):
+        return Step.NEW
+    if found.owner == me.owner:
+        return Step.GO
+    return Step.TAKE if found.released else Step.WAIT
+
+
+def new_batch(me: Attempt, identity: str, last: int) -> BatchMarker:
+    """For a batch that nobody has begun.
+
+    :param last: sequence of the last message of the stream
+    """
+    return BatchMarker(me.batch, (me.run,), me.prefix, me.form, identity, last)
+
+
+def seized(me: Attempt, found: BatchMarker) -> BatchMarker:
+    return replace(found, runs=(*found.runs[-7:], me.run), open=False)
+
+
+def opened(found: BatchMarker, last: int) -> BatchMarker:
+    """:param last: sequence of the last message of the stream, a lease after the batch was seized"""
+    return replace(found, open=True, until=last)
+
+
+def new_task(me: Attempt, last: int) -> TaskMarker:
+    return TaskMarker(me.batch, me.run, me.owner, last)
+
+
+def taken(me: Attempt, found: TaskMarker) -> TaskMarker:
+    return replace(found, owner=me.owner, released=False, renewed=0)
+
+
+def renewed(found: TaskMarker) -> TaskMarker:
+    return replace(found, renewed=found.renewed + 1)
+
+
+def released(found: TaskMarker) -> TaskMarker:
+    return replace(found, released=True)
+
+
+def check_same_write(me: Attempt, found: BatchMarker) -> None:
+    """:raises ConfigError: an earlier run gave the rows of this batch other ids, or packed them otherwise"""
+    if found.prefix != me.prefix:
+        raise ConfigError(
+            f"batch {me.batch} was begun with ids that begin with {found.prefix!r}, and now they begin with "
+            f"{me.prefix!r}: what is stored cannot be recognised. Set option idPrefix as it was until the batch is done"
+        )
+    if found.form != me.form:
+        raise ConfigError(
+            f"batch {me.batch} was begun as {found.form}, and now its messages are made as {me.form}: what is stored "
+            "cannot be recognised. Set pack, idColumn and the columns as they were until the batch is done"
+        )

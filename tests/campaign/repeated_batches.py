@@ -1,0 +1,288 @@
+"""A streaming write with ``exactlyOnce`` whose driver, tasks and broker are killed at chosen moments, over and over.
+
+As :mod:`.driver`, without Spark: the sink's own code in forks. What is different: rows occur several times, each run
+may have another number of partitions, each attempt may see its rows in another order, and the moment at which a process
+kills itself is a call of the product, so that each moment is met.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import pickle
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, NoReturn
+from uuid import uuid4
+
+import pyarrow as pa
+from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
+from mama_spark.spark.sink.partition_writer import publish_partition
+from mama_spark.testing.waiting import eventually
+
+from tests.campaign.driver import ATTEMPTS, FORK, SERVER, apart, commit, plan
+from tests.campaign.oracle import Row, StoredMessage, flights, rows_of
+
+QUERY = "repeated-query"
+_ROWS_OF_A_BATCH = 100
+#: Where a process kills itself. The first five kill the driver and all that it has started.
+BEFORE_MARKER, BEFORE_FIRST, MIDDLE, AFTER_LAST, BEFORE_COMMIT = (
+    "before the marker", "before the first message", "in mid-partition", "after the last acknowledgement",
+    "before the commit",
+)  # fmt: skip
+WORKER = "worker in mid-partition"
+POINTS = (BEFORE_MARKER, BEFORE_FIRST, MIDDLE, AFTER_LAST, BEFORE_COMMIT, WORKER)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a driver does.
+
+    :ivar partitions: of each run, one after another, and from the first on again
+    :ivar points: of each run; a run behind the last one is not killed
+    :ivar shuffled: each attempt sees its rows in another order
+    :ivar copies: how often each row occurs, about
+    """
+
+    options: dict[str, str]
+    folder: str
+    topic: str
+    batches: int = 4
+    rows: int = 300
+    partitions: tuple[int, ...] = (2,)
+    points: tuple[str, ...] = ()
+    shuffled: bool = False
+    copies: int = 1
+    seed: int = 0
+
+    def rows_of(self, batch: int) -> list[Row]:
+        """All rows of a batch, in the order of the source."""
+        chance = random.Random(f"{self.seed} {batch}")
+        numbers = [n // self.copies for n in range(self.rows)]
+        if self.copies > 1:
+            chance.shuffle(numbers)
+        return [(f"{self.topic}.{n % 3}", b"%03d.%07d.%s" % (batch, n, b"x" * (n % 50))) for n in numbers]
+
+    def of_partition(self, info: TaskInfo, partitions: int) -> Iterator[pa.RecordBatch]:
+        assert info.batch_id is not None
+        rows = self.rows_of(info.batch_id)
+        n = len(rows)
+        mine = rows[n * info.partition // partitions : n * (info.partition + 1) // partitions]
+        if self.shuffled:
+            random.SystemRandom().shuffle(mine)
+        for first in range(0, len(mine), _ROWS_OF_A_BATCH):
+            topics, values = zip(*mine[first : first + _ROWS_OF_A_BATCH], strict=True)
+            yield pa.record_batch({"topic": pa.array(topics, pa.string()), "value": pa.array(values, pa.binary())})
+
+    def expected(self) -> Counter[Row]:
+        return Counter(row for batch in range(self.batches) for row in self.rows_of(batch))
+
+
+# --- in the driver and its tasks --------------------------------------------------------------------------------
+
+
+def _die(*, whole: bool) -> NoReturn:
+    if whole:
+        os.killpg(0, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def _dies_at(kind: type, method: str, call: int, *, whole: bool) -> None:
+    """Have the ``call``-th call of a method kill the process."""
+    real, calls = getattr(kind, method), [0]
+
+    @functools.wraps(real)
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == call:
+            _die(whole=whole)
+        return real(*args, **kwargs)
+
+    setattr(kind, method, counted)
+
+
+def _arm(point: str, chance: random.Random) -> None:
+    """In a task that is to die."""
+    from mama_spark.bridges.nats.batches.ledger import NatsBatchLedger
+    from mama_spark.bridges.nats.publish.bridge import NatsBridge
+
+    if point == BEFORE_MARKER:
+        _dies_at(NatsBatchLedger, "set_marker", chance.randint(1, 2), whole=True)
+    elif point == BEFORE_FIRST:
+        _dies_at(NatsBridge, "send", 1, whole=True)
+    elif point in (MIDDLE, WORKER):
+        _dies_at(NatsBridge, "send", chance.randint(2, 6), whole=point == MIDDLE)
+
+
+def task(job: SinkJob, info: TaskInfo, plan: Plan, partitions: int, point: str, report: Path) -> None:
+    """One attempt at one partition, in a process of its own."""
+    chance = random.SystemRandom()
+    if info.attempt == 0 and info.partition == 0:
+        _arm(point, chance)
+    done = publish_partition(job, info, plan.of_partition(info, partitions))
+    if point == AFTER_LAST and info.partition == partitions - 1:
+        _die(whole=True)
+    report.write_bytes(pickle.dumps(done))
+
+
+def _run_batch(job: SinkJob, given: Plan, number: int, run: str, partitions: int, point: str) -> list[PartitionReport]:
+    """:raises RuntimeError: a task failed too often"""
+    reports, folder = [], Path(given.folder)
+
+    def start(partition: int, attempt: int) -> tuple[BaseProcess, Path]:
+        info = TaskInfo(partition, attempt, QUERY, number, run, False)
+        report = folder / f"report-{run}-{number}-{partition}-{attempt}"
+        process = FORK.Process(target=task, args=(job, info, given, partitions, point, report))
+        process.start()
+        return process, report
+
+    waiting = {partition: start(partition, 0) for partition in range(partitions)}
+    for attempt in range(ATTEMPTS):
+        failed = []
+        for partition, (process, report) in waiting.items():
+            process.join()
+            if process.exitcode:
+                failed.append(partition)
+            else:
+                reports.append(pickle.loads(report.read_bytes()))
+        if not failed:
+            return reports
+        if attempt + 1 < ATTEMPTS:
+            waiting = {partition: start(partition, attempt + 1) for partition in failed}
+    raise RuntimeError(f"a task of batch {number} failed {ATTEMPTS} times")
+
+
+def drive(given: Plan, output: Path, number: int) -> None:
+    """The life of a driver, in a session of its own.
+
+    :param number: of the run
+    """
+    os.setsid()
+    out = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    logging.basicConfig(format="%(asctime)s %(process)d %(message)s", level=logging.INFO)
+    folder, run = Path(given.folder), uuid4().hex
+    point = given.points[number] if number < len(given.points) else ""
+    partitions = given.partitions[number % len(given.partitions)]
+    logging.info("run %d, %d partitions, killed %s", number, partitions, point or "never")
+    planned = folder / f"job-{run}"
+    apart(plan, given.options, planned)
+    job = pickle.loads(planned.read_bytes())
+    for batch in range(given.batches):
+        checkpoint = folder / f"committed-{batch}"
+        if checkpoint.exists():
+            continue
+        reports = _run_batch(job, given, batch, run, partitions, point)
+        if point == BEFORE_COMMIT:
+            _die(whole=True)
+        apart(commit, job, reports, batch, True)
+        checkpoint.touch()
+        if point:
+            _die(whole=True)
+
+
+# --- in the test ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Outcome:
+    """Counts of rows.
+
+    :ivar lost, doubled: stored too few and too many times
+    :ivar unaccounted: without exactly one committed acknowledgement
+    :ivar disordered: stored behind a later row of their partition
+    """
+
+    runs: int = 0
+    rows: int = 0
+    lost: int = 0
+    doubled: int = 0
+    unaccounted: int = 0
+    disordered: int = 0
+    output: str = field(default="", repr=False)
+
+    @property
+    def wrong(self) -> dict[str, int]:
+        found = asdict(self)
+        return {name: found[name] for name in ("lost", "doubled", "unaccounted", "disordered") if found[name]}
+
+
+def repeat_until_done(given: Plan, *, pause: float, most: int = 12, timeout: float = 240.0) -> int:
+    """Start the driver until all batches are committed; how often that was.
+
+    :param pause: seconds between its end and the next start
+    """
+    output = Path(given.folder) / "driver.out"
+    for run in range(most):
+        process = SERVER.Process(target=drive, args=(given, output, run))
+        process.start()
+        process.join(timeout)
+        assert process.exitcode is not None, f"not done in {timeout:g} s: {tail(output)}"
+        if process.exitcode == 0:
+            return run + 1
+        eventually(functools.partial(_group_is_empty, process), "its tasks end", timeout)
+        time.sleep(pause)
+    raise AssertionError(f"not done in {most} runs: {tail(output)}")
+
+
+def _group_is_empty(process: BaseProcess) -> bool:
+    assert process.pid is not None
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def tail(output: Path) -> str:
+    return output.read_text(errors="replace")[-3_000:] if output.exists() else ""
+
+
+def judge(given: Plan, messages: list[StoredMessage], log: Path, *, ordered: bool = False) -> Outcome:
+    """Hold what is stored and what is reported against what was to be published."""
+    expected = given.expected()
+    rows = [row for message in messages for row in rows_of(*message)]
+    stored = Counter(rows)
+    acked: Counter[Row] = Counter()
+    other = 0
+    for event in flights(log):
+        if event["committed"]:
+            pack = dict(event["headers"] or ()).get("Mama-Pack", [None])[0]
+            found = rows_of(event["topic"], event["payload"], pack)
+            if event["event"] == "acked":
+                acked.update(found)
+            else:
+                other += len(found)
+    unaccounted = sum((acked - expected).values()) + sum((expected - acked).values()) + other
+    return Outcome(
+        rows=sum(expected.values()),
+        lost=sum((expected - stored).values()),
+        doubled=sum((stored - expected).values()),
+        unaccounted=unaccounted,
+        disordered=_disordered(given, rows) if ordered else 0,
+    )
+
+
+def _disordered(given: Plan, rows: list[Row]) -> int:
+    """Rows of one partition that are stored behind a later one of it."""
+    found = 0
+    for batch in range(given.batches):
+        source = given.rows_of(batch)
+        place = {row: i for i, row in enumerate(source)}
+        partitions, n = given.partitions[0], len(source)
+        last = [-1] * partitions
+        for row in rows:
+            if row in place:
+                partition = next(p for p in range(partitions) if place[row] < n * (p + 1) // partitions)
+                found += place[row] < last[partition]
+                last[partition] = max(last[partition], place[row])
+    return found

@@ -1,0 +1,69 @@
+"""Rows are stored once, however often a batch is repeated: see :mod:`.repeated_batches`."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+
+from tests.campaign.oracle import read_nats
+from tests.campaign.repeated_batches import POINTS, Outcome, Plan, judge, repeat_until_done, tail
+from tests.support.nats.nats_servers import Admin
+
+#: Seconds: the duplicate window of the streams, and the pause between a kill and the next run.
+WINDOW, PAUSE = 1.0, 1.3
+#: name -> options of the sink, and what is special about the rows
+CASES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
+    "rows": ({}, {"shuffled": True}),
+    "equal rows": ({}, {"shuffled": True, "copies": 4, "partitions": (2, 4, 3)}),
+    "lines": ({"pack": "lines", "packMaxRows": "7"}, {"shuffled": True, "copies": 3}),
+    "arrow": ({"pack": "arrow", "packMaxRows": "7"}, {"shuffled": True, "partitions": (2, 4, 3), "copies": 2}),
+    "ordered": ({"order": "partition", "ackMode": "batch"}, {}),
+}
+
+
+def options(url: str, folder: Path, stream: str, exactly_once: bool, extra: dict[str, str]) -> dict[str, str]:
+    given = {
+        "url": url, "stream": stream, "flightLog": str(folder / "log"), "flightLogPayload": "all", "maxInFlight": "32",
+        "refillAllowedAt": "8", "waitTimeout": "600ms", "retryDeadline": "6s", **extra,
+    }  # fmt: skip
+    return {**given, "exactlyOnce": "true"} if exactly_once else given
+
+
+def kill_and_repeat(
+    server: NatsServer, folder: Path, name: str, points: tuple[str, ...], *, exactly_once: bool = True, seed: int = 0
+) -> Outcome:
+    extra, special = CASES[name]
+    stream = "".join(word.capitalize() for word in name.split())
+    folder.mkdir()
+    with Admin(server.url) as admin:
+        admin.create_stream(stream, [f"{stream}.>"], duplicate_window=int(WINDOW * 1e9), allow_batched=True)
+    given = options(server.url, folder, stream, exactly_once, extra)
+    plan = Plan(given, str(folder), stream, points=points, seed=seed, **special)
+    runs = repeat_until_done(plan, pause=PAUSE)
+    outcome = judge(plan, read_nats([server.url], stream), folder / "log", ordered=name == "ordered")
+    outcome.runs, outcome.output = runs, tail(folder / "driver.out")
+    return outcome
+
+
+def test_each_row_is_stored_once_though_drivers_and_workers_are_killed_at_every_moment(tmp_path: Path) -> None:
+    """30 kills; the window of the stream is over before each repetition."""
+    with NatsServer(tmp_path / "nats") as server, ThreadPoolExecutor(len(CASES)) as pool:
+        running = {}
+        for i, name in enumerate(CASES):
+            points, folder = (*POINTS[i:], *POINTS[:i]), tmp_path / name.replace(" ", "")
+            running[name] = pool.submit(kill_and_repeat, server, folder, name, points)
+        outcomes = {name: future.result() for name, future in running.items()}
+    print(outcomes)
+    for name, outcome in outcomes.items():
+        assert not outcome.wrong, (name, outcome, outcome.output)
+        assert outcome.runs > len(POINTS), (name, outcome)
+
+
+def test_without_the_option_the_same_kills_double_rows(tmp_path: Path) -> None:
+    with NatsServer(tmp_path / "nats") as server:
+        outcome = kill_and_repeat(server, tmp_path / "without", "rows", ("in mid-partition",) * 2, exactly_once=False)
+    assert outcome.doubled
+    assert not outcome.lost
