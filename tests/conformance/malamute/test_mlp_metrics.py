@@ -36,7 +36,7 @@ NAMES = {
             for name in (
                 "received_messages", "received_octets", "sent_messages", "sent_octets", "lost_events",
                 "refused_logins", "malformed_frames", "refused_commands", "dropped_clients", "expired_clients",
-                "unanswered_repeats", "lost_deliveries", "lost_letters", "lost_sends",
+                "unclosed_senders", "unanswered_repeats", "lost_deliveries", "lost_letters", "lost_sends",
             )
         ),
         "counter",

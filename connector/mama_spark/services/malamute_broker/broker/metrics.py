@@ -33,6 +33,10 @@ _COUNTERS = {
     "refused": ("refused_commands", "commands of clients that had not opened (ERROR 500)"),
     "dropped": ("dropped_clients", "clients that were dropped, for whatever reason"),
     "expired": ("expired_clients", "of them, those that were silent for too long"),
+    "unclosed": (
+        "unclosed_senders",
+        "clients that had sent and went away without CLOSE: what they still had to send is lost",
+    ),
     "repeats": ("unanswered_repeats", "repeated WRITE, READ and OFFER that were not answered"),
     "lost_deliveries": ("lost_deliveries", "deliveries that the queue of a client did not hold"),
     "lost_letters": ("lost_letters", "mail and requests that were lost for lack of room"),

@@ -37,9 +37,12 @@ class ClientSession:
     features: Feature
     last_heard: float
     state: SessionState
+    plain: bool = False  #: it announced no extensions, as the C client
+    last_pong: float = 0.0  #: when it was sent its last PONG, or connected
     write_stream: bytes | None = None  #: stream of its STREAM SENDs
     written_streams: dict[bytes, None] = field(default_factory=dict)  #: all streams that it has written to
     subscriptions: dict[bytes, set[bytes]] = field(default_factory=dict)  #: patterns by stream
+    has_sent: bool = False  #: mail, or requests
     offers: set[tuple[bytes, bytes]] = field(default_factory=set)  #: service and pattern
     credit: DeliveryCredit = field(default_factory=DeliveryCredit)
     blocked: bool = False  #: its socket accepts no more frames

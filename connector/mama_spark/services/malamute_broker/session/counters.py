@@ -16,6 +16,7 @@ class SessionCounters:
     lost_deliveries: int = 0
     lost_sends: int = 0
     expired: int = 0
+    unclosed: int = 0
     repeats: int = 0
 
 

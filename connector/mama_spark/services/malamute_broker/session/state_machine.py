@@ -17,6 +17,7 @@ The machine decides by its table (:data:`~.states.TABLE`) and connects its parts
 | :mod:`.streams.publish_handler`, :mod:`.streams.publish_windows` | WRITE, SEND; send windows |
 | :mod:`.streams.subscription_handler` | READ, CANCEL; deliveries of streams |
 | :mod:`.streams.log_query_server`, :mod:`.streams.ping_handler` | queries about stored streams; PING |
+| :mod:`.streams.unasked_pongs` | PONGs for plain clients that are busy sending |
 | :mod:`.mailboxes.mailbox_server`, :mod:`.mailboxes.mailbox_receipts` | mailboxes and services; CONFIRM |
 
 Replies to one client keep the order of its commands, even if an engine has to answer first: READ is answered when the
@@ -58,8 +59,11 @@ from .streams.publish_windows import PublishWindows
 from .streams.stream_opener import StreamOpener
 from .streams.stream_table import StreamTable
 from .streams.subscription_handler import SubscriptionHandler
+from .streams.unasked_pongs import UnaskedPongs
 
 _INVALID = commands.encode(commands.Error())
+#: The client is gone, and what it had not sent yet with it.
+_WITHOUT_CLOSE = (SessionEvent.EXPIRED, SessionEvent.TAKEN_OVER)
 
 
 class ServerMachine:
@@ -99,6 +103,7 @@ class ServerMachine:
             settings.patterns, streams, opener, output, self.deliveries, self.lender, repeats, events
         )
         self._pings = PingHandler(output, engines, streams, self.publish_windows, self.queries)
+        self._unasked_pongs = UnaskedPongs(clients, output)
         self._answers = EngineAnswerHandler(
             streams, engines, output, self.deliveries, self._pings, self.publish_windows, events
         )
@@ -174,8 +179,9 @@ class ServerMachine:
     # --- time ----------------------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """Drop silent clients and expired messages; rotate unused credit."""
+        """Drop silent clients and expired messages; rotate unused credit; send PONGs that are not asked for."""
         self.clock.now = now
+        self._unasked_pongs.look(now)
         self.lender.rotate(now)
         if self.settings.timeout:
             while (client := self.clients.longest_silent()) is not None:
@@ -187,7 +193,7 @@ class ServerMachine:
 
     def next_expiry(self) -> float | None:
         """Earliest time at which :meth:`expire` has something to do; None if nothing is scheduled."""
-        times = [self.mailboxes.next_expiry(), self.lender.next_rotation()]
+        times = [self.mailboxes.next_expiry(), self.lender.next_rotation(), self._unasked_pongs.next_look()]
         client = self.clients.longest_silent()
         if self.settings.timeout and client is not None:
             times.append(client.last_heard + self.settings.timeout)
@@ -197,7 +203,7 @@ class ServerMachine:
 
     def _open(self, identity: bytes, command: commands.Open, now: float) -> None:
         announced = read(command.trailing).features
-        client = self._new_session(identity, command.address, announced or Feature(0), now)
+        client = self._new_session(identity, command.address, announced, now)
         older = self.clients.by_address.get(client.address)
         if older is not None:
             self._drop(older, SessionEvent.TAKEN_OVER)
@@ -208,15 +214,17 @@ class ServerMachine:
         self.events.record("CONNECTED", client)
         self.mailboxes.connected(client)
 
-    def _new_session(self, identity: bytes, address: bytes, announced: Feature, now: float) -> ClientSession:
+    def _new_session(self, identity: bytes, address: bytes, announced: Feature | None, now: float) -> ClientSession:
         settings = self.settings
-        features = announced & settings.features
+        features = (announced or Feature(0)) & settings.features
         return ClientSession(
             identity,
             address,
             features,
             now,
             TABLE.step(START, SessionEvent.OPEN).state,
+            plain=announced is None,
+            last_pong=now,
             credit=DeliveryCredit(0 if Feature.CREDIT in features else None),
             queue=ByteQueue(settings.queue, None, settings.overflow),
             unconfirmed=ByteQueue(settings.queue, None, Overflow.DROP_OLDEST),
@@ -240,6 +248,8 @@ class ServerMachine:
         self.publish_windows.gone(client)
         if event is not SessionEvent.CLOSE:
             self.counters.dropped += 1
+        if event in _WITHOUT_CLOSE and (client.written_streams or client.has_sent):
+            self.counters.unclosed += 1
         self.output.flush(client)
         self.clients.remove(client)
         self.mailboxes.withdraw_offers(client)

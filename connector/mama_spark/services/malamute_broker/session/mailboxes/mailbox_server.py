@@ -54,9 +54,11 @@ class MailboxServer:
     # --- commands ------------------------------------------------------------------------------------------------
 
     def mailbox_send(self, client: ClientSession, command: commands.MailboxSend, now: float) -> None:
+        client.has_sent = True
         self._to_mailbox(_message(client, command, now, service=False))
 
     def service_send(self, client: ClientSession, command: commands.ServiceSend, now: float) -> None:
+        client.has_sent = True
         self._to_service(_message(client, command, now, service=True))
 
     def offer(self, client: ClientSession, command: commands.ServiceOffer, now: float) -> None:

@@ -41,8 +41,11 @@ class PingHandler:
                 return
         if Feature.ACKS not in client.features or not client.unsynced_sends:
             if self._streams.starts_slowly(now) and not any(reply.syncs for reply in client.pending_replies):
+                client.last_pong = now
                 self._output.emit(client, PONG)  # ahead of earlier replies, or the client would time out
             else:
+                if not client.pending_replies:
+                    client.last_pong = now
                 self._output.reply(client, self.pong(client, PendingReply(send_octets=self._credit.ping(client))))
             return
         sends, client.unsynced_sends = client.unsynced_sends, {}
