@@ -31,17 +31,16 @@ from mama_spark.errors import (
     OutcomeUnknown,
     OutOfResources,
     Rejected,
-    Unavailable,
 )
 from mama_spark.malamute.client.calls import Call, CallFailed
 from mama_spark.malamute.client.connection_settings import endpoint
 from mama_spark.malamute.client.states import ClientState
-from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcome
 from mama_spark.message import Int64s, MessageBatch
 
 from . import frames as fr
 from .pool import POOL, PooledConnection, stream_error
+from .refusals import refused
 from .settings import MalamuteSettings
 
 log = logging.getLogger("mama_spark")
@@ -111,8 +110,7 @@ class MalamuteBridge:
         try:
             pooled = POOL.checkout(s.connection, s.connect_timeout)
         except CallFailed as e:
-            kind = Unavailable if e.code == StatusCode.INTERNAL_ERROR else ConfigError
-            raise kind(f"{','.join(map(endpoint, s.connection.urls))}: {e}") from e
+            raise refused(e.code, f"{','.join(map(endpoint, s.connection.urls))}: {e}") from e
         connection = pooled.connection
         self._carries_headers = Feature.HEADERS in connection.machine.features
         try:
@@ -143,8 +141,7 @@ class MalamuteBridge:
             if call is not None:
                 connection.wait(call, f"writing to {stream!r}")
         except CallFailed as e:
-            kind = Unavailable if e.code == StatusCode.INTERNAL_ERROR else ConfigError
-            raise kind(f"{connection.endpoint}: {stream_error(stream, e).info}") from e
+            raise refused(e.code, f"{connection.endpoint}: {stream_error(stream, e).info}") from e
         with connection.changed:
             pooled.take_answers()
             return pooled.streams[stream].stored

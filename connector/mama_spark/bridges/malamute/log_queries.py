@@ -16,6 +16,7 @@ from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.malamute.protocol.log_query import NOT_UNDERSTOOD, LogQuery, LogQueryAnswer, Op
 
 from .pool import POOL, PooledConnection
+from .refusals import passes, refused
 from .settings import MalamuteSettings
 
 #: What is announced: no subscriptions, so no credit.
@@ -49,7 +50,7 @@ class LogQueries:
         try:
             pooled = POOL.checkout(self.settings.connection, min(self.timeout, self.settings.connect_timeout))
         except CallFailed as e:
-            raise ConfigError(f"{self.settings.connection}: {e}") from e
+            raise refused(e.code, f"{self.settings.connection}: {e}") from e
         connection = pooled.connection
         if Feature.LOG not in connection.machine.features:
             text = not_implemented(connection)
@@ -130,8 +131,8 @@ class LogQueries:
             answer = connection.wait_for_answer(pending)
         except Unavailable as e:
             raise Unavailable(connection.explain("asking", str(e))) from e
-        if answer.code == StatusCode.INTERNAL_ERROR:
-            raise Unavailable(self._text(pending.query, answer))
+        if passes(answer.code):
+            raise refused(answer.code, self._text(pending.query, answer))
         return answer
 
     def _text(self, query: LogQuery, answer: LogQueryAnswer) -> str:
@@ -142,7 +143,7 @@ class LogQueries:
         if answer.code == StatusCode.SUCCESS:
             return answer
         text = self._text(query, answer)
-        raise ConfigError(f"NOT_IMPLEMENTED: {text}" if answer.code == StatusCode.NOT_IMPLEMENTED else text)
+        raise refused(answer.code, f"NOT_IMPLEMENTED: {text}" if answer.code == StatusCode.NOT_IMPLEMENTED else text)
 
     def wait_for_connection(self, until: float, error: Unavailable) -> None:
         """Wait until the client is connected again.

@@ -17,9 +17,9 @@ from mama_spark.errors import NotReady, PublishError, Rejected
 from mama_spark.malamute.client.calls import Call, CallFailed
 from mama_spark.malamute.client.connection import ClientConnection
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
-from mama_spark.malamute.protocol.commands import StatusCode
 
 from ..connection_pool import ConnectionPool
+from .refusals import passes
 
 #: Seconds for which a bridge relies on what an earlier user of its connection learned of a stream.
 KNOWN_FOR = 60.0
@@ -118,7 +118,7 @@ class PooledConnection:
 def stream_error(stream: str, error: Exception) -> PublishError:
     """The error of a message whose stream was refused."""
     text = f"stream {stream!r}: {error}"
-    if isinstance(error, CallFailed) and error.code != StatusCode.INTERNAL_ERROR:
+    if isinstance(error, CallFailed) and not passes(error.code):
         return Rejected(text, error.code)
     return NotReady(text)  # its engine did not start, or the connection was lost
 

@@ -27,6 +27,7 @@ from mama_spark.malamute.protocol.log_query import (
 )
 from mama_spark.record_log import Bounds
 
+from ..refusals import refused
 from .codec import DiscoveryCodec, DiscoveryMessage, StoredRecord, stored
 
 T = TypeVar("T")
@@ -103,8 +104,7 @@ class DiscoveryClient:
             connection.wait(call, f"writing to {settings.codec.events!r}")
         except CallFailed as e:
             connection.close(0.0)
-            kind = Unavailable if e.code == StatusCode.INTERNAL_ERROR else ConfigError
-            raise kind(f"{connection.endpoint}: {e}") from e
+            raise refused(e.code, f"{connection.endpoint}: {e}") from e
         except BaseException:
             connection.close(0.0)
             raise
@@ -169,8 +169,7 @@ class DiscoveryClient:
             pending = connection.ask(query, time.monotonic() + self.settings.answer_timeout)
             answer = connection.wait_for_answer(pending)
             if answer.code != StatusCode.SUCCESS:
-                kind = Unavailable if answer.code == StatusCode.INTERNAL_ERROR else ConfigError
-                raise kind(f"{connection.endpoint}: {answer.reason.decode('utf-8', 'replace')}")
+                raise refused(answer.code, f"{connection.endpoint}: {answer.reason.decode('utf-8', 'replace')}")
             return answer, pending.records
 
         return self._retry(attempt, self.settings.outage_timeout)
