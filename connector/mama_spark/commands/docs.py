@@ -11,8 +11,7 @@ from ..options.document import FileSection
 from ..services.malamute_broker.broker.security import Security
 from ..services.malamute_broker.broker.settings import BrokerSettings
 from ..services.malamute_broker.configuration import EventsTable
-from ..services.malamute_broker.engines.durable.settings import DurableSettings
-from ..services.malamute_broker.engines.jetstream.settings import JetStreamSettings
+from ..services.malamute_broker.engines.registry import settings_classes
 from ..services.malamute_broker.session.mailboxes.mailbox_store import Limits
 from ..services.malamute_broker.session.settings import SessionSettings
 from ..services.tango_recorder.settings import RecorderSettings
@@ -27,8 +26,7 @@ FILES = (
             ("`[mailboxes]`, and the same keys in `[services]`", Limits),
             ("`[events]`", EventsTable),
             ("`[security]`; `[security.users]` has a password by user name", Security),
-            ('`[[stream]]` with `engine = "durable"`', DurableSettings),
-            ('`[[stream]]` with `engine = "jetstream"`', JetStreamSettings),
+            *((f'`[[stream]]` with `engine = "{name}"`', cls) for name, cls in settings_classes().items()),
         ),
     ),
     FileSection(

@@ -145,7 +145,7 @@ def test_an_engine_of_another_package_is_found_by_its_entry_point(monkeypatch: p
     def found(group: str, name: str | None = None) -> list[importlib.metadata.EntryPoint]:
         return [p for p in points if p.group == group and name in (None, p.name)]
 
-    monkeypatch.setattr(registry, "entry_points", found)
+    monkeypatch.setattr(importlib.metadata, "entry_points", found)
     monkeypatch.setattr(registry, "_registered", {})
     assert engine_class("theirs").__name__ == "Failing"
     assert issubclass(engine_class("theirs"), StreamEngine)

@@ -52,6 +52,21 @@ def test_help_and_version_import_no_library() -> None:
     assert all(word in done.stdout for word in ("serve", "check", "flights", "docs"))
 
 
+def test_a_broker_starts_without_what_only_some_brokers_need() -> None:
+    """Until it is ready, the messages of plain producers are lost."""
+    program = (
+        "import sys, threading; from mama_spark.services.malamute_broker.serve import run\n"
+        "stop = threading.Event(); stop.set()\n"
+        "run('tcp://127.0.0.1:*', stop=stop)\n"
+        "slow = {'asyncio', 'email', 'http', 'importlib.metadata', 'nats', 'numpy', 'prometheus_client',\n"
+        "        'pyarrow', 'sqlite3', 'ssl'} & set(sys.modules)\n"
+        "sys.exit(f'imported: {slow}' if slow else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("ready: ")
+
+
 def test_the_module_runs_as_a_program_with_the_exit_code_of_the_command() -> None:
     command = [sys.executable, "-m", "mama_spark.cli"]
     done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=120)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
@@ -27,9 +27,11 @@ from .engine_selector import EngineSelector
 from .inspection import as_json, clients_of, streams_of
 from .loop import BrokerLoop
 from .metrics import CONTENT_TYPE, Metric, exposition, measure, prometheus_client
-from .metrics_server import MetricsServer
 from .security import ZapHandler
 from .settings import BrokerSettings, EngineChoice
+
+if TYPE_CHECKING:
+    from .metrics_server import MetricsServer
 
 __all__ = ["Broker", "BrokerSettings", "EngineChoice"]
 
@@ -112,7 +114,7 @@ class Broker:
             self.endpoint = self._loop.bind(self._zap_handler)
             if self.settings.metrics is not None:
                 prometheus_client()
-                self._http = MetricsServer(self.settings.metrics, self._pages())
+                self._http = self._serve_pages(self.settings.metrics)
         except (zmq.ZMQError, MamaError) as e:
             self._loop.close()
             self._end()
@@ -197,6 +199,11 @@ class Broker:
             return result.get(timeout=_INSPECTION_TIMEOUT)
         except Empty:
             raise BackgroundTaskFailed("the broker does not answer") from None
+
+    def _serve_pages(self, address: str) -> MetricsServer:
+        from .metrics_server import MetricsServer  # http.server takes a tenth of the start
+
+        return MetricsServer(address, self._pages())
 
     def _pages(self) -> dict[str, tuple[str, Callable[[], str]]]:
         return {

@@ -72,6 +72,8 @@ class StreamEngine(ABC):
 
     #: The engine numbers its messages, stores an id once, and what it acknowledges as stored survives the broker.
     stored: ClassVar[bool] = False
+    #: Declares the keys of ``settings``, with :func:`mama_spark.options.declare.option`; None = the engine has none.
+    settings_class: ClassVar[type | None] = None
 
     def __init__(self, name: bytes, settings: Mapping[str, Any] | None = None) -> None:
         self.name = name

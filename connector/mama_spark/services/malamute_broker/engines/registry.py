@@ -5,13 +5,16 @@ A package provides an engine by an entry point in the group ``mama_spark.stream_
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
-from importlib.metadata import entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mama_spark.errors import ConfigError
 
 from .base import StreamEngine
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "mama_spark.stream_engines"
 _BUILT_IN = {
@@ -31,7 +34,13 @@ def register(name: str, engine: type[StreamEngine]) -> None:
 
 def names() -> list[str]:
     """Names of all engines that can be loaded."""
-    return sorted({*_BUILT_IN, *_registered, *(e.name for e in entry_points(group=GROUP))})
+    return sorted({*_BUILT_IN, *_registered, *(e.name for e in _installed())})
+
+
+def settings_classes() -> dict[str, type]:
+    """The declared settings of the built-in engines that have some, by name of the engine."""
+    found = {name: engine_class(name).settings_class for name in sorted(_BUILT_IN)}
+    return {name: cls for name, cls in found.items() if cls is not None}
 
 
 def engine_class(name: str) -> type[StreamEngine]:
@@ -46,7 +55,7 @@ def engine_class(name: str) -> type[StreamEngine]:
             module, _, cls = _BUILT_IN[name].partition(":")
             found: Any = getattr(import_module(module), cls)
         else:
-            entry = next(iter(entry_points(group=GROUP, name=name)), None)
+            entry = next((e for e in _installed() if e.name == name), None)
             if entry is None:
                 raise ConfigError(f"no stream engine {name!r}; there are {', '.join(names())}")
             found = entry.load()
@@ -54,3 +63,10 @@ def engine_class(name: str) -> type[StreamEngine]:
         raise ConfigError(f"the stream engine {name!r} cannot be loaded: {e}") from e
     register(name, found)
     return _registered[name]
+
+
+def _installed() -> Iterable[EntryPoint]:
+    """Engines of installed packages."""
+    from importlib.metadata import entry_points  # slow to import, and few brokers need it
+
+    return entry_points(group=GROUP)

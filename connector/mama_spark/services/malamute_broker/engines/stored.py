@@ -147,3 +147,11 @@ class StoredStreamEngine(StreamEngine, Generic[M]):
                     return
                 self._deliver(delivery)
             cursor.position = message[0]
+
+    def _go_live_if_caught_up(self, cursor: SubscriptionCursor, *, exhausted: bool) -> None:
+        """Make a cursor live that has everything up to :meth:`position`.
+
+        :param exhausted: the store has no more for it, although its position is lower: what followed was removed
+        """
+        if exhausted or cursor.position >= self.position():
+            cursor.live = True

@@ -56,6 +56,8 @@ def _monotonic_us() -> int:
 class DurableEngine(StoredStreamEngine[Row]):
     """:param settings: see :class:`~mama_spark.services.malamute_broker.engines.durable.settings.DurableSettings`"""
 
+    settings_class = DurableSettings
+
     def __init__(self, name: bytes, settings: Mapping[str, Any] | None = None) -> None:
         super().__init__(name, settings)
         self._options = DurableSettings.parse(name, self.settings)
@@ -322,8 +324,7 @@ class DurableEngine(StoredStreamEngine[Row]):
         limit = min(TURN_ROWS, cursor.credit.limit(TURN_ROWS) + 15)  # some rows may not match
         found = store.read(cursor.position, store.last, limit, octets)
         self._replay_to(cursor, found)
-        if not found or cursor.position >= store.last:
-            cursor.live = True
+        self._go_live_if_caught_up(cursor, exhausted=not found)
         return len(found), sum(len(row[4]) for row in found)
 
     def _replayed(self, cursor: SubscriptionCursor, message: Row) -> Delivery | None:

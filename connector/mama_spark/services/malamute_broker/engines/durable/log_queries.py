@@ -56,8 +56,12 @@ def answer(store: MessageStore, query: LogQuery, settings: DurableSettings) -> t
     :raises ConfigError: the store is damaged
     """
     number, identity = query.number, store.identity.encode()
+    handler = _HANDLERS.get(query.op)
+    if handler is None:
+        reason = f"this engine does not answer {query.op.name}"
+        return LogQueryAnswer(number, StatusCode.NOT_IMPLEMENTED, reason.encode(), identity), []
     try:
-        body, records = _HANDLERS[query.op](store, query, settings)
+        body, records = handler(store, query, settings)
     except (BadPattern, _BadQuery) as e:
         return LogQueryAnswer(number, StatusCode.FAILED, str(e).encode(), identity), []
     except StoreFull as e:

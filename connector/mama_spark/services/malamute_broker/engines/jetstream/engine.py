@@ -101,6 +101,8 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
     """:param settings: see
     :class:`~mama_spark.services.malamute_broker.engines.jetstream.settings.JetStreamSettings`"""
 
+    settings_class = JetStreamSettings
+
     def __init__(self, name: bytes, settings: Mapping[str, Any] | None = None) -> None:
         super().__init__(name, settings)
         self._options = JetStreamSettings.parse(name, self.settings)
@@ -381,8 +383,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         while messages and messages[0].sequence <= cursor.position:
             messages.popleft()
         at_end = not messages and catch_up.consumer.caught_up and self._last_message <= cursor.position
-        if cursor.position >= self._position or at_end:
-            cursor.live = True
+        self._go_live_if_caught_up(cursor, exhausted=at_end)
         return cursor.position > before
 
     def _replayed(self, cursor: SubscriptionCursor, message: ConsumedMessage) -> Delivery | None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from mama_spark.errors import ConfigError
 from mama_spark.malamute.protocol.extensions import NO_EXTENSION, AckRun, StoreOutcome
+from mama_spark.malamute.protocol.log_query import LogQuery, Op
 from mama_spark.services.malamute_broker.engines.durable import engine as durable
 from mama_spark.services.malamute_broker.engines.durable import store as durable_store
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
@@ -223,3 +224,10 @@ def test_an_old_sqlite_is_named(monkeypatch: pytest.MonkeyPatch, engines: Make) 
 def test_full_is_for_the_publisher_to_try_again() -> None:
     assert StoreFull.retryable
     assert not StoreFull.may_have_landed
+
+
+def test_a_query_that_the_engine_does_not_know_is_answered_501_and_the_stream_lives(engines: Make) -> None:
+    one = engines()
+    answer, records = one.engine.ask(LogQuery(Op.NAMES, 7))
+    assert (answer.number, answer.code, answer.reason, records) == (7, 501, b"this engine does not answer NAMES", [])
+    assert one.publish(b"1", ids=True) == (AckRun(StoreOutcome.STORED, 1, 1),)
