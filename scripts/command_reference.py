@@ -18,8 +18,19 @@ HEAD = """# Commands
 
 Generated from the argument parser by `make docs`; `make check` fails when it is out of date.
 
-`mama COMMAND --help` prints the same. Exit codes: 0; 2 when something is wrong, with a line on standard error that says
-what; 130 after Ctrl-C. `mama record` also returns 1 when it ends with events that are not stored.
+`mama COMMAND --help` prints the same. In a terminal tables and bars are drawn where the extra `cli` is installed
+(`pip install 'mama-spark[cli]'`). In a pipe or file everything is plain text, and progress is a line on standard error
+every ten seconds. `NO_COLOR` switches colors off. `--json` gives one line of JSON, or one for each message or event.
+
+`eval "$(mama completion bash)"` in `~/.bashrc` (likewise `zsh`; for fish `mama completion fish | source`) completes
+commands, options and files.
+
+| exit code | meaning |
+|---|---|
+| 0 | fine |
+| 1 | not all was done: messages of `mama pub` or `mama record` are not acknowledged, or a server ended by itself |
+| 2 | something is wrong: a line on standard error says what, or `mama check` has a line `BAD` |
+| 130 | Ctrl-C |
 """
 
 
@@ -44,6 +55,9 @@ def _section(command: argparse.ArgumentParser, summary: str) -> Iterator[str]:
     yield f"{_sentence(command.description or summary)}\n"
     if command.usage:
         yield "\n".join(["```", *(line.strip() for line in command.usage.splitlines()), "```", ""])
+    if command.epilog:
+        lines = [line.strip() for line in command.epilog.splitlines()[1:]]
+        yield "\n".join(["```", *lines, "```", ""])
     yield "| argument | default | meaning |"
     yield "|---|---|---|"
     for action in command._actions:

@@ -208,7 +208,7 @@ kafka)
     scripts/in-env python scripts/fetch_kafka.py
     exit
     ;;
-run) extras=local,demo,malamute,report ;;
+run) extras=local,demo,malamute,report,cli ;;
 dev) extras=local,demo,dev ;;
 *) die "unknown: $what (run, dev, gcc or kafka)" ;;
 esac

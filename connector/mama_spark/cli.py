@@ -7,20 +7,33 @@ import os
 import sys
 from collections.abc import Collection, Sequence
 from importlib import import_module
-from typing import Any, NamedTuple, NoReturn, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from . import __version__
+from .console.help import HelpParser, examples
+from .console.output import print_error
 from .errors import ConfigError, MamaError
-from .redaction import redact
 
 USAGE, INTERRUPTED = 2, 130
 
 
+SHOW, USE, DISCOVER, RUN, HELP = (
+    "what became of the rows", "publish and read", "who is there", "servers and recorders", "help"
+)  # fmt: skip
+
+
 class Subcommand(NamedTuple):
-    """:ivar extra: of the package, with what the subcommand needs"""
+    """:ivar extra: of the package, with what the subcommand needs
+    :ivar group: under which the help lists it
+    :ivar examples: command lines
+    :ivar module: within this package; None = in ``commands``, by its name
+    """
 
     help: str
     extra: str = ""
+    group: str = RUN
+    examples: tuple[str, ...] = ()
+    module: str | None = None
 
 
 class SubcommandModule(Protocol):
@@ -31,27 +44,63 @@ class SubcommandModule(Protocol):
 
 
 SUBCOMMANDS = {
-    "serve": Subcommand("run a NATS server with JetStream and a demo stream until Ctrl-C", "local"),
-    "broker": Subcommand("run a Malamute broker until Ctrl-C", "malamute"),
-    "check": Subcommand("try connection, permission, stream and flight log without publishing"),
-    "flights": Subcommand("what became of the rows: summary of a flight log"),
-    "report": Subcommand("one HTML page that shows what became of the rows: rate, latency, failures, topics", "report"),
-    "pub": Subcommand("publish a message, or every line of standard input"),
-    "sub": Subcommand("show messages as they are stored, until Ctrl-C"),
+    "serve": Subcommand(
+        "run a NATS server with JetStream and a demo stream until Ctrl-C", "local", RUN,
+        ("mama serve", "mama serve --port 0 --store .run/streams"),
+    ),
+    "broker": Subcommand(
+        "run a Malamute broker until Ctrl-C", "malamute", RUN,
+        ("mama broker", "mama broker --bind tcp://127.0.0.1:9999 --conf-file conf/broker.toml"),
+    ),
+    "check": Subcommand(
+        "try connection, permission, stream and flight log without publishing", "", USE,
+        ("mama check --conf-file conf/publish.toml", "mama check --url nats://host:4222 -o flightLog=/data/log"),
+    ),
+    "flights": Subcommand(
+        "what became of the rows: summary of a flight log", "", SHOW,
+        ("mama flights /data/log", "mama flights /data/log --failed --limit 5", "mama flights sweep /data/log"),
+    ),
+    "report": Subcommand(
+        "one HTML page that shows what became of the rows: rate, latency, failures, topics", "report", SHOW,
+        ("mama report /data/log --open", "mama report /data/log --since 1h -o today.html"),
+    ),
+    "pub": Subcommand(
+        "publish a message, or every line of standard input", "", USE,
+        ("mama pub demo.orders '{\"id\": 1}'", "mama pub demo.lines -H source=file <lines.txt"),
+    ),
+    "sub": Subcommand(
+        "show messages as they are stored, until Ctrl-C", "", USE,
+        ("mama sub 'demo.>'", "mama sub 'demo.orders.*' --from earliest --count 10 --json"),
+    ),
     "tango-source": Subcommand("serve the Tango events of a log to Tango clients until Ctrl-C", "tango"),
-    "nsd": Subcommand("run a name server for OpenMAMA peers (OZ) until Ctrl-C", "openmama"),
-    "record": Subcommand("write the events of Tango devices to a log until Ctrl-C", "tango"),
-    "sources": Subcommand("the sources that announce themselves, and what changes, until Ctrl-C"),
-    "events": Subcommand("what happens to publishers, topics and readers, until Ctrl-C"),
-    "jobs": Subcommand("the programs for spark-submit in this package: list them, or copy one to edit"),
-    "docs": Subcommand("generated documentation", "malamute,tango"),
-}
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """See the base class; the arguments that it quotes may be URLs."""
-        super().error(redact(message))
+    "nsd": Subcommand(
+        "run a name server for OpenMAMA peers (OZ) until Ctrl-C", "openmama", RUN,
+        ("mama nsd", "mama nsd -i '*' --advertise host -p 5756"),
+    ),
+    "record": Subcommand(
+        "write the events of Tango devices to a log until Ctrl-C", "tango", RUN,
+        ("mama record --url tango://host:10000 --device 'lab/*/*' --to nats://host:4222/EVENTS",),
+    ),
+    "sources": Subcommand(
+        "the sources that announce themselves, and what changes, until Ctrl-C", "", DISCOVER,
+        ("mama sources --once", "mama sources --url nats://host:4222 --json"),
+    ),
+    "events": Subcommand(
+        "what happens to publishers, topics and readers, until Ctrl-C", "", DISCOVER,
+        ("mama events", "mama events --from earliest --json"),
+    ),
+    "jobs": Subcommand(
+        "the programs for spark-submit in this package: list them, or copy one to edit", "", USE,
+        ("mama jobs", "mama jobs --copy publish"),
+    ),
+    "docs": Subcommand("generated documentation", "malamute,tango", HELP, ("mama docs options",)),
+    "completion": Subcommand(
+        "what a shell needs to complete commands, options and files", "cli", HELP,
+        ('eval "$(mama completion bash)"', 'eval "$(mama completion zsh)"', "mama completion fish | source"),
+        "console.completion",
+    ),
+}  # fmt: skip
+EXIT_CODES = "exit codes: 0 fine; 1 not all was done; 2 something is wrong, with a line that says what; 130 Ctrl-C"
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -68,36 +117,55 @@ def parser(loaded: Collection[str] = SUBCOMMANDS) -> argparse.ArgumentParser:
     :param loaded: those whose arguments are needed; the modules of the others are not imported, for a fast start
     :raises ConfigError: what one of these needs is not installed
     """
-    top = _Parser(prog="mama", description="Publish DataFrames and know what became of every row.")
+    top = HelpParser(
+        prog="mama",
+        description="Publish DataFrames and know what became of every row.",
+        epilog=f"mama COMMAND --help shows arguments and examples.\n{EXIT_CODES}",
+    )
     top.add_argument("--version", action="version", version=f"mama-spark {__version__}")
     subparsers = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, subcommand in SUBCOMMANDS.items():
-        one = subparsers.add_parser(name, help=subcommand.help)
+        one = subparsers.add_parser(name, help=subcommand.help, epilog=examples(subcommand.examples))
         if name in loaded:
-            module = _load(name, subcommand.extra)
+            module = _load(name, subcommand)
             module.add_arguments(one)
             one.set_defaults(run=module.run)
+    top.groups = {
+        group: [name for name, subcommand in SUBCOMMANDS.items() if subcommand.group == group]
+        for group in (SHOW, USE, DISCOVER, RUN, HELP)
+    }
     return top
 
 
-def _load(name: str, extra: str) -> SubcommandModule:
+def _load(name: str, subcommand: Subcommand) -> SubcommandModule:
+    home = subcommand.module or f"commands.{name.replace('-', '_')}"
     try:
-        module: Any = import_module(f"{__package__}.commands.{name.replace('-', '_')}")
+        module: Any = import_module(f"{__package__}.{home}")
     except ModuleNotFoundError as e:
-        package = f"mama-spark[{extra}]" if extra else "mama-spark"
+        package = f"mama-spark[{subcommand.extra}]" if subcommand.extra else "mama-spark"
         raise ConfigError(f"mama {name} cannot be loaded ({e}); try: pip install '{package}'") from e
     return cast(SubcommandModule, module)
 
 
+def _complete() -> None:
+    """Answer the shell, which has the command line in ``COMP_LINE``; this ends the process."""
+    from .console.completion import complete
+
+    words = os.environ.get("COMP_LINE", "").split()
+    complete(parser([word for word in words[1:2] if word in SUBCOMMANDS]))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code: 0; 2 when something is not fine, with a line that says what; 130 after Ctrl-C."""
+    """Exit code: see :data:`EXIT_CODES`."""
     try:
+        if "_ARGCOMPLETE" in os.environ:
+            _complete()
         args = parse(sys.argv[1:] if argv is None else argv)
         code: int = args.run(args)
         sys.stdout.flush()
         return code
     except MamaError as e:
-        print(f"mama: {' '.join(str(e).split())}", file=sys.stderr)
+        print_error(" ".join(str(e).split()))
         return USAGE
     except KeyboardInterrupt:
         return INTERRUPTED

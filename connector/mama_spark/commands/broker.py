@@ -5,18 +5,24 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ..console.output import say_as
 from ..mama.discovery.broker_events import broker_event
 from ..services.malamute_broker.serve import run as run_broker
+from ..services.malamute_broker.session.broker_events import BrokerEvent
 from .signals import stop_on_signals
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bind", metavar="ENDPOINT", help="default: tcp://127.0.0.1:9999, or what the file says")
+    parser.add_argument("--json", action="store_true", help='each line as JSON: {"text": ...}')
     parser.add_argument(
         "--conf-file", type=Path, metavar="FILE.toml", help="streams, limits, security: conf/broker.toml"
     )
 
 
 def run(args: argparse.Namespace) -> int:
+    def encode(event: BrokerEvent) -> bytes:
+        return broker_event(*event)
+
     with stop_on_signals() as stop:
-        return run_broker(args.bind, args.conf_file, stop=stop, encode_kept=lambda event: broker_event(*event))
+        return run_broker(args.bind, args.conf_file, stop=stop, say=say_as(args.json), encode_kept=encode)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 from ..bridges import check_transport
 from ..conf_file import as_options, load
+from ..console.output import print_marked
 from ..errors import MamaError
 from ..flightlog.check import check_dead_letters, check_flight_log
 from ..mama.properties import expand
@@ -28,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Spark master of the job, such as spark://host:7077 (default: that of spark-defaults.conf): whether its "
         "executors can see the folders of the tables",
     )
+    parser.add_argument("--json", action="store_true", help="one line of JSON for each thing that was tried")
     add_transport(parser, "mamapub")
 
 
@@ -40,7 +43,11 @@ def run(args: argparse.Namespace) -> int:
     found = check_transport(options.at_log() if options.log is not None else options, _topics(options))
     found += _tables(options, args.master or _default_master())
     for fine, text in found:
-        print(f"{'ok ' if fine else 'BAD'}  {redact(' '.join(text.split()))}", flush=True)
+        shown = redact(" ".join(text.split()))
+        if args.json:
+            print(json.dumps({"ok": fine, "text": shown}, ensure_ascii=False), flush=True)
+        else:
+            print_marked("ok" if fine else "BAD", shown)
     return 0 if all(fine for fine, _ in found) else FAILED
 
 

@@ -6,6 +6,8 @@ import argparse
 import json
 from datetime import timedelta
 
+from ..console.output import print_tables, table_of
+from ..console.progress import Progress
 from ..errors import ConfigError
 from ..flightlog import report
 from ..flightlog.adopt_orphans import adopt_orphans
@@ -38,15 +40,25 @@ def run(args: argparse.Namespace) -> int:
     """
     storage = dict(pairs(args.storage, "--storage"))
     if args.paths[0] == "sweep" and len(args.paths) == 2:
-        print(adopt_orphans(args.paths[1], storage, timedelta(seconds=args.older_than), args.dry_run).text())
+        found = adopt_orphans(args.paths[1], storage, timedelta(seconds=args.older_than), args.dry_run)
+        fields = {"parts": len(found.parts), "rows": found.rows, "version": found.version}
+        print(json.dumps(fields) if args.json else found.text())
         return 0
     if len(args.paths) != 1:
         raise ConfigError("usage: mama flights PATH, or mama flights sweep PATH")
     limit = 2**31 - 1 if args.all else args.limit
     if args.failed:
         rows = report.failed(args.paths[0], storage, limit)
-        print(json.dumps(rows, ensure_ascii=False, default=str) if args.json else report.failed_text(rows))
+        if args.json:
+            print(json.dumps(rows, ensure_ascii=False, default=str))
+        else:
+            print_tables(report.failed_text(rows), [table_of("", rows, report.FAILED_COLUMNS)] if rows else [])
         return 0
-    summary = report.summarise(args.paths[0], storage, limit)
-    print(summary.json() if args.json else summary.text())
+    with Progress("reading the flight log", "passes", report.PASSES) as progress:
+        summary = report.summarise(args.paths[0], storage, limit, progress.add)
+    if args.json:
+        print(summary.json())
+    else:
+        tables = [table_of(title, rows, names) for title, rows, names in summary.tables()]
+        print_tables(summary.text(), tables, "\n".join(summary.head()))
     return 0

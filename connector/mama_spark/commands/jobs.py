@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 from ..errors import ConfigError
@@ -18,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="copy a job with its configuration file, or one configuration file, into jobs/ and conf/ of FOLDER",
     )
+    parser.add_argument("--json", action="store_true", help="one line of JSON for each job or file")
     parser.add_argument("folder", nargs="?", metavar="FOLDER", help="of --copy (without it: the current one)")
 
 
@@ -25,13 +27,21 @@ def run(args: argparse.Namespace) -> int:
     if args.folder is not None and args.copy is None:
         raise ConfigError(f"FOLDER is used by --copy only; got {args.folder!r}")
     if args.path is not None:
-        print(find(args.path).path)
+        _say_path(find(args.path).path, args.json)
     elif args.copy is not None:
         for path in copy(args.copy, Path(args.folder or ".")):
-            print(path)
+            _say_path(path, args.json)
+    elif args.json:
+        for job in jobs():
+            fields = {"name": job.name, "summary": job.summary, "needs": job.needs, "path": str(job.path)}
+            print(json.dumps(fields, ensure_ascii=False))
     else:
         _show()
     return 0
+
+
+def _say_path(path: Path, as_json: bool) -> None:
+    print(json.dumps({"path": str(path)}, ensure_ascii=False) if as_json else path)
 
 
 def _show() -> None:

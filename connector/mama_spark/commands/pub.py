@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
 
 from ..bridges import publisher_bridge
+from ..console.progress import Progress
 from ..mama.properties import expand
 from ..options import SinkOptions, command, option_names
 from ..publisher.api import Flight, Headers
@@ -53,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic")
     parser.add_argument("value", nargs="?", help="default: every line of standard input is a message")
     parser.add_argument("-H", "--header", action="append", default=[], metavar="NAME=VALUE", help="may be repeated")
+    parser.add_argument("--json", action="store_true", help="the outcome as one line of JSON")
     add_transport(parser, "mamapub")
 
 
@@ -70,16 +73,27 @@ def run(args: argparse.Namespace) -> int:
         retry_config=window.retry, poll_time=o.poll_time, hold_pause_time=o.hold_pause_time,
         wait_timeout=window.wait_timeout, listener=listener,
     )  # fmt: skip
-    with publisher:
+    with publisher, Progress("publishing", "messages") as progress:
         for value in values:
             publisher.publish_async(args.topic, value, headers or None)
+            progress.add()
+    _say(listener, args)
+    return NOT_ALL if listener.failures else 0
+
+
+def _say(listener: _Listener, args: argparse.Namespace) -> None:
+    """The outcome of all."""
+    if args.json:
+        places = [flight.publish_ack_future.result() for flight in listener.stored]
+        last = {"stream": places[0].stream, "sequence": places[0].sequence} if places else {}
+        print(json.dumps({"acknowledged": listener.count, "failed": listener.failures, **last}, ensure_ascii=False))
+        return
     if args.value is None:
         print(f"{listener.count:,} acknowledged, {listener.failures:,} failed")
     for flight in listener.stored if args.value is not None else []:
         ack = flight.publish_ack_future.result()
         where = "" if ack.stream is None else f": {ack.stream} {'' if ack.sequence is None else ack.sequence}".rstrip()
         print(f"acknowledged{where}")
-    return NOT_ALL if listener.failures else 0
 
 
 def _sink_options(args: argparse.Namespace) -> SinkOptions:

@@ -15,6 +15,7 @@ from typing import Any
 from ..bridges import log_bridge, publisher_bridge
 from ..bridges.reconnecting import ReconnectingBridge
 from ..conf_file import as_options, load
+from ..console.output import say_as
 from ..errors import ConfigError
 from ..middlewares import MIDDLEWARES
 from ..options import SinkOptions, command
@@ -48,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--attribute", action="append", dest="attributes", metavar="NAME", help="or pattern, such as *")
     parser.add_argument("--event", action="append", dest="events", metavar="TYPE", help="change, archive, ...")
     parser.add_argument("--name", help="of the recorder; each of a log has its own")
+    parser.add_argument("--json", action="store_true", help='each line as JSON: {"text": ...}')
     add_option(parser, "for the log")
 
 
@@ -106,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     settings, options = settings_of(args)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="mama: %(message)s")
     with stop_on_signals() as stop, _few_collections():
-        return 0 if record(settings, options, stop.is_set, lambda text: print(text, flush=True)) else NOT_ALL
+        return 0 if record(settings, options, stop.is_set, say_as(args.json)) else NOT_ALL
 
 
 def record(

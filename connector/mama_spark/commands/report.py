@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 import webbrowser
 from datetime import timedelta
 
+from ..console.progress import Progress
 from ..options.values import Duration
-from ..report_page.page import headline, report
+from ..report_page.data import PASSES
+from ..report_page.page import headline, report, state
 from .arguments import duration_argument, pairs
 
 DESCRIPTION = "Write one HTML file that shows what became of the rows of the flight log at PATH."
@@ -24,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only the events of the last 30m, 1h, 7d",
     )
     parser.add_argument("-o", "--output", default="report.html", metavar="FILE", help="(default report.html)")
+    parser.add_argument("--json", action="store_true", help="print the totals as one line of JSON")
     parser.add_argument("--open", action="store_true", help="show it in the browser")
     parser.add_argument(
         "--storage", action="append", default=[], metavar="NAME=VALUE", help="storage option of delta-rs"
@@ -36,9 +40,15 @@ def run(args: argparse.Namespace) -> int:
     :raises FlightLogError: there is no flight log
     """
     since = None if args.since is None else timedelta(seconds=args.since)
-    made = report(args.path, run=args.run_id, since=since, storage=dict(pairs(args.storage, "--storage")))
+    storage = dict(pairs(args.storage, "--storage"))
+    with Progress("reading the flight log", "passes", PASSES) as progress:
+        made = report(args.path, run=args.run_id, since=since, storage=storage, on_pass=progress.add)
     target = made.save(args.output)
-    print(f"{headline(made.data)} The report is {target}")
+    if args.json:
+        fields = {"headline": headline(made.data), "state": state(made.data), "page": str(target), **made.data.totals}
+        print(json.dumps(fields, ensure_ascii=False))
+    else:
+        print(f"{headline(made.data)} The report is {target}")
     if args.open and not webbrowser.open(target.as_uri()):
         print("no browser was found; open the file yourself")
     return 0

@@ -6,15 +6,17 @@ import argparse
 from pathlib import Path
 
 from ..bridges.nats.server.serve import run as run_server
+from ..console.output import say_as
 from .signals import stop_on_signals
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "of the clients (default: %(default)s, which every format connects to without a url; 0: a free one)"
     parser.add_argument("--port", type=int, default=4222, help=text)
+    parser.add_argument("--json", action="store_true", help='each line as JSON: {"text": ...}')
     parser.add_argument("--store", type=Path, help="folder that keeps the streams (default: a temporary one)")
 
 
 def run(args: argparse.Namespace) -> int:
     with stop_on_signals() as stop:
-        return run_server(port=args.port, store=args.store, stop=stop)
+        return run_server(port=args.port, store=args.store, stop=stop, say=say_as(args.json))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
+from ..console import discovery_follow as follow
+from ..console.output import print_tables
 from ..mama.discovery.discovery_rows import GAP, SOURCE, DiscoveryRow
 from ..options import command
-from . import discovery_follow as follow
 from .arguments import add_transport, transport
 
 _USE = command("sources", *follow.TAKES, "advisories")
@@ -37,8 +39,8 @@ def run(args: argparse.Namespace) -> int:
             for row in image:
                 follow.say(follow.as_json(row))
         else:
-            for line in table(image):
-                follow.say(line)
+            print_tables("\n".join(table(image)), [("", _COLUMNS, [_cells(row) for row in image])])
+            sys.stdout.flush()
         if at is None:
             return 0
         for rows in follower.changes(at):

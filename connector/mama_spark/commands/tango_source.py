@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from ..bridges import log_bridge
 from ..bridges.reconnecting import ReconnectingBridge
+from ..console.output import say_as
 from ..errors import ConfigError, OptionError, Unavailable
 from ..options import SubscribeOptions, command
 from ..options.toml_file import read_toml
@@ -62,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--heartbeat", type=_HEARTBEAT, default="9s", metavar="DURATION",
         help="between heartbeats; clients begin anew after 10s without one",
     )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help='each line as JSON: {"text": ...}')
     add_option(parser, "of the log's connection")
 
 
@@ -96,7 +98,9 @@ def run(args: argparse.Namespace) -> int:
     bridge = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
     with stop_on_signals() as stop, _locked(position):
         try:
-            ReplayService(source, replayer, bridge, str(o.stream), position, stop, say, warn).run(args.begin, args.hold)
+            ReplayService(source, replayer, bridge, str(o.stream), position, stop, say_as(args.json), warn).run(
+                args.begin, args.hold
+            )
         finally:
             source.close()
             bridge.close()
@@ -158,10 +162,6 @@ def _locked(position: Path) -> Iterator[None]:
         except OSError:
             raise Unavailable(f"another source goes on from {position}; give one of them another --position") from None
         yield
-
-
-def say(text: str) -> None:
-    print(text, flush=True)
 
 
 def warn(text: str) -> None:

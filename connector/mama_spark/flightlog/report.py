@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -57,6 +58,12 @@ SELECT event_time, event, status, code, info, topic, flight_id, may_have_landed,
        query_id, run_id, batch_id, partition_id
 FROM log WHERE kind = 'flight' AND {IS_FAILED}
 ORDER BY event_time DESC, flight_id LIMIT {{limit}}"""
+
+
+#: Passes of :func:`summarise` over the log; one more where ids are doubled.
+PASSES = 5
+#: Columns of :func:`failed_text`.
+FAILED_COLUMNS = ("event_time", "event", "status", "code", "info", "topic", "flight_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +121,21 @@ class Summary:
 
     def text(self) -> str:
         """Several lines, for people."""
+        return "\n".join(
+            self.head() + [line for title, rows, names in self.tables() for line in _table(title, rows, *names)]
+        )
+
+    def tables(self) -> list[tuple[str, list[Row], tuple[str, ...]]]:
+        """Title, rows and columns of each table."""
+        slowest = [{**r, "p99": _ms(r["p99"]), "max": _ms(r["max"])} for r in self.slowest_topics]
+        return [
+            ("events", self.events, ("event", "status", "committed", "flights", "rows")),
+            ("slowest topics", slowest, ("topic", "flights", "p99", "max")),
+            ("failures", self.failures, ("flights", "event", "status", "code", "info", "example_topic")),
+        ]
+
+    def head(self) -> list[str]:
+        """The lines before the tables."""
         failed = self.count("completed_exceptionally")
         lines = [
             f"flight log   {self.path} (version {self.version})",
@@ -134,25 +156,30 @@ class Summary:
             lines.append(
                 "latency      " + "   ".join(f"{k} {_ms(self.latency[k])}" for k in ("p50", "p90", "p99", "max"))
             )
-        lines += _table("events", self.events, "event", "status", "committed", "flights", "rows")
-        shown = [{**r, "p99": _ms(r["p99"]), "max": _ms(r["max"])} for r in self.slowest_topics]
-        lines += _table("slowest topics", shown, "topic", "flights", "p99", "max")
-        lines += _table("failures", self.failures, "flights", "event", "status", "code", "info", "example_topic")
-        return "\n".join(lines)
+        return lines
 
 
-def summarise(path: str, storage: dict[str, str], limit: int = 10) -> Summary:
+def summarise(
+    path: str, storage: dict[str, str], limit: int = 10, on_pass: Callable[[], object] = lambda: None
+) -> Summary:
     """Read the whole log once for each question, in bounded memory.
 
     :param storage: delta-rs' storage options
     :param limit: of topics and reasons
+    :param on_pass: called after each pass over the log, of :data:`PASSES`
     :raises FlightLogError: no flight log there
     :raises Unavailable: storage cannot be reached
     """
     table = open_log(path, storage)
-    span = query(table, storage, _SPAN)[0]
+
+    def ask(sql: str) -> list[Row]:
+        rows = query(table, storage, sql)
+        on_pass()
+        return rows
+
+    span = ask(_SPAN)[0]
     first, last, acked = span["first"], span["last"], span["acked"]
-    events, doubled = query(table, storage, _EVENTS), None
+    events, doubled = ask(_EVENTS), None
     if any(row["doubled_ids"] for row in events):
         doubled = query(table, storage, _DOUBLED_ID)[0]
     seconds = 0.0 if first is None else (last - first).total_seconds()
@@ -160,9 +187,9 @@ def summarise(path: str, storage: dict[str, str], limit: int = 10) -> Summary:
         path=path,
         version=table.version(),
         events=events,
-        latency=query(table, storage, _LATENCY)[0],
-        slowest_topics=query(table, storage, _TOPICS.format(limit=int(limit))),
-        failures=query(table, storage, _REASONS.format(limit=int(limit))),
+        latency=ask(_LATENCY)[0],
+        slowest_topics=ask(_TOPICS.format(limit=int(limit))),
+        failures=ask(_REASONS.format(limit=int(limit))),
         first=None if first is None else first.isoformat(),
         last=None if last is None else last.isoformat(),
         rate=acked / seconds if acked and seconds > 0 else None,
@@ -179,7 +206,7 @@ def failed_text(rows: list[Row]) -> str:
     """``rows`` of :func:`failed` for people."""
     if not rows:
         return "no flight failed"
-    return "\n".join(_table("failed", rows, "event_time", "event", "status", "code", "info", "topic", "flight_id")[1:])
+    return "\n".join(_table("failed", rows, *FAILED_COLUMNS)[1:])
 
 
 def open_log(path: str, storage: dict[str, str]) -> DeltaTable:

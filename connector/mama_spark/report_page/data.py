@@ -6,6 +6,7 @@ number of flights.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -14,6 +15,8 @@ from ..flightlog.schema import IS_FAILED
 from ..flightlog.transaction import described_writes
 from .standstills import standstills
 
+#: Passes of :func:`read_report` over the log.
+PASSES = 11
 #: Bins of time at most; the width is the shortest of :data:`WIDTHS` that needs no more.
 MOST_BINS = 240
 #: Seconds.
@@ -146,7 +149,12 @@ class ReportData:
 
 
 def read_report(
-    path: str, storage: dict[str, str], made: datetime, run: str | None = None, since: datetime | None = None
+    path: str,
+    storage: dict[str, str],
+    made: datetime,
+    run: str | None = None,
+    since: datetime | None = None,
+    on_pass: Callable[[], object] = lambda: None,
 ) -> ReportData:
     """Read the log once for each table, in bounded memory.
 
@@ -154,21 +162,28 @@ def read_report(
     :param made: the time of the report, which it shows
     :param run: only the events of this ``run_id``
     :param since: only the events from then on
+    :param on_pass: called after each pass over the log, of :data:`PASSES`
     :raises FlightLogError: no flight log there, or a file of it is damaged
     :raises Unavailable: storage cannot be reached
     """
     table, chosen = open_log(path, storage), _condition(run, since)
-    failed = query(table, storage, _FAILED_WRITES.format(more=chosen))
+
+    def ask(sql: str) -> list[Row]:
+        rows = query(table, storage, sql)
+        on_pass()
+        return rows
+
+    failed = ask(_FAILED_WRITES.format(more=chosen))
     counted = _counted(failed)
     more = f" AND {counted}{chosen}"
-    [totals] = query(table, storage, _TOTALS.format(more=more))
+    [totals] = ask(_TOTALS.format(more=more))
     totals = {name: 0 if value is None and name not in _OPTIONAL else value for name, value in totals.items()}
-    [superseded] = query(table, storage, _SUPERSEDED.format(counted=counted, more=chosen))
+    [superseded] = ask(_SUPERSEDED.format(counted=counted, more=chosen))
     totals |= {"superseded": superseded["flights"], "failed_writes": len(failed)}
     first, last = totals["first"] or 0, totals["last"] or 0
     width, timeline = bin_width(last - first), []
     if totals["flights"]:
-        bins, sent = (query(table, storage, q.format(more=more, first=first, width=width)) for q in (_TIMELINE, _SENT))
+        bins, sent = (ask(q.format(more=more, first=first, width=width)) for q in (_TIMELINE, _SENT))
         timeline = _without_holes(bins, sent, first, width)
     return ReportData(
         path=path,
@@ -180,12 +195,12 @@ def read_report(
         width=width,
         timeline=timeline,
         standstills=standstills(timeline, width),
-        distribution=[_latency_bin(row) for row in query(table, storage, _DISTRIBUTION.format(more=more))],
-        topics=query(table, storage, _BY_TOPIC.format(more=more)),
-        partitions=query(table, storage, _BY_PARTITION.format(more=more)),
-        reasons=query(table, storage, _REASONS.format(more=more)),
-        publishers=query(table, storage, _PUBLISHERS.format(more=chosen)),
-        errors=query(table, storage, _ERRORS.format(more=chosen)),
+        distribution=[_latency_bin(row) for row in ask(_DISTRIBUTION.format(more=more))],
+        topics=ask(_BY_TOPIC.format(more=more)),
+        partitions=ask(_BY_PARTITION.format(more=more)),
+        reasons=ask(_REASONS.format(more=more)),
+        publishers=ask(_PUBLISHERS.format(more=chosen)),
+        errors=ask(_ERRORS.format(more=chosen)),
         write=next((w for w in described_writes(table) if run in (None, w.get("run_id"))), None),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
@@ -81,18 +81,20 @@ def report(
     run: str | None = None,
     since: str | timedelta | None = None,
     storage: dict[str, str] | None = None,
+    on_pass: Callable[[], object] = lambda: None,
 ) -> Report:
     """The report of a flight log; ``report(path).save("report.html")`` writes the page.
 
     :param run: only this ``run_id``
     :param since: only the events of the last ``"1h"``, ``"30m"``, ...
     :param storage: delta-rs' storage options
+    :param on_pass: called after each pass over the log
     :raises ConfigError: ``since`` is no duration
     :raises FlightLogError: no flight log there, or a file of it is damaged
     :raises Unavailable: storage cannot be reached
     """
     now = datetime.now(UTC)
-    data = read_report(path, storage or {}, now, run, None if since is None else now - _duration(since))
+    data = read_report(path, storage or {}, now, run, None if since is None else now - _duration(since), on_pass)
     return Report(data, render(data))
 
 

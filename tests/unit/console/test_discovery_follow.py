@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from mama_spark.bridge import SourceKey
 from mama_spark.bridges.memory.discovery import MemoryDiscovery, MemorySources
-from mama_spark.commands import discovery_follow as follow
+from mama_spark.console import discovery_follow as follow
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import SourceRecord, encode_source
 from mama_spark.options import ANY_USE

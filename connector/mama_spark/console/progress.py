@@ -1,0 +1,91 @@
+"""Progress of long work on standard error: a bar in a terminal, else a line every ten seconds."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import Any, TextIO
+
+from .output import is_rich, rich_console
+
+#: Seconds between two lines where no terminal is.
+LINE_INTERVAL = 10.0
+#: Work that is done sooner shows nothing.
+QUIET = 1.0
+
+
+class Progress:
+    """Shows how much is done, how fast and how much is left, as long as the block lasts.
+
+    :param what: that is done, for example ``publishing``
+    :param unit: of what is counted, plural
+    :param total: how much there is; None = unknown
+    :param stream: standard error without one
+    """
+
+    def __init__(self, what: str, unit: str, total: int | None = None, stream: TextIO | None = None) -> None:
+        self._what, self._unit, self._total = what, unit, total
+        self._stream = stream or sys.stderr
+        self._done, self._note = 0, ""
+        self._stop = threading.Event()
+        self._began = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="mama-progress", daemon=True)
+
+    def __enter__(self) -> Progress:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def add(self, n: int = 1) -> None:
+        """``n`` more are done."""
+        self._done += n
+
+    def show(self, done: int, note: str = "", total: int | None = None) -> None:
+        """So many are done.
+
+        :param note: what else must be known, for example what it waits for
+        :param total: if it is known by now
+        """
+        self._done, self._note, self._total = done, note, total or self._total
+
+    def line(self) -> str:
+        """``publishing: 12,000 of 50,000 messages, 3,000/s, 13 s left``"""
+        done, total = self._done, self._total
+        seconds = time.monotonic() - self._began
+        rate = done / seconds if seconds > 0 else 0.0
+        of = "" if total is None else f" of {total:,}"
+        parts = [f"{self._what}: {done:,}{of} {self._unit}", f"{rate:,.0f}/s"]
+        if total is not None and rate and total > done:
+            parts.append(f"{(total - done) / rate:,.0f} s left")
+        return ", ".join([*parts, self._note] if self._note else parts)
+
+    def _run(self) -> None:
+        if self._stop.wait(QUIET):
+            return
+        if is_rich(self._stream):
+            self._draw()
+            return
+        while not self._stop.wait(LINE_INTERVAL):
+            print(f"mama: {self.line()}", file=self._stream, flush=True)
+
+    def _draw(self) -> None:
+        with _bar(self._stream) as bar:
+            task = bar.add_task(self._what, total=self._total, text="")
+            while True:
+                ended = self._stop.wait(0.1)
+                text = self.line().removeprefix(f"{self._what}: ")
+                bar.update(task, completed=self._done, total=self._total, text=text)
+                if ended:
+                    return
+
+
+def _bar(stream: TextIO) -> Any:
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[text]}"))
+    return Bar(*columns, console=rich_console(stream), transient=True)

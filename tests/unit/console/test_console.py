@@ -1,0 +1,171 @@
+"""What commands show: in a terminal, in a pipe, without colors; completion, help and progress."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mama_spark import cli
+from mama_spark.console import progress as progress_module
+from mama_spark.console.output import print_tables
+from mama_spark.console.progress import Progress
+from mama_spark.flightlog.commit import commit
+from mama_spark.testing.waiting import eventually
+
+from tests.support.flight_logs import BATCH, flights, stage
+
+MAMA = (sys.executable, "-m", "mama_spark.cli")
+ESCAPE = "\x1b["
+
+
+def on_terminal(*words: str, **environment: str) -> str:
+    """What the command writes on a terminal."""
+    master, slave = pty.openpty()
+    kept = {name: text for name, text in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+    with subprocess.Popen(
+        [*MAMA, *words], stdout=slave, stderr=slave, stdin=slave, env={**kept, "TERM": "xterm-256color", **environment}
+    ) as process:
+        os.close(slave)
+        found = b""
+        while True:
+            try:
+                part = os.read(master, 65536)
+            except OSError:  # Linux says so when the other side is closed
+                break
+            if not part:
+                break
+            found += part
+        process.wait(60)
+    os.close(master)
+    return found.decode()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> str:
+    commit(str(tmp_path / "log"), {}, BATCH, stage(tmp_path / "log", BATCH, flights(5, failed=2)))
+    return str(tmp_path / "log")
+
+
+def test_tables_have_colors_in_a_terminal_only(log: str) -> None:
+    shown = on_terminal("flights", log)
+    assert ESCAPE in shown
+    assert "──" in shown
+    plain = subprocess.run([*MAMA, "flights", log], capture_output=True, text=True, timeout=120).stdout
+    assert ESCAPE not in plain
+    assert "──" not in plain
+    assert re.search(r"^  event +status +committed +flights +rows$", plain, re.MULTILINE)
+    assert ESCAPE not in on_terminal("flights", log, TERM="dumb")
+    assert not re.search(r"\x1b\[[\d;]*3\d", on_terminal("flights", log, NO_COLOR="1")), "no color"
+
+
+def test_an_error_is_marked_in_a_terminal() -> None:
+    shown = on_terminal("flights", "no/such/log")
+    assert ESCAPE in shown
+    assert "no/such/log: no flight log there" in shown
+
+
+def test_text_of_rows_cannot_steer_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    print_tables("", [("", ("topic",), [["\x1b]0;title\x07[red]x"]])])
+    shown = capsys.readouterr().out
+    assert "\x1b]" not in shown
+    assert "\x07" not in shown
+    assert "[red]x" in shown
+
+
+def test_without_rich_everything_is_plain(log: str) -> None:
+    program = (
+        "import sys; sys.modules.update(dict.fromkeys(('rich', 'rich_argparse', 'argcomplete')))\n"
+        "from mama_spark import cli; sys.exit(cli.main(sys.argv[1:]))"
+    )
+    for words in (["flights", log], ["--help"], ["flights", "--help"]):
+        done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+    done = subprocess.run([sys.executable, "-c", program, "completion", "bash"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "pip install 'mama-spark[cli]'" in done.stderr
+
+
+@pytest.mark.parametrize("name", cli.SUBCOMMANDS)
+def test_examples_of_the_help_are_command_lines(name: str) -> None:
+    for line in cli.SUBCOMMANDS[name].examples:
+        command = re.sub(r'^eval "\$\((.*)\)"$|[|<].*$', r"\1", line)
+        assert cli.parse(shlex.split(command)[1:]).run
+        assert line in cli.parser([name])._subparsers._group_actions[0].choices[name].format_help()  # type: ignore
+
+
+def test_every_subcommand_is_in_a_group_of_the_help() -> None:
+    shown = cli.parser([]).format_help()
+    assert all(re.search(rf"^  {name} ", shown, re.MULTILINE) for name in cli.SUBCOMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [("mama fli", {"flights"}), ("mama flights --fa", {"--failed"}), ("mama events --from ", {"latest", "earliest"})],
+)
+def test_the_shell_completes(line: str, expected: set[str], tmp_path: Path) -> None:
+    """As the shell function of ``mama completion bash`` asks."""
+    answer = tmp_path / "answer"
+    environment = {
+        **os.environ, "_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "COMP_LINE": line, "COMP_POINT": str(len(line)),
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(answer), "_ARGCOMPLETE_SUPPRESS_SPACE": "1",
+    }  # fmt: skip
+    subprocess.run(MAMA, env=environment, timeout=120, check=False)
+    assert expected <= {word.strip() for word in answer.read_text().split("\n")}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_a_program_of_the_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["completion", shell]) == 0
+    text = capsys.readouterr().out
+    assert "_ARGCOMPLETE" in text
+    if shell == "bash":
+        assert subprocess.run(["bash", "-n"], input=text, text=True, timeout=60).returncode == 0
+
+
+def test_json_is_one_line_each(log: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = str(tmp_path / "report.html")
+    assert cli.main(["report", log, "-o", page, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["state"], told["failed"], told["page"]) == ("failed", 2, page)
+    assert cli.main(["flights", "sweep", log, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["parts"] == 0
+    assert cli.main(["jobs", "--json"]) == 0
+    assert "publish" in {json.loads(line)["name"] for line in capsys.readouterr().out.splitlines()}
+
+
+@pytest.mark.parametrize("name", sorted(cli.SUBCOMMANDS.keys() - {"docs", "completion"}))
+def test_every_command_takes_json(name: str) -> None:
+    options = cli.parser([name])._subparsers._group_actions[0].choices[name].format_help()  # type: ignore[union-attr,index]
+    assert "--json" in options
+
+
+def test_progress_is_lines_where_no_terminal_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_module, "QUIET", 0.0)
+    monkeypatch.setattr(progress_module, "LINE_INTERVAL", 0.01)
+    out = io.StringIO()
+    with Progress("publishing", "messages", 100, out) as progress:
+        progress.show(40, "waits for the server")
+        eventually(lambda: "waits" in out.getvalue(), "a line")
+    [line, *_] = [text for text in out.getvalue().splitlines() if "waits" in text]
+    assert re.fullmatch(r"mama: publishing: 40 of 100 messages, [\d,]+/s, [\d,]+ s left, waits for the server", line)
+
+
+def test_progress_is_a_bar_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_module, "QUIET", 0.0)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    out = io.StringIO()
+    with Progress("publishing", "messages", 100, out) as progress:
+        progress.add(40)
+        eventually(lambda: "40 of 100 messages" in out.getvalue(), "a bar")
+    assert ESCAPE in out.getvalue()
