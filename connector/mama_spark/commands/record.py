@@ -126,7 +126,7 @@ def record(
     )
     recorder = Recorder(settings, writer, ids=options.dedup)
     log = _Log(options)
-    recorder.others = OtherRecorders(log.read, recorder.state.topic, recorder.run_id, settings.state_every)
+    recorder.others = OtherRecorders(log.read, recorder.state.topic, recorder.started, settings.state_every)
     try:
         _restore(recorder, log)
         names = settings.devices

@@ -13,8 +13,11 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+import orjson
+
 from mama_spark.errors import ConfigError, MamaError
 from mama_spark.record_log import RecordLog
+from mama_spark.tango.log.records import RecordKind
 from mama_spark.tango.log.recovery import WRITERS, WriterRecords, WriterState
 
 from .settings import RecorderSettings
@@ -26,13 +29,13 @@ _SILENT = 3  #: a recorder that has missed so many states has ended
 ReadLog = Callable[[Callable[[RecordLog], None]], None]  #: calls a function with the log, if it exists
 
 
-def about(settings: RecorderSettings, run: str) -> dict[str, Any]:
+def about(settings: RecorderSettings, started: int) -> dict[str, Any]:
     """What a recorder notes about itself in its state.
 
-    :param run: identity of this run
+    :param started: when it started, nanoseconds since the epoch
     """
     return {
-        "run": run,
+        "started": started,
         "host": settings.host,
         "dbase": settings.dbase,
         "prefix": settings.prefix,
@@ -86,17 +89,17 @@ class OtherRecorders:
 
     :param read: calls a function with the log
     :param topic: of the records about this recorder
-    :param run: identity of this run
+    :param started: when this recorder started, nanoseconds since the epoch
+    :param every: seconds between two looks
     :ivar found: topic -> first and last sequence of the last state of another recorder
     :ivar failure: another recorder of this name has started; None: none has
     """
 
-    def __init__(self, read: ReadLog, topic: str, run: str, every: float) -> None:
-        self._read, self._topic, self._run, self._every = read, topic, run, every
+    def __init__(self, read: ReadLog, topic: str, started: int, every: float) -> None:
+        self._read, self._topic, self._started, self._every = read, topic, started, every
         self._after = 0
         self.found: dict[str, tuple[int, int]] = {}
         self.failure: MamaError | None = None
-        self._started = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="tango-other-recorders", daemon=True)
 
@@ -124,14 +127,23 @@ class OtherRecorders:
         last = log.bounds().last
         records = WriterRecords()
         records.read(log, self._after, last, (WRITERS,))
-        for topic, state in sorted(records.states().items(), key=lambda found: found[1].last):
-            if topic != self._topic:
-                self.found[topic] = (state.first, state.last)
-            elif state.state.get("recorder", {}).get("run") == self._run:
-                self._started = True
-            elif self._started:
-                name = topic.rpartition(".")[2]
+        states = records.states()
+        self.found.update({topic: (one.first, one.last) for topic, one in states.items() if topic != self._topic})
+        for started in map(_start_of, records.rows.get(self._topic, ())):
+            if started > self._started:
+                name = self._topic.rpartition(".")[2]
                 self.failure = ConfigError(
                     f"another recorder with the name {name} has started with this log: this one ends, that one goes on"
                 )
         self._after = last
+
+
+def _start_of(record: tuple[int, int, int, bytes]) -> int:
+    """When the recorder started that wrote this record, nanoseconds since the epoch; 0: unknown."""
+    _, _, kind, data = record
+    if kind != RecordKind.STATE:
+        return 0
+    try:
+        return int(orjson.loads(data)["recorder"]["started"])
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+        return 0

@@ -88,15 +88,16 @@ class Recorder:
     :param writer: writes records into the log
     :param ids: give messages ids, so that the broker stores none twice
     :ivar state: its state, which the caller restores from the log before :meth:`run`
-    :ivar run_id: identity of this run
+    :ivar started: when it was made, nanoseconds since the epoch
     :ivar others: other recorders of the log, which the caller sets; None: not watched
     """
 
     def __init__(self, settings: RecorderSettings, writer: RecordWriter, *, ids: bool = True) -> None:
         self.settings, self._writer = settings, writer
-        self.run_id = f"{settings.name}-{time.time_ns():x}"
+        self.started = time.time_ns()
+        self._run_id = f"{settings.name}-{self.started:x}"
         self.state = RecorderState(settings.name, settings.prefix)
-        self.state.about = about(settings, self.run_id)
+        self.state.about = about(settings, self.started)
         self.others: OtherRecorders | None = None
         self._subscriber = TangoSubscriber(
             limit=settings.buffer,
@@ -234,7 +235,7 @@ class Recorder:
         return drained and reported and not self._unwritten and not len(subscriber.queue)
 
     def _next_ids(self, count: int) -> list[str]:
-        return [f"{self.run_id}-{number}" for number in itertools.islice(self._numbers, count)]
+        return [f"{self._run_id}-{number}" for number in itertools.islice(self._numbers, count)]
 
 
 def _has_interface_change(records: RecordBuilder) -> bool:
