@@ -31,6 +31,10 @@ logger = logging.getLogger("mama_spark")
 MAX_SEND_MESSAGES = 2048  #: at most so many messages a call of the bridge
 MAX_SEND_BYTES = 4 << 20  #: at most so many payload bytes a call, or one message
 
+#: Seconds beyond its timeout after which a poll means that the process stood still (stopped, or its machine was):
+#: nothing could be sent or answered meanwhile, so that time counts towards no retry deadline.
+STOOD_STILL = 5.0
+
 #: Rows ``[start, end)``.
 Span = tuple[int, int]
 
@@ -196,7 +200,11 @@ class SendLoop:
 
         :raises Unavailable: the connection was closed for good
         """
+        asked = self.clock()
         polled = self.bridge.poll(timeout, want)
+        now = self.clock()
+        if now - asked > timeout + STOOD_STILL and not self.window.deadlines_suspended:
+            self.window.resume_deadlines(now)
         self.apply(polled)
         return polled
 
