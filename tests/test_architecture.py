@@ -122,6 +122,7 @@ PURE = {
     "mama/discovery/discovery_rows",
     "mama/messages/capture",
     "mama/messages/event_records",
+    "mama/messages/field_runs",
     "mama/messages/field_types",
     "mama/messages/msg",
     "mama/messages/omnm",

@@ -16,15 +16,19 @@ all elements, and misreads times before 1970.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
 
+from .field_runs import BadMessage, Reader, RunTable, text_of
 from .field_types import FieldType
 from .msg import MAX_DEPTH, Field, MamaMsg
-from .status import Status, StatusError
-from .values import MamaPrice, MamaTime
+from .status import Status
+from .values import MamaPrice, MamaTime, unchecked_price, unchecked_time
+
+__all__ = ["HEADER", "RUNS", "VERSION", "BadMessage", "decode", "encode"]
 
 HEADER = b"O\x01\x00"
 VERSION = 1
@@ -49,20 +53,7 @@ _TIME = struct.Struct("<B7xqIB14s5x")  # 40 bytes
 _PRICE = struct.Struct("<B7xd3s5x")  # 24 bytes
 
 
-class BadMessage(StatusError):
-    """Bytes that are no valid message, or a message that cannot be encoded; the text has place and reason."""
-
-    def __init__(self, info: str, status: Status = Status.INVALID_ARG) -> None:
-        super().__init__(status, info)
-
-    def __reduce__(self) -> tuple[type[BadMessage], tuple[str, Status]]:
-        return type(self), (self.info, self.status)
-
-
 # --- reading -------------------------------------------------------------------------------------------------
-
-#: (data, position, end, levels left) -> (value, position after it)
-Reader = Callable[[bytes, int, int, int], tuple[Any, int]]
 
 
 def decode(data: bytes | bytearray | memoryview, max_bytes: int | None = None) -> MamaMsg:
@@ -90,95 +81,63 @@ def _decode(data: bytes, at: int, end: int, levels: int) -> MamaMsg:
     if at > end:
         raise BadMessage("the header is longer than the message")
     fields: list[Field] = []
-    append, find, known = fields.append, data.find, _known_head
+    find, add, known, number = data.find, fields.extend, RUNS.known, int.from_bytes
     while at < end:
         name_end = find(0, at + 3, end)
         if name_end < 0:
             raise BadMessage(f"the field at byte {at} ends inside its head")
-        head = data[at:name_end]
-        try:
-            name, fid, field_type, unpack, size, read = known(head) if len(head) <= _CACHED_HEAD else _parse_head(head)
-            if size:
-                (value,) = unpack(data, name_end + 1)
-                at = name_end + 1 + size
-            else:
-                value, at = read(data, name_end + 1, end, levels)
-        except struct.error:
-            raise BadMessage(f"the field at byte {at} ends inside its value") from None
-        except _BadHead as error:
-            raise BadMessage(f"the field at byte {at} {error}") from None
-        if at > end:
-            raise BadMessage(f"the value of field {name}[{fid}] goes beyond the message")
-        append(_new_field(Field, (name, fid, field_type, value)))
+        run = known(data[at : name_end + 1]) or RUNS.learn(data, at, end)
+        if at + run.size > end:
+            run = RUNS.shorten(run, run.fields_within(end - at))
+        if number(data[at : at + run.size], "little") & run.mask != run.pattern:
+            run = RUNS.shorten(run, run.equal_fields(data, at))
+        values = run.unpack(data, at)
+        at += run.size
+        if run.conversions:
+            values = run.converted(values)
+        if (read := run.read) is not None:
+            value, at = read(data, at, end, levels)
+            if at > end:
+                raise BadMessage(f"the value of field {run.names[-1]}[{run.fids[-1]}] goes beyond the message")
+            values += (value,)
+        add(map(_new_field, _FIELDS, zip(run.names, run.fids, run.types, values, strict=False)))
     return MamaMsg(fields)
 
 
 #: A field without a call of Python's own.
 _new_field: Callable[[type[Field], tuple[str, int, FieldType, Any]], Field] = tuple.__new__
-
-
-class _BadHead(ValueError):
-    """The text goes on where the place of the field is known."""
-
-
-#: Name, fid, type; of a scalar its ``unpack_from`` and its size, else 0 and the reader.
-_FieldHead = tuple[str, int, FieldType, Callable[[bytes, int], tuple[Any, ...]], int, Reader]
-
-
-def _parse_head(head: bytes) -> _FieldHead:
-    """:param head: type, fid and name, without the NUL"""
-    field_type = _TYPES.get(head[0])
-    if field_type is None:
-        raise _BadHead(f"is of unknown type {head[0]}")
-    name, fid = _text(head[3:]), head[1] | head[2] << 8
-    if not (name or fid):
-        raise _BadHead("has neither name nor fid")
-    scalar = _SCALARS.get(field_type)
-    if scalar is None:
-        return name, fid, field_type, _FID.unpack_from, 0, _READERS[field_type]
-    return name, fid, field_type, scalar.unpack_from, scalar.size, _read_char
-
-
-#: A feed repeats the heads of its fields.
-_known_head = lru_cache(4096)(_parse_head)
-_CACHED_HEAD = 64  #: bytes of the longest head that is remembered
-
-
-def _read_char(data: bytes, at: int, end: int, levels: int) -> tuple[Any, int]:
-    return data[at : at + 1].decode("latin-1"), at + 1
+_FIELDS = itertools.repeat(Field)
 
 
 def _read_string(data: bytes, at: int, end: int, levels: int) -> tuple[Any, int]:
     stop = data.find(0, at, end)
     if stop < 0:
         raise BadMessage("a string is not terminated")
-    return _text(data[at:stop]), stop + 1
-
-
-def _text(octets: bytes) -> str:
     try:
-        return octets.decode()
+        return data[at:stop].decode(), stop + 1
     except UnicodeDecodeError:
-        return octets.decode("latin-1")
+        return data[at:stop].decode("latin-1"), stop + 1
 
 
-def _read_time(data: bytes, at: int, end: int, levels: int) -> tuple[Any, int]:
-    hints, seconds, nanos, precision, zone = _TIME.unpack_from(data, at)
-    return MamaTime(seconds, nanos, hints, precision, _unpadded(zone)), at + _TIME.size
+def _time(octets: bytes) -> MamaTime:
+    hints, seconds, nanos, precision, zone = _TIME.unpack(octets)
+    return unchecked_time(seconds, nanos, hints, precision, _unpadded(zone) if zone[0] else "")
 
 
-def _read_price(data: bytes, at: int, end: int, levels: int) -> tuple[Any, int]:
-    hints, value, currency = _PRICE.unpack_from(data, at)
-    return MamaPrice(value, hints, _unpadded(currency)), at + _PRICE.size
+def _price(octets: bytes) -> MamaPrice:
+    hints, value, currency = _PRICE.unpack(octets)
+    return unchecked_price(value, hints, _unpadded(currency) if currency[0] else "")
 
 
 def _unpadded(octets: bytes) -> str:
-    return octets.partition(b"\0")[0].decode("latin-1") if octets[0] else ""
+    return octets.partition(b"\0")[0].decode("latin-1")
 
 
 def _body(data: bytes, at: int, end: int) -> tuple[int, int]:
     """Begin and end of a length-prefixed value, checked against ``end``."""
     begin = at + 4
+    if begin > end:
+        raise BadMessage(f"the message ends inside a length, at byte {at}")
     stop = begin + _LENGTH.unpack_from(data, at)[0]
     if stop > end:
         raise BadMessage(f"a length of {stop - begin} goes beyond the message")
@@ -203,11 +162,13 @@ def _read_chars(data: bytes, at: int, end: int, levels: int) -> tuple[Any, int]:
     return tuple(data[begin:stop].decode("latin-1")), stop
 
 
-def _read_structs(data: bytes, at: int, end: int, levels: int, *, read: Reader, size: int) -> tuple[Any, int]:
+def _read_structs(
+    data: bytes, at: int, end: int, levels: int, *, convert: Callable[[bytes], Any], size: int
+) -> tuple[Any, int]:
     begin, stop = _body(data, at, end)
     if (stop - begin) % size:
         raise BadMessage(f"a vector of {stop - begin} bytes has no whole number of elements of {size}")
-    return tuple(read(data, i, stop, levels)[0] for i in range(begin, stop, size)), stop
+    return tuple(convert(data[i : i + size]) for i in range(begin, stop, size)), stop
 
 
 def _read_strings(data: bytes, at: int, end: int, levels: int) -> tuple[Any, int]:
@@ -219,7 +180,7 @@ def _read_strings(data: bytes, at: int, end: int, levels: int) -> tuple[Any, int
         raise BadMessage("no string of a vector is terminated")
     while strings and not strings[-1]:
         strings.pop()
-    return tuple(map(_text, strings)), stop
+    return tuple(map(text_of, strings)), stop
 
 
 def _read_msg(data: bytes, at: int, end: int, levels: int) -> tuple[Any, int]:
@@ -242,21 +203,25 @@ _READERS: dict[FieldType, Reader] = {
         for t, code in _FORMATS.items()
         if t is not FieldType.QUANTITY
     },
-    FieldType.CHAR: _read_char,
     FieldType.STRING: _read_string,
-    FieldType.TIME: _read_time,
-    FieldType.PRICE: _read_price,
     FieldType.OPAQUE: _read_opaque,
     FieldType.COLLECTION: _read_opaque,
     FieldType.MSG: _read_msg,
     FieldType.VECTOR_CHAR: _read_chars,
     FieldType.VECTOR_STRING: _read_strings,
-    FieldType.VECTOR_TIME: partial(_read_structs, read=_read_time, size=_TIME.size),
-    FieldType.VECTOR_PRICE: partial(_read_structs, read=_read_price, size=_PRICE.size),
+    FieldType.VECTOR_TIME: partial(_read_structs, convert=_time, size=_TIME.size),
+    FieldType.VECTOR_PRICE: partial(_read_structs, convert=_price, size=_PRICE.size),
     FieldType.VECTOR_MSG: _read_msgs,
 }
-_SCALARS = {t: struct.Struct(f"<{code}") for t, code in _FORMATS.items()}
-_TYPES = {int(field_type): field_type for field_type in (*_SCALARS, *_READERS)}
+#: Types of fixed size: code of the layout, and what makes the value of the bytes where ``struct`` does not.
+_FIXED: dict[FieldType, tuple[str, Callable[[bytes], Any] | None]] = {
+    **{t: (code, None) for t, code in _FORMATS.items()},
+    FieldType.CHAR: ("1s", lambda octets: octets.decode("latin-1")),
+    FieldType.TIME: (f"{_TIME.size}s", _time),
+    FieldType.PRICE: (f"{_PRICE.size}s", _price),
+}
+#: What messages of this process had so far; also for decoders of columns.
+RUNS = RunTable(_FIXED, _READERS)
 
 
 # --- writing -------------------------------------------------------------------------------------------------

@@ -84,6 +84,33 @@ class MamaPrice:
         return self.hints & 0x1F
 
 
+def unchecked_time(seconds: int, nanos: int, hints: int, precision: int, timezone: str) -> MamaTime:
+    """A :class:`MamaTime` of values in their ranges, as the layout of a message keeps them; in half the time."""
+    made = _new(MamaTime)
+    _set_seconds(made, seconds)
+    _set_nanos(made, nanos)
+    _set_time_hints(made, hints)
+    _set_precision(made, precision)
+    _set_timezone(made, timezone)
+    return made
+
+
+def unchecked_price(value: float, hints: int, currency: str) -> MamaPrice:
+    """As :func:`unchecked_time`."""
+    made = _new(MamaPrice)
+    _set_value(made, value)
+    _set_price_hints(made, hints)
+    _set_currency(made, currency)
+    return made
+
+
+_new = object.__new__
+_set_seconds, _set_nanos, _set_time_hints, _set_precision, _set_timezone = (
+    MamaTime.__dict__[name].__set__ for name in MamaTime.__slots__
+)
+_set_value, _set_price_hints, _set_currency = (MamaPrice.__dict__[name].__set__ for name in MamaPrice.__slots__)
+
+
 def _padded(text: str, most: int, what: str) -> None:
     if text and (len(text) > most or "\0" in text or max(text) > "\xff"):
         raise StatusError(Status.INVALID_ARG, f"{what} must be at most {most} characters of Latin-1, got {text!r}")

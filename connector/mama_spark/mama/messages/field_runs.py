@@ -1,0 +1,187 @@
+"""Runs of fields that the messages of a feed repeat, so that one call reads many fields.
+
+A :class:`Run` is learned from the first message that has it. Where messages differ, it is cut to what they have in
+common, and another run begins there: so the runs become the branches of a tree, whatever a feed sends.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from .field_types import FieldType
+from .status import Status, StatusError
+
+#: Most runs that are remembered, fields of one, and bytes of a head: a hostile sender fills some megabytes at most.
+MOST_RUNS, MOST_FIELDS, LONGEST_HEAD = 2048, 32, 64
+
+
+class BadMessage(StatusError):
+    """Bytes that are no valid message, or a message that cannot be encoded; the text has place and reason."""
+
+    def __init__(self, info: str, status: Status = Status.INVALID_ARG) -> None:
+        super().__init__(status, info)
+
+    def __reduce__(self) -> tuple[type[BadMessage], tuple[str, Status]]:
+        return type(self), (self.info, self.status)
+
+
+#: (data, position, end, levels left) -> (value, position after it)
+Reader = Callable[[bytes, int, int, int], tuple[Any, int]]
+#: Code of the layout of a value of fixed size, and what makes the value of its bytes where ``struct`` does not.
+FixedType = tuple[str, Callable[[bytes], Any] | None]
+
+
+def text_of(octets: bytes) -> str:
+    """Text has no encoding in C: what is no UTF-8 is read as Latin-1."""
+    try:
+        return octets.decode()
+    except UnicodeDecodeError:
+        return octets.decode("latin-1")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive fields as a feed repeats them, read by one call: fields of fixed size, then perhaps the head of one
+    of variable size.
+
+    :ivar heads: type, fid, name and NUL of each field
+    :ivar ends: where the value of each field of fixed size ends (of the last one of variable size: its head)
+    :ivar size: of all of them, in bytes; the last one's value not included where its size is variable
+    :ivar mask: of the bytes of the heads, as a number: comparing one number is faster than comparing the heads
+    :ivar pattern: what these bytes are
+    :ivar unpack: (data, position) -> value of each field; a TIME or PRICE is its bytes
+    :ivar conversions: places of values that are not numbers yet
+    :ivar read: reads the value of the last field; None: it has a fixed size like the others
+    """
+
+    heads: tuple[bytes, ...]
+    names: tuple[str, ...]
+    fids: tuple[int, ...]
+    types: tuple[FieldType, ...]
+    ends: tuple[int, ...]
+    size: int
+    mask: int
+    pattern: int
+    unpack: Callable[[bytes, int], tuple[Any, ...]]
+    conversions: tuple[tuple[int, Callable[[bytes], Any]], ...]
+    read: Reader | None
+
+    def fields_within(self, octets: int) -> int:
+        """How many fields fit in so many octets."""
+        return bisect.bisect_right(self.ends, octets)
+
+    def converted(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What was unpacked, as values of fields."""
+        made = list(values)
+        for place, convert in self.conversions:
+            made[place] = convert(made[place])
+        return tuple(made)
+
+    def equal_fields(self, data: bytes, at: int) -> int:
+        """How many fields have these heads in ``data``, from the first one on."""
+        begin = at
+        for i, (head, end) in enumerate(zip(self.heads, self.ends, strict=True)):
+            if not data.startswith(head, begin):
+                return i
+            begin = at + end
+        return len(self.heads)
+
+
+class FieldHead(NamedTuple):
+    """What stands before a value. Size and code are of values of fixed size, else 0 and empty."""
+
+    octets: bytes
+    name: str
+    fid: int
+    type: FieldType
+    size: int
+    code: str
+    convert: Callable[[bytes], Any] | None
+    read: Reader | None
+
+
+class RunTable:
+    """The runs that messages had so far, by the head of their first field. Usable from any thread.
+
+    :param fixed: the types of fixed size
+    :param readers: what reads the values of the others
+    """
+
+    def __init__(self, fixed: Mapping[FieldType, FixedType], readers: Mapping[FieldType, Reader]) -> None:
+        self._fixed, self._readers = fixed, readers
+        self._types = {int(field_type): field_type for field_type in (*fixed, *readers)}
+        self._runs: dict[bytes, Run] = {}
+        self.known = self._runs.get  #: the run that begins with a head; None: there is none yet
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def learn(self, data: bytes, at: int, end: int) -> Run:
+        """The run that begins at ``at``, of one field at least; it is remembered.
+
+        :raises BadMessage: its first field is not valid
+        """
+        heads = [self._head(data, at, end)]
+        behind = at + len(heads[0].octets) + heads[0].size
+        if behind > end:
+            raise BadMessage(f"the field at byte {at} ends inside its value")
+        while heads[-1].read is None and behind < end and len(heads) < MOST_FIELDS:
+            try:
+                head = self._head(data, behind, end)
+            except BadMessage:
+                break  # it is for who comes to this field
+            behind += len(head.octets) + head.size
+            if behind > end or len(head.octets) > LONGEST_HEAD:
+                break
+            heads.append(head)
+        return self._remember(_run_of(heads))
+
+    def shorten(self, run: Run, fields: int) -> Run:
+        """The first fields of a run, which replace it.
+
+        :param fields: how many of them
+        :raises BadMessage: none: the message ends inside the first
+        """
+        if not fields:
+            raise BadMessage(f"the field {run.names[0]}[{run.fids[0]}] ends inside its value")
+        return self._remember(_run_of([self._head(head, 0, len(head)) for head in run.heads[:fields]]))
+
+    def _remember(self, run: Run) -> Run:
+        if len(run.heads[0]) <= LONGEST_HEAD:
+            if len(self._runs) >= MOST_RUNS:
+                self._runs.clear()
+            self._runs[run.heads[0]] = run
+        return run
+
+    def _head(self, data: bytes, at: int, end: int) -> FieldHead:
+        name_end = data.find(0, at + 3, end)
+        if name_end < 0:
+            raise BadMessage(f"the field at byte {at} ends inside its head")
+        field_type = self._types.get(data[at])
+        if field_type is None:
+            raise BadMessage(f"the field at byte {at} is of unknown type {data[at]}")
+        octets = data[at : name_end + 1]
+        name, fid = text_of(octets[3:-1]), octets[1] | octets[2] << 8
+        if not (name or fid):
+            raise BadMessage(f"the field at byte {at} has neither name nor fid")
+        code, convert = self._fixed.get(field_type, ("", None))
+        size = struct.calcsize(f"<{code}")
+        return FieldHead(octets, name, fid, field_type, size, code, convert, self._readers.get(field_type))
+
+
+def _run_of(heads: Sequence[FieldHead]) -> Run:
+    layout = struct.Struct("<" + "".join(f"{len(head.octets)}x{head.code}" for head in heads))
+    ends = tuple(itertools.accumulate(len(head.octets) + head.size for head in heads))
+    mask = b"".join(b"\xff" * len(head.octets) + bytes(head.size) for head in heads)
+    pattern = b"".join(head.octets + bytes(head.size) for head in heads)
+    conversions = tuple((i, head.convert) for i, head in enumerate(heads) if head.convert is not None)
+    octets, names, fids, types, *_ = zip(*heads, strict=True)
+    return Run(
+        octets, names, fids, types, ends, layout.size, int.from_bytes(mask, "little"),
+        int.from_bytes(pattern, "little"), layout.unpack_from, conversions, heads[-1].read,
+    )  # fmt: skip
