@@ -126,6 +126,7 @@ PURE = {
     "mama/messages/field_types",
     "mama/messages/msg",
     "mama/messages/omnm",
+    "mama/messages/omnm_columns",
     "mama/messages/source_records",
     "mama/messages/status",
     "mama/messages/values",

@@ -141,14 +141,15 @@ class RunTable:
             heads.append(head)
         return self._remember(_run_of(heads))
 
-    def shorten(self, run: Run, fields: int) -> Run:
+    def shorten(self, run: Run, fields: int, at: int) -> Run:
         """The first fields of a run, which replace it.
 
         :param fields: how many of them
+        :param at: where it begins in the message
         :raises BadMessage: none: the message ends inside the first
         """
         if not fields:
-            raise BadMessage(f"the field {run.names[0]}[{run.fids[0]}] ends inside its value")
+            raise BadMessage(f"the field at byte {at} ends inside its value")
         return self._remember(_run_of([self._head(head, 0, len(head)) for head in run.heads[:fields]]))
 
     def _remember(self, run: Run) -> Run:

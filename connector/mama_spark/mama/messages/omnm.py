@@ -88,9 +88,9 @@ def _decode(data: bytes, at: int, end: int, levels: int) -> MamaMsg:
             raise BadMessage(f"the field at byte {at} ends inside its head")
         run = known(data[at : name_end + 1]) or RUNS.learn(data, at, end)
         if at + run.size > end:
-            run = RUNS.shorten(run, run.fields_within(end - at))
+            run = RUNS.shorten(run, run.fields_within(end - at), at)
         if number(data[at : at + run.size], "little") & run.mask != run.pattern:
-            run = RUNS.shorten(run, run.equal_fields(data, at))
+            run = RUNS.shorten(run, run.equal_fields(data, at), at)
         values = run.unpack(data, at)
         at += run.size
         if run.conversions:
