@@ -28,6 +28,7 @@ from mama_spark.sending.flight_batch import StoredFlights
 
 from .packed_messages import PublishBatch, flights_of
 
+
 @dataclass(frozen=True, slots=True)
 class BatchWithStored:
     """:ivar stored: rows that need not be sent"""
