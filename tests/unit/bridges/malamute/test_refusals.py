@@ -23,7 +23,7 @@ def test_only_an_internal_error_passes(code: StatusCode, monkeypatch: pytest.Mon
     def refuses(settings: object, timeout: float) -> None:
         raise refusal
 
-    monkeypatch.setattr(log_queries.POOL, "checkout", refuses)
+    monkeypatch.setattr(pool.POOL, "checkout", refuses)
     queries = log_queries.LogQueries(MalamuteSettings(ConnectionSettings(("mlp://127.0.0.1:1",))), 1.0)
     with pytest.raises(MamaError, match="why") as caught:
         queries.open()
