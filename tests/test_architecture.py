@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CONNECTOR = ROOT / "connector"
 
 CONTRACTS = {
-    "errors", "options", "message", "bridge", "record_log", "backoff", "source_expiry", "topics", "limits",
+    "errors", "options", "message", "bridge", "record_log", "backoff", "source_expiry", "topics",
     "file_descriptors", "zmq_context", "redaction", "middlewares", "headers", "batch_ledger",
 }  # fmt: skip
 #: The one way from a name, a URL or a client to a bridge; the bridges themselves are imported when they are asked for.
@@ -65,7 +65,6 @@ MAY_IMPORT = {
     **dict.fromkeys(CONTRACTS - {"errors"}, CONTRACTS),
     "errors": {"redaction"},
     "middlewares": set(),
-    "limits": set(),
 }
 #: Modules that do no I/O, start no thread and read no clock.
 PURE = {
@@ -74,7 +73,6 @@ PURE = {
     "bridge",
     "errors",
     "headers",
-    "limits",
     "message",
     "middlewares",
     "record_log",

@@ -7,14 +7,19 @@ would read such a line as two, or end the block there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING, NamedTuple
 
 from .errors import BadRow, PublishError
-from .message import Int64s
+
+if TYPE_CHECKING:  # protocols need the limits, and no Arrow
+    import pyarrow as pa
+
+    from .message import Int64s
+
+#: Headers of one message. A frame of the largest size could have a thousand times as many.
+MAX_HEADERS = 65_536
+#: Why those of a message are left out.
+TOO_MANY_HEADERS = f"it has more than {MAX_HEADERS:,} headers, which are not read"
 
 _BAD_NAME = r"[\x00-\x20:\x7f]|^$"
 _BAD_VALUE = r"[\x00\r\n]"
@@ -39,6 +44,10 @@ class HeaderLines(NamedTuple):
         """
         :param headers: :data:`~mama_spark.message.HEADERS_TYPE`
         """
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
         n = len(headers)
         offsets = np.frombuffer(headers.buffers()[1], np.int32)[headers.offset : headers.offset + n + 1]
         offsets = offsets.astype(np.int64)
@@ -57,12 +66,16 @@ class HeaderLines(NamedTuple):
     @property
     def rows(self) -> Int64s:
         """The message of each line."""
+        import numpy as np
+
         counts = np.diff(self.starts)
         return np.repeat(np.arange(len(counts)), counts)
 
 
 def bad_values(values: pa.Array) -> pa.Array:
     """True for each value of a header, or id, that cannot be sent, and for null."""
+    import pyarrow.compute as pc
+
     return pc.fill_null(pc.match_substring_regex(values, _BAD_VALUE), True)
 
 
@@ -71,6 +84,9 @@ def reject_lines(lines: HeaderLines, bad: dict[int, PublishError], also: Sequenc
 
     :param also: further faults: a mask over the lines, and what is said of such a line
     """
+    import numpy as np
+    import pyarrow.compute as pc
+
     checks = [
         (pc.match_substring_regex(lines.names, _BAD_NAME), _NAME_FAULT),
         (bad_values(lines.values), _VALUE_FAULT),

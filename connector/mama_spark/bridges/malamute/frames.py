@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mama_spark.errors import BadRow, BadTopic, PublishError, TooLarge
-from mama_spark.headers import HeaderLines, bad_values, reject_lines
-from mama_spark.limits import MAX_HEADERS
+from mama_spark.headers import MAX_HEADERS, HeaderLines, bad_values, reject_lines
 from mama_spark.malamute.protocol.commands import StreamSend, encode
 from mama_spark.malamute.protocol.message_blocks import pack
 from mama_spark.message import Int64s, MessageBatch, payload_sizes

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mama_spark.errors import Unavailable
-from mama_spark.limits import MAX_HEADERS, TOO_MANY_HEADERS
+from mama_spark.headers import MAX_HEADERS, TOO_MANY_HEADERS
 from mama_spark.message import HEADERS_TYPE, Int64s
 from mama_spark.record_log import Records
 

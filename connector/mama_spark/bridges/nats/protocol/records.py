@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.limits import MAX_HEADERS, TOO_MANY_HEADERS
+from mama_spark.headers import MAX_HEADERS, TOO_MANY_HEADERS
 from mama_spark.message import HEADERS_TYPE, Int64s
 from mama_spark.record_log import Records
 
