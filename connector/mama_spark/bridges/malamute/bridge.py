@@ -187,7 +187,7 @@ class MalamuteBridge:
         if pooled is None:
             raise ClientClosed("the bridge is not open")
         connection = pooled.connection
-        window = connection.machine.send_window  # grows when the broker answers
+        window = connection.machine.send_window.left  # grows when the broker answers
         capacity = min(connection.capacity, _CHUNK_OCTETS if window is None else min(_CHUNK_OCTETS, window))
         if not len(batch) or capacity <= 0 or self._down or self._incompatible or not pooled.usable:
             return 0  # poll reports a new connection first

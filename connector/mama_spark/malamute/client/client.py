@@ -339,7 +339,8 @@ class MalamuteClient:
         connection = self._connection
 
         def ready() -> bool:
-            return connection.connected and connection.capacity > 0 and (connection.machine.may_send or not stream)
+            may_send = not stream or connection.machine.send_window.may_send
+            return connection.connected and connection.capacity > 0 and may_send
 
         def now() -> None:
             send()

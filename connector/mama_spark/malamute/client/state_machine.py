@@ -16,7 +16,7 @@ from mama_spark.errors import ClientClosed, ConfigError, MamaError, Unavailable
 
 from ..protocol import commands as wire
 from ..protocol.commands import BadFrame, Command, StatusCode
-from ..protocol.credit import MESSAGE_OVERHEAD, DeliveryCredit
+from ..protocol.credit import DeliveryCredit, GrantedWindow
 from ..protocol.extensions import AckRun, Extension, Feature, read, write
 from ..protocol.log_query import LogQuery
 from ..protocol.transition_table import IllegalMachineStep
@@ -46,8 +46,7 @@ class ClientMachine:
     :ivar out: frames to send, in order
     :ivar received: deliveries and CONFIRMs for the application, in order
     :ivar reset: the connection must be replaced (and ``out`` sent on the new one); the caller then clears this
-    :ivar send_window: octets that may be sent to streams (:mod:`mama_spark.malamute.protocol.credit`); None = any
-        number
+    :ivar send_window: octets that may be sent to streams
     """
 
     def __init__(self, settings: ClientSettings | None = None) -> None:
@@ -61,11 +60,9 @@ class ClientMachine:
         self.reconnects = 0
         self.registered = Registrations()
         self.credit = DeliveryCredit(0)  #: given to the broker and not used
-        self.send_window: int | None = None
+        self.send_window = GrantedWindow()
         self._queries = LogQueryClient()
         self._calls = PendingCalls()
-        self._refill_below = 0  # a PING requests more when the send window is smaller
-        self._sent_since_ping = False
         self._acks: tuple[AckRun, ...] = ()  # received with answers to internal PINGs
         self._connect: Call | None = None
         self._last_heard = 0.0
@@ -126,7 +123,7 @@ class ClientMachine:
     def ping(self, now: float, deadline: float) -> Call:
         """Done when the broker has received all messages sent before; then ``extension.acks`` has acknowledgements."""
         self._last_ping = now
-        self._sent_since_ping = False
+        self.send_window.pinged()
         return self._call(wire.Ping(), deadline)
 
     def ask(self, query: LogQuery, deadline: float) -> PendingQuery:
@@ -198,29 +195,19 @@ class ClientMachine:
 
     def _send(self, messages: Sequence[Sequence[bytes]], count: int | None = None) -> None:
         self.out.extend(messages)
-        if self.send_window is not None:
-            count = len(messages) if count is None else count
-            self.send_window -= sum(map(len, chain.from_iterable(messages))) + MESSAGE_OVERHEAD * count
-            self._sent_since_ping = True
+        if self.send_window.left is not None:
+            octets = sum(map(len, chain.from_iterable(messages)))
+            self.send_window.sent(octets, len(messages) if count is None else count)
             self._request_window()
 
-    @property
-    def may_send(self) -> bool:
-        """Whether the send window allows a message now."""
-        return self.send_window is None or self.send_window > 0
-
     def _request_window(self) -> None:
-        """Send a PING after the messages when half of the send window is used and no PING is pending."""
-        low = self.send_window is not None and self.send_window < self._refill_below and self._sent_since_ping
-        if low and not self._calls.has_ping:
-            self._sent_since_ping = False
+        """Send a PING after the messages if the send window needs one and no PING is pending."""
+        if self.send_window.needs_ping and not self._calls.has_ping:
+            self.send_window.pinged()
             self._send_call(Call(wire.Ping(), _NEVER, internal=True))
 
     def _grow_window(self, credit: int | None) -> None:
-        """:param credit: octets, from the broker's answer"""
-        if credit is not None and self.send_window is not None:
-            self.send_window += credit
-            self._refill_below = self.send_window // 2
+        self.send_window.grow(credit)
         self._request_window()
 
     def mailbox(self, message: wire.MailboxSend) -> None:
@@ -340,7 +327,7 @@ class ClientMachine:
         assert isinstance(command, wire.Ok)
         extension = read(command.trailing)
         self.features = (extension.features or Feature(0)) & (self.settings.features or Feature(0))
-        self.send_window, self._refill_below = (0, 0) if Feature.SENDING in self.features else (None, 0)
+        self.send_window.begin(limited=Feature.SENDING in self.features)
         if self._connect is not None:
             self._connect.finish(None, extension)
         if self.credit.left:
@@ -350,7 +337,6 @@ class ClientMachine:
             self._send_call(Call(command, _NEVER, internal=True))
         for call in waiting:
             self._send_call(call)
-        self._sent_since_ping = False
         self._grow_window(extension.credit)
 
     def tick(self, now: float) -> None:

@@ -11,8 +11,9 @@ credit than streams, the credit rotates among them.
 A client that gives no credit (the C client) is treated as if it gave :attr:`CreditAllocator.window` at a time, and only
 while its socket accepts deliveries, so a slow reader does not make an engine fill the broker's memory.
 
-A client that publishes has a :class:`SendWindow` in octets: sent octets are subtracted, octets that the engines have
-answered are granted again. This bounds the unanswered octets of each publisher.
+A client that publishes has a send window in octets: sent octets are subtracted, octets that the engines have answered
+are granted again. This bounds the unanswered octets of each publisher. The broker keeps a :class:`SendWindow` for each
+client, and the client a :class:`GrantedWindow`.
 """
 
 from __future__ import annotations
@@ -230,6 +231,11 @@ MAX_SEND_WINDOW, MIN_SEND_WINDOW = 8 * 1024 * 1024, 64 * 1024
 MESSAGE_OVERHEAD = 256
 
 
+def send_cost(octets: int, messages: int) -> int:
+    """What messages with frames of ``octets`` take from the send window."""
+    return octets + MESSAGE_OVERHEAD * messages
+
+
 class SendWindow:
     """Octets that one client may send to streams: octets of frames, and :data:`MESSAGE_OVERHEAD` per message.
 
@@ -252,7 +258,7 @@ class SendWindow:
         return f"<SendWindow {self.left} left, {self.unanswered} unanswered>"
 
     def sent(self, octets: int, messages: int = 1) -> None:
-        cost = octets + MESSAGE_OVERHEAD * messages
+        cost = send_cost(octets, messages)
         self.left -= cost
         self.unanswered += cost
         self._since_ping += cost
@@ -270,6 +276,53 @@ class SendWindow:
         amount = max(0, window - self.left - self.unanswered)
         self.left += amount
         return amount
+
+
+class GrantedWindow:
+    """The send window as the client knows it: what the broker has granted and is not used yet.
+
+    A PING requests more when less than half of the last grant is left.
+
+    :ivar left: octets that may be sent to streams; None = any number
+    """
+
+    __slots__ = ("left", "_refill_below", "_sent_since_ping")
+
+    def __init__(self) -> None:
+        self.left: int | None = None
+        self._refill_below = 0
+        self._sent_since_ping = False
+
+    def begin(self, *, limited: bool) -> None:
+        """A new connection: nothing is granted yet, or the broker has no send windows."""
+        self.left = 0 if limited else None
+        self._refill_below = 0
+        self._sent_since_ping = False
+
+    @property
+    def may_send(self) -> bool:
+        """Whether a message may be sent now."""
+        return self.left is None or self.left > 0
+
+    @property
+    def needs_ping(self) -> bool:
+        """Whether to request more by a PING."""
+        return self.left is not None and self.left < self._refill_below and self._sent_since_ping
+
+    def sent(self, octets: int, messages: int) -> None:
+        if self.left is not None:
+            self.left -= send_cost(octets, messages)
+            self._sent_since_ping = True
+
+    def pinged(self) -> None:
+        """To be called when a PING is sent."""
+        self._sent_since_ping = False
+
+    def grow(self, credit: int | None) -> None:
+        """:param credit: octets, from the broker's answer; None: it grants none"""
+        if credit is not None and self.left is not None:
+            self.left += credit
+            self._refill_below = self.left // 2
 
 
 def window_for(publishers: int, backlog: int) -> int:
