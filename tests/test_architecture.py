@@ -293,8 +293,6 @@ TIME_OF_DAY = {
     "tango/client/zmq_event_receiver",  # stamps events
 }
 IMPURE = {"socket", "ssl", "select", "threading", "queue", "concurrent", "time", "asyncio", "subprocess", "nats", "zmq"}
-#: Cycles that annotations alone make (imports under TYPE_CHECKING). None may be added.
-CYCLES: list[list[str]] = []
 #: More modules than that in one folder are split by responsibility.
 MOST_MODULES = 16
 
@@ -306,14 +304,12 @@ class Module:
     :ivar name: as in ``spark/session``
     :ivar imports: the absolute names that it imports, wherever the statement stands
     :ivar early: those that it imports when it is imported itself
-    :ivar typing: those that only annotations need
     """
 
     path: Path
     name: str
     imports: frozenset[str]
     early: frozenset[str]
-    typing: frozenset[str]
     classes: tuple[str, ...]
     lines: int
 
@@ -338,18 +334,17 @@ def names_in(path: Path, nodes: Iterable[ast.AST]) -> Iterator[str]:
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
-def statements(body: list[ast.stmt], typing: bool) -> Iterator[ast.stmt]:
-    """What runs when the module is imported, or (``typing``) what only type checkers see of it."""
+def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """What runs when the module is imported."""
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            yield from node.body if typing else statements(node.orelse, typing)
+            yield from statements(node.orelse)
             continue
-        if not typing:
-            yield node
+        yield node
         for field in ("body", "orelse", "finalbody", "handlers"):
-            yield from statements(getattr(node, field, []), typing)
+            yield from statements(getattr(node, field, []))
 
 
 @cache
@@ -364,8 +359,7 @@ def modules() -> list[Module]:
                 path=path,
                 name=path.relative_to(CONNECTOR).with_suffix("").as_posix().removeprefix("mama_spark/"),
                 imports=frozenset(names_in(path, ast.walk(tree))),
-                early=frozenset(names_in(path, statements(tree.body, typing=False))),
-                typing=frozenset(names_in(path, statements(tree.body, typing=True))),
+                early=frozenset(names_in(path, statements(tree.body))),
                 classes=tuple(node.name for node in tree.body if isinstance(node, ast.ClassDef)),
                 lines=len(text.splitlines()),
             )
@@ -419,12 +413,15 @@ def test_bridges_do_not_know_each_other() -> None:
     assert wrong == []
 
 
-def cycles(typing: bool) -> list[list[str]]:
-    """Modules that import each other, by Tarjan's algorithm: the strongly connected components of two and more."""
+def cycles(late: bool) -> list[list[str]]:
+    """Modules that import each other, by Tarjan's algorithm: the strongly connected components of two and more.
+
+    :param late: also by what they import inside functions, and for annotations alone
+    """
     known = {module.dotted: module for module in ours()}
     graph: dict[str, list[str]] = {}
     for name, module in known.items():
-        wanted = module.early | module.typing if typing else module.early
+        wanted = module.imports if late else module.early
         targets = {n if n in known else n.rpartition(".")[0] for n in wanted}
         graph[name] = sorted(t for t in targets if t in known and t != name)
     index: dict[str, int] = {}
@@ -454,11 +451,11 @@ def cycles(typing: bool) -> list[list[str]]:
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
-    assert cycles(typing=False) == []
+    assert cycles(late=False) == []
 
 
-def test_annotations_make_no_new_cycle() -> None:
-    assert cycles(typing=True) == CYCLES
+def test_annotations_and_late_imports_make_no_cycle() -> None:
+    assert cycles(late=True) == []
 
 
 def test_folders_stay_small() -> None:

@@ -1,11 +1,14 @@
-"""Interfaces of the objects of a transport, so that the transport need not import their modules."""
+"""Interfaces between a transport and its objects, so that neither need import the other's module."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
+from .bridge_loop import BridgeLoop
 from .messages.msg import MamaMsg
+from .messages.source_records import SourceFields
 from .messages.status import Status
+from .states import TransportTopicEvent
 
 
 class TransportPublisher(Protocol):
@@ -39,3 +42,23 @@ class SourceReader(Protocol):
     def send_image(self, inbox: ReplyInbox) -> None: ...
 
     def stop(self, timeout: float) -> None: ...
+
+
+class DiscoveryTransport(Protocol):
+    """The part of a :class:`~mama_spark.mama.transport.Transport` that its source discovery uses."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def fields(self) -> SourceFields: ...
+
+    @property
+    def loop(self) -> BridgeLoop: ...
+
+    @property
+    def destroy_timeout(self) -> float: ...
+
+    def source_reader(self) -> SourceReader: ...
+
+    def report_topic_event(self, event: TransportTopicEvent, topic: str, info: str) -> None: ...

@@ -13,14 +13,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from mama_spark.bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
 from mama_spark.errors import ClientClosed, MamaError, Unavailable
 from mama_spark.source_expiry import offline_by_absence
 
 from ..callback_delivery import CallbackDelivery
-from ..members import ReplyInbox
+from ..members import DiscoveryTransport, ReplyInbox
 from ..messages.msg import MamaMsg
 from ..messages.omnm import BadMessage, decode
 from ..messages.source_records import (
@@ -35,9 +35,6 @@ from ..messages.status import Status, StatusError
 from ..queue import Queue
 from ..states import TransportTopicEvent
 from .discovery_rows import MAX_RECORD_BYTES, shown_state
-
-if TYPE_CHECKING:
-    from ..transport import Transport
 
 logger = logging.getLogger("mama_spark")
 
@@ -158,7 +155,7 @@ class SourceDiscovery:
         cls,
         callbacks: SourceDiscoveryCallbacks | None,
         queue: Queue | None,
-        transport: Transport | None,
+        transport: DiscoveryTransport | None,
         *,
         image_timeout: float = IMAGE_TIMEOUT,
     ) -> Self:
@@ -296,7 +293,7 @@ _OF_SOURCES = (DiscoveryEventKind.RECORD, DiscoveryEventKind.SUSPECT, DiscoveryE
 class DiscoveryLoop:
     """The one thread that calls the discovery bridge of a transport."""
 
-    def __init__(self, transport: Transport, bridge: DiscoveryBridge) -> None:
+    def __init__(self, transport: DiscoveryTransport, bridge: DiscoveryBridge) -> None:
         self.transport = transport
         self._bridge = bridge
         self._readers: list[SourceDiscovery] = []
