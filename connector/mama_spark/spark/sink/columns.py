@@ -50,23 +50,13 @@ def plan_columns(schema: T.StructType, options: SinkOptions) -> ColumnPlan:
             f"column {by_name['stream'].name!r}: the {options.bridge_name} bridge finds the stream by the topic;"
             " use option stream"
         )
-    fixed = options.topic is not None
     id_field, id_by_name = _id_field(by_name, options)
     used = {low for low in KNOWN if low in by_name}
     if id_field is None or id_field.name.lower() != "id":
         used.discard("id")
-    parts = tuple((part, by_name[part].name) for part in TOPIC_PARTS if part in by_name)
-    if fixed or "topic" in by_name or not {"source", "symbol"} & by_name.keys():
-        parts = ()
+    parts = _topic_parts(by_name, options)
+    if not parts:
         used -= set(TOPIC_PARTS)
-    if fixed and "topic" in by_name:
-        raise SchemaError("both option topic and a column 'topic' are given; drop one of them")
-    if not fixed and "topic" not in by_name and not parts:
-        raise SchemaError(
-            "no column 'topic' (string)"
-            + nearest("topic", [f.name for f in schema], "is it")
-            + "; name it so, add columns source and symbol, or give the option topic"
-        )
     for low in used - {"id"}:
         _check_type(low, by_name[low])
     log = tuple(_find(name, by_name).name for name in options.flight_log_columns)
@@ -78,17 +68,9 @@ def plan_columns(schema: T.StructType, options: SinkOptions) -> ColumnPlan:
     if value is not None:
         _refuse_unused([f for f in rest if f.name not in log and f is not id_field], options)
     elif options.pack == "arrow":
-        if options.id_column:
-            raise SchemaError(
-                "option idColumn: without a column 'value', pack=arrow sends all columns as they are, a string column "
-                "'id' as the id of the row; leave the option out, or publish a column 'value'"
-            )
-        typed = _typed([f for low, f in by_name.items() if low in ("id", "headers") or low not in used])
-    elif not rest:
-        raise SchemaError("nothing to publish: no column 'value', and no other column that could become JSON")
+        typed = _typed([f for low, f in by_name.items() if low in ("id", "headers") or low not in used], options)
     else:
-        for f in rest:
-            _check_json(f.name, f.dataType)
+        _check_json_columns(rest)
     headers = by_name.get("headers")
     own_id = id_field.name if id_field is not None and not typed else None
     _check_use_of_ids(own_id, options)
@@ -105,6 +87,26 @@ def plan_columns(schema: T.StructType, options: SinkOptions) -> ColumnPlan:
         typed=typed,
         id_by_name=own_id is not None and id_by_name,
     )
+
+
+def _topic_parts(by_name: dict[str, T.StructField], options: SinkOptions) -> tuple[tuple[str, str], ...]:
+    """Part of the topic and its column; empty: the option or the column ``topic`` is the topic.
+
+    :raises SchemaError: both are given, or nothing is the topic
+    """
+    if "topic" in by_name:
+        if options.topic is not None:
+            raise SchemaError("both option topic and a column 'topic' are given; drop one of them")
+        return ()
+    if options.topic is not None:
+        return ()
+    if not {"source", "symbol"} & by_name.keys():
+        raise SchemaError(
+            "no column 'topic' (string)"
+            + nearest("topic", [f.name for f in by_name.values()], "is it")
+            + "; name it so, add columns source and symbol, or give the option topic"
+        )
+    return tuple((part, by_name[part].name) for part in TOPIC_PARTS if part in by_name)
 
 
 def _id_field(by_name: dict[str, T.StructField], options: SinkOptions) -> tuple[T.StructField | None, bool]:
@@ -165,8 +167,21 @@ def _check_lines(by_name: dict[str, T.StructField], id_field: T.StructField | No
             )
 
 
-def _typed(columns: list[T.StructField]) -> tuple[str, ...]:
+def _check_json_columns(columns: list[T.StructField]) -> None:
+    """:raises SchemaError: there is none, or one has no JSON form"""
+    if not columns:
+        raise SchemaError("nothing to publish: no column 'value', and no other column that could become JSON")
+    for f in columns:
+        _check_json(f.name, f.dataType)
+
+
+def _typed(columns: list[T.StructField], options: SinkOptions) -> tuple[str, ...]:
     """Check the columns that are packed with their types; their names."""
+    if options.id_column:
+        raise SchemaError(
+            "option idColumn: without a column 'value', pack=arrow sends all columns as they are, a string column 'id' "
+            "as the id of the row; leave the option out, or publish a column 'value'"
+        )
     for f in columns:
         if f.name.lower() == "headers":
             raise SchemaError(
