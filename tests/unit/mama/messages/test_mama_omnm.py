@@ -173,6 +173,14 @@ def test_a_nested_message_ends_at_its_length(inner: bytes) -> None:
         decode(b"O\1\0\x2f\1\0m\0" + struct.pack("<I", len(msg)) + msg + rest)
 
 
+def test_a_known_field_that_its_nested_message_cuts_is_refused() -> None:
+    """Its layout is remembered from a whole one, and the outer message has enough bytes for it."""
+    whole = encode(built([(("cut", 9), (FieldType.I64, 5))]))
+    assert decode(whole).get("cut") == 5
+    with pytest.raises(BadMessage):
+        decode(b"O\1\0\1\1\0m\0" + struct.pack("<I", len(whole) - 1) + whole[:-1] + b"\x08\2\0b\0text\0")
+
+
 WIDTHS = {"16": 2, "32": 4, "64": 8}
 
 
