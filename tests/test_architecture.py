@@ -118,7 +118,6 @@ PURE = {
     "malamute/protocol/ttl",
     "mama/discovery/broker_events",
     "mama/discovery/discovery_rows",
-    "mama/messages/capture",
     "mama/messages/event_records",
     "mama/messages/field_runs",
     "mama/messages/field_types",

@@ -70,7 +70,6 @@ MODULES = {
     "malamute.wire": "malamute.protocol.commands",
     "mama.bridge_publisher": "mama.publisher.bridge_publisher",
     "mama.broker_events": "mama.discovery.broker_events",
-    "mama.capture": "mama.messages.capture",
     "mama.delivery": "mama.callback_delivery",
     "mama.discovered": "mama.discovery.discovery_rows",
     "mama.dq": "mama.publisher.dq",

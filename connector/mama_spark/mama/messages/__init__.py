@@ -1,7 +1,6 @@
 """MAMA messages and their wire form (OMNM). Pure."""
 
 __all__ = [
-    "capture",
     "event_records",
     "field_types",
     "msg",

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.mama import topics
-from mama_spark.mama.messages import capture, omnm
+from mama_spark.mama.messages import omnm
 from mama_spark.mama.messages.msg import FieldType, MamaMsg, MamaPrice, MamaTime
 from mama_spark.mama.messages.omnm import BadMessage
 from mama_spark.mama.messages.status import Status, StatusError
@@ -22,6 +22,7 @@ from mama_spark.openmama_wire.protocol import frames, naming
 from mama_spark.openmama_wire.protocol.framings import FRAMINGS, OZ, ZMQ
 
 from tests.support.examples import examples
+from tests.support.mama import capture
 
 FOLDER = Path(__file__).parents[3] / "vectors"
 #: The second file was recorded between programs of OpenMAMA. Its subscriptions are messages of ZeroMQ, not of OpenMAMA.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from .omnm import BadMessage
+from mama_spark.mama.messages.omnm import BadMessage
 
 MAX_HEADER = 128  #: bytes before the separator
 _SEPARATOR = b"\x1d"
