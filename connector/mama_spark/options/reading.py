@@ -12,7 +12,19 @@ from ..middlewares import MIDDLEWARES
 from .declare import camel, option, require
 from .transport import TransportOptions
 from .uses import BATCHES, MALAMUTE, STREAMS, Scope
-from .values import NOW, Offsets, boolean, duration, instant, integer, offsets, one_of, text, topic_patterns
+from .values import (
+    NOW,
+    Offsets,
+    boolean,
+    duration,
+    field_columns,
+    instant,
+    integer,
+    offsets,
+    one_of,
+    text,
+    topic_patterns,
+)
 
 _WHAT, _HOW = "What is read", "How it is read"
 _LOSS = (
@@ -49,6 +61,15 @@ class ReadOptions(TransportOptions):
         _WHAT,
         "The stream is what a recorder of Tango events writes (`mama record`). `mamasub` then has a column `tango`, a "
         "struct of what each record holds; to `mamadiscovery` the devices are sources.",
+    )
+    omnm: bool = option(
+        "boolean",
+        boolean,
+        False,
+        _WHAT,
+        "The payloads are messages of OpenMAMA (OMNM), or the stream is what a recorder of such messages writes (`mama "
+        "record`). `mamasub` then has a column `mama`, a struct with a map of the fields, or the columns of `fields`; "
+        "to `mamadiscovery` the peers of the naming service are sources.",
     )
     wait_timeout: float = option(
         "duration", duration, 30.0, _HOW, "Wait for the middleware before a read fails (and Spark tries again).",
@@ -162,6 +183,26 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
         "that call, the cores of the driver's machine.",
         shown="as registered",
     )  # fmt: skip
+    fields: tuple[tuple[str, str], ...] = option(
+        "columns",
+        field_columns,
+        (),
+        _WHAT,
+        "With `omnm`: fields of the messages that become columns: `wBidPrice double, wAskSize int`. Types are boolean, "
+        "tinyint, smallint, int, bigint, float, double, decimal(p,s), string, binary, timestamp, and array<...> of "
+        "these; without a type it is that of the `dictionary`. A value that its column cannot hold is null, with the "
+        "reason in `mama.reason`.",
+        shown="all, in the map `mama.fields`",
+    )
+    dictionary: str | None = option(
+        "path or `feed`",
+        text,
+        None,
+        _WHAT,
+        "With `fields`: the data dictionary, which has their types and numbers: a file on the driver with lines "
+        "`fid|name|type`, or `feed`: the one that the recorder fetched, from the stream. Fields are then found by "
+        "number, too.",
+    )
     unpack: bool = option(
         "boolean",
         boolean,
@@ -188,9 +229,9 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
         boolean,
         False,
         _HOW,
-        "Fail at a packed message that cannot be read; with `tango`, at a record that is none. With `false` it is a "
-        "row with its bytes in `value` and the reason in `pack_error` (`tango`: in `tango.reason`). Where `.schema()` "
-        "names columns of packs, `mode` decides.",
+        "Fail at a packed message that cannot be read; with `tango` or `omnm`, at a record or message that is none. "
+        "With `false` it is a row with its bytes in `value` and the reason in `pack_error` (or `tango.reason`, "
+        "`mama.reason`). Where `.schema()` names columns of packs, `mode` decides.",
     )
     mode: str | None = option(
         "`FAILFAST`, `PERMISSIVE`, `DROPMALFORMED`",
@@ -211,6 +252,11 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
         "Durable consumer that shows at the broker how far the query has come. Telemetry only: the checkpoint decides.",
         scope=Scope(streaming=True, bridges=("nats",)),
     )
+
+    @property
+    def decodes(self) -> str:
+        """The option that says what the payloads are, ``tango`` or ``omnm``; empty: nothing says."""
+        return "tango" if self.tango else "omnm" if self.omnm else ""
 
     @property
     def starting_time(self) -> int | str | None:
@@ -266,18 +312,21 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
             "options mode and failOnCorrupt=true exclude each other: leave failOnCorrupt out",
         )
         require(
-            not (self.decompress and self.tango),
-            "option decompress has no effect with tango=true: records of it are not",
+            not (self.tango and self.omnm), "options tango and omnm exclude each other: which one wrote the stream?"
         )
         require(
-            self.mode is None or (self.unpack and not self.tango),
+            not (self.decompress and self.decodes),
+            f"option decompress has no effect with {self.decodes}=true: records of it are not",
+        )
+        require(
+            self.mode is None or (self.unpack and not self.decodes),
             "option mode has no effect here: it is for packed messages, and none are unpacked",
         )
 
     def _check_needs(self, stated: Collection[str]) -> None:
         super()._check_needs(stated)
         require(
-            "fail_on_corrupt" not in stated or self.unpack or self.tango or self.decompress,
+            "fail_on_corrupt" not in stated or self.unpack or bool(self.decodes) or self.decompress,
             "option failOnCorrupt has no effect with unpack=false: no message is looked into",
         )
         require(
@@ -292,7 +341,12 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
             "parallelism" not in stated or self.min_partitions is None,
             "option parallelism has no effect with minPartitions: leave one of them out",
         )
-        require("unpack" not in stated or not self.tango, "option unpack has no effect with tango=true: none is packed")
+        require(
+            "unpack" not in stated or not self.decodes,
+            f"option unpack has no effect with {self.decodes}=true: none is packed",
+        )
+        require(self.omnm or not self.fields, "option fields is for messages of OpenMAMA: omnm=true")
+        require(self.dictionary is None or bool(self.fields), "option dictionary has no effect without fields")
 
 
 def _time(offset: Offsets, timestamp: int | str | None) -> int | str | None:
@@ -314,7 +368,8 @@ class DiscoveryOptions(ReadOptions, format_name="mamadiscovery"):
     )
     fail_on_data_loss: bool = option("boolean", boolean, True, _HOW, f"{_LOSS} in a row of kind `gap`.", scope=STREAMS)
     stream: str | None = option(
-        "text", text, None, _WHAT, "With `tango`: the stream that the recorder writes.", shown="the one of the `url`",
+        "text", text, None, _WHAT, "With `tango` or `omnm`: the stream that the recorder writes.",
+        shown="the one of the `url`",
     )  # fmt: skip
     advisories: bool = option(
         "boolean",
@@ -327,14 +382,20 @@ class DiscoveryOptions(ReadOptions, format_name="mamadiscovery"):
 
     def _cross_check(self, given: Collection[str]) -> None:
         super()._cross_check(given)
-        require(self.stream is None or self.tango, "option stream is for records of Tango events: tango=true")
+        require(
+            not (self.tango and self.omnm), "options tango and omnm exclude each other: which one wrote the stream?"
+        )
+        recorded = "tango" if self.tango else "omnm" if self.omnm else ""
+        require(
+            self.stream is None or bool(recorded), "option stream is for what a recorder wrote: tango=true, omnm=true"
+        )
         named = self.stream is not None or any(urlsplit(url).path.strip("/") for url in self.url)
-        require(not self.tango or named, "option tango needs the option stream: what does the recorder write?")
+        require(not recorded or named, f"option {recorded} needs the option stream: what does the recorder write?")
 
     def _check_needs(self, stated: Collection[str]) -> None:
         super()._check_needs(stated)
         for name in ("advisories", "advisories_stream", "discovery_topic", "events_stream", "sources_stream"):
             require(
-                not self.tango or name not in stated,
-                f"option {camel(name)} has no effect with tango=true, which reads what the recorder wrote",
+                not (self.tango or self.omnm) or name not in stated,
+                f"option {camel(name)} has no effect with tango=true or omnm=true, which read what a recorder wrote",
             )

@@ -259,6 +259,24 @@ Offsets = str | int | tuple[tuple[str, int], ...]
 NOW = "now"  #: the time of ``load()``
 
 
+def field_columns(value: str) -> tuple[tuple[str, str], ...]:
+    """``name type, name type``: pairs of a name and a type, which is empty where there is none."""
+    columns = []
+    for part in _OUTSIDE_BRACKETS.split(value):
+        name, _, kind = part.strip().partition(" ")
+        if not name:
+            raise ValueError("must be names and types of columns, separated by commas: wBidPrice double, wAskSize int")
+        columns.append((name.strip("`"), kind.strip()))
+    names = [name.lower() for name, _ in columns]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"must name each column once, and names {twice[0]} twice")
+    return tuple(columns)
+
+
+#: A comma that is not within ``decimal(10, 2)``.
+_OUTSIDE_BRACKETS = re.compile(r",(?![^(]*\))")
+
+
 def offsets(*words: str, times: bool = False) -> Parse:
     """One of ``words``, or JSON: ``{"STREAM": 17}``, the first sequence to read; -2 = earliest, -1 = latest.
 

@@ -16,6 +16,7 @@ from mama_spark.record_log import Records
 from .schema import ARROW_SCHEMA, MessageColumns
 
 if TYPE_CHECKING:
+    from .openmama_rows import OpenMamaColumns
     from .tango_rows import TangoColumns
 
 #: Header that carries the id of a message. It is the column ``id``, as the sink takes it, and not among the headers.
@@ -30,11 +31,13 @@ def rows(
     wanted_columns: MessageColumns,
     include_headers: bool = True,
     tango: TangoColumns | None = None,
+    openmama: OpenMamaColumns | None = None,
 ) -> pa.RecordBatch:
     """Rows in the columns of ``wanted_columns``.
 
     :param found: rows of these records; what its typed ones have is ``wanted_columns.typed``, or a column of JSON
     :param tango: makes the column of that name
+    :param openmama: makes the column ``mama``, and those of fields
     """
     counts = np.bincount(found.records, minlength=len(records))
     plain = bool((counts == 1).all())
@@ -60,7 +63,11 @@ def rows(
         "pack_error": lambda: _pack_errors(found),
         "tango": lambda: _tango_column(tango, records),
     }
-    typed = _typed_columns(found, wanted_columns.typed)
+    typed = (
+        _typed_columns(found, wanted_columns.typed)
+        if openmama is None
+        else openmama.columns(records.payloads, records.topics, records.sequences)
+    )
     columns = [typed[f.name] if f.name in typed else makers[f.name]() for f in wanted_columns.arrow]
     return pa.RecordBatch.from_arrays(columns, schema=wanted_columns.arrow)
 
@@ -127,6 +134,14 @@ def tango_columns(strict: bool) -> TangoColumns:
     from .tango_rows import TangoColumns
 
     return TangoColumns(ARROW_SCHEMA.field("tango").type, strict)
+
+
+def openmama_columns(columns: MessageColumns, strict: bool) -> OpenMamaColumns:
+    """What makes the columns of OpenMAMA messages, for one thread."""
+    from .openmama_rows import OpenMamaColumns
+
+    names = columns.arrow.names
+    return OpenMamaColumns(columns.arrow.field("mama").type if "mama" in names else None, columns.fields, strict)
 
 
 def _pack_errors(found: Unpacked) -> pa.Array:

@@ -25,7 +25,7 @@ from mama_spark.packing import (
 )
 from mama_spark.record_log import RecordLog, Records
 
-from .message_columns import rows, tango_columns
+from .message_columns import openmama_columns, rows, tango_columns
 from .schema import MessageColumns
 
 log = logging.getLogger("mama_spark")
@@ -42,9 +42,10 @@ class Unpacking:
 
     def __init__(self, o: SubscribeOptions, columns: MessageColumns, stream: str) -> None:
         self._o, self._columns, self._stream = o, columns, stream
-        self._cast = SchemaCast(columns.typed, _type_name) if len(columns.typed) else None
+        self._cast = SchemaCast(columns.typed, _type_name) if len(columns.typed) and not o.omnm else None
         self._transform = self._cast or (_as_json if columns.as_json else None)
         self._tango = tango_columns(o.fail_on_corrupt) if o.tango else None
+        self._openmama = openmama_columns(columns, o.fail_on_corrupt) if o.omnm else None
         self._malformed = 0
 
     def batches(self, records: Records) -> Iterator[pa.RecordBatch]:
@@ -67,7 +68,7 @@ class Unpacking:
         for some, reasons in decompressed(records, o.max_decompressed_bytes) if o.decompress else [(records, {})]:
             if reasons:
                 yield some, replace(unpacked_as_is(some), errors=reasons)
-            elif o.unpack and not o.tango:
+            elif o.unpack and not o.decodes:
                 yield from unpack_chunks(some, self._transform, only_typed=self._columns.needs_typed_rows)
             else:
                 yield some, unpacked_as_is(some)
@@ -82,7 +83,8 @@ class Unpacking:
             log.warning("mamasub: stream %r has packs without column %r, which is null; %s", self._stream, name, hint)
 
     def _rows(self, records: Records, found: Unpacked) -> pa.RecordBatch:
-        return rows(records, found, self._stream, self._columns, self._o.include_headers, self._tango)
+        return rows(records, found, self._stream, self._columns, self._o.include_headers, self._tango,
+                    self._openmama)  # fmt: skip
 
     def _report_malformed(self, records: Records, found: Unpacked) -> None:
         self._malformed += len(found.errors)

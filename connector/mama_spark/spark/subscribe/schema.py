@@ -20,8 +20,11 @@ from pyspark.sql.types import (
 )
 
 from mama_spark.errors import OptionError, SchemaError
+from mama_spark.mama.messages.column_types import TypedField, check_type
 from mama_spark.options import SubscribeOptions
 
+from .field_columns import struct_fields, typed_fields
+from .openmama_schema import TYPE as OPENMAMA_TYPE
 from .tango_schema import TYPE as TANGO_TYPE
 
 _COLUMNS: dict[str, DataType] = {
@@ -35,6 +38,7 @@ _COLUMNS: dict[str, DataType] = {
     "id": StringType(),
     "pack_error": StringType(),
     "tango": from_arrow_type(TANGO_TYPE),
+    "mama": from_arrow_type(OPENMAMA_TYPE),
 }
 
 
@@ -42,13 +46,15 @@ def _schema(*without: str) -> StructType:
     return StructType([StructField(name, kind) for name, kind in _COLUMNS.items() if name not in without])
 
 
-SCHEMA = _schema("tango")
+SCHEMA = _schema("tango", "mama")
 #: Where packed messages stay what they are.
-PLAIN_SCHEMA = _schema("tango", "pack_index", "pack_error")
+PLAIN_SCHEMA = _schema("tango", "mama", "pack_index", "pack_error")
 #: Where they are decompressed, which may fail.
-DECOMPRESSED_SCHEMA = _schema("tango", "pack_index")
+DECOMPRESSED_SCHEMA = _schema("tango", "mama", "pack_index")
 #: Of records of Tango events, which are not packed.
-TANGO_SCHEMA = _schema("pack_index", "pack_error")
+TANGO_SCHEMA = _schema("mama", "pack_index", "pack_error")
+#: Of messages of OpenMAMA, which are not packed.
+OPENMAMA_SCHEMA = _schema("tango", "pack_index", "pack_error")
 #: All columns, in Arrow.
 ARROW_SCHEMA: pa.Schema = to_arrow_schema(_schema(), timezone="UTC")
 
@@ -57,7 +63,17 @@ def schema_of(o: SubscribeOptions) -> StructType:
     """The columns where the user names none."""
     if o.tango:
         return TANGO_SCHEMA
+    if o.omnm:
+        return StructType([*OPENMAMA_SCHEMA.fields, *_field_columns(o)])
     return SCHEMA if o.unpack else DECOMPRESSED_SCHEMA if o.decompress else PLAIN_SCHEMA
+
+
+def _field_columns(o: SubscribeOptions) -> list[StructField]:
+    known = {name.lower() for name in OPENMAMA_SCHEMA.names}
+    fields = struct_fields(o)
+    if taken := [f.name for f in fields if f.name.lower() in known]:
+        raise OptionError(f"option fields: {taken[0]} is a column of mamasub itself; read that field from mama.fields")
+    return fields
 
 
 @dataclass(frozen=True)
@@ -66,12 +82,14 @@ class MessageColumns:
 
     :ivar arrow: all of them
     :ivar typed: those of the packs' own columns, which the user's schema names
+    :ivar fields: what is decoded for ``typed`` where the messages are of OpenMAMA
     :ivar mode: ``failfast``, ``permissive`` or ``dropmalformed``: what happens to messages that do not fit
     """
 
     arrow: pa.Schema
     typed: pa.Schema
     mode: str = "permissive"
+    fields: tuple[TypedField, ...] = ()
 
     @property
     def needs_typed_rows(self) -> bool:
@@ -100,7 +118,7 @@ def message_columns_of(given: StructType, o: SubscribeOptions) -> MessageColumns
                 f"column {f.name!r} of mamasub is {known[f.name].simpleString()}, not {f.dataType.simpleString()}; "
                 f"leave .schema() out, or name columns of packed messages and of these: {columns}"
             )
-        if f.name not in known and (o.tango or not o.unpack):
+        if f.name not in known and (o.tango or not (o.unpack or o.omnm)):
             raise SchemaError(
                 f"mamasub has no column {f.name!r} here, for no messages are unpacked; leave .schema() out, or choose "
                 f"among {columns}"
@@ -110,8 +128,18 @@ def message_columns_of(given: StructType, o: SubscribeOptions) -> MessageColumns
     names = [f.name for f in given.fields]
     if twice := {name for name in names if names.count(name) > 1}:
         raise SchemaError(f"the schema has two columns {sorted(twice)[0]!r}")
+    if o.omnm:
+        return _openmama_columns(arrow, o)
     typed = pa.schema([f for f in arrow if f.name not in known])
     return MessageColumns(arrow, typed, _mode(o, typed, "pack_error" in names))
+
+
+def _openmama_columns(arrow: pa.Schema, o: SubscribeOptions) -> MessageColumns:
+    """Columns that are not the format's own are fields, named by an option or by the user's schema."""
+    typed = pa.schema([f for f in arrow if f.name not in OPENMAMA_SCHEMA.names])
+    for f in typed:
+        check_type(f.name, f.type)
+    return MessageColumns(arrow, typed, fields=tuple(typed_fields(typed, o)))
 
 
 def _mode(o: SubscribeOptions, typed: pa.Schema, shows_errors: bool) -> str:

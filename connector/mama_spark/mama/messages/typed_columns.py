@@ -1,0 +1,252 @@
+"""Fields of many messages as columns of types that the reader chooses. Pure.
+
+A value that its column cannot hold is null, and its message has a reason: nothing is cut or wrapped,
+and only floats are rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from .column_types import TIMESTAMP, TypedField
+from .field_types import FieldType
+from .msg import MamaMsg
+from .omnm_columns import DTYPES, DecodedColumns, FieldBlock, Int64s
+from .values import HAS_DATE, PRICE_VALID, MamaPrice, MamaTime
+
+_INTEGERS = frozenset(t for t, dtype in DTYPES.items() if dtype.kind in "iu" and t is not FieldType.CHAR)
+_FLOATS = frozenset((FieldType.F32, FieldType.F64, FieldType.PRICE))
+_BYTES = frozenset((FieldType.OPAQUE, FieldType.COLLECTION))
+
+
+def typed_columns(found: DecodedColumns, fields: Sequence[TypedField], n: int) -> tuple[list[pa.Array], dict[int, str]]:
+    """The columns, one a field, and for messages with a value that does not fit the reason.
+
+    :param n: number of messages; those without the field have null. Where it stands twice, the first one counts
+    """
+    reasons: dict[int, str] = {}
+    return [_column(field, found.blocks, n, reasons) for field in fields], reasons
+
+
+def first_of_each(blocks: Iterable[FieldBlock], n: int) -> tuple[Int64s, list[FieldBlock]]:
+    """Which value of the concatenated blocks is each message's, shape (n,), -1 = none; and the blocks in that order."""
+    ordered = sorted(blocks, key=lambda block: -block.place)
+    at = np.full(n, -1, np.int64)
+    begin = 0
+    for block in ordered:  # the last assignment wins: the first field
+        at[block.rows] = np.arange(begin, begin + len(block.rows))
+        begin += len(block.rows)
+    return at, ordered
+
+
+def _column(field: TypedField, blocks: Iterable[FieldBlock], n: int, reasons: dict[int, str]) -> pa.Array:
+    at, mine = first_of_each([block for block in blocks if field.takes(block.name, block.fid)], n)
+    if not mine:
+        return pa.nulls(n, field.type)
+    parts = []
+    for block in mine:
+        values, unfit = _converted(block, field.type)
+        parts.append(values)
+        for i in np.flatnonzero(unfit).tolist() if unfit is not None else ():
+            shown = f"{block.values[i]}"[:60]
+            reasons.setdefault(
+                int(block.rows[i]), f"field {field.name}: {block.type.name} {shown} is no {field.type} without loss"
+            )
+    values = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+    if len(values) == n and len(mine) == 1 and len(mine[0].rows) == n:
+        return values
+    return values.take(pa.array(at, mask=at < 0))
+
+
+#: Values in the wanted type, and which of them do not fit (None: all do).
+_Converted = tuple[pa.Array, npt.NDArray[np.bool_] | None]
+
+
+def _converted(block: FieldBlock, kind: pa.DataType) -> _Converted:
+    source, values = block.type, block.values
+    if source is FieldType.PRICE:
+        valid = (values["hints"] & PRICE_VALID) != 0
+        made, unfit = _number(np.ascontiguousarray(values["value"]), kind)
+        return (made, unfit) if valid.all() else (_masked(made, ~valid), None if unfit is None else unfit & valid)
+    if source is FieldType.TIME:
+        return _time(values, kind)
+    if source is FieldType.BOOL:
+        return _bool(values, kind)
+    if source in _INTEGERS or source in _FLOATS:
+        return _number(values, kind)
+    if source is FieldType.CHAR:
+        if pt.is_string(kind):
+            return pa.array([chr(value) for value in values.tolist()], kind), None
+        return _none(len(values), kind)
+    if source is FieldType.STRING:
+        return (values, None) if pt.is_string(kind) else _none(len(values), kind)
+    return _object(source, values, kind)
+
+
+def _none(n: int, kind: pa.DataType) -> _Converted:
+    return pa.nulls(n, kind), np.ones(n, np.bool_)
+
+
+def _masked(values: pa.Array, nulls: npt.NDArray[np.bool_]) -> pa.Array:
+    return pc.if_else(pa.array(nulls), pa.scalar(None, values.type), values)
+
+
+def _number(values: npt.NDArray[Any], kind: pa.DataType) -> _Converted:
+    if pt.is_integer(kind):
+        return _integer(values, kind)
+    if pt.is_floating(kind):
+        if values.dtype.kind in "iu" and values.dtype.itemsize > (4 if pt.is_float64(kind) else 2):
+            return _checked(values, values.astype(kind.to_pandas_dtype()))
+        with np.errstate(over="ignore"):
+            return pa.array(values.astype(kind.to_pandas_dtype(), copy=False)), None
+    if pt.is_string(kind):
+        return pa.array(values).cast(kind), None
+    if pt.is_decimal(kind):
+        return _decimal(values, kind)
+    if pt.is_boolean(kind):
+        unfit = (values != 0) & (values != 1)
+        return _nulled(pa.array(values != 0), unfit)
+    return _none(len(values), kind)
+
+
+def _checked(values: npt.NDArray[Any], made: npt.NDArray[Any]) -> _Converted:
+    """Integers as floats: exact ones only."""
+    exact = np.abs(made) < 2.0**63 if values.dtype.kind == "i" else made < 2.0**64
+    unfit = ~exact
+    unfit[exact] = made[exact].astype(values.dtype) != values[exact]
+    return _nulled(pa.array(made), unfit)
+
+
+def _integer(values: npt.NDArray[Any], kind: pa.DataType) -> _Converted:
+    target = np.dtype(kind.to_pandas_dtype())
+    if values.dtype == target or np.can_cast(values.dtype, target):
+        return pa.array(values.astype(target, copy=False)), None
+    limits = np.iinfo(target)
+    if values.dtype.kind == "f":
+        unfit = ~((values >= limits.min) & (values < -2.0 * (limits.min // 2)) & (np.trunc(values) == values))
+    else:
+        unfit = values > limits.max
+        if values.dtype.kind == "i":
+            unfit |= values < limits.min
+    return _nulled(pa.array(np.where(unfit, 0, values).astype(target)), unfit)
+
+
+def _nulled(made: pa.Array, unfit: npt.NDArray[np.bool_]) -> _Converted:
+    return (_masked(made, unfit), unfit) if unfit.any() else (made, None)
+
+
+def _decimal(values: npt.NDArray[Any], kind: pa.DataType) -> _Converted:
+    """Floats are rounded to the scale: they are no decimals. One by one where some are too large."""
+    array = pa.array(values)
+    try:
+        return (array if pt.is_floating(array.type) else array.cast(pa.decimal128(20, 0))).cast(kind), None
+    except pa.ArrowInvalid:
+        pass
+    made: list[Any] = []
+    for scalar in array:
+        try:
+            made.append(scalar.cast(pa.decimal128(20, 0) if pt.is_integer(array.type) else kind).cast(kind).as_py())
+        except pa.ArrowInvalid:
+            made.append(None)
+    return pa.array(made, kind), np.array([value is None for value in made], np.bool_)
+
+
+def _bool(values: npt.NDArray[np.bool_], kind: pa.DataType) -> _Converted:
+    if pt.is_boolean(kind):
+        return pa.array(values), None
+    if pt.is_string(kind):
+        return pa.array(np.where(values, "true", "false"), kind), None
+    return _number(values.astype(np.uint8), kind)
+
+
+_LAST_US = 2**63 // 1_000_000 - 2  #: seconds whose microseconds fit in 64 bits
+
+
+def _time(values: npt.NDArray[Any], kind: pa.DataType) -> _Converted:
+    """Times without a date become only text."""
+    seconds, nanos = values["seconds"].astype(np.int64), values["nanos"].astype(np.int64)
+    if pt.is_string(kind):
+        texts = [time_text(int(s), int(ns), int(h)) for s, ns, h in zip(seconds, nanos, values["hints"], strict=True)]
+        return pa.array(texts, kind), None
+    if kind != TIMESTAMP:
+        return _none(len(values), kind)
+    unfit = (np.abs(seconds) >= _LAST_US) | ((values["hints"] & HAS_DATE) == 0)
+    return _nulled(pa.array(np.where(unfit, 0, seconds) * 1_000_000 + nanos // 1000).view(TIMESTAMP), unfit)
+
+
+def time_text(seconds: int, nanos: int, hints: int) -> str:
+    """A time as ISO 8601; one without a date as the time of day."""
+    if not -62_135_596_800 <= seconds < 253_402_300_800:
+        return f"{seconds}.{nanos:09d}"
+    text = str(np.datetime64(seconds, "s"))
+    fraction = f".{nanos:09d}".rstrip("0").rstrip(".") if nanos < 1_000_000_000 else ""
+    return f"{text if hints & HAS_DATE or not hints else text[11:]}{fraction}Z"
+
+
+def _object(source: FieldType, values: list[Any], kind: pa.DataType) -> _Converted:
+    """Bytes, vectors and messages, one by one."""
+    if source in _BYTES and pt.is_binary(kind):
+        return pa.array(values, kind), None
+    if pt.is_string(kind):
+        return pa.array([text_of_value(value) for value in values], kind), None
+    if not pt.is_list(kind) or not source.name.startswith("VECTOR_") or source is FieldType.VECTOR_MSG:
+        return _none(len(values), kind)
+    element = FieldType[source.name.removeprefix("VECTOR_")]
+    make = _ELEMENTS.get(element, _as_it_is)
+    made: list[Any] = []
+    for value in values:
+        try:
+            made.append(pa.array([[make(item) for item in value]], kind)[0].as_py())
+        except (pa.ArrowException, OverflowError, TypeError, ValueError):
+            made.append(None)
+    return pa.array(made, kind), np.array([value is None for value in made], np.bool_)
+
+
+def _price_value(price: MamaPrice) -> float | None:
+    return price.value if price.valid else None
+
+
+def _time_value(time: MamaTime) -> Any:
+    return np.datetime64(time.us, "us").astype(object)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+_ELEMENTS: dict[FieldType, Callable[[Any], Any]] = {FieldType.PRICE: _price_value, FieldType.TIME: _time_value}
+
+
+def text_of_value(value: Any) -> str:
+    """Any value as text: numbers and text as they are, bytes in hexadecimal, vectors and messages as JSON."""
+    if isinstance(value, MamaTime):
+        return time_text(value.seconds, value.nanos, value.hints)
+    if isinstance(value, MamaPrice):
+        return repr(value.value) if value.valid else ""
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, MamaMsg):
+        return orjson.dumps(value.as_dict()["fields"]).decode()
+    if isinstance(value, tuple):
+        return orjson.dumps([_json(item) for item in value]).decode()
+    return value if isinstance(value, str) else repr(value)
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, MamaMsg):
+        return value.as_dict()["fields"]
+    return (
+        text_of_value(value)
+        if isinstance(value, MamaTime | bytes)
+        else (_price_value(value) if isinstance(value, MamaPrice) else value)
+    )

@@ -1,0 +1,101 @@
+"""Finds messages that are missing, from the numbers of a topic and sender (MdSeqNum, MamaSenderId). Pure.
+
+An update has the number of the last one and one more; an image and a recap have that of the last update. A message that
+stands for several (wConflateCount) may have a number higher by as many. Number 0 is of a publisher that does not count.
+A lower number is of a publisher that counts anew. Another sender of the same topic counts for itself.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+MAX_TOPICS = 1_000_000
+_HIGHEST = 2**32 - 1
+
+
+class MissingNumbers(NamedTuple):
+    """Numbers that did not come; both included. After the highest, numbers go on at 1."""
+
+    first: int
+    last: int
+
+
+class GapTracker:
+    """Numbers of topics and senders.
+
+    :param most: topics and senders that are remembered; the one that was silent longest is forgotten
+    :ivar gaps: how many were found
+    :ivar duplicates: messages whose number had come before
+    :ivar restarts: how often a publisher counted anew
+    """
+
+    def __init__(self, most: int = MAX_TOPICS) -> None:
+        self._most = most
+        self._last: OrderedDict[tuple[str, int], int] = OrderedDict()
+        self.gaps = self.duplicates = self.restarts = 0
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def update(self, topic: str, sender: int, number: int, stands_for: int = 1) -> MissingNumbers | None:
+        """A published message.
+
+        :param stands_for: messages that it was conflated from
+        """
+        if not number:
+            return None
+        last = self._replace((topic, sender), number)
+        if last is None:
+            return None
+        if number == last:
+            self.duplicates += 1
+            return None
+        ahead = _ahead(last, number)
+        if ahead is None:
+            self.restarts += 1
+            return None
+        missing = ahead - max(1, stands_for)
+        if missing <= 0:
+            return None
+        self.gaps += 1
+        return MissingNumbers(_after(last, 1), _after(last, missing))
+
+    def image(self, topic: str, sender: int, number: int) -> MissingNumbers | None:
+        """An image or recap: what is between its number and the last one has not come, and will not."""
+        if not number:
+            return None
+        key = topic, sender
+        last = self._last.get(key)
+        ahead = None if last is None else _ahead(last, number)
+        if last == number:
+            return None
+        self._replace(key, number)
+        if last is None or ahead is None:
+            return None
+        self.gaps += 1
+        return MissingNumbers(_after(last, 1), number)
+
+    def restore(self, topic: str, sender: int, number: int) -> None:
+        """What an earlier recorder had of this topic and sender."""
+        if number:
+            self._replace((topic, sender), number)
+
+    def _replace(self, key: tuple[str, int], number: int) -> int | None:
+        last = self._last.pop(key, None)
+        self._last[key] = number
+        if len(self._last) > self._most:
+            self._last.popitem(last=False)
+        return last
+
+
+def _ahead(last: int, number: int) -> int | None:
+    """How many numbers after the last one; None: it is lower, so it was counted anew."""
+    if number > last:
+        return number - last
+    wrapped = number + _HIGHEST - last
+    return wrapped if wrapped < 1_000_000 else None
+
+
+def _after(number: int, steps: int) -> int:
+    return (number + steps - 1) % _HIGHEST + 1

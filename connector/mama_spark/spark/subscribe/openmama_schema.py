@@ -1,0 +1,21 @@
+"""Arrow type of the column ``mama`` of ``mamasub``; :mod:`.openmama_rows` describes its fields."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+#: Type of a field in the map.
+FIELD_TYPE: pa.StructType = pa.struct([("fid", pa.int32()), ("type", pa.string()), ("value", pa.string())])
+#: Arrow type of the column.
+TYPE: pa.StructType = pa.struct(
+    [
+        *((name, pa.string()) for name in ("kind", "framing", "topic")),
+        ("received", pa.int64()),
+        *((name, pa.string()) for name in ("msg_type", "msg_status")),
+        ("seq_num", pa.int64()),
+        ("sender", pa.string()),
+        ("fields", pa.map_(pa.string(), FIELD_TYPE)),
+        *((name, pa.int64()) for name in ("gap_from", "gap_to")),
+        *((name, pa.string()) for name in ("cause", "detail", "reason")),
+    ]
+)

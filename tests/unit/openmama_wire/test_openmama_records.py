@@ -1,0 +1,83 @@
+"""Records of a log of OpenMAMA messages."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mama_spark.openmama_wire.log.records import (
+    HEAD_SIZE,
+    MamaRecord,
+    MamaRecordKind,
+    decode_records,
+    message_topic,
+    record_topic,
+)
+from mama_spark.topics import why_unpublishable
+
+from tests.support.examples import examples
+
+pytestmark = pytest.mark.spec("OW29")
+FRAME = b"OM.IBM\0\x01\0O\x01\x00payload"
+
+
+def message(frame: bytes = FRAME, payload_at: int = 9) -> bytes:
+    return MamaRecord(
+        MamaRecordKind.MESSAGE, "mama.OM.IBM", 1_700_000_000_000_000_001, frame, "oz", payload_at
+    ).encode()
+
+
+def test_a_record_has_frame_time_and_framing() -> None:
+    found = decode_records(pa.array([message(), b"O\x01\x00other"], pa.binary()))
+    assert found.is_record.tolist() == [True, False]
+    assert found.body(0) == FRAME
+    assert found.heads["received"][0] == 1_700_000_000_000_000_001
+    assert (found.heads["kind"][0], found.heads["framing"][0]) == (MamaRecordKind.MESSAGE, 1)
+    payloads = [bytes(memoryview(found.data)[int(a) : int(b)]) for a, b in zip(found.begins, found.ends, strict=True)]
+    assert payloads == [FRAME[9:], b"O\x01\x00other"]
+
+
+def test_a_gap_has_sender_and_numbers_and_no_payload() -> None:
+    gap = MamaRecord(MamaRecordKind.GAP, "mama.OM.IBM", 5, cause=1, sender=2**64 - 1, first=7, last=9)
+    found = decode_records(pa.array([gap.encode()], pa.binary()))
+    head = found.heads[0]
+    assert (int(head["sender"]), int(head["first"]), int(head["last"]), int(head["cause"])) == (2**64 - 1, 7, 9, 1)
+    assert found.begins[0] == found.ends[0]
+
+
+def test_every_cut_and_every_flipped_bit_is_a_record_or_none() -> None:
+    data = message()
+    cut = [data[:n] for n in range(len(data))]
+    flipped = []
+    for bit in range(len(data) * 8):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        flipped.append(bytes(changed))
+    found = decode_records(pa.array(cut + flipped, pa.binary()))
+    assert not found.is_record[:HEAD_SIZE].any()
+    assert (found.begins <= found.ends).all()
+    assert found.bad
+
+
+@examples(100)
+@given(st.lists(st.binary(max_size=80) | st.binary(max_size=50).map(lambda tail: b"MOMA" + tail), max_size=30))
+def test_any_bytes_are_read(payloads: list[bytes]) -> None:
+    chance = random.Random(len(payloads))
+    payloads = [message() if chance.random() < 0.2 else payload for payload in payloads]
+    found = decode_records(pa.array(payloads, pa.binary()))
+    assert (found.begins <= found.ends).all()
+    assert len(found) == len(payloads)
+
+
+@pytest.mark.parametrize("topic", ["OM.IBM", "IBM", "OM.BRK/B US", "A..B", ".x", "ä.*", "a.>", "a.%2E", "A.B.C"])
+def test_the_topic_of_any_message_has_a_topic_in_the_log(topic: str) -> None:
+    stored = record_topic(topic)
+    assert why_unpublishable(stored) is None
+    assert message_topic(stored) == topic
+
+
+def test_what_is_about_no_topic_says_so() -> None:
+    assert message_topic("mama._peers") == message_topic("mama._dictionary.OM") == ""

@@ -1,0 +1,186 @@
+"""``mamasub`` with ``omnm``: the column ``mama``, columns of fields, and messages that are none."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from mama_spark.bridges.memory import MemoryBroker
+from mama_spark.bridges.memory.logs import MemoryLogs
+from mama_spark.errors import ConfigError, MamaError, OptionError
+from mama_spark.mama.messages.field_types import FieldType
+from mama_spark.mama.messages.msg import MamaMsg, MamaPrice
+from mama_spark.mama.messages.omnm import encode
+from mama_spark.message import MessageBatch
+from mama_spark.openmama_wire.log.records import MamaPeerState, MamaRecord, MamaRecordKind, record_topic
+from mama_spark.openmama_wire.protocol.dictionary import DictionaryEntry, dictionary_message
+from mama_spark.openmama_wire.protocol.framings import FRAMINGS, BridgeFrame, FrameType
+from mama_spark.openmama_wire.protocol.naming import CONNECT, NamingFrame, encode_naming
+from mama_spark.spark.formats import MamaSubDataSource
+from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType, TimestampType
+
+AT = 1_700_000_000_000_000_000
+ENTRIES = [DictionaryEntry(237, "wBidPrice", FieldType.PRICE), DictionaryEntry(238, "wBidSize", FieldType.U32)]
+
+
+def tick(n: int, price: float = 100.0) -> MamaMsg:
+    msg = MamaMsg()
+    msg.add_u8("MdMsgType", 1, 0)
+    msg.add_u8("MdMsgStatus", 2, 0)
+    msg.add_u32("MdSeqNum", 10, n)
+    msg.add_u64("MamaSenderId", 20, 2**63 + 1)
+    msg.add_string("wIssueSymbol", 305, "IBM")
+    msg.add_price("wBidPrice", 237, MamaPrice(price + n))
+    msg.add_u32("wBidSize", 238, 100 + n)
+    return msg
+
+
+def record(n: int, framing: str = "oz") -> bytes:
+    frame = FRAMINGS[framing].encode(BridgeFrame(FrameType.PUBLISH, "OM.IBM", encode(tick(n))))
+    at = len(frame) - len(encode(tick(n)))
+    return MamaRecord(MamaRecordKind.MESSAGE, record_topic("OM.IBM"), AT + n, frame, framing, at).encode()
+
+
+class Log:
+    def __init__(self) -> None:
+        self.name = uuid4().hex
+
+    def put(self, payloads: list[bytes], topic: str = "mama.OM.IBM") -> None:
+        MemoryLogs(self.name).log(self.name).append(MessageBatch.of([topic] * len(payloads), payloads))
+
+    def rows(self, schema: StructType | None = None, **options: str) -> list[dict[str, Any]]:
+        source = MamaSubDataSource({"url": f"memory://{self.name}", "topics": ">", "omnm": "true", **options})
+        reader = source.reader(source.schema() if schema is None else schema)
+        there = pickle.loads(pickle.dumps(reader))
+        return [row for task in reader.partitions() for batch in there.read(task) for row in batch.to_pylist()]
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    one = Log()
+    yield one
+    MemoryBroker.forget(one.name)
+
+
+def test_records_of_both_framings_and_plain_messages_are_structs(log: Log) -> None:
+    log.put([record(1), record(2, "zmq"), encode(tick(3))])
+    rows = log.rows()
+    assert [row["mama"]["framing"] for row in rows] == ["oz", "zmq", None]
+    assert [row["mama"]["topic"] for row in rows] == ["OM.IBM", "OM.IBM", None]
+    assert [row["mama"]["received"] for row in rows] == [AT + 1, AT + 2, None]
+    for n, row in enumerate(rows, 1):
+        mama = row["mama"]
+        assert (mama["kind"], mama["msg_type"], mama["msg_status"]) == ("message", "UPDATE", "OK")
+        assert (mama["seq_num"], mama["sender"]) == (n, str(2**63 + 1))
+        fields = dict(mama["fields"])
+        assert list(fields)[:3] == ["MdMsgType", "MdMsgStatus", "MdSeqNum"]
+        assert fields["wBidPrice"] == {"fid": 237, "type": "PRICE", "value": repr(100.0 + n)}
+        assert mama["reason"] is None
+
+
+def test_fields_are_columns_of_the_types_that_the_query_says(log: Log) -> None:
+    log.put([record(n) for n in range(1, 101)])
+    rows = log.rows(fields="wBidPrice double, wBidSize int, wIssueSymbol string, MamaSenderId decimal(20,0), none int")
+    assert [(row["wBidPrice"], row["wBidSize"], row["wIssueSymbol"], row["none"]) for row in rows] == [
+        (100.0 + n, 100 + n, "IBM", None) for n in range(1, 101)
+    ]
+    assert rows[0]["MamaSenderId"] == 2**63 + 1
+    assert rows[0]["mama"]["fields"] is None
+    assert rows[0]["mama"]["seq_num"] == 1
+
+
+def test_the_schema_of_the_user_names_fields_too(log: Log) -> None:
+    log.put([record(1)])
+    schema = StructType([StructField("wBidPrice", DoubleType()), StructField("topic", StringType())])
+    assert log.rows(schema) == [{"wBidPrice": 101.0, "topic": "mama.OM.IBM"}]
+
+
+def test_a_value_that_does_not_fit_is_null_and_the_row_says_why(log: Log) -> None:
+    log.put([encode(tick(1)), encode(tick(2, price=1.5))])
+    rows = log.rows(fields="wBidPrice int")
+    assert [row["wBidPrice"] for row in rows] == [101, None]
+    assert "PRICE" in rows[1]["mama"]["reason"]
+    assert rows[1]["mama"]["kind"] == "message"
+
+
+def test_types_come_from_a_dictionary_file(log: Log, tmp_path: Path) -> None:
+    path = tmp_path / "data.dict"
+    path.write_text("237|wBidPrice|27\n238|wBidSize|U32\n102|wActivityTime|26\n")
+    log.put([encode(tick(1))])
+    fields = "wBidPrice,wActivityTime, wBidSize int"
+    given = {"url": f"memory://{log.name}", "topics": ">", "omnm": "true", "fields": fields, "dictionary": str(path)}
+    source = MamaSubDataSource(given)
+    types = {f.name: f.dataType for f in source.schema().fields}
+    assert (types["wBidPrice"], types["wActivityTime"]) == (DoubleType(), TimestampType())
+    assert types["wBidSize"] == IntegerType()
+    (row,) = log.rows(fields="wBidPrice,wActivityTime", dictionary=str(path))
+    assert (row["wBidPrice"], row["wActivityTime"]) == (101.0, None)
+
+
+def test_types_and_numbers_come_from_the_feeds_own_dictionary(log: Log) -> None:
+    body = encode(dictionary_message(ENTRIES))
+    log.put([MamaRecord(MamaRecordKind.DICTIONARY, "", AT, b"head" + body, "oz", 4).encode()], "mama._dictionary.OM")
+    unnamed = MamaMsg()
+    unnamed.add_price("", 237, MamaPrice(7.5))
+    log.put([encode(unnamed)])
+    dictionary, row = log.rows(fields="wBidPrice", dictionary="feed")
+    assert row["wBidPrice"] == 7.5
+    assert dictionary["mama"]["kind"] == "dictionary"
+    assert '"name":"wBidPrice","type":"PRICE"' in dictionary["mama"]["detail"]
+
+
+def test_gaps_and_peers_are_rows_without_fields(log: Log) -> None:
+    frame = encode_naming(NamingFrame(CONNECT, "capturereplayc", "host", 17, "u" * 36, "tcp://127.0.0.1:1"))
+    log.put(
+        [
+            MamaRecord(MamaRecordKind.GAP, "", AT, cause=1, sender=12, first=5, last=7).encode(),
+            MamaRecord(MamaRecordKind.PEER, "", AT, frame, "oz", cause=MamaPeerState.SUSPECT).encode(),
+        ]
+    )
+    gap, peer = (row["mama"] for row in log.rows())
+    assert (gap["kind"], gap["gap_from"], gap["gap_to"], gap["cause"]) == ("gap", 5, 7, "way")
+    assert (gap["sender"], gap["topic"], gap["reason"]) == ("12", "OM.IBM", None)
+    assert (peer["kind"], peer["cause"], peer["gap_from"]) == ("peer", "suspect", None)
+    assert '"program":"capturereplayc"' in peer["detail"]
+
+
+@pytest.mark.spec("OW7")
+def test_what_is_no_message_is_a_row_with_its_bytes_and_the_reason(log: Log) -> None:
+    qpid = FRAMINGS["oz"].encode(BridgeFrame(FrameType.PUBLISH, "OM.IBM", b"Qpid"))
+    log.put(
+        [b"no message", encode(tick(1))[:-3], MamaRecord(MamaRecordKind.MESSAGE, "", AT, qpid, "oz", 9).encode(), b""]
+    )
+    rows = log.rows()
+    assert [row["mama"]["kind"] for row in rows] == ["corrupt"] * 4
+    assert rows[0]["value"] == b"no message"
+    assert all(row["mama"]["reason"] and row["mama"]["fields"] is None for row in rows)
+    assert "mama.payload.default=omnmmsg" in rows[2]["mama"]["reason"]
+    with pytest.raises(MamaError, match="message 1: the payload has the id b'n'"):
+        log.rows(failOnCorrupt="true")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"fields": "a"}, OptionError, "a has no type"),
+        ({"fields": "a struct<b:int>"}, OptionError, "no such type"),
+        ({"fields": "topic string"}, OptionError, "topic is a column of mamasub itself"),
+        ({"fields": "a int, A long"}, OptionError, "names a twice"),
+        ({"fields": "a", "dictionary": "/nowhere"}, ConfigError, "/nowhere"),
+        ({"fields": "a", "dictionary": "feed"}, ConfigError, "no recorder wrote a dictionary"),
+        ({"dictionary": "feed"}, OptionError, "no effect without fields"),
+        ({"fields": "a int", "omnm": "false"}, OptionError, "omnm=true"),
+        ({"tango": "true"}, OptionError, "exclude each other"),
+        ({"unpack": "false"}, OptionError, "none is packed"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_is_read(
+    log: Log, options: dict[str, str], error: type[MamaError], text: str
+) -> None:
+    log.put([encode(tick(1))])
+    with pytest.raises(error, match=text):
+        log.rows(None, **options)
