@@ -12,10 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+import psutil
 from mama_spark.testing.waiting import eventually
 
 from tests.campaign import driver
-from tests.support.processes import connected_to, descendants, is_alive, none_alive
+from tests.support.processes import connected_to, descendant_processes, descendants, runs
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 300.0
@@ -75,7 +76,7 @@ class Job:
     def __init__(self, begin: Callable[[], DriverProcess], output: Path, most_runs: int = MOST_RUNS) -> None:
         self._begin, self.output, self.runs, self.most_runs = begin, output, 0, most_runs
         self._process: DriverProcess | None = None
-        self._family: set[int] = set()
+        self._family: set[psutil.Process] = set()  # not ids: a long run sees them used again, by others
 
     @property
     def pid(self) -> int:
@@ -107,7 +108,7 @@ class Job:
         """SIGKILL to the driver, and to all that it has started (``whole``); else that goes on by itself."""
         if not self.running:
             return
-        self._family |= descendants(self.pid)
+        self._family |= descendant_processes(self.pid)
         if whole:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -130,15 +131,14 @@ class Job:
                 self._process.wait(timeout)
             except subprocess.TimeoutExpired:
                 raise AssertionError(f"not done within {timeout:g} s: {self.last_output()}") from None
-        eventually(lambda: none_alive(self._family), "what was left without its driver ends", TIMEOUT)
+        eventually(lambda: not any(map(runs, self._family)), "what was left without its driver ends", TIMEOUT)
 
     def end(self) -> None:
         """Nothing of it is left."""
         self.kill(whole=True)
-        for pid in self._family:
-            with contextlib.suppress(ProcessLookupError):
-                if is_alive(pid):
-                    os.kill(pid, signal.SIGKILL)
+        for process in self._family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def last_output(self) -> str:
         return self.output.read_text(errors="replace")[-1_500:] if self.output.exists() else ""

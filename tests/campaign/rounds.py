@@ -61,16 +61,23 @@ class Round:
 
 
 def play(
-    seed: int, folder: Path, *, spark: bool = False, only: str = "", bridge: str = "", small: bool = False
+    seed: int,
+    folder: Path,
+    *,
+    spark: bool = False,
+    only: str = "",
+    bridge: str = "",
+    ordered: bool = False,
+    small: bool = False,
 ) -> Round:
     """A round that depends on its seed (and on chance, as to when what happens).
 
     :param folder: for everything that it makes
-    :param only: part of the name of the fault; ``bridge``: of the broker
+    :param only: part of the name of the fault; ``bridge``: of the broker; ``ordered``: only with ``order=partition``
     :param small: fewer rows, for a short trial
     """
     chance = random.Random(seed)
-    configuration, fault = _drawn(chance, only, bridge)
+    configuration, fault = _drawn(chance, only, bridge, ordered)
     rows = (600 if small else 3_000) * (1 if configuration.pack == "off" else 2)
     amount = Amount(1 if small else 2, PARTITIONS, rows)
     done = Round(seed, spark, configuration, fault)
@@ -84,11 +91,11 @@ def play(
     return done
 
 
-def _drawn(chance: random.Random, only: str, bridge: str) -> tuple[Configuration, Fault]:
+def _drawn(chance: random.Random, only: str, bridge: str, ordered: bool) -> tuple[Configuration, Fault]:
     while True:
         configuration = configurations.draw(chance)
         fault = faults.draw(chance, configuration.bridge)
-        if only in fault.name and bridge in configuration.bridge:
+        if only in fault.name and bridge in configuration.bridge and configuration.ordered >= ordered:
             return configuration, fault
 
 

@@ -1,8 +1,8 @@
 """The fault campaign: writes under faults, in configurations and at moments drawn from a seed, judged by an oracle.
 
 ``python -m tests.campaign.run [--minutes N] [--rounds N] [--seed N] [--spark PART] [--only FAULT] [--bridge BROKER]
-[--folder DIR] [--table FILE] [--json FILE]``. Each round prints a line. Round ``i`` of seed ``s`` is
-round 0 of seed ``s + i``. The folder of a round that went wrong is kept. The exit status is 1 if there was one.
+[--ordered] [--folder DIR] [--table FILE] [--json FILE]``. Each round prints a line. Round ``i`` of seed ``s`` is round
+0 of seed ``s + i``. The folder of a round that went wrong is kept. The exit status is 1 if there was one.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def campaign(
     spark: float = 0.0,
     only: str = "",
     bridge: str = "",
+    ordered: bool = False,
     show: Callable[[str], None] = lambda line: print(line, flush=True),
 ) -> list[Round]:
     """Rounds until the time is over, or so many.
@@ -41,7 +42,7 @@ def campaign(
         number = seed + len(done)
         place = folder / f"round-{number}"
         in_spark = random.Random(f"spark {number}").random() < spark
-        one = play(number, place, spark=in_spark, only=only, bridge=bridge)
+        one = play(number, place, spark=in_spark, only=only, bridge=bridge, ordered=ordered)
         show(f"{time.strftime('%H:%M:%S')} {one}")
         if one.wrong:
             show(f"kept: {place}")
@@ -59,6 +60,7 @@ def main() -> int:
     parser.add_argument("--spark", type=float, default=0.05, help="which part of the rounds runs in Spark")
     parser.add_argument("--only", default="", help="part of the name of a fault")
     parser.add_argument("--bridge", default="", help="part of the name of a broker")
+    parser.add_argument("--ordered", action="store_true", help="only configurations with order=partition")
     parser.add_argument("--folder", type=Path, help="for what the rounds make")
     parser.add_argument("--table", type=Path, help="write the table here, as Markdown")
     parser.add_argument("--json", type=Path, help="write all rounds here, one a line")
@@ -67,7 +69,7 @@ def main() -> int:
     folder = given.folder or Path(tempfile.mkdtemp(prefix="campaign-"))
     done = campaign(
         folder, seed, minutes=given.minutes, rounds=given.rounds, spark=given.spark, only=given.only,
-        bridge=given.bridge,
+        bridge=given.bridge, ordered=given.ordered,
     )  # fmt: skip
     if given.json is not None:
         given.json.write_text("".join(f"{json.dumps(one.as_json())}\n" for one in done))

@@ -16,10 +16,20 @@ def is_alive(pid: int) -> bool:
     return False
 
 
+def runs(process: psutil.Process) -> bool:
+    """As :func:`is_alive`, of this very process: another one may have its id by now."""
+    return process.is_running() and is_alive(process.pid)
+
+
 def descendants(root: int) -> set[int]:
     """The living descendants of a process."""
+    return {child.pid for child in descendant_processes(root)}
+
+
+def descendant_processes(root: int) -> set[psutil.Process]:
+    """The living descendants of a process."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        return {child.pid for child in psutil.Process(root).children(recursive=True) if is_alive(child.pid)}
+        return {child for child in psutil.Process(root).children(recursive=True) if is_alive(child.pid)}
     return set()
 
 
