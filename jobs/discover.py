@@ -48,11 +48,9 @@ def main() -> None:
     for name, value in DELTA.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    try:
-        with mama_spark.last_line():
-            discover(spark, as_options(conf["mamadiscovery"]), conf["tables"], conf["stream"]).awaitTermination()
-    finally:
-        spark.stop()
+    with mama_spark.stopping(spark):
+        mama_spark.register(spark)
+        discover(spark, as_options(conf["mamadiscovery"]), conf["tables"], conf["stream"]).awaitTermination()
 
 
 if __name__ == "__main__":

@@ -41,8 +41,7 @@ def write(rows: DataFrame, output: STRINGS, stream: STRINGS) -> None:
         writer = writer.trigger(availableNow=True)
     elif "trigger" in stream:
         writer = writer.trigger(processingTime=stream["trigger"])
-    with mama_spark.last_line():
-        writer.start(output["path"]).awaitTermination()
+    writer.start(output["path"]).awaitTermination()
 
 
 def main() -> None:
@@ -50,10 +49,9 @@ def main() -> None:
     parser.add_argument("--conf-file", required=True)
     conf = load(parser.parse_args().conf_file, TABLES)
     spark = session()
-    try:
+    with mama_spark.stopping(spark):
+        mama_spark.register(spark)
         write(read(spark, conf["mamasub"], conf["output"]), conf["output"], conf["stream"])
-    finally:
-        spark.stop()
 
 
 if __name__ == "__main__":

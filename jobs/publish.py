@@ -49,14 +49,13 @@ def main() -> None:
     parser.add_argument("--conf-file", required=True)
     conf = load(parser.parse_args().conf_file)
     spark = SparkSession.builder.appName("mama-publish").getOrCreate()
-    try:
+    with mama_spark.stopping(spark):
+        mama_spark.register(spark)
         rows = read(spark, conf["input"], conf.get("reader", {}))
         if conf["input"].get("stream"):
             write_stream(rows, conf["mamapub"], conf["stream"])
         else:
             write_batch(rows, conf["mamapub"])
-    finally:
-        spark.stop()
 
 
 if __name__ == "__main__":

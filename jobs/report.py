@@ -45,15 +45,13 @@ def main() -> None:
     for name, value in DELTA.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    try:
+    with mama_spark.stopping(spark):
         log = flight_log(spark, conf["flight_log"], conf.get("committed_only", False))
         for name, table in reports(log, conf.get("topics", 10)).items():
             print(f"\n{name}:")
             table.show(conf.get("topics", 10), truncate=False)
             if "output" in conf:
                 table.coalesce(1).write.mode("overwrite").json(f"{conf['output']}/{name}")
-    finally:
-        spark.stop()
     if "page" in conf:
         print(f"\nreport page: {mama_spark.report(conf['flight_log']).save(conf['page'])}")
 

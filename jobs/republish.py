@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 
+import mama_spark
 from mama_spark.conf_file import load
 from mama_spark.flightlog.replay import unpublished
 from pyspark.sql import SparkSession
@@ -25,11 +26,10 @@ def main() -> None:
     if not failed.num_rows:
         return
     spark = SparkSession.builder.appName("mama-republish").getOrCreate()
-    try:
+    with mama_spark.stopping(spark):
+        mama_spark.register(spark)
         rows = spark.createDataFrame(failed)
         rows.write.format("mamapub").options(**{"idColumn": "id", **conf["mamapub"]}).mode("append").save()
-    finally:
-        spark.stop()
     print(f"{failed.num_rows:,} rows published", flush=True)
 
 

@@ -45,9 +45,8 @@ def archive(spark: SparkSession, conf: dict[str, dict[str, Any]]) -> None:
     writer = events.writeStream.format("delta").partitionBy("day")
     when = conf["stream"].get("trigger", "10 seconds")
     writer = writer.trigger(**({"availableNow": True} if when == "availableNow" else {"processingTime": when}))
-    with mama_spark.last_line():
-        writer = writer.option("checkpointLocation", conf["stream"]["checkpointLocation"])
-        writer.start(conf["archive"]["path"]).awaitTermination()
+    writer = writer.option("checkpointLocation", conf["stream"]["checkpointLocation"])
+    writer.start(conf["archive"]["path"]).awaitTermination()
 
 
 def main() -> None:
@@ -57,7 +56,10 @@ def main() -> None:
     builder = SparkSession.builder.appName("mama-tango-archive").config("spark.sql.session.timeZone", "UTC")
     builder = builder.config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
     builder = builder.config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
-    archive(builder.getOrCreate(), conf)
+    spark = builder.getOrCreate()
+    with mama_spark.stopping(spark):
+        mama_spark.register(spark)
+        archive(spark, conf)
 
 
 if __name__ == "__main__":

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from .report_page.page import report
     from .spark.announced import announced
     from .spark.lag import lag
-    from .spark.plain_errors import last_line
+    from .spark.plain_errors import last_line, stopping
     from .spark.read_flight_log import flight_log
     from .spark.register import register
 
 moved_names.install()
 
 __version__ = "0.1.0"
-__all__ = ["ManagedPublisher", "announced", "flight_log", "lag", "last_line", "register", "report"]
+__all__ = ["ManagedPublisher", "announced", "flight_log", "lag", "last_line", "register", "report", "stopping"]
 
 _HOMES = {
     "ManagedPublisher": ".publisher.managed.managed_publisher",
@@ -31,6 +31,7 @@ _HOMES = {
     "flight_log": ".spark.read_flight_log",
     "lag": ".spark.lag",
     "last_line": ".spark.plain_errors",
+    "stopping": ".spark.plain_errors",
     "register": ".spark.register",
     "report": ".report_page.page",
 }

@@ -17,12 +17,15 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, ParamSpec, TypeVar
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from pyspark.errors import PySparkException
 
 from ..errors import BackgroundTaskFailed, MamaError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 #: Set to anything but 0, it brings back the trace.
 TRACEBACK = "MAMA_TRACEBACK"
@@ -88,6 +91,26 @@ def last_line() -> Iterator[None]:
     except PySparkException as e:
         add_last_line(e)
         raise
+
+
+@contextmanager
+def stopping(spark: SparkSession) -> Iterator[None]:
+    """Stop ``spark`` at the end of a program, and let an error be the last that stands on its terminal::
+
+        with mama_spark.stopping(spark):
+            ...
+
+    Behind the error, Spark would log how it ends. Its own log is off from the error on, in this driver.
+    """
+    try:
+        with last_line():
+            yield
+    except BaseException:
+        with suppress(Exception):  # Spark Connect has no log here, and a session that is lost none any more
+            spark.sparkContext.setLogLevel("OFF")
+        raise
+    finally:
+        spark.stop()
 
 
 def add_last_line(error: BaseException) -> None:

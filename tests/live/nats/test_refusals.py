@@ -54,6 +54,28 @@ def test_a_full_stream_that_discards_old_acknowledges_and_forgets(nats_server: N
         assert [m.payload[:8] for m in admin.messages("S")] == [b"%08d" % i for i in range(700, 1000)]
 
 
+def test_a_stream_that_was_missing_is_found_once_it_is_made(nats_server: NatsServer) -> None:
+    """Also by the next task of the same process, which has the same connection."""
+
+    def rejected(*topics: str) -> list[str]:
+        bridge = opened(nats_server.url)
+        try:
+            found = bridge.prepare(MessageBatch.of([*topics], [b""] * len(topics))).rejected
+        finally:
+            bridge.close()
+        return [topics[row] for row, _ in found]
+
+    many = [f"m.{i}" for i in range(20)]  # more than are asked for one by one
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("S", ["s.>"])
+        assert rejected("s.a", "late.a") == ["late.a"]
+        admin.create_stream("LATE", ["late.>"])
+        assert rejected("s.a", "late.a") == []
+        assert rejected("s.a", *many) == many
+        admin.create_stream("MANY", ["m.>"])
+        assert rejected("s.a", *many) == []
+
+
 @BOTH
 def test_an_overrun_server_shrinks_the_window_and_loses_nothing(tmp_path: Path, fast: bool) -> None:
     with NatsServer(tmp_path / "n", jetstream="max_buffered_msgs: 50") as server, Admin(server.url) as admin:

@@ -8,10 +8,12 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from deltalake import DeltaTable
 from mama_spark.bridge import DiscoveryEventKind
@@ -26,7 +28,7 @@ from mama_spark.testing.waiting import eventually
 from pyspark.sql import SparkSession
 
 from tests.support.nats.nats_servers import Admin
-from tests.support.processes import descendants, none_alive
+from tests.support.processes import descendant_processes, runs
 from tests.support.spark.sink_harness import counts, flights, verdict
 from tests.support.spark.spark_jobs import DELTA, ROOT, conf_file, in_session, submit
 from tests.support.spark.subscribe_harness import delta_rows, plain, store
@@ -86,6 +88,14 @@ def test_configuration_file_of_the_publish_job_works_as_it_stands(
     assert counts(flights(tmp_path / "data" / "flight_log"), "event") == {"acked": 12}
 
 
+def test_configuration_files_name_the_same_flight_log() -> None:
+    conf = {
+        name: tomllib.loads((ROOT / "conf" / f"{name}.toml").read_text()) for name in ("publish", "report", "republish")
+    }
+    named = {conf["publish"]["mamapub"]["flightLog"], conf["report"]["flight_log"], conf["republish"]["input"]["path"]}
+    assert len(named) == 1, named
+
+
 def test_republish_job_sends_what_failed_once_more_and_then_finds_nothing_left(
     spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,19 +153,21 @@ def test_ingest_job_fills_a_delta_table_and_goes_on_where_it_was(
 
 
 def test_demo_publishes_the_flights_data_reports_and_leaves_no_process(tmp_path: Path) -> None:
+    """As the page of installing says."""
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    command = [sys.executable, str(ROOT / "jobs" / "demo.py"), "--folder", str(tmp_path / "demo")]
+    env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"
+    command = ["bash", "-c", f"spark-submit $(mama jobs --path demo) --folder {tmp_path}/demo"]
     with (tmp_path / "out").open("w") as out:
         demo = subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.STDOUT, cwd=tmp_path)
-        family: set[int] = set()
+        family: set[psutil.Process] = set()
         while demo.poll() is None:  # children of children are known only while their parents live
-            family |= descendants(demo.pid)
+            family |= descendant_processes(demo.pid)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 demo.wait(0.1)
     printed = (tmp_path / "out").read_text()
     assert demo.returncode == 0, printed[-3_000:]
     assert len(family) >= 2  # a broker and a JVM at least
-    eventually(lambda: none_alive(family), "broker, JVM and workers ended")
+    eventually(lambda: not any(map(runs, family)), "broker, JVM and workers ended")
     for line in (r"rows +336,776\n", r"acked +336,776\n", r"failed +0\n", r"duplicates +0\n"):
         assert re.search(line, printed), printed
     seen = re.findall(r"discovery: source new-york-flights is (\w+), data (\w+)", printed)

@@ -77,6 +77,11 @@ class StreamCache:
         for subject in stream.subjects:
             self.filters.add(subject, stream.name)
 
+    def forget_absent(self) -> None:
+        """What was not there may be by now; what was is looked up no second time."""
+        self.unrouted.clear()
+        self.complete = False
+
     def unknown(self, topics: list[str]) -> list[str]:
         """The ``topics`` that were not looked up yet."""
         return [t for t in topics if t not in self.unrouted and self.filters.owner(t) is None]

@@ -89,6 +89,7 @@ class StreamRouter:
             cache = st.StreamCache()
             await st.check_jetstream(api, cache)
             connection.cache("directory", cache)
+        cache.forget_absent()
         self.cache = cache
         name = self.settings.stream
         if cache.lookup_denied:
