@@ -4,7 +4,8 @@
 Its devices have an attribute of every type: ``double``, ``double_spectrum``, ``double_image``, ``double_rw``, ... (for
 the names of types: :data:`TYPES`). Their values are what the test says; events are pushed when the test says so. The
 attributes ``level`` (abs_change 0.5) and ``level_rel`` (rel_change 10) send change events by the server's own criteria.
-``plain`` sends none; ``auto`` change events that code pushes, and with them the alarm events that are due.
+``texts`` has a configuration beyond Latin-1. ``plain`` sends none; ``auto`` change events that code pushes, and with
+them the alarm events that are due.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ TYPES: dict[str, tuple[Any, Any]] = {  # name -> type of Tango, type of the nump
     "enum": (tango.DevEnum, np.int16),
     "encoded": (tango.DevEncoded, None),
 }
+TEXT = "é ß Ω 漢 😀"
 LABELS = ["red", "green", "blue"]
 _ZERO: dict[str, Any] = {"string": "", "state": "ON", "encoded": {"format": "", "data": ""}, "boolean": False}
 EVENTS = ("change", "archive", "alarm") if hasattr(tango.EventType, "ALARM_EVENT") else ("change", "archive")
@@ -105,6 +107,7 @@ class Lab(Device):  # type: ignore[misc]
         locals().update(_declare(_name))
     for _name in WRITABLE:
         locals().update(_declare(_name, writable=True))
+    locals().update(_declare("texts", label=TEXT, unit=TEXT, description=TEXT))
     for _name in ("plain", "auto"):
         locals().update(_declare(_name))
     locals().update(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from mama_spark.errors import ConfigError, SchemaError
+from mama_spark.tango.giop.cdr import CdrError, CdrWriter
 from mama_spark.tango.types import (
     DTYPES,
     KIND_OF,
@@ -130,6 +131,8 @@ class Attribute:
             raise ConfigError(f"{self.name}: an attribute of DevEncoded must be a scalar")
         if self.period is not None and self.period <= 0:
             raise ConfigError(f"{self.name}: the period is {self.period} ms; it must be above 0")
+        for field in ("label", "description", "unit", "min_value", "max_value", "display_format", "enum_labels"):
+            check_text(getattr(self, field), f"{self.name}: {field}")
 
     @property
     def key(self) -> str:
@@ -186,6 +189,19 @@ _NO_LIMITS = AlarmLimits(_N, _N, _N, _N, _N, _N)
 _FORMATS = {DataType.DOUBLE: "%6.2f", DataType.FLOAT: "%6.2f", DataType.STRING: "%s", DataType.ENUM: "%s"}
 
 
+def check_text(text: str | tuple[str, ...], name: str) -> None:
+    """Check a text, or several, before a client asks for it.
+
+    :param name: what it is, for the error
+    :raises ConfigError: it cannot be sent
+    """
+    for one in (text,) if isinstance(text, str) else text:
+        try:
+            CdrWriter(True).text(one)
+        except CdrError as error:
+            raise ConfigError(f"{name}: {error}") from None
+
+
 def check_device_name(name: str) -> str:
     """Check a device name; returns it in lower case.
 
@@ -218,6 +234,8 @@ class Device:
         description: str = "A device of an event source",
     ) -> None:
         check_device_name(name)
+        check_text(dev_class, f"{name}: class")
+        check_text(description, f"{name}: description")
         found = tuple(attributes)
         keys = [attribute.key for attribute in found]
         twice = {key for key in keys if keys.count(key) > 1 or key in ("state", "status")}

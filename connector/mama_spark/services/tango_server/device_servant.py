@@ -68,11 +68,11 @@ class DeviceServant:
             Operation.IS_A: self._is_a,
             Operation.NON_EXISTENT: lambda call: _boolean(False),
             Operation.PING: lambda call: _no_result,
-            Operation.NAME: lambda call: _string(call.name),
-            Operation.ADM_NAME: lambda call: _string(supplier.admin),
-            "_get_description": lambda call: _string(call.description),
+            Operation.NAME: lambda call: _text(call.name),
+            Operation.ADM_NAME: lambda call: _text(supplier.admin),
+            "_get_description": lambda call: _text(call.description),
             "_get_state": lambda call: lambda writer: writer.ulong(self._state(call)),
-            "_get_status": lambda call: _string(self._status(call)),
+            "_get_status": lambda call: _text(self._status(call)),
             "black_box": lambda call: lambda writer: writer.strings(()),
             "command_list_query_2": self._command_list,
             "command_query_2": self._command_query,
@@ -177,7 +177,7 @@ class DeviceServant:
             writer.count(len(selected))
             for name in selected:
                 for text in (name, "No description", name):
-                    writer.string(text)
+                    writer.text(text)
                 writer.ulong(0)
                 writer.ulong(0)
                 writer.strings(())
@@ -277,8 +277,8 @@ def _boolean(value: bool) -> messages.Body:
     return lambda writer: writer.boolean(value)
 
 
-def _string(text: str) -> messages.Body:
-    return lambda writer: writer.string(text)
+def _text(text: str) -> messages.Body:
+    return lambda writer: writer.text(text)
 
 
 def _any(code: TypeCode, value: Any) -> messages.Body:

@@ -29,8 +29,10 @@ import pyarrow as pa
 
 from mama_spark.errors import ConfigError
 from mama_spark.tango.errors import refusal
-from mama_spark.tango.giop.cdr import CdrReader
+from mama_spark.tango.events.event_codec import write_except
+from mama_spark.tango.giop.cdr import CdrError, CdrReader, CdrWriter
 from mama_spark.tango.idl.negotiation import EndpointPair
+from mama_spark.tango.idl.structs import CONFIG_5
 from mama_spark.tango.idl.values import read_value
 from mama_spark.tango.topics import BadEventTopic, event_topic
 from mama_spark.tango.types import (
@@ -272,7 +274,7 @@ class TangoEventSource:
         """Change the configuration of an attribute; clients get an attr_conf event. Event criteria do not change.
 
         :param changes: fields of ``AttributeConfig``, except name, data type, format and writable
-        :raises ConfigError: a field cannot be changed
+        :raises ConfigError: a field cannot be changed, or has a value that cannot be sent
         :raises DevFailed: there is no such attribute
         """
         fixed = {"name", "data_type", "data_format", "writable"} & set(changes)
@@ -280,7 +282,10 @@ class TangoEventSource:
             raise ConfigError(f"{', '.join(sorted(fixed))} of an attribute cannot be changed")
         with self._lock:
             state = self._supplier.attribute(device, attribute)
-            state.config = replace(state.config, **changes)
+            config = replace(state.config, **changes)
+            for field in changes:
+                _check_field(config, field, f"{device}/{attribute}: {field}")
+            state.config = config
             self._push_config(state)
             return state.config
 
@@ -475,7 +480,18 @@ def _reading(
     state: AttributeState, value: Any, time: int | None, quality: Quality, written: Any, errors: Sequence[DevError]
 ) -> AttributeReading:
     when = _clock.time_ns() if time is None else time
-    return AttributeReading.failed(errors, when) if errors else state.readings.make(value, when, quality, written)
+    if errors:
+        write_except(errors)  # refuse here, not when a client reads them
+        return AttributeReading.failed(errors, when)
+    return state.readings.make(value, when, quality, written)
+
+
+def _check_field(config: AttributeConfig, field: str, name: str) -> None:
+    """:raises ConfigError: the value of this field cannot be sent"""
+    try:
+        CONFIG_5.write(CdrWriter(True), config)
+    except (CdrError, AttributeError, TypeError) as error:
+        raise ConfigError(f"{name}: {error}") from None
 
 
 def _check_names(tango_host: str, device: str, attribute: str | None = None) -> None:

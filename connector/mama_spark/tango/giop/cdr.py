@@ -159,6 +159,21 @@ class CdrReader:
         """sequence<string>"""
         return [self.string() for _ in range(self.count(5))]
 
+    def text(self) -> str:
+        """A string for people, without its NUL: of a configuration or an error. PyTango sends UTF-8, other libraries
+        Latin-1; what is no UTF-8 is Latin-1."""
+        found = self.string()
+        if found.isascii():
+            return found
+        try:
+            return found.encode("latin-1").decode("utf-8")
+        except UnicodeDecodeError:
+            return found
+
+    def texts(self) -> list[str]:
+        """A sequence of :meth:`text`."""
+        return [self.text() for _ in range(self.count(5))]
+
     def array(self, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """A sequence of numbers or booleans as an array of shape (count,) in native byte order. It is read-only;
         it is a view of the data if the data has native byte order."""
@@ -284,15 +299,28 @@ class CdrWriter:
         self._data += data
 
     def string(self, text: str) -> None:
+        self._string(text, "latin-1", "Latin-1")
+
+    def _string(self, text: str, encoding: str, name: str) -> None:
         try:
-            data = text.encode("latin-1")
+            data = text.encode(encoding)
         except UnicodeEncodeError:
-            raise CdrError(f"{text!r} cannot be encoded as Latin-1") from None
+            raise CdrError(f"{text!r} cannot be encoded as {name}") from None
         if 0 in data:
             raise CdrError("a string must not contain a NUL")
         self.count(len(data) + 1)
         self._data += data
         self._data.append(0)
+
+    def text(self, text: str) -> None:
+        """A string for people, in UTF-8 as PyTango sends it: of a configuration or an error."""
+        self._string(text, "utf-8", "UTF-8")
+
+    def texts(self, texts: list[str] | tuple[str, ...]) -> None:
+        """A sequence of :meth:`text`."""
+        self.count(len(texts))
+        for text in texts:
+            self.text(text)
 
     def strings(self, texts: list[str] | tuple[str, ...]) -> None:
         """sequence<string>"""

@@ -248,28 +248,28 @@ def read_info(reader: CdrReader, operation: str = Operation.INFO) -> DeviceInfo:
 
     :raises CdrError: the data is truncated
     """
-    info = (reader.string(), reader.string(), reader.string(), reader.long(), reader.string())
+    info = (reader.text(), reader.text(), reader.text(), reader.long(), reader.text())
     if operation == Operation.INFO:
         return DeviceInfo(*info)
-    dev_type = reader.string()
+    dev_type = reader.text()
     if operation == Operation.INFO_3:
         return DeviceInfo(*info, dev_type)
-    return DeviceInfo(*info, dev_type, tuple((reader.string(), reader.string()) for _ in range(reader.count(10))))
+    return DeviceInfo(*info, dev_type, tuple((reader.text(), reader.text()) for _ in range(reader.count(10))))
 
 
 def write_info(writer: CdrWriter, info: DeviceInfo, operation: str = Operation.INFO) -> None:
     """The inverse of :func:`read_info`."""
     for text in (info.dev_class, info.server_id, info.server_host):
-        writer.string(text)
+        writer.text(text)
     writer.long(info.server_version)
-    writer.string(info.doc_url)
+    writer.text(info.doc_url)
     if operation != Operation.INFO:
-        writer.string(info.dev_type or info.dev_class)
+        writer.text(info.dev_type or info.dev_class)
     if operation == Operation.INFO_6:
         writer.count(len(info.versions or ()))
         for pair in info.versions or ():
             for text in pair:
-                writer.string(text)
+                writer.text(text)
 
 
 # --- replies that are exceptions -----------------------------------------------------------------------------

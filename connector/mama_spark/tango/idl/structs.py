@@ -39,7 +39,7 @@ _COMMAND_SIZE, CONFIG_SIZE, _ELEMENT_SIZE = 37, 200, 25
 class Struct:
     """Structure of the IDL: its fields, in order.
 
-    Types are ``s`` string, ``S`` sequence<string>, ``l`` long, ``b`` boolean, an enumeration, or another structure.
+    Types are ``s`` text, ``S`` sequence of texts, ``l`` long, ``b`` boolean, an enumeration, or another structure.
     """
 
     cls: type[Any]
@@ -62,14 +62,14 @@ class Struct:
 
 
 _READ: dict[str, Callable[[CdrReader], Any]] = {
-    "s": CdrReader.string,
-    "S": lambda reader: tuple(reader.strings()),
+    "s": CdrReader.text,
+    "S": lambda reader: tuple(reader.texts()),
     "l": CdrReader.long,
     "b": CdrReader.boolean,
 }
 _WRITE: dict[str, Callable[[CdrWriter, Any], None]] = {
-    "s": CdrWriter.string,
-    "S": CdrWriter.strings,
+    "s": CdrWriter.text,
+    "S": CdrWriter.texts,
     "l": CdrWriter.long,
     "b": CdrWriter.boolean,
 }
@@ -171,7 +171,7 @@ def read_pipe(reader: CdrReader) -> PipeData:
 
     :raises CdrError: the data is truncated, or has more than :data:`MAX_DEPTH` levels of blobs
     """
-    return PipeData(reader.string(), read_time(reader), PipeBlob(reader.string(), _read_elements(reader, MAX_DEPTH)))
+    return PipeData(reader.text(), read_time(reader), PipeBlob(reader.text(), _read_elements(reader, MAX_DEPTH)))
 
 
 def _read_elements(reader: CdrReader, depth: int) -> tuple[PipeElement, ...]:
@@ -180,16 +180,16 @@ def _read_elements(reader: CdrReader, depth: int) -> tuple[PipeElement, ...]:
         raise CdrError(f"a pipe with more than {MAX_DEPTH} levels of nested blobs")
     elements = []
     for _ in range(count):
-        name, (kind, content) = reader.string(), read_union(reader)
-        elements.append(PipeElement(name, kind, content, _read_elements(reader, depth - 1), reader.string()))
+        name, (kind, content) = reader.text(), read_union(reader)
+        elements.append(PipeElement(name, kind, content, _read_elements(reader, depth - 1), reader.text()))
     return tuple(elements)
 
 
 def write_pipe(writer: CdrWriter, pipe: PipeData) -> None:
     """The inverse of :func:`read_pipe`."""
-    writer.string(pipe.name)
+    writer.text(pipe.name)
     write_time(writer, pipe.time)
-    writer.string(pipe.blob.name)
+    writer.text(pipe.blob.name)
     _write_elements(writer, pipe.blob.elements, MAX_DEPTH)
 
 
@@ -198,7 +198,7 @@ def _write_elements(writer: CdrWriter, elements: tuple[PipeElement, ...], depth:
         raise CdrError(f"a pipe with more than {MAX_DEPTH} levels of nested blobs")
     writer.count(len(elements))
     for element in elements:
-        writer.string(element.name)
+        writer.text(element.name)
         write_union(writer, element.kind, element.content)
         _write_elements(writer, element.inner, depth - 1)
-        writer.string(element.inner_blob_name)
+        writer.text(element.inner_blob_name)

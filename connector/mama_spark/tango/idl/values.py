@@ -47,18 +47,26 @@ def read_errors(reader: CdrReader) -> tuple[DevError, ...]:
     if not count:
         return ()
     return tuple(
-        DevError(reader.string(), read_enum(reader, Severity), reader.string(), reader.string()) for _ in range(count)
+        DevError(reader.text(), read_enum(reader, Severity), reader.text(), reader.text()) for _ in range(count)
     )
+
+
+def _write_error_text(writer: CdrWriter, text: str) -> None:
+    """In Latin-1, which PyTango's clients expect in errors; what that cannot carry in UTF-8, as PyTango's servers."""
+    try:
+        writer.string(text)
+    except CdrError:
+        writer.text(text)
 
 
 def write_errors(writer: CdrWriter, errors: Sequence[DevError]) -> None:
     """The inverse of :func:`read_errors`."""
     writer.count(len(errors))
     for error in errors:
-        writer.string(error.reason)
+        _write_error_text(writer, error.reason)
         writer.ulong(error.severity)
-        writer.string(error.desc)
-        writer.string(error.origin)
+        _write_error_text(writer, error.desc)
+        _write_error_text(writer, error.origin)
 
 
 def read_time(reader: CdrReader) -> int:
