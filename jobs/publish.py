@@ -28,8 +28,9 @@ def read(spark: SparkSession, source: STRINGS, reader_options: STRINGS) -> DataF
     return rows.selectExpr(*source["select"]) if "select" in source else rows
 
 
-def write_batch(rows: DataFrame, options: STRINGS) -> None:
-    rows.write.format("mamapub").options(**options).mode("append").save()
+def write_batch(spark: SparkSession, rows: DataFrame, options: STRINGS) -> None:
+    with mama_spark.progress(spark):
+        rows.write.format("mamapub").options(**options).mode("append").save()
 
 
 def write_stream(rows: DataFrame, options: STRINGS, stream: STRINGS) -> None:
@@ -55,7 +56,7 @@ def main() -> None:
         if conf["input"].get("stream"):
             write_stream(rows, conf["mamapub"], conf["stream"])
         else:
-            write_batch(rows, conf["mamapub"])
+            write_batch(spark, rows, conf["mamapub"])
 
 
 if __name__ == "__main__":

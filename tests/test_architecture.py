@@ -35,7 +35,9 @@ MAY_IMPORT = {
     "bridges": CONTRACTS | {"sending", "malamute", "tango", "mama.messages", "openmama_wire"},
     "services": CONTRACTS
     | {"sending", "malamute", "tango", "mama.messages", "openmama_wire", "bridges.nats", "bridges.reconnecting"},
-    "spark": CONTRACTS | REGISTRY | {"sending", "publisher", "mama", "flightlog", "packing", "tango", "openmama_wire"},
+    "spark": CONTRACTS
+    | REGISTRY
+    | {"console", "report_page", "sending", "publisher", "mama", "flightlog", "packing", "tango", "openmama_wire"},
     "conf_file": CONTRACTS,
     "report_page": CONTRACTS | {"flightlog"},
     "jobs": {"errors"},
@@ -244,6 +246,7 @@ PURE = {
     "spark/discovery/rows",
     "spark/discovery/tango",
     "spark/subscribe/offsets",
+    "spark/write_counts",
     "spark/subscribe/tango_rows",
     "topics",
     "tango/client/event_dispatcher",

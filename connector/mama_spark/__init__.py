@@ -16,21 +16,38 @@ if TYPE_CHECKING:
     from .report_page.page import report
     from .spark.announced import announced
     from .spark.lag import lag
+    from .spark.last_write import LastWrite, last_write
     from .spark.plain_errors import last_line, stopping
     from .spark.read_flight_log import flight_log
     from .spark.register import register
+    from .spark.write_progress import progress
 
 moved_names.install()
 
 __version__ = "0.1.0"
-__all__ = ["ManagedPublisher", "announced", "flight_log", "lag", "last_line", "register", "report", "stopping"]
+__all__ = [
+    "LastWrite",
+    "ManagedPublisher",
+    "announced",
+    "flight_log",
+    "lag",
+    "last_line",
+    "last_write",
+    "progress",
+    "register",
+    "report",
+    "stopping",
+]
 
 _HOMES = {
     "ManagedPublisher": ".publisher.managed.managed_publisher",
     "announced": ".spark.announced",
     "flight_log": ".spark.read_flight_log",
     "lag": ".spark.lag",
+    "LastWrite": ".spark.last_write",
     "last_line": ".spark.plain_errors",
+    "last_write": ".spark.last_write",
+    "progress": ".spark.write_progress",
     "stopping": ".spark.plain_errors",
     "register": ".spark.register",
     "report": ".report_page.page",

@@ -1,7 +1,8 @@
-"""Progress of long work on standard error: a bar in a terminal, else a line every ten seconds."""
+"""Progress of long work: a bar in a terminal and in a notebook, else a line on standard error every ten seconds."""
 
 from __future__ import annotations
 
+import html
 import sys
 import threading
 import time
@@ -13,6 +14,8 @@ from .output import is_rich, rich_console
 LINE_INTERVAL = 10.0
 #: Work that is done sooner shows nothing.
 QUIET = 1.0
+#: Seconds between two pictures in a notebook.
+NOTEBOOK_INTERVAL = 0.5
 
 
 class Progress:
@@ -33,6 +36,7 @@ class Progress:
         self._thread = threading.Thread(target=self._run, name="mama-progress", daemon=True)
 
     def __enter__(self) -> Progress:
+        self._cell = _notebook_cell()  # here, as only this thread knows the cell that runs
         self._thread.start()
         return self
 
@@ -64,6 +68,9 @@ class Progress:
         return ", ".join([*parts, self._note] if self._note else parts)
 
     def _run(self) -> None:
+        if self._cell is not None:
+            self._draw_in(self._cell)
+            return
         if self._stop.wait(QUIET):
             return
         if is_rich(self._stream):
@@ -71,6 +78,17 @@ class Progress:
             return
         while not self._stop.wait(LINE_INTERVAL):
             print(f"mama: {self.line()}", file=self._stream, flush=True)
+
+    def _draw_in(self, cell: Any) -> None:
+        from IPython.display import HTML
+
+        while True:
+            ended = self._stop.wait(NOTEBOOK_INTERVAL)
+            whole = "" if self._total is None else f' max="{self._total}" value="{self._done}"'
+            bar = "" if ended else f"<progress{whole}></progress> "
+            cell.update(HTML(bar + html.escape(self.line())))  # type: ignore[no-untyped-call]
+            if ended:
+                return
 
     def _draw(self) -> None:
         with _bar(self._stream) as bar:
@@ -81,6 +99,17 @@ class Progress:
                 bar.update(task, completed=self._done, total=self._total, text=text)
                 if ended:
                     return
+
+
+def _notebook_cell() -> Any:
+    """Where a notebook shows the progress; None = this is none."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if getattr(shell, "kernel", None) is None:
+        return None
+    from IPython.display import HTML, display
+
+    return display(HTML(""), display_id=True)  # type: ignore[no-untyped-call]
 
 
 def _bar(stream: TextIO) -> Any:

@@ -157,6 +157,18 @@ class BatchPublisher:
         """What happened so far."""
         return self.window.counters
 
+    @property
+    def waits_for(self) -> str:
+        """What it waits for now, for people; empty = nothing. Any thread may ask."""
+        if self._open_bridge is not None and not self._opened.is_set():
+            return "the connection to the middleware"
+        outage = self._loop.outage
+        if outage.noticed:
+            return f"acknowledgements for {outage.silent:.0f} s: {self.outage_cause or 'no answer comes'}"
+        if self.window.holding:
+            return "acknowledgements"
+        return "" if self._queue or self.window.in_flight or self._draining else "rows from Spark"
+
     # --- the caller's thread ---------------------------------------------------------------------------------
 
     def start(self) -> None:

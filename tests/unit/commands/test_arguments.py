@@ -16,7 +16,9 @@ from mama_spark.options.values import Duration
 
 
 def test_every_module_of_a_subcommand_is_listed_and_declares_its_arguments() -> None:
-    assert sorted(name.replace("-", "_") for name in cli.SUBCOMMANDS) == sorted(commands.__all__)
+    assert sorted(name.replace("-", "_") for name, one in cli.SUBCOMMANDS.items() if one.module is None) == sorted(
+        commands.__all__
+    )
     for name in cli.SUBCOMMANDS:
         with pytest.raises(SystemExit) as end:
             cli.parse([name, "--help"])

@@ -128,16 +128,18 @@ class _Committer:
         for report in reports:
             total.add(report.counts)
         fatal = next((r.fatal for r in reports if r.fatal is not None), None)
+        failures = failures_of_write(self.job.options, total)
+        self._leave_note(reports, total, committed=False)
         if fatal is not None:
             self._abort(reports, app)
             raise ConfigError(f"{fatal}{advice_for_repetition(self.job, total, reports)}")
-        failures = failures_of_write(self.job.options, total)
         if failures:
             self._abort(reports, app)
             advice = advice_for_repetition(self.job, total, reports)
             what = "1 row was" if failures == 1 else f"{failures:,} rows were"
             raise RowsFailed(f"{what} not published: {total.sentence()}{self._where(reports)}{advice}")
         self._add_to_tables(reports, app, committed=True)
+        self._leave_note(reports, total, committed=True)
         if total.doubled_ids:
             logger.warning("mamapub: of %s rows, %s", f"{total.rows:,}", total.doubled_ids_text())
         return total
@@ -175,6 +177,30 @@ class _Committer:
             "query_name": self.job.query_name,
             "options": {name: redact(text) for name, text in self.job.options.shown().items()},
         }
+
+    def _note_abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """What is known of a write of which a task failed; Spark calls this after a commit that raised, too."""
+        reports, total = _reports(messages), OutcomeCounts()
+        for report in reports:
+            total.add(report.counts)
+        self._leave_note(reports, total, committed=False)
+
+    def _leave_note(self, reports: Sequence[PartitionReport], total: OutcomeCounts, *, committed: bool) -> None:
+        from .write_note import leave_note
+
+        write_id, log = self._write_id(reports), self.job.options.flight_log
+        names = ("rows", "acked", "published", "failed", "timed_out", "duplicates", "dead_lettered")
+        leave_note(
+            {
+                "counts": {name: getattr(total, name) for name in names},
+                "reasons": {redact(reason): number for reason, number in total.reasons.most_common(20)},
+                "committed": committed,
+                "flight_log": log if log is None or "://" not in log else redact_url(log),
+                "run_id": None if write_id is None else write_id.run_id,
+                "query_id": None if write_id is None else write_id.query_id,
+                "batch_id": None if write_id is None else write_id.batch_id,
+            }
+        )
 
     def _write_id(self, reports: Sequence[PartitionReport]) -> WriteId | None:
         """The write as the tasks know it. A stream of which no task reported has none here: the parts that the tasks
@@ -224,6 +250,7 @@ class MamaPubWriter(_Committer, DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         try:
             self._abort(messages, self._app())
+            self._note_abort(messages)
         finally:
             self._withdraw(messages)
 
@@ -261,6 +288,7 @@ class MamaPubStreamWriter(_Committer, DataSourceStreamArrowWriter):
     @plain_errors
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._abort(messages, self._app(messages, batchId))
+        self._note_abort(messages)
 
     def _app(self, messages: Sequence[Any], batch_id: int) -> tuple[str, int] | None:
         write_id = self._write_id(_reports(messages))

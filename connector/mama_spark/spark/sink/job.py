@@ -53,6 +53,7 @@ class TaskInfo:
     """One attempt at one partition: what Spark's task context says.
 
     :ivar query_id, batch_id, stream_run: of a streaming query; None in a batch write
+    :ivar progress: where the driver shows the progress; None = it does not
     """
 
     partition: int
@@ -63,6 +64,7 @@ class TaskInfo:
     speculation: bool
     app_name: str | None = None
     app_id: str | None = None
+    progress: str | None = None
 
 
 @dataclass(slots=True)

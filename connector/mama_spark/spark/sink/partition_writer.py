@@ -31,6 +31,7 @@ from mama_spark.publisher.ids import IDS_MEMORY, IdMaker
 from mama_spark.publisher.outage_reporter import WARNING_INTERVAL
 from mama_spark.sending.flight_batch import StoredFlights
 
+from ..write_counts import PROPERTY
 from .announcer import SourceAnnouncer, source_record
 from .codec_rows import CodecRows
 from .dead_letter_queue import DeadLetterContext
@@ -44,7 +45,7 @@ from .failure_policy import (
 from .job import PartitionReport, SinkJob, TaskInfo
 from .outcome_recorder import OutcomeRecorder
 from .packed_messages import FlightContext, PackedMessages, PublishBatch, RowMessages, pack_codec
-from .progress_logger import ProgressLogger
+from .progress_reporter import ProgressReporter
 from .repeated_rows import BatchWithStored, RepeatedRows, attempt_of, form_of
 from .row_encoder import RowEncoder
 
@@ -79,8 +80,9 @@ def task_info(streaming: bool) -> TaskInfo:
     speculation = (context.getLocalProperty("spark.speculation") or "false").lower() == "true"
     app_name, app_id = context.getLocalProperty("spark.app.name"), context.getLocalProperty("spark.app.id")
     return TaskInfo(
-        context.partitionId(), context.attemptNumber(), query_id, batch_id, stream_run, speculation, app_name, app_id
-    )
+        context.partitionId(), context.attemptNumber(), query_id, batch_id, stream_run, speculation, app_name, app_id,
+        context.getLocalProperty(PROPERTY),
+    )  # fmt: skip
 
 
 def open_bridge(bridge: PublisherBridge, destinations: MessageBatch, *, wait: bool) -> None:
@@ -160,7 +162,7 @@ class PartitionWriter:
         self._announcer: SourceAnnouncer | None = None
         self._bridge: PublisherBridge | None = None
         self._publisher: BatchPublisher | None = None
-        self._progress: ProgressLogger | None = None
+        self._progress: ProgressReporter | None = None
         self._ids = self._id_maker(IDS_MEMORY if self._options.pack == "off" else PACKED_IDS_MEMORY)
         self._doubled_ids: DoubledIdCheck | None = None
         if job.plan.id is not None:
@@ -247,12 +249,14 @@ class PartitionWriter:
             guard=guard,
             on_event=self.recorder.events.on_transport_event,
         )
+        write_id = self._report.write_id
+        job = f"{write_id.run_id} {write_id.batch_id}"
+        self._progress = ProgressReporter(job, self._task, publisher)  # before the connection, which may take long
         publisher.start()
         if self._ledger is not None:
             open_ledger(self._ledger, wait=o.on_unavailable == "wait")
         letters = None if self._job.plan.id is None else self._id_maker(DEAD_LETTER_IDS_MEMORY)
         self.recorder.begin(publisher, self._messages, with_ids=self._with_ids, content_ids=letters)
-        self._progress = ProgressLogger(self._task.partition, publisher)
         return publisher
 
     def _connect(self, bridge: PublisherBridge, first: pa.RecordBatch) -> WindowConfig:

@@ -1,0 +1,105 @@
+"""What became of the last write of this application."""
+
+from __future__ import annotations
+
+import html
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ..errors import ConfigError, FlightLogError
+from .read_flight_log import flight_log
+from .sink.write_note import NOTE
+
+if TYPE_CHECKING:
+    from ..report_page.page import Report
+
+_COUNTS = ("rows", "acked", "published", "failed", "timed_out", "duplicates", "dead_lettered")
+
+
+@dataclass(frozen=True)
+class LastWrite:
+    """The last write. Notebooks show it where it is the value of a cell.
+
+    :ivar counts: rows, acked, published (with ``ackMode=none``), failed, timed_out, duplicates, dead_lettered; in rows
+    :ivar reasons: failed rows by reason
+    :ivar committed: whether Spark was told that the write succeeded
+    :ivar flight_log: path of the log; None = none was kept
+    :ivar run_id, query_id, batch_id: as in the flight log
+    """
+
+    spark: SparkSession
+    counts: dict[str, int]
+    reasons: dict[str, int]
+    committed: bool
+    flight_log: str | None
+    run_id: str | None
+    query_id: str | None
+    batch_id: int | None
+
+    @property
+    def failures(self) -> DataFrame:
+        """The rows of the flight log of what failed in this write. The session needs Delta.
+
+        :raises FlightLogError: no log was kept
+        """
+        return self._log().where("kind = 'flight' AND event IN ('completed_exceptionally', 'timeout')")
+
+    def report(self) -> Report:
+        """The report page of this run; needs the extra ``report``.
+
+        :raises FlightLogError: no log was kept
+        """
+        from ..report_page.page import report
+
+        return report(self._path(), run=self.run_id)
+
+    def _log(self) -> DataFrame:
+        log = flight_log(self.spark, self._path())
+        log = log.where(F.col("run_id").eqNullSafe(F.lit(self.run_id)))
+        return log if self.batch_id is None else log.where(F.col("batch_id").eqNullSafe(self.batch_id))
+
+    def _path(self) -> str:
+        if self.flight_log is None or self.run_id is None:
+            raise FlightLogError("the last write kept no flight log: set option flightLog")
+        return self.flight_log
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{self.counts[name]:,} {name}" for name in _COUNTS if self.counts.get(name))
+        return (
+            f"<LastWrite {'committed' if self.committed else 'failed'}: {counts or 'no rows'}; log {self.flight_log}>"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{html.escape(name)}</td><td style='text-align:right'>{number:,}</td></tr>"
+            for name, number in [*((n, self.counts.get(n, 0)) for n in _COUNTS), *self.reasons.items()]
+            if number or name in ("rows", "acked", "failed")
+        )
+        state = "committed" if self.committed else "failed"
+        return (
+            f"<b>Last write: {state}</b><table>{rows}</table>"
+            f"flight log: {html.escape(str(self.flight_log or 'none was kept'))}"
+        )
+
+
+def last_write(spark: SparkSession) -> LastWrite | None:
+    """The last write or micro-batch of ``mamapub`` that this application has ended, well or not; None = there was none.
+
+    A write of which all tasks failed has no counts: ``committed`` is False, and the log has what there is.
+
+    :raises ConfigError: the session is one of Spark Connect, whose driver is elsewhere
+    """
+    session = getattr(spark, "_jsparkSession", None)
+    if session is None:
+        raise ConfigError("last_write() needs a driver of its own; with Spark Connect use mama_spark.report(path)")
+    for folder in spark._jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager().localDirs():  # type: ignore[union-attr]
+        note = Path(folder.getPath(), NOTE)
+        if note.exists():
+            fields: dict[str, Any] = json.loads(note.read_text(encoding="utf-8"))
+            return LastWrite(spark, **fields)
+    return None

@@ -1,0 +1,97 @@
+"""Reports the progress of a partition to the driver, which shows one bar for the whole write, and to the log."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from mama_spark.publisher.batch_publisher import BatchPublisher
+
+from ..write_counts import TaskCounts, encode
+from .job import TaskInfo
+
+logger = logging.getLogger("mama_spark")
+
+#: Seconds between two reports to the driver, and between two lines of the log, which are of level INFO.
+REPORT_INTERVAL, LOG_INTERVAL = 0.5, 10.0
+
+
+class ProgressReporter:
+    """Reports every now and then, from a thread of its own, so that a standstill shows too.
+
+    Without somebody who listens there is no thread.
+
+    :param job: names the write, or the micro-batch
+    """
+
+    def __init__(self, job: str, task: TaskInfo, publisher: BatchPublisher) -> None:
+        self._publisher, self._stop = publisher, threading.Event()
+        self._counts = TaskCounts(job, task.partition, task.attempt)
+        self._thread: threading.Thread | None = None
+        self._socket: socket.socket | None = None
+        sinks: list[Callable[[TaskCounts], object]] = []
+        if task.progress is not None:
+            sinks.append(self._to_driver(task.progress))
+        interval = REPORT_INTERVAL if sinks else LOG_INTERVAL
+        if logger.isEnabledFor(logging.INFO):
+            sinks.append(_to_log())
+        if sinks:
+            self._thread = threading.Thread(target=self._run, args=(sinks, interval), name="mama-progress", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Report the end."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._socket is not None:
+            self._socket.close()
+
+    def _run(self, sinks: list[Callable[[TaskCounts], object]], interval: float) -> None:
+        while True:
+            ended = self._stop.wait(interval)
+            counters, publisher = self._publisher.counters, self._publisher
+            counts = replace(
+                self._counts, taken=counters.opened, acked=counters.acked + counters.published,
+                failed=counters.failed + counters.timed_out, in_flight=publisher.window.in_flight,
+                waits_for="" if ended else publisher.waits_for, ended=ended,
+            )  # fmt: skip
+            for sink in sinks:
+                sink(counts)
+            if ended:
+                return
+
+    def _to_driver(self, address: str) -> Callable[[TaskCounts], object]:
+        host, port, token = address.rsplit(":", 2)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = sender = socket.socket(family, socket.SOCK_DGRAM)
+        sender.setblocking(False)
+
+        def send(counts: TaskCounts) -> None:
+            with contextlib.suppress(OSError):  # the bar lacks a report, and the write goes on
+                sender.sendto(encode(token, counts), (host, int(port)))
+
+        return send
+
+
+def _to_log() -> Callable[[TaskCounts], object]:
+    began = logged = time.monotonic()
+
+    def log(counts: TaskCounts) -> None:
+        nonlocal logged
+        now = time.monotonic()
+        if now < logged + LOG_INTERVAL and not counts.ended:
+            return
+        logged = now
+        logger.info(
+            "partition %d: %s messages taken, %s acknowledged, %s failed, %s in flight, %.0f s%s",
+            counts.partition, f"{counts.taken:,}", f"{counts.acked:,}", f"{counts.failed:,}", f"{counts.in_flight:,}",
+            now - began, f"; waits for {counts.waits_for}" if counts.waits_for else "",
+        )  # fmt: skip
+
+    return log
