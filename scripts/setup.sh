@@ -197,6 +197,10 @@ install_chromium() { # for the tests of the report page
         die "the tests of the report page need Chromium: install it (Debian: apt-get install chromium) and try again"
 }
 
+install_tmux() { # the terminal of a test of mama top, which is skipped without it
+    command -v tmux >/dev/null || install_package tmux || say "no tmux: a test of mama top will be skipped"
+}
+
 case $what in
 gcc)
     command -v gcc >/dev/null || install_package gcc libc6-dev ||
@@ -222,5 +226,6 @@ if [ $what = dev ]; then
     install_arrow_js
     fetch_tango9
     install_chromium
+    install_tmux
 fi
 say "ready"

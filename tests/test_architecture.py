@@ -39,6 +39,7 @@ MAY_IMPORT = {
     | REGISTRY
     | {"console", "report_page", "sending", "publisher", "mama", "flightlog", "packing", "tango", "openmama_wire"},
     "conf_file": CONTRACTS,
+    "live_view": CONTRACTS | REGISTRY | {"console", "mama"},
     "report_page": CONTRACTS | {"flightlog"},
     "jobs": {"errors"},
     "commands": CONTRACTS
@@ -52,6 +53,7 @@ MAY_IMPORT = {
         "conf_file",
         "flightlog",
         "console",
+        "live_view",
         "report_page",
         "tango",
         "openmama_wire",
@@ -242,6 +244,7 @@ PURE = {
     "services/tango_server/replay/log_replayer",
     "services/tango_server/attribute_readings",
     "services/tango_server/value_batches",
+    "live_view/model",
     "report_page/standstills",
     "spark/discovery/rows",
     "spark/discovery/tango",

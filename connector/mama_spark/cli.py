@@ -85,6 +85,10 @@ SUBCOMMANDS = {
         "the sources that announce themselves, and what changes, until Ctrl-C", "", DISCOVER,
         ("mama sources --once", "mama sources --url nats://host:4222 --json"),
     ),
+    "top": Subcommand(
+        "sources, publishers, readers, streams and rates as they are now, until q", "top", DISCOVER,
+        ("mama top", "mama top mlp://127.0.0.1:9999", "mama top nats://host:4222 --once --json"),
+    ),
     "events": Subcommand(
         "what happens to publishers, topics and readers, until Ctrl-C", "", DISCOVER,
         ("mama events", "mama events --from earliest --json"),

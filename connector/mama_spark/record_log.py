@@ -167,6 +167,47 @@ class MatchFinder(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ReaderStatus:
+    """A reader that the middleware knows.
+
+    :ivar pending: records that it has not been given
+    :ivar unacknowledged: records that it has and did not acknowledge
+    """
+
+    name: str
+    pending: int
+    unacknowledged: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogStatus:
+    """One log at this moment.
+
+    :ivar last: as in :class:`Bounds`
+    :ivar records, size: stored now; octets, None = the middleware does not tell
+    :ivar most_records, most_octets: limits; None = there is none, or the middleware does not tell
+    """
+
+    name: str
+    last: int
+    records: int
+    size: int | None = None
+    most_records: int | None = None
+    most_octets: int | None = None
+    readers: tuple[ReaderStatus, ...] = ()
+
+
+@runtime_checkable
+class StatusReporter(Protocol):
+    """Tells of all logs at once, with octets, limits and readers. Optional: log bridges whose middleware knows these
+    have this method."""
+
+    def statuses(self) -> list[LogStatus]:
+        """By name; the middleware's own logs are left out."""
+        ...
+
+
 class RecordLogBridge(Protocol):
     """A connection to a middleware with record logs. Calls come from one thread: ``open``, anything, ``close``."""
 

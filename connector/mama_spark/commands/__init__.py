@@ -18,4 +18,5 @@ __all__ = [
     "sources",
     "sub",
     "tango_source",
+    "top",
 ]

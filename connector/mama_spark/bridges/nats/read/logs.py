@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from mama_spark.errors import ClientClosed, ConfigError
+from mama_spark.record_log import LogStatus
 
 from ..connection.connection import Connection
 from ..connection.pool import POOL
@@ -15,6 +16,7 @@ from ..protocol.acks import AckColumns, Reply
 from ..settings import NatsSettings
 from .pull_subscription import PullSubscription, SubscriptionBroken
 from .stream_log import NatsLog
+from .stream_status import log_statuses
 
 __all__ = ["NatsLog", "NatsLogs"]
 
@@ -90,6 +92,10 @@ class NatsLogs:
     def warnings(self, topics: Sequence[str]) -> list[str]:
         """Which limits of the streams of these topics may remove records before they are read, one sentence each."""
         return [text for name in self.names(topics) for text in self.log(name).warnings()]
+
+    def statuses(self) -> list[LogStatus]:
+        """See :class:`~mama_spark.record_log.StatusReporter`."""
+        return self.api.run(log_statuses, "asking for the streams")
 
     def log(self, name: str) -> NatsLog:
         """See :class:`~mama_spark.record_log.RecordLogBridge`."""

@@ -1,0 +1,58 @@
+"""Streams with their octets, limits and consumers, from the lists of the JetStream API."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from mama_spark.record_log import LogStatus, ReaderStatus
+
+from ..jetstream.api import ApiError, JetStreamClient
+
+#: Names of streams that keep buckets of values and objects.
+_BUCKETS = ("KV_", "OBJ_")
+
+
+async def log_statuses(api: JetStreamClient) -> list[LogStatus]:
+    """See :class:`~mama_spark.record_log.StatusReporter`. A stream that is deleted meanwhile is left out."""
+    found = []
+    async for info in _pages(api, "STREAM.LIST", "streams"):
+        config, state = info["config"], info["state"]
+        name: str = config["name"]
+        if name.startswith(_BUCKETS):
+            continue
+        readers: list[ReaderStatus] = []
+        if state.get("consumer_count"):
+            try:
+                readers = [_reader(one) async for one in _pages(api, f"CONSUMER.LIST.{name}", "consumers")]
+            except ApiError:
+                continue
+        found.append(_status(config, state, tuple(readers)))
+    return sorted(found, key=lambda status: status.name)
+
+
+async def _pages(api: JetStreamClient, call: str, key: str) -> AsyncIterator[dict[str, Any]]:
+    offset = 0
+    while True:
+        answer = await api.request(call, {"offset": offset})
+        page = answer.get(key) or []
+        for one in page:
+            yield one
+        offset += len(page)
+        if not page or offset >= int(answer.get("total", 0)):
+            return
+
+
+def _status(config: dict[str, Any], state: dict[str, Any], readers: tuple[ReaderStatus, ...]) -> LogStatus:
+    def limit(name: str) -> int | None:
+        number = int(config.get(name, -1))
+        return number if number > 0 else None
+
+    return LogStatus(
+        config["name"], int(state["last_seq"]), int(state["messages"]), int(state["bytes"]),
+        limit("max_msgs"), limit("max_bytes"), readers,
+    )  # fmt: skip
+
+
+def _reader(info: dict[str, Any]) -> ReaderStatus:
+    return ReaderStatus(info["name"], int(info.get("num_pending", 0)), int(info.get("num_ack_pending", 0)))

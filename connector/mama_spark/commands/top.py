@@ -1,0 +1,73 @@
+"""``mama top``: sources, publishers, readers and streams as they are now."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+
+from ..console.output import print_tables
+from ..live_view.collector import Collector
+from ..live_view.model import COLUMNS, LiveModel, printable
+from ..options.values import Duration
+from .arguments import add_option, duration_argument, pairs
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "url", nargs="?", metavar="URL", help="servers (nats://127.0.0.1:4222), or a broker (mlp://...)"
+    )
+    parser.add_argument("--once", action="store_true", help="print what there is after one interval, and end")
+    parser.add_argument("--json", action="store_true", help="with --once: one line of JSON")
+    parser.add_argument(
+        "--interval", type=duration_argument("--interval", Duration(bare="s")), default="1s", metavar="DURATION",
+        help="between two looks at the middleware (default 1s)",
+    )  # fmt: skip
+    add_option(
+        parser, "any option of mamadiscovery in docs/reference/options.md; tango=true: the devices of a recorder's log"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """
+    :raises MamaError: the middleware cannot be reached at first, or an option is wrong
+    """
+    url = [] if args.url is None else [("url", args.url)]
+    collector = Collector(dict([*pairs(args.option, "--option"), *url]), LiveModel())
+    try:
+        if args.once or args.json:
+            _print_once(collector, args.interval, args.json)
+        else:
+            from ..live_view.app import LiveViewApp
+
+            LiveViewApp(collector, args.interval).run()
+    finally:
+        collector.close()
+    return 0
+
+
+def _print_once(collector: Collector, interval: float, as_json: bool) -> None:
+    """Two rounds: a rate needs the time between them."""
+    collector.collect()
+    time.sleep(interval)
+    collector.collect()
+    model = collector.model
+    missing = {"without_discovery": collector.without_discovery, "without_streams": collector.without_streams}
+    if as_json:
+        fields = {"url": collector.name, **model.snapshot(), **{name: text for name, text in missing.items() if text}}
+        print(json.dumps(fields, ensure_ascii=False))
+        return
+    print(f"{collector.name}  " + "  ".join(f"{name} {number:,}" for name, number in model.totals().items()))
+    for text in missing.values():
+        if text:
+            print(printable(text))
+    for name, columns in COLUMNS.items():
+        rows = [[printable(cell) for cell in row] for row in model.table(name)]
+        if rows:
+            print_tables("\n".join(["", f"{name}:", *_lines(columns, rows)]), [(name, columns, rows)])
+
+
+def _lines(columns: tuple[str, ...], rows: list[list[str]]) -> list[str]:
+    cells = [list(columns), *rows]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    return ["  " + "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells]

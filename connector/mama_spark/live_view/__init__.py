@@ -1,0 +1,3 @@
+"""``mama top``: sources, publishers, readers and streams as they are now. The screen needs the extra ``top``."""
+
+__all__ = ["app", "collector", "model"]

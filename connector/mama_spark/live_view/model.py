@@ -1,0 +1,209 @@
+"""What the live view shows, from discovery events and states of streams. Pure: the caller gives the time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from ..mama.discovery.discovery_rows import GAP, PUBLISHER, SOURCE, SOURCE_OFFLINE, DiscoveryRow
+from ..mama.messages.event_records import ERROR, TOPIC
+from ..record_log import LogStatus
+
+#: Rates that are kept for a sparkline; events that are kept; publishers that are kept, the latest.
+MOST_RATES, MOST_EVENTS, MOST_PUBLISHERS = 40, 500, 2_000
+#: Columns of each table, and which are numbers.
+COLUMNS = {
+    "sources": ("source", "id", "state", "data", "rate", "timeliness", "since", "info"),
+    "publishers": ("publisher", "source", "state", "topics", "failed", "last event", "info"),
+    "readers": ("reader", "stream", "lag", "unacknowledged"),
+    "streams": ("stream", "stored/s", "trend", "messages", "octets", "limits", "readers"),
+    "events": ("time", "kind", "event", "what", "info"),
+}
+Cells = tuple[Any, ...]
+
+
+@dataclass
+class _Publisher:
+    source: str
+    state: str = "?"
+    topics: int = 0
+    failed: int = 0
+    at: int = 0
+    info: str = ""
+
+
+@dataclass
+class _Stream:
+    status: LogStatus
+    at: float
+    rates: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_RATES))
+
+
+class LiveModel:
+    """The tables; feed it with :meth:`set_sources`, :meth:`add_changes` and :meth:`set_streams`."""
+
+    def __init__(self) -> None:
+        self._sources: dict[tuple[str, int | None], DiscoveryRow] = {}
+        self._publishers: dict[str, _Publisher] = {}
+        self._streams: dict[str, _Stream] = {}
+        self._events: deque[Cells] = deque(maxlen=MOST_EVENTS)
+
+    def set_sources(self, image: Iterable[DiscoveryRow]) -> None:
+        """What exists now."""
+        self._sources = {(row.source_name or "", row.source_id): row for row in image}
+
+    def add_changes(self, rows: Iterable[DiscoveryRow]) -> None:
+        """What has happened since."""
+        for row in rows:
+            if row.kind == SOURCE:
+                self._sources[row.source_name or "", row.source_id] = row
+            elif row.kind in (PUBLISHER, TOPIC):
+                self._publisher_event(row)
+            if row.kind in (SOURCE, PUBLISHER, TOPIC, GAP):
+                self._events.append(_event_cells(row))
+
+    def _publisher_event(self, row: DiscoveryRow) -> None:
+        about = row.capabilities or {}
+        name = about.get("EventPublisher")
+        if name is None:
+            return
+        one = self._publishers.pop(name, None) or _Publisher(row.source_name or "")
+        self._publishers[name] = one  # at the end: the latest
+        one.state, one.at = about.get("EventPublisherState", one.state), row.event_time or one.at
+        one.topics += row.event == "PUBLISH_CREATE" and row.topic is not None
+        if row.event == ERROR or row.event.startswith("PUBLISH_ERROR"):
+            one.failed += 1
+            one.info = " ".join(str(part) for part in (row.topic, row.status, row.info) if part)
+        if len(self._publishers) > MOST_PUBLISHERS:
+            del self._publishers[next(iter(self._publishers))]
+
+    def set_streams(self, statuses: Iterable[LogStatus], now: float) -> None:
+        """How the streams are now.
+
+        :param now: monotonic seconds
+        """
+        before, self._streams = self._streams, {}
+        for status in statuses:
+            known = before.get(status.name)
+            if known is None or status.last < known.status.last:  # a new one
+                known = _Stream(status, now)
+            elif now > known.at:
+                known.rates.append((status.last - known.status.last) / (now - known.at))
+                known.status, known.at = status, now
+            self._streams[status.name] = known
+
+    # --- what is shown ---------------------------------------------------------------------------------------
+
+    def table(self, name: str) -> list[Cells]:
+        """The rows of a table of :data:`COLUMNS`."""
+        made: list[Cells] = getattr(self, f"_{name}_table")()
+        return made
+
+    def _sources_table(self) -> list[Cells]:
+        return [
+            (
+                row.source_name or "", "" if row.source_id is None else str(row.source_id),
+                row.source_state or row.event, row.source_data_state or "-", row.source_qos_rate or "-",
+                row.source_qos_timeliness or "-", _clock(row.event_time), row.info or "",
+            )
+            for row in self._sources.values()
+        ]  # fmt: skip
+
+    def _publishers_table(self) -> list[Cells]:
+        return [
+            (name, one.source, one.state, one.topics, one.failed, _clock(one.at), one.info)
+            for name, one in reversed(self._publishers.items())
+        ]
+
+    def _readers_table(self) -> list[Cells]:
+        return [
+            (reader.name, stream.status.name, reader.pending, reader.unacknowledged)
+            for stream in self._streams.values()
+            for reader in stream.status.readers
+        ]
+
+    def _streams_table(self) -> list[Cells]:
+        return [
+            (
+                name, round(stream.rates[-1]) if stream.rates else 0, sparkline(stream.rates), stream.status.records,
+                stream.status.size, _limits(stream.status), len(stream.status.readers),
+            )
+            for name, stream in self._streams.items()
+        ]  # fmt: skip
+
+    def _events_table(self) -> list[Cells]:
+        return list(reversed(self._events))
+
+    def totals(self) -> dict[str, int]:
+        """Sources online and all, messages stored a second, failures of publishers, lag of readers."""
+        online = sum(row.event != SOURCE_OFFLINE and row.source_state == "ONLINE" for row in self._sources.values())
+        return {
+            "sources": len(self._sources),
+            "online": online,
+            "stored_per_second": sum(round(s.rates[-1]) for s in self._streams.values() if s.rates),
+            "failed": sum(one.failed for one in self._publishers.values()),
+            "lag": sum(reader.pending for s in self._streams.values() for reader in s.status.readers),
+            "unacknowledged": sum(r.unacknowledged for s in self._streams.values() for r in s.status.readers),
+        }
+
+    def snapshot(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        tables = {
+            name: [dict(zip(columns, row, strict=True)) for row in self.table(name)]
+            for name, columns in COLUMNS.items()
+        }
+        return {"totals": self.totals(), **tables}
+
+
+def sparkline(numbers: Sequence[float] | deque[float], width: int = 12) -> str:
+    """The last numbers as bars of text, the highest of them full."""
+    shown = list(numbers)[-width:]
+    most = max(shown, default=0)
+    return "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * number / most))] if most else "▁" for number in shown)
+
+
+def select(rows: Iterable[Cells], text: str, column: int, descending: bool) -> list[Cells]:
+    """Rows with ``text`` in one of their cells, sorted by a column; numbers come before text."""
+    low = text.lower()
+    found = [row for row in rows if any(low in str(cell).lower() for cell in row)]
+
+    def key(row: Cells) -> tuple[bool, Any]:
+        value = row[column]
+        return (False, value) if isinstance(value, int | float) else (True, "" if value is None else str(value).lower())
+
+    return sorted(found, key=key, reverse=descending)
+
+
+def printable(value: Any) -> str:
+    """A cell as text that cannot steer the terminal: numbers with separators, ``-`` where nothing is known."""
+    if value is None:
+        return "-"
+    text = f"{value:,}" if isinstance(value, int) else str(value)
+    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
+
+
+def _limits(status: LogStatus) -> str:
+    parts = [
+        f"{100 * used / most:.0f} % of {most:,} {unit}"
+        for used, most, unit in (
+            (status.records, status.most_records, "messages"),
+            (status.size or 0, status.most_octets, "octets"),
+        )
+        if most
+    ]
+    return ", ".join(parts) or "-"
+
+
+def _event_cells(row: DiscoveryRow) -> Cells:
+    if row.kind == GAP:
+        return (_clock(row.event_time), GAP, "lost", row.origin or "", f"records {row.gap_from} to {row.gap_to}")
+    what = row.topic or (row.source_name or "") + ("" if row.source_id is None else f" {row.source_id}")
+    parts = (row.source_state if row.kind == SOURCE else None, row.status, row.code, row.info)
+    return (_clock(row.event_time), row.kind, row.event, what, " ".join(str(p) for p in parts if p is not None))
+
+
+def _clock(micros: int | None) -> str:
+    return "-" if not micros else f"{datetime.fromtimestamp(micros / 1e6, UTC):%H:%M:%S}"
