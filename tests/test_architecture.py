@@ -17,7 +17,7 @@ CONNECTOR = ROOT / "connector"
 
 CONTRACTS = {
     "errors", "options", "message", "bridge", "record_log", "backoff", "source_expiry", "topics",
-    "file_descriptors", "zmq_context", "redaction", "middlewares", "headers", "batch_ledger",
+    "file_descriptors", "zmq_context", "redaction", "middlewares", "headers",
 }  # fmt: skip
 #: The one way from a name, a URL or a client to a bridge; the bridges themselves are imported when they are asked for.
 REGISTRY = {*(f"bridges.{name}" for name in registry), "bridges.reconnecting"}
@@ -73,7 +73,6 @@ MAY_IMPORT = {
 #: Modules that do no I/O, start no thread and read no clock.
 PURE = {
     "backoff",
-    "batch_ledger",
     "bridge",
     "errors",
     "headers",
@@ -176,6 +175,7 @@ PURE = {
     "packing/unpacked",
     "packing/unpacker",
     "sending/backpressure",
+    "sending/batch_ledger",
     "sending/flight",
     "sending/flight_batch",
     "publisher/exactly_once/claims",

@@ -19,13 +19,13 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..batch_ledger import BatchLedger
 from ..bridge import DiscoveryBridge, PublisherBridge, RowCodec
 from ..errors import ConfigError
 from ..middlewares import MIDDLEWARES
 from ..options import DiscoveryOptions, SinkOptions, TransportOptions
 from ..options.urls import split_stream
 from ..record_log import RecordLogBridge
+from ..sending.batch_ledger import BatchLedger
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop

@@ -26,6 +26,7 @@ _IS_DOUBLED = f"info LIKE '{DoubledId.label}%'"
 
 _EVENTS = f"""
 SELECT event, status, committed, count(*) AS flights, sum(rows) AS rows, sum(CAST(duplicate AS int)) AS duplicates,
+       sum(CASE WHEN event = 'acked' AND sends = 0 THEN 1 ELSE 0 END) AS found,
        sum(CASE WHEN may_have_landed AND event <> 'acked' THEN 1 ELSE 0 END) AS in_doubt,
        sum(CASE WHEN {_IS_DOUBLED} THEN 1 ELSE 0 END) AS doubled_ids
 FROM log WHERE kind = 'flight' GROUP BY event, status, committed ORDER BY flights DESC, event, status"""
@@ -70,7 +71,8 @@ FAILED_COLUMNS = ("event_time", "event", "status", "code", "info", "topic", "fli
 class Summary:
     """Counts, latencies and failures of a flight log.
 
-    :ivar events: one row for each event, status and ``committed``: flights, rows, duplicates, in_doubt, doubled_ids
+    :ivar events: one row for each event, status and ``committed``: flights, rows, duplicates, found, in_doubt,
+        doubled_ids
     :ivar latency: of acknowledged flights, µs: flights, p50, p90, p99 (rank exact within
         :data:`PERCENTILE_RANK_ERROR`), max (exact)
     :ivar slowest_topics: topic, flights, p99, max
@@ -105,6 +107,11 @@ class Summary:
         return sum(r["duplicates"] or 0 for r in self.events)
 
     @property
+    def found(self) -> int:
+        """Acknowledged without being sent: an attempt before them had stored their rows (``exactlyOnce``)."""
+        return sum(r["found"] or 0 for r in self.events)
+
+    @property
     def in_doubt(self) -> int:
         """Not acknowledged, yet perhaps stored."""
         return sum(r["in_doubt"] or 0 for r in self.events)
@@ -116,7 +123,12 @@ class Summary:
 
     def json(self) -> str:
         """One line of JSON with all fields."""
-        sums = {"duplicates": self.duplicates, "in_doubt": self.in_doubt, "doubled_ids": self.doubled_ids}
+        sums = {
+            "duplicates": self.duplicates,
+            "found": self.found,
+            "in_doubt": self.in_doubt,
+            "doubled_ids": self.doubled_ids,
+        }
         return json.dumps({**asdict(self), **sums}, ensure_ascii=False, default=str)
 
     def text(self) -> str:
@@ -143,6 +155,8 @@ class Summary:
             f"duplicates   {self.duplicates:,}   in doubt {self.in_doubt:,}   "
             f"in attempts that were not committed {self.count(committed=False):,}",
         ]
+        if self.found:
+            lines.append(f"found        {self.found:,} were stored already, by an attempt before, and not sent again")
         if self.doubled_id is not None:
             example = f"the first: id {self.doubled_id['flight_id']!r}, topic {self.doubled_id['topic']!r}"
             lines.append(f"doubled ids  {self.doubled_ids:,} with a {DoubledId.label} ({example})")

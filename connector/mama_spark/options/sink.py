@@ -186,6 +186,7 @@ class SinkOptions(TransportOptions, format_name="mamapub"):
         "MAMA_BATCHES",
         _ACK,
         "With `exactlyOnce`: the stream that keeps where each batch began. Made when it is missing.",
+        shown="`MAMA_BATCHES`",
         scope=NATS,
     )
 

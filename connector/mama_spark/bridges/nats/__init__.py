@@ -2,7 +2,8 @@
 
 ``protocol`` is pure (the bytes of the NATS protocol), ``connection`` runs nats-py, ``jetstream`` makes requests to the
 JetStream API; ``publish``, ``read``, ``batches`` and ``discovery`` implement the contracts of :mod:`mama_spark.bridge`,
-:mod:`mama_spark.record_log` and :mod:`mama_spark.batch_ledger`; ``server`` starts a nats-server for ``mama serve``.
+:mod:`mama_spark.record_log` and :mod:`mama_spark.sending.batch_ledger`; ``server`` starts a nats-server for
+``mama serve``.
 
 Imports of the client are late: Spark's planner asks only whether this bridge has a codec for rows.
 """

@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mama_spark.batch_ledger import BatchLedger, Marker, MarkerChanged, StoredIds
 from mama_spark.errors import ConfigError, MamaError, Unavailable
 from mama_spark.message import Int64s, MessageBatch
+from mama_spark.sending.batch_ledger import BatchLedger, Marker, MarkerChanged, StoredIds
 from mama_spark.sending.flight_batch import StoredFlights
 
 from . import claims, protocol

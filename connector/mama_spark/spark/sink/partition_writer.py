@@ -17,7 +17,6 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from mama_spark.backoff import RECONNECT
-from mama_spark.batch_ledger import BatchLedger
 from mama_spark.bridge import Ack, PublisherBridge
 from mama_spark.bridges import batch_ledger, publisher_bridge, row_codec
 from mama_spark.errors import ConfigError, PublishError, Unavailable
@@ -29,6 +28,7 @@ from mama_spark.publisher.doubled_ids import DoubledIdCheck
 from mama_spark.publisher.exactly_once.batch_session import BatchSession
 from mama_spark.publisher.ids import IDS_MEMORY, IdMaker
 from mama_spark.publisher.outage_reporter import WARNING_INTERVAL
+from mama_spark.sending.batch_ledger import BatchLedger
 from mama_spark.sending.flight_batch import StoredFlights
 
 from ..write_counts import PROPERTY

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mama_spark.batch_ledger import BatchLedger
 from mama_spark.message import Bools, Int64s, MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.packing import Codec, Packed, packed
@@ -24,6 +23,7 @@ from mama_spark.publisher.exactly_once.protocol import Attempt
 from mama_spark.publisher.exactly_once.stored_rows import IdReader, keys_of_ids
 from mama_spark.publisher.ids import IdMaker, digest, texts
 from mama_spark.record_log import Records
+from mama_spark.sending.batch_ledger import BatchLedger
 from mama_spark.sending.flight_batch import StoredFlights
 
 from .packed_messages import PublishBatch, flights_of

@@ -1,4 +1,4 @@
-"""Markers in a JetStream stream, and the message ids of other streams: :class:`~mama_spark.batch_ledger.BatchLedger`.
+"""Markers in a JetStream stream, and the message ids of other streams.
 
 The stream of the markers keeps the last message of each subject, ``<stream>.<key>``. Markers are read from its leader,
 and written with the header ``Nats-Expected-Last-Subject-Sequence``: only if nobody has written that marker meanwhile.
@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from mama_spark.batch_ledger import Marker, MarkerChanged, StoredIds
 from mama_spark.errors import ConfigError, ExpectationFailed, PublishError, Unavailable
 from mama_spark.record_log import Bounds
+from mama_spark.sending.batch_ledger import Marker, MarkerChanged, StoredIds
 
 from ..jetstream.api import NO_MESSAGE, NO_STREAM, ApiError, ApiForbidden, JetStreamClient
 from ..protocol.records import DeliveryBuffer, DeliveryNumbers
@@ -33,7 +33,7 @@ _LONGEST_TOPIC = 4096
 
 
 class NatsBatchLedger:
-    """See :class:`~mama_spark.batch_ledger.BatchLedger`.
+    """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`.
 
     :param timeout: seconds that nobody may answer before :class:`~mama_spark.errors.Unavailable`
     """
@@ -48,7 +48,7 @@ class NatsBatchLedger:
         return f"<NatsBatchLedger {self._place}, {self._logs!r}>"
 
     def open(self) -> None:
-        """See :class:`~mama_spark.batch_ledger.BatchLedger`; the stream is made when the first marker is looked for."""
+        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`; the first :meth:`marker` makes the stream."""
         self._logs.open()
         try:
             connection = self._logs.connection()
@@ -59,13 +59,13 @@ class NatsBatchLedger:
             raise
 
     def close(self) -> None:
-        """See :class:`~mama_spark.batch_ledger.BatchLedger`."""
+        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
         self._logs.close()
 
     # --- streams -------------------------------------------------------------------------------------------------
 
     def streams_of(self, topics: pa.Array) -> list[str | None]:
-        """See :class:`~mama_spark.batch_ledger.BatchLedger`."""
+        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
         rejected = self._router.rejections(self._logs.connection(), topics, _LONGEST_TOPIC)
         if self._router.cache.lookup_denied:
             raise ConfigError(
@@ -94,13 +94,13 @@ class NatsBatchLedger:
         return self._by_name[name]
 
     def duplicate_window(self, stream: str) -> float:
-        """See :class:`~mama_spark.batch_ledger.BatchLedger`."""
+        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
         return int(self._log(stream).config.get("duplicate_window", 0)) / 1e9
 
     # --- markers -------------------------------------------------------------------------------------------------
 
     def marker(self, key: str) -> Marker:
-        """See :class:`~mama_spark.batch_ledger.BatchLedger`."""
+        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
         body = {"last_by_subj": f"{self._place}.{key}"}
         try:
             answer = self._logs.api.request(f"STREAM.MSG.GET.{self._place}", body)
@@ -117,7 +117,7 @@ class NatsBatchLedger:
         return Marker(int(message["seq"]), b64decode(message.get("data", "")))
 
     def set_marker(self, key: str, value: bytes, revision: int) -> int:
-        """See :class:`~mama_spark.batch_ledger.BatchLedger`."""
+        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
         headers = {"Nats-Expected-Stream": self._place, "Nats-Expected-Last-Subject-Sequence": str(revision)}
         subject = f"{self._place}.{key}"
 
@@ -161,13 +161,13 @@ class NatsBatchLedger:
     # --- reading back --------------------------------------------------------------------------------------------
 
     def bounds(self, stream: str) -> Bounds:
-        """See :class:`~mama_spark.batch_ledger.BatchLedger`."""
+        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
         return self._log(stream).bounds()
 
     def read(
         self, stream: str, after: int, up_to: int, prefix: bytes, topics: Sequence[str] = (), *, records: bool = False
     ) -> Iterator[StoredIds]:
-        """See :class:`~mama_spark.batch_ledger.BatchLedger`."""
+        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
 
         def convert(buffer: DeliveryBuffer, numbers: DeliveryNumbers) -> StoredIds:
             return find_ids(buffer, numbers, prefix, up_to, records=records)
@@ -175,5 +175,5 @@ class NatsBatchLedger:
         return self._log(stream).read_all(after, up_to, topics, convert, payloads=records)
 
     def missing(self, stream: str, after: int, up_to: int) -> list[tuple[int, int]]:
-        """See :class:`~mama_spark.batch_ledger.BatchLedger`."""
+        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
         return self._log(stream).missing(after, up_to)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mama_spark.batch_ledger import StoredIds
 from mama_spark.record_log import Records
+from mama_spark.sending.batch_ledger import StoredIds
 
 from ..protocol.records import DeliveryBuffer, DeliveryNumbers, records_of
 

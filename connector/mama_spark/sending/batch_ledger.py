@@ -12,9 +12,9 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from .errors import MamaError
-from .message import Int64s
-from .record_log import Bounds, Records
+from mama_spark.errors import MamaError
+from mama_spark.message import Int64s
+from mama_spark.record_log import Bounds, Records
 
 
 class Marker(NamedTuple):

@@ -1,0 +1,282 @@
+"""Option ``exactlyOnce``: repetitions publish what is not stored, whatever the server remembers of ids."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
+
+import pyarrow as pa
+import pytest
+from mama_spark.bridges.nats.batches.ledger import NatsBatchLedger
+from mama_spark.bridges.nats.protocol.acks import AckColumns
+from mama_spark.bridges.nats.publish.bridge import NatsBridge
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.testing.waiting import eventually
+
+from tests.support.nats.nats_accounts import SharedNatsCluster
+from tests.support.nats.nats_servers import Admin
+from tests.support.spark.attempts import STREAM, Query, batches, rows, values
+
+#: Nanoseconds: the shortest window that a server takes, so that it remembers nothing in a repetition.
+FORGETFUL = 100_000_000
+PACKS = [{}, {"pack": "lines", "packMaxRows": "7"}, {"pack": "arrow", "packMaxRows": "7", "packCompression": "zstd"}]
+
+
+@pytest.fixture
+def admin(nats_server: NatsServer) -> Iterator[Admin]:
+    with Admin(nats_server.url) as admin:
+        admin.create_stream(STREAM, ["once.>"], duplicate_window=FORGETFUL)
+        yield admin
+
+
+def forgotten() -> None:
+    time.sleep(2 * FORGETFUL / 1e9)
+
+
+def stored(admin: Admin) -> Counter[tuple[str, bytes]]:
+    return values(admin.messages(STREAM))
+
+
+@pytest.mark.parametrize("pack", PACKS, ids=["off", "lines", "arrow"])
+def test_a_repetition_publishes_only_what_is_not_stored(
+    nats_server: NatsServer, admin: Admin, pack: dict[str, str]
+) -> None:
+    query = Query(nats_server.url, pack)
+    query.attempt(rows(0, 300))
+    forgotten()
+    again = query.attempt(rows(0, 500)[::-1], attempt=1)
+    assert (again.counts.acked, again.counts.duplicates) == (500, 300)
+    assert stored(admin) == Counter(rows(0, 500))
+
+
+@pytest.mark.parametrize("pack", PACKS, ids=["off", "lines", "arrow"])
+def test_equal_rows_in_other_partitions_are_stored_as_often_as_they_occur(
+    nats_server: NatsServer, admin: Admin, pack: dict[str, str]
+) -> None:
+    query, wanted = Query(nats_server.url, pack), rows(0, 400, copies=4)
+    query.attempt(wanted[:150], run="first")
+    forgotten()
+    with ThreadPoolExecutor(3) as pool:  # the copies of each row are in all partitions
+        parts = [(number, wanted[number::3]) for number in range(3)]
+        reports = list(pool.map(lambda part: query.attempt(part[1], partition=part[0], run="second"), parts))
+    assert stored(admin) == Counter(wanted)
+    assert sum(report.counts.duplicates for report in reports) == 150
+    forgotten()
+    halves = [query.attempt(wanted[half::2], partition=half, run="third") for half in range(2)]
+    assert stored(admin) == Counter(wanted)
+    assert [half.counts.duplicates for half in halves] == [200, 200]
+
+
+def test_a_repeated_task_uses_the_claims_of_its_first_attempt(nats_server: NatsServer, admin: Admin) -> None:
+    query, same = Query(nats_server.url), [("once.0", b"the same")] * 10
+    query.attempt(same[:4], run="first")
+    forgotten()
+    query.attempt(same[:3], partition=1, run="second")
+    forgotten()
+    again = query.attempt(same[:3], partition=1, run="second", attempt=1)
+    other = query.attempt(same[3:], partition=0, run="second")
+    assert (again.counts.duplicates, other.counts.duplicates) == (3, 1)
+    assert stored(admin) == Counter(same)
+
+
+def test_two_attempts_at_once_store_each_row_once(nats_server: NatsServer, admin: Admin) -> None:
+    """The second one waits as long as the first one renews its marker, and then finds everything."""
+    query = Query(nats_server.url)
+    slow = threading.Thread(target=lambda: query.attempt(batches(rows(0, 500), 50, 0.3)))
+    slow.start()
+    eventually(lambda: admin.info(STREAM)["state"]["messages"], "the first one publishes")
+    second = query.attempt(rows(0, 500), attempt=1)
+    slow.join()
+    assert second.counts.duplicates == 500
+    assert stored(admin) == Counter(rows(0, 500))
+
+
+def test_an_attempt_that_stood_still_publishes_nothing_when_another_has_taken_over(
+    nats_server: NatsServer, admin: Admin
+) -> None:
+    query = Query(nats_server.url)
+    frozen = get_context("fork").Process(target=query.attempt, args=(batches(rows(0, 2_000), 20, 0.1),))
+    frozen.start()
+    assert frozen.pid is not None
+    try:
+        eventually(lambda: admin.info(STREAM)["state"]["messages"], "the first one publishes")
+        os.kill(frozen.pid, signal.SIGSTOP)
+        forgotten()
+        query.attempt(rows(0, 2_000), attempt=1)
+        forgotten()
+    finally:
+        os.kill(frozen.pid, signal.SIGCONT)
+    frozen.join(60)
+    assert frozen.exitcode == 1
+    assert stored(admin) == Counter(rows(0, 2_000))
+
+
+def test_a_run_that_was_replaced_publishes_nothing_more(nats_server: NatsServer, admin: Admin) -> None:
+    query = Query(nats_server.url)
+    query.attempt(rows(0, 10), run="old")
+    query.attempt(rows(0, 10), run="new")
+    with pytest.raises(Unavailable, match="another run of the same write has taken batch 7 over"):
+        query.attempt(rows(10, 20), partition=1, run="old")
+    assert stored(admin) == Counter(rows(0, 10))
+
+
+def test_what_was_removed_before_it_was_read_back_ends_the_task(nats_server: NatsServer, admin: Admin) -> None:
+    query = Query(nats_server.url)
+    query.attempt(rows(0, 100))
+    admin.api(f"STREAM.PURGE.{STREAM}", {"seq": 11})
+    report = query.attempt(rows(0, 100), attempt=1)
+    assert report.fatal is not None
+    assert (
+        "10 messages of stream 'ONCE' that were stored since batch 7 began are removed (sequences 1 to 10)"
+        in report.fatal
+    )
+    forgotten()
+    report = query.with_options(onRetention="publish").attempt(rows(0, 100), attempt=2)
+    assert (report.counts.acked, report.counts.duplicates) == (100, 90)
+
+
+def test_a_batch_that_is_older_than_the_last_one_is_refused(nats_server: NatsServer, admin: Admin) -> None:
+    query = Query(nats_server.url, {"txnAppId": "job", "txnVersion": "5"}, batch=None)
+    query.attempt(rows(0, 10))
+    query.with_options(txnVersion="6").attempt(rows(10, 20))
+    report = query.attempt(rows(0, 10))
+    assert "batch 5 is older than batch 6" in (report.fatal or "")
+    assert stored(admin) == Counter(rows(0, 20))
+
+
+def test_a_batch_write_with_a_transaction_that_is_written_again_publishes_nothing(
+    nats_server: NatsServer, admin: Admin
+) -> None:
+    query = Query(nats_server.url, {"txnAppId": "app 1/x", "txnVersion": "3"}, batch=None)
+    query.attempt(rows(0, 100))
+    forgotten()
+    again = query.attempt(rows(0, 100))
+    assert again.counts.duplicates == 100
+    assert stored(admin) == Counter(rows(0, 100))
+
+
+def test_other_options_than_the_first_run_had_are_refused(nats_server: NatsServer, admin: Admin) -> None:
+    query = Query(nats_server.url)
+    query.attempt(rows(0, 10), run="old")
+    packed = query.with_options(pack="lines").attempt(rows(0, 10), run="new")
+    assert "was begun as one message a row" in (packed.fatal or "")
+    renamed = query.with_options(idPrefix="other").attempt(rows(0, 10), run="newer")
+    assert "Set option idPrefix as it was" in (renamed.fatal or "")
+
+
+def test_ids_of_a_column_and_dead_letters_are_stored_once(nats_server: NatsServer, admin: Admin) -> None:
+    query = Query(
+        nats_server.url,
+        {"idColumn": "key", "onError": "deadletter", "deadLetterTopic": "once.dead"},
+        more=("key",),
+    )
+
+    def come() -> Iterator[pa.RecordBatch]:
+        for batch in batches([*rows(0, 50), ("other.topic", b"nobody takes it")], 60):
+            keys = pa.array([f"key {n}" for n in range(batch.num_rows)])
+            yield batch.append_column("key", keys)
+
+    first = query.attempt(come())
+    forgotten()
+    again = query.attempt(come(), attempt=1)
+    assert (first.counts.acked, first.counts.dead_lettered) == (50, 1)
+    assert (again.counts.duplicates, again.counts.dead_lettered) == (50, 1)
+    assert admin.info(STREAM)["state"]["messages"] == 51
+
+
+@pytest.mark.own_server
+def test_what_a_killed_server_had_stored_is_looked_for_before_it_is_sent_again(
+    nats_server: NatsServer, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The acknowledgements of a whole window are lost, and the server comes back when it has forgotten the ids."""
+    wanted, killed, real = rows(0, 2_000), threading.Event(), NatsBridge.on_acks
+
+    def on_acks(self: NatsBridge, columns: list[AckColumns]) -> None:
+        if killed.is_set():
+            real(self, columns)
+
+    monkeypatch.setattr(NatsBridge, "on_acks", on_acks)
+
+    def kill_and_restart() -> None:
+        eventually(lambda: admin.info(STREAM)["state"]["messages"] >= 256, "a window is stored")
+        nats_server.kill()
+        forgotten()
+        killed.set()
+        nats_server.start()
+
+    killer = threading.Thread(target=kill_and_restart)
+    killer.start()
+    options = {"maxInFlight": "256", "waitTimeout": "3s"}
+    report = Query(nats_server.url, options).attempt(wanted)
+    killer.join()
+    assert (report.counts.acked, report.counts.duplicates) == (2_000, 256)
+    with Admin(nats_server.url) as after:
+        assert stored(after) == Counter(wanted)
+
+
+def test_leaders_that_change_between_marker_and_first_message_and_in_the_middle_lose_and_double_nothing(
+    nats_cluster: SharedNatsCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Admin(nats_cluster.url) as admin:
+        config = {"name": STREAM, "subjects": ["once.>"], "num_replicas": 3, "duplicate_window": 1_000_000_000}
+        eventually(lambda: "error" not in admin.api(f"STREAM.CREATE.{STREAM}", config), "three peers are known")
+        calls, real = [0], NatsBridge.send
+
+        def send(self: NatsBridge, batch: object, first: int) -> int:
+            calls[0] += 1
+            if calls[0] in (1, 4):
+                admin.api(f"STREAM.LEADER.STEPDOWN.{STREAM}")
+            return real(self, batch, first)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(NatsBridge, "send", send)
+        read, real_read = [0], NatsBatchLedger.bounds
+
+        def bounds(self: NatsBatchLedger, stream: str) -> object:
+            read[0] += 1
+            found = real_read(self, stream)
+            if read[0] > 2:
+                admin.api(f"STREAM.LEADER.STEPDOWN.{STREAM}")
+            return found
+
+        query = Query(nats_cluster.url, {"maxInFlight": "64"})
+        query.attempt(rows(0, 400))
+        time.sleep(1.2)
+        monkeypatch.setattr(NatsBatchLedger, "bounds", bounds)
+        again = query.attempt(rows(0, 600), attempt=1)
+        assert again.counts.duplicates >= 400
+        assert stored(admin) == Counter(rows(0, 600))
+        assert admin.info("MAMA_BATCHES")["config"]["num_replicas"] == 3
+
+
+def test_the_stream_of_the_markers_is_named_when_it_cannot_be_made(nats_server: NatsServer, admin: Admin) -> None:
+    admin.create_stream("TAKEN", ["MAMA_BATCHES.>"])
+    report = Query(nats_server.url).attempt(rows(0, 10))
+    assert "option exactlyOnce needs the stream 'MAMA_BATCHES'" in (report.fatal or "")
+    assert not admin.info(STREAM)["state"]["messages"]
+
+
+def test_a_stream_that_drops_what_was_consumed_is_refused_before_anything_is_sent(nats_server: NatsServer) -> None:
+    with Admin(nats_server.url) as admin:
+        admin.create_stream(STREAM, ["once.>"], retention="workqueue")
+        report = Query(nats_server.url).attempt(rows(0, 10))
+        assert "has the retention 'workqueue'" in (report.fatal or "")
+        assert not admin.info(STREAM)["state"]["messages"]
+
+
+@pytest.mark.parametrize("url", ["mlp://127.0.0.1:1", "memory://"])
+def test_a_bridge_that_cannot_is_refused_on_the_driver(url: str) -> None:
+    with pytest.raises(ConfigError, match="exactlyOnce"):
+        Query(url).job()
+
+
+def test_a_stream_that_is_made_remembers_ids_for_seconds(nats_server: NatsServer) -> None:
+    Query(nats_server.url, {"createStream": "true"}).attempt(rows(0, 10))
+    with Admin(nats_server.url) as admin:
+        assert admin.info(STREAM)["config"]["duplicate_window"] == 2_000_000_000
