@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import ConfigError
 from mama_spark.message import HEADERS_TYPE, MessageBatch
-from mama_spark.publisher.ids import IdMaker, digest
+from mama_spark.publisher.ids import IdMaker, digest, parse, texts
 
 from tests.support.processes import resident_memory
 
@@ -264,3 +264,23 @@ def test_ten_million_rows_get_ten_million_ids_in_flat_memory() -> None:
 def test_too_little_memory_is_refused() -> None:
     with pytest.raises(ConfigError, match="at least 4096 bytes"):
         IdMaker("q", 0, 0, memory=4095)
+
+
+def test_ids_can_be_taken_apart_and_joined_again() -> None:
+    maker = IdMaker("q-1.x", 5, 12)
+    batch = MessageBatch.of(["t"] * 4, [b"a", b"b", b"a", b"a"])
+    ids = maker.ids(batch)
+    taken = parse([text.encode() for text in ids.to_pylist()], len(maker.prefix))
+    assert taken.rows.tolist() == [0, 1, 2, 3]
+    assert taken.partitions.tolist() == [12] * 4
+    assert taken.numbers.tolist() == [0, 0, 1, 2]
+    assert taken.digests.tolist() == digest(batch).tolist()
+    assert texts(maker.prefix, taken.partitions, taken.digests, taken.numbers).equals(ids)
+
+
+def test_ids_of_another_form_are_left_out() -> None:
+    good = b"q-5-0-" + b"0" * 32 + b"-3"
+    taken = parse([good + b"-dlq", good, b"q-5-x", b"q-5-0-" + b"G" * 32 + b"-0", b"q-5-"], 4)
+    assert taken.rows.tolist() == [1]
+    assert taken.numbers.tolist() == [3]
+    assert len(parse([], 4).rows) == 0

@@ -1,0 +1,74 @@
+"""The content of a row is the same in every pack, and differs between rows that differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+from mama_spark.message import MessageBatch
+from mama_spark.packing import Rows, packed
+from mama_spark.packing.codec import ArrowCodec
+from mama_spark.packing.compression import PackCompressor
+from mama_spark.packing.pack_rows import PackRows
+from mama_spark.packing.row_contents import row_contents
+from mama_spark.publisher.ids import digest
+from mama_spark.record_log import Records
+
+SCHEMA = pa.schema(
+    {
+        "text": pa.string(), "number": pa.int32(), "flag": pa.bool_(), "list": pa.list_(pa.float64()),
+        "map": pa.map_(pa.string(), pa.list_(pa.int8())), "struct": pa.struct({"a": pa.int64(), "b": pa.binary()}),
+    }
+)  # fmt: skip
+texts = st.sampled_from(["", "a", "ab", "b"])
+row = st.fixed_dictionaries(
+    {
+        "text": st.none() | texts,
+        "number": st.none() | st.integers(0, 1),
+        "flag": st.none() | st.booleans(),
+        "list": st.none() | st.lists(st.none() | st.sampled_from([0.0, 1.5]), max_size=2),
+        "map": st.none() | st.dictionaries(texts, st.none() | st.lists(st.integers(0, 1), max_size=2), max_size=2),
+        "struct": st.none()
+        | st.fixed_dictionaries({"a": st.none() | st.integers(0, 1), "b": st.none() | st.just(b"")}),
+    }
+)
+rows = st.lists(row, min_size=1, max_size=6)
+
+
+def batch_of(some: list[dict[str, Any]]) -> pa.RecordBatch:
+    pairs = [{**one, "map": None if one["map"] is None else list(one["map"].items())} for one in some]
+    return pa.RecordBatch.from_pylist(pairs, SCHEMA)
+
+
+@given(rows)
+def test_rows_have_equal_contents_if_and_only_if_they_are_equal(some: list[dict[str, Any]]) -> None:
+    batch = batch_of(some)
+    contents = row_contents(batch).to_pylist()
+    for i in range(len(some)):
+        assert row_contents(batch.slice(i, 1)).to_pylist() == [contents[i]]
+        for j in range(i):
+            equal = batch.slice(i, 1).to_pylist() == batch.slice(j, 1).to_pylist()
+            assert (contents[i] == contents[j]) == equal
+
+
+@given(rows, st.integers(1, 6), st.booleans())
+def test_a_row_is_recognised_in_another_pack_that_was_read(
+    some: list[dict[str, Any]], cut: int, compressed: bool
+) -> None:
+    batch, codec = batch_of(some), ArrowCodec(SCHEMA)
+    numbers, n = np.arange(len(some)), len(some)
+    topics = pa.array(["t"] * n).dictionary_encode()
+    parts = pa.RecordBatch.from_arrays([pa.array(["ROOT"] * n)], ["Mama-Root"])
+    one = packed(codec, Rows(topics, codec.normal(batch), numbers, parts=parts), np.array([0, n]))
+    starts = np.unique([*range(0, n, cut), n])
+    other = packed(codec, Rows(topics, codec.normal(batch), numbers, parts=parts), starts)
+    sent: MessageBatch = PackCompressor("zstd").compress(other.batch) if compressed else other.batch
+    k = len(sent)
+    read = Records(np.arange(k), np.zeros(k, np.int64), sent.topics, sent.payloads, sent.headers)
+    contents, counts = PackRows(codec).contents_of_records(read)
+    assert counts.tolist() == np.diff(starts).tolist()
+    assert digest(contents).tolist() == digest(PackRows(codec).contents_of(one)).tolist()
+    assert PackRows(codec).rows_of(one).columns.equals(codec.normal(batch))

@@ -1,0 +1,121 @@
+"""Each stored row serves one row, and the ids of the others are free."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from mama_spark.message import Int64s
+from mama_spark.publisher.exactly_once.claims import Claim, decode, encode, parts
+from mama_spark.publisher.exactly_once.found_rows import Distinct, FoundRows, Keys, free_numbers, keys_of
+
+#: Contents that share 64 bits of their hash, so that the other bits must tell them apart.
+CONTENTS = [(1, 0), (1, 1), (2, 0), (3, 0), (3, 7)]
+contents = st.lists(st.sampled_from(CONTENTS), max_size=30)
+
+
+def keys(some: list[tuple[int, int]]) -> Keys:
+    return Keys(np.array([high for high, _ in some], np.uint64), np.array([low for _, low in some], np.uint32))
+
+
+def table(stored: list[tuple[int, int]], run: int = 4, partition: int = 0) -> FoundRows:
+    """Stored one after another behind sequence 100, with numbers by content."""
+    found, seen = FoundRows(100, run), Counter[tuple[int, int]]()
+    for i, content in enumerate(stored):
+        one = np.array([seen[content]], np.int64)
+        seen[content] += 1
+        found.add(keys([content]), np.array([101 + i]), np.array([partition]), one)
+    found.finish()
+    return found
+
+
+def served(found: FoundRows, wanted: list[tuple[int, int]]) -> Int64s:
+    return found.take(found.plan(Distinct.of(keys(wanted)))).sequence
+
+
+@given(contents, contents, st.integers(0, 30))
+def test_each_stored_row_serves_one_row_of_its_content(
+    stored: list[tuple[int, int]], wanted: list[tuple[int, int]], cut: int
+) -> None:
+    found = table(stored)
+    first, second = wanted[:cut], wanted[cut:]
+    sequences = [int(s) for some in (first, second) if some for s in served(found, some)]
+    used = [s for s in sequences if s >= 0]
+    assert len(set(used)) == len(used)
+    assert all(stored[s - 101] == row for s, row in zip(sequences, first + second, strict=True) if s >= 0)
+    assert Counter(stored[s - 101] for s in used) == Counter(stored) & Counter(wanted)
+
+
+@given(contents, st.lists(st.tuples(st.integers(0, 2), contents), max_size=5))
+def test_tasks_that_follow_one_log_of_claims_never_use_one_row_twice(
+    stored: list[tuple[int, int]], steps: list[tuple[int, list[tuple[int, int]]]]
+) -> None:
+    """However the rows are cut into runs: each task has read them by itself."""
+    tables, log, used = [table(stored, run) for run in (1, 3, 100)], list[Claim](), list[int]()
+    read = [0, 0, 0]
+    for task, wanted in steps:
+        while wanted:
+            while read[task] < len(log):
+                claim = log[read[task]]
+                tables[task].claim(claim.contents, mine=claim.partition == task)
+                read[task] += 1
+            plan = tables[task].plan(Distinct.of(keys(wanted)))
+            new = plan.claims()
+            if not len(new.keys):
+                used += [int(s) for s in tables[task].take(plan).sequence if s >= 0]
+                break
+            made = decode(encode(Claim(7, "run", task, parts(new)[0])))
+            assert made is not None
+            log.append(made)
+    assert len(set(used)) == len(used)
+    wanted_in_all = Counter(row for _, wanted in steps for row in wanted)
+    assert Counter(stored[s - 101] for s in used) == Counter(stored) & wanted_in_all
+
+
+@given(contents, contents, st.integers(1, 3))
+def test_a_repeated_task_gets_what_its_first_attempt_has_claimed(
+    stored: list[tuple[int, int]], wanted: list[tuple[int, int]], others: int
+) -> None:
+    first, again = table(stored), table(stored)
+    if not wanted:
+        return
+    plan = first.plan(Distinct.of(keys(wanted)))
+    claimed = plan.claims()
+    expected = sorted(first.take(plan).sequence.tolist())
+    again.claim(claimed, mine=True)
+    again.claim(Distinct.of(keys(CONTENTS * others)), mine=False)
+    assert sorted(served(again, wanted).tolist()) == expected
+
+
+@given(st.sets(st.integers(0, 12)), st.integers(1, 8))
+def test_numbers_of_what_is_published_are_those_that_are_not_stored(taken: set[int], n: int) -> None:
+    free = [number for number in range(40) if number not in taken][:n]
+    assert free_numbers(np.arange(n), np.array(sorted(taken), np.int64)).tolist() == free
+
+
+def test_numbers_are_those_of_ids_of_one_partition() -> None:
+    found = table([(1, 0), (1, 0), (1, 1)], partition=3)
+    assert {i: some.tolist() for i, some in found.numbers(keys([(2, 0), (1, 0), (1, 1)]), 3).items()} == {
+        1: [0, 1],
+        2: [0],
+    }
+    assert found.numbers(keys([(1, 0)]), 4) == {}
+
+
+def test_a_row_takes_24_bytes() -> None:
+    found, chance, n = FoundRows(0), np.random.default_rng(1), 300_000
+    for start in range(0, 5 * n, n):
+        digests = chance.integers(0, 256, (n, 16), np.uint8)
+        zeros = np.zeros(n, np.int64)
+        found.add(keys_of(digests), np.arange(start + 1, start + n + 1), zeros, zeros)
+    found.finish()
+    assert len(found) == 5 * n
+    assert found.nbytes == 24 * len(found)
+
+
+def test_claims_of_many_contents_are_several() -> None:
+    some = Distinct.of(keys([(n, 0) for n in range(40_000)]))
+    assert [len(part.keys) for part in parts(some)] == [16_384, 16_384, 7_232]
+    assert decode(b"") is None
