@@ -171,31 +171,48 @@ def parse(ids: Sequence[bytes], head: int) -> ParsedIds:
 
     :param head: length of what stands before the partition
     """
-    parts = b"-".join([text[head:] for text in ids]).split(b"-")
     rows: Int64s = np.arange(len(ids))
-    if len(parts) != 3 * len(ids) or not (_all_hex(parts[1::3]) and b"".join(parts[0::3] + parts[2::3]).isdigit()):
+    found = _parse_alike(ids, head) if ids else None
+    if found is None:
         good = [i for i, text in enumerate(ids) if _ID.fullmatch(text, head)]
-        rows = np.array(good, np.int64)
-        parts = [part for i in good for part in ids[i][head:].split(b"-")]
-    if not len(rows):
-        return ParsedIds(rows, np.empty((0, 16), np.uint8), rows, rows)
-    digests = np.frombuffer(bytes.fromhex(b"".join(parts[1::3]).decode()), np.uint8).reshape(-1, 16)
-    return ParsedIds(rows, digests, _integers(parts[0::3]), _integers(parts[2::3]))
+        rows, parts = np.array(good, np.int64), [part for i in good for part in ids[i][head:].split(b"-")]
+        digests = np.frombuffer(bytes.fromhex(b"".join(parts[1::3]).decode()), np.uint8).reshape(-1, 16)
+        partitions, numbers = (np.array(list(map(int, some)), np.int64) for some in (parts[0::3], parts[2::3]))
+        found = digests, partitions, numbers
+    return ParsedIds(rows, *found)
 
 
-_ID = re.compile(rb"[0-9]{1,9}-[0-9a-f]{32}-[0-9]{1,18}")
-_HEX_DIGITS = re.compile(rb"[0-9a-f]*")
+_ID = re.compile(rb"[0-9]{1,9}-[0-9a-f]{32}-[0-9]{1,9}")
+_NIBBLES = np.full(256, 255, np.uint8)
+_NIBBLES[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 
 
-def _all_hex(parts: list[bytes]) -> bool:
-    return set(map(len, parts)) <= {32} and _HEX_DIGITS.fullmatch(b"".join(parts)) is not None
+def _parse_alike(ids: Sequence[bytes], head: int) -> tuple[npt.NDArray[np.uint8], Int64s, Int64s] | None:
+    """The same without a loop, for ids whose parts are equally long; None if they are not. Most are: those of one
+    partition whose rows are all different."""
+    first = _ID.fullmatch(ids[0], head)
+    whole = b"".join(ids)
+    width = len(ids[0])
+    if first is None or len(whole) != width * len(ids) or set(map(len, ids)) != {width}:
+        return None
+    text = np.frombuffer(whole, np.uint8).reshape(len(ids), width)
+    dash = ids[0].index(b"-", head)
+    nibbles: npt.NDArray[np.uint8] = _NIBBLES[text[:, dash + 1 : dash + 33]]
+    partitions, numbers = _digits(text[:, head:dash]), _digits(text[:, dash + 34 :])
+    dashes = (text[:, dash] == ord("-")).all() and (text[:, dash + 33] == ord("-")).all()
+    if not dashes or partitions is None or numbers is None or int(nibbles.max()) == 255:
+        return None
+    digests = np.left_shift(nibbles[:, 0::2], 4, dtype=np.uint8) | nibbles[:, 1::2]
+    return digests, partitions, numbers
 
 
-def _integers(parts: list[bytes]) -> Int64s:
-    one = parts[0]
-    if parts.count(one) == len(parts):
-        return np.full(len(parts), int(one), np.int64)
-    return np.array(parts).astype(np.int64)
+def _digits(text: npt.NDArray[np.uint8]) -> Int64s | None:
+    """Decimal numbers of one width; None if they are none."""
+    values = text.astype(np.int64) - ord("0")
+    if values.size and (int(values.min()) < 0 or int(values.max()) > 9):
+        return None
+    numbers: Int64s = values @ (10 ** np.arange(text.shape[1] - 1, -1, -1, dtype=np.int64))
+    return numbers
 
 
 def texts(head: str, partitions: Int64s, digests: npt.NDArray[np.uint8], numbers: Int64s) -> pa.Array:

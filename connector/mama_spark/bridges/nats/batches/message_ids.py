@@ -5,6 +5,8 @@ The blocks of other batches, and of other publishers, are thrown away by one sea
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from mama_spark.record_log import Records
@@ -22,20 +24,18 @@ def find_ids(
 
     :param records: with payloads and headers
     """
-    mark, start = _HEADER + prefix, len(_HEADER)
     n = int(np.searchsorted(numbers.sequences, up_to, "right"))
-    blocks = buffer.blocks[:n]
-    places = [-1 if block is None else block.find(mark) for block in blocks]
-    rows = np.flatnonzero(np.array(places, np.int64) >= 0)
-    ids = []
-    for row in rows.tolist():
-        block, at = blocks[row], places[row] + start
-        assert block is not None
-        ids.append(block[at : block.find(b"\r\n", at)])
-    found = None
+    blocks = buffer.blocks[:n] if n < len(buffer.blocks) else buffer.blocks
+    wanted = re.compile(re.escape(_HEADER) + b"(" + re.escape(prefix) + rb"[^\r]*)\r\n")
+    ids: list[bytes] = wanted.findall(b"".join(filter(None, blocks)))
+    rows = np.arange(n)
+    if len(ids) != n:  # some are of others: which
+        each = [(i, found) for i, block in enumerate(blocks) if block and (found := wanted.search(block)) is not None]
+        rows, ids = np.array([i for i, _ in each], np.int64), [found[1] for _, found in each]
+    taken = None
     if records and len(rows):
-        found = _taken(records_of(buffer, numbers), rows)
-    return StoredIds(numbers.sequences[rows], ids, found, n)
+        taken = _taken(records_of(buffer, numbers), rows)
+    return StoredIds(numbers.sequences[rows], ids, taken, n)
 
 
 def _taken(records: Records, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Records:
