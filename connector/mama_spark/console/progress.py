@@ -86,7 +86,7 @@ class Progress:
             ended = self._stop.wait(NOTEBOOK_INTERVAL)
             whole = "" if self._total is None else f' max="{self._total}" value="{self._done}"'
             bar = "" if ended else f"<progress{whole}></progress> "
-            cell.update(HTML(bar + html.escape(self.line())))  # type: ignore[no-untyped-call]
+            cell.update(HTML(bar + html.escape(self.line())))  # type: ignore[no-untyped-call,unused-ignore]
             if ended:
                 return
 
@@ -109,7 +109,7 @@ def _notebook_cell() -> Any:
         return None
     from IPython.display import HTML, display
 
-    return display(HTML(""), display_id=True)  # type: ignore[no-untyped-call]
+    return display(HTML(""), display_id=True)  # type: ignore[no-untyped-call,unused-ignore]
 
 
 def _bar(stream: TextIO) -> Any:

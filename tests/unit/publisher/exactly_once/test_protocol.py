@@ -69,7 +69,8 @@ def test_markers_survive_their_encoding() -> None:
     for batch in (BATCH, p.opened(p.seized(ME, BATCH), 5)):
         assert p.batch_marker(p.encode(batch)) == batch
     assert p.task_marker(p.encode(TASK)) == TASK
-    assert p.batch_marker(b"") is p.task_marker(b"") is None
+    assert p.batch_marker(b"") is None
+    assert p.task_marker(b"") is None
 
 
 @pytest.mark.parametrize("value", [b"x", b"[]", b"{}", b'{"batch": "x", "after": 1}'])
