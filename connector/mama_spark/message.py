@@ -1,7 +1,8 @@
 """A batch of messages in columns: publishers send it and bridges take it; one element of each column per message.
 
 Rows come from Spark as Arrow batches and stay columns until they are bytes on a socket.
-:mod:`mama_spark.spark.sink.row_encoder` makes message batches of a DataFrame's columns; bridges make bytes of them.
+:mod:`mama_spark.spark.sink.encoding.row_encoder` makes message batches of a DataFrame's columns; bridges make bytes of
+them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -105,6 +105,8 @@ def payload_bounds(payloads: pa.Array) -> Int64s:
 
 def join_columns(columns: list[Any]) -> pa.Array:
     """The bytes of binary columns, joined row by row."""
+    import pyarrow.compute as pc  # a planner, which imports this module, needs none of it
+
     return pc.binary_join_element_wise(*columns, pa.scalar(b""))
 
 
@@ -115,6 +117,8 @@ def offsets_of(sizes: Int64s) -> pa.Array:
 
 def lengths_of(values: pa.Array) -> Int64s:
     """Bytes of each element, 0 for null."""
+    import pyarrow.compute as pc
+
     lengths: Int64s = pc.fill_null(pc.binary_length(values), 0).to_numpy().astype(np.int64)
     return lengths
 

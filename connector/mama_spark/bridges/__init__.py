@@ -25,10 +25,11 @@ from ..middlewares import MIDDLEWARES
 from ..options import DiscoveryOptions, SinkOptions, TransportOptions
 from ..options.urls import split_stream
 from ..record_log import RecordLogBridge
-from ..sending.batch_ledger import BatchLedger
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
+
+    from ..sending.batch_ledger import BatchLedger
 
 __all__ = [
     "UnsupportedFeature",
