@@ -12,8 +12,8 @@ import pyarrow as pa
 from mama_spark.bridge import Ack, Capabilities
 from mama_spark.options import SinkOptions
 from mama_spark.publisher.ids import IdMaker
-from mama_spark.spark.sink.column_plan import ColumnPlan
-from mama_spark.spark.sink.columns import plan_columns
+from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
+from mama_spark.spark.sink.encoding.columns import plan_columns
 from mama_spark.spark.sink.packed_messages import PackedMessages
 from mama_spark.spark.sink.partition_writer import PACKED_IDS_MEMORY
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from mama_spark.flightlog.write_id import WriteId
 
-    from .column_plan import ColumnPlan
+    from .encoding.column_plan import ColumnPlan
 
 logger = logging.getLogger("mama_spark")
 
@@ -67,7 +67,7 @@ def _job(given: dict[str, str], schema: StructType, *, streaming: bool) -> SinkJ
     from mama_spark.flightlog.folder import mark_folder
     from mama_spark.flightlog.schema import packed_rows_field, table_schema
 
-    from .columns import plan_columns
+    from .encoding.columns import plan_columns
 
     loaded = read_options(SinkOptions, given, STREAM_WRITE if streaming else BATCH_WRITE)
     options = loaded.options.with_tables_below(os.getcwd())

@@ -10,7 +10,7 @@ from mama_spark.errors import PublishError
 from mama_spark.options import SinkOptions
 from mama_spark.sending.retry import is_final
 
-from .column_plan import ColumnPlan
+from .encoding.column_plan import ColumnPlan
 from .job import OutcomeCounts, PartitionReport, SinkJob
 
 

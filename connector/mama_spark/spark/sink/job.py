@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mama_spark.mama.messages.source_records import SourceRecord
     from mama_spark.options import SinkOptions
 
-    from .column_plan import ColumnPlan
+    from .encoding.column_plan import ColumnPlan
 
 #: Failures that a report names.
 MAX_FIRST_FAILURES = 5

@@ -37,9 +37,9 @@ from mama_spark.publisher.doubled_ids import DoubledIdCheck
 from mama_spark.sending.flight import FlightState
 from mama_spark.sending.flight_batch import FlightBatch
 
-from .codec_rows import CodecRows
-from .column_plan import ColumnPlan
-from .row_encoder import EncodedBatch, RowEncoder
+from .encoding.codec_rows import CodecRows
+from .encoding.column_plan import ColumnPlan
+from .encoding.row_encoder import EncodedBatch, RowEncoder
 
 #: Row and reason, ascending by row.
 RejectedRows = list[tuple[int, PublishError]]

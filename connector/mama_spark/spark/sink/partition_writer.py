@@ -33,8 +33,9 @@ from mama_spark.sending.flight_batch import StoredFlights
 
 from ..write_counts import PROPERTY
 from .announcer import SourceAnnouncer, source_record
-from .codec_rows import CodecRows
 from .dead_letter_queue import DeadLetterContext
+from .encoding.codec_rows import CodecRows
+from .encoding.row_encoder import RowEncoder
 from .failure_policy import (
     advice_for_repetition,
     knows_ids,
@@ -47,7 +48,6 @@ from .outcome_recorder import OutcomeRecorder
 from .packed_messages import FlightContext, PackedMessages, PublishBatch, RowMessages, pack_codec
 from .progress_reporter import ProgressReporter
 from .repeated_rows import BatchWithStored, RepeatedRows, attempt_of, form_of
-from .row_encoder import RowEncoder
 
 logger = logging.getLogger("mama_spark")
 

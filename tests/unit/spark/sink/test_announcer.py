@@ -25,8 +25,8 @@ from mama_spark.options import ANY_USE, DiscoveryOptions, SinkOptions, Transport
 from mama_spark.spark.option_loading import DiscoveryProperties, read_options
 from mama_spark.spark.sink import announcer
 from mama_spark.spark.sink.announcer import check_announce, source_id, source_record
-from mama_spark.spark.sink.column_plan import ColumnPlan
 from mama_spark.spark.sink.data_source import MamaPubWriter
+from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 

@@ -16,9 +16,9 @@ import pytest
 from mama_spark.bridges.memory import MemoryBroker
 from mama_spark.errors import ConfigError, OptionError, RowsFailed, SchemaError
 from mama_spark.options import SinkOptions
-from mama_spark.spark.sink.column_plan import ColumnPlan
-from mama_spark.spark.sink.columns import plan_columns
 from mama_spark.spark.sink.data_source import MamaPubWriter, batch_writer
+from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
+from mama_spark.spark.sink.encoding.columns import plan_columns
 from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 from pyspark.sql import types as T

@@ -29,8 +29,8 @@ from mama_spark.errors import (
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.sending.retry import is_final
-from mama_spark.spark.sink.column_plan import ColumnPlan
 from mama_spark.spark.sink.dead_letter_queue import DeadLetterQueue
+from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.job import OutcomeCounts, PartitionReport, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition, task_info
 

@@ -19,8 +19,8 @@ from mama_spark.errors import ConfigError, OptionError, SchemaError
 from mama_spark.flightlog.schema import packed_rows_field
 from mama_spark.options import SinkOptions
 from mama_spark.spark.formats import MamaSubDataSource
-from mama_spark.spark.sink.column_plan import ColumnPlan
-from mama_spark.spark.sink.columns import plan_columns
+from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
+from mama_spark.spark.sink.encoding.columns import plan_columns
 from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
 from mama_spark.spark.sink.packed_messages import check_bridge
 from mama_spark.spark.sink.partition_writer import publish_partition

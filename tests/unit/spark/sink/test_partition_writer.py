@@ -18,7 +18,7 @@ from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.flightlog.columns import FlightColumns
 from mama_spark.flightlog.staging import Staging
 from mama_spark.options import SinkOptions
-from mama_spark.spark.sink.column_plan import ColumnPlan
+from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 from mama_spark.testing.waiting import eventually

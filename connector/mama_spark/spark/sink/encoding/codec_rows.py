@@ -15,7 +15,7 @@ from .row_encoder import EncodedBatch
 
 
 class CodecRows:
-    """Turns record batches into :class:`~mama_spark.spark.sink.row_encoder.EncodedBatch`, by a plan made on the driver.
+    """Turns record batches into :class:`~.row_encoder.EncodedBatch`, by a plan made on the driver.
 
     The payload of a row that cannot be encoded is its columns as JSON, for dead letters and the flight log.
     """

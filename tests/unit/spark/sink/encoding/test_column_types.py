@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from mama_spark.errors import SchemaError
 from mama_spark.options import SinkOptions
-from mama_spark.spark.sink.columns import plan_columns
+from mama_spark.spark.sink.encoding.columns import plan_columns
 from pyspark.sql import types as T
 
 JSON, PACKED, BOTH = ({"pack": "off"},), ({"pack": "arrow"},), ({"pack": "off"}, {"pack": "arrow"})

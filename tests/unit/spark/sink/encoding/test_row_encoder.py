@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.spark.sink.column_plan import ColumnPlan
-from mama_spark.spark.sink.row_encoder import EncodedBatch, RowEncoder
+from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
+from mama_spark.spark.sink.encoding.row_encoder import EncodedBatch, RowEncoder
 
 
 def plan(**given_columns: Any) -> ColumnPlan:
