@@ -27,6 +27,7 @@ class Ack(Enum):
     """What an acknowledgement of this middleware means."""
 
     NONE = "none"  #: there is none
+    SENT = "sent"  #: a connected reader's queue has the message; nothing says that the reader takes it
     ACCEPTED = "accepted"  #: the middleware has the message, but does not store it
     STORED = "stored"  #: the message is in a durable log
 
@@ -64,6 +65,8 @@ class Acks:
     :ivar stream: where the messages are stored, None if not given
     :ivar at: ``time.monotonic()`` of their arrival
     :ivar domain: that the stream belongs to, None if not given
+    :ivar level: what these mean; None = what the capabilities say. :attr:`Ack.NONE`: no acknowledgement will come for
+        them, since nobody wants them: they end as ``published``
     """
 
     tokens: Int64s
@@ -72,6 +75,7 @@ class Acks:
     stream: str | None
     at: float
     domain: str | None = None
+    level: Ack | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +227,11 @@ class RowCodec(Protocol):
     @property
     def needed(self) -> Sequence[str]:
         """Names of the columns that must be present."""
+        ...
+
+    @property
+    def takes_others(self) -> bool:
+        """Columns of other names are part of the message, too; they come under the names that the DataFrame has."""
         ...
 
     def check(self, schema: pa.Schema) -> None:

@@ -49,6 +49,7 @@ MIDDLEWARES = {
         Middleware("malamute", "Malamute", ("mlp",), extra="malamute", stream_of_each_row=True, patterns=True),
         Middleware("memory", "memory", ("memory",), named_streams=False, in_process=True),
         Middleware("tango", "Tango", ("tango",), extra="tango", keeps_logs=False),
+        Middleware("openmama", "OpenMAMA", ("oz", "zmq"), extra="openmama", keeps_logs=False),
     )
 }
 

@@ -44,7 +44,7 @@ class FlightColumns:
     :ivar stream: dictionary or string array; a str for all; None = null
     :ivar sequence: int64[n], negative = null; None = all null
     :ivar duplicate: bool[n], or a boolean array with nulls; None = the mode does not say
-    :ivar ack_level: ``none``, ``accepted`` or ``stored`` for all, or a dictionary array of them; None = null
+    :ivar ack_level: ``none``, ``sent``, ``accepted`` or ``stored`` for all, or a dictionary array of them; None = null
     :ivar reasons: row -> (status, code, info) of the rows that have one: failed ones, and those with a doubled id;
         ascending order is not needed
     :ivar may_have_landed, dead_lettered: bool[n]; a bool for all; None = null
@@ -88,6 +88,12 @@ class FlightColumns:
         if isinstance(self.event, np.ndarray):
             return self.event
         return np.asarray(pc.index_in(_as_string(self.event), _event_dictionary()), np.uint8)
+
+    def without_acknowledgement(self) -> npt.NDArray[np.bool_]:
+        """Where ``published`` is the terminal event."""
+        if self.ack_level is None or isinstance(self.ack_level, str):
+            return np.full(len(self), self.ack_level == "none")
+        return np.asarray(pc.equal(_as_string(self.ack_level), "none").fill_null(False))
 
     def take(self, rows: Int64s) -> FlightColumns:
         """The events at ``rows``, ascending."""

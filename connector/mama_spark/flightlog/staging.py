@@ -97,7 +97,7 @@ class Staging:
                 keep = (codes != PUBLISHED) & (codes != ACKED)
                 keep[list(columns.reasons)] = True  # a doubled id is an error, however its flight ended
             else:  # where nothing is acknowledged, `published` is the terminal event
-                keep = (codes != PUBLISHED) | (columns.ack_level == "none")
+                keep = (codes != PUBLISHED) | columns.without_acknowledgement()
             if not keep.all():
                 columns = columns.take(np.flatnonzero(keep))
         if not len(columns):

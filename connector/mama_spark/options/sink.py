@@ -13,13 +13,27 @@ from .declare import camel, option, require
 from .paths import absolute_path, is_inside, table_path
 from .transport import DISCOVERY, TransportOptions
 from .urls import log_urls, split_stream
-from .uses import BATCHES, NATS, Scope
-from .values import boolean, duration, integer, names, one_of, rate, single_token, string, text
+from .uses import BATCHES, NATS, OPENMAMA, Scope
+from .values import (
+    boolean,
+    duration,
+    duration_or_none,
+    file_path,
+    integer,
+    mama_fields,
+    names,
+    one_of,
+    rate,
+    single_token,
+    string,
+    text,
+)
 from .window import RetryPolicy, WindowConfig
 
-_WHAT, _ACK, _WINDOW, _ERRORS, _LOG = (
+_WHAT, _ACK, _READERS, _WINDOW, _ERRORS, _LOG = (
     "Messages",
     "Acknowledgement and identity",
+    "OpenMAMA",
     "Window and retry",
     "Errors",
     "Flight log",
@@ -189,6 +203,36 @@ class SinkOptions(TransportOptions, format_name="mamapub"):
         shown="`MAMA_BATCHES`",
         scope=NATS,
     )
+    wait_for_subscribers: float = option(
+        "duration", duration_or_none, 5.0, _READERS,
+        "A task waits so long for readers of its topics before its first messages: what is sent earlier reaches "
+        "nobody. `0` = not at all.",
+        shown="5s", scope=OPENMAMA,
+    )  # fmt: skip
+    require_subscribers: bool = option(
+        "boolean", boolean, False, _READERS,
+        "Rows of topics that nobody reads then: fail with `NO_SUBSCRIBERS` (`true`), or are `published`, with "
+        "`ack_level` = `none`.",
+        scope=OPENMAMA,
+    )  # fmt: skip
+    mama_fields: tuple[tuple[str, int | None, str | None], ...] = option(
+        "fields", mama_fields, (), _READERS,
+        "Numbers and types of fields: `name[:fid[:type]]`, separated by commas, as `wBidPrice:109:PRICE(2), "
+        "wText::STRING`. Each other column is a field of its name, without a number and of the type of the column.",
+        shown="", scope=OPENMAMA,
+    )  # fmt: skip
+    mama_dictionary: str | None = option(
+        "path", file_path, None, _READERS,
+        "Data dictionary, lines `fid|name|type`, readable on driver and executors: numbers and types of the fields "
+        "that `mamaFields` does not name.",
+        scope=OPENMAMA,
+    )  # fmt: skip
+    mama_numbers: bool = option(
+        "boolean", boolean, False, _READERS,
+        "Number the messages of each topic (`MdSeqNum`, and a `MamaSenderId` of the task), so that readers notice "
+        "gaps. Readers take one numbering a topic: the DataFrame must have one partition (`coalesce(1)`).",
+        scope=OPENMAMA,
+    )  # fmt: skip
 
     max_in_flight: int = option(
         "integer", integer(1, 1_000_000), 4096, _WINDOW, "Messages of a partition that wait for an acknowledgement."
@@ -389,6 +433,7 @@ class SinkOptions(TransportOptions, format_name="mamapub"):
     def _cross_check(self, given: Collection[str]) -> None:
         super()._cross_check(given)
         self._check_log()
+        self._check_openmama()
         self._check_retries()
         self._check_ids()
         self._check_exactly_once()
@@ -509,6 +554,21 @@ class SinkOptions(TransportOptions, format_name="mamapub"):
             )
         require(self.pack == "off", "option pack does not go with Tango: each row is an event of its own")
         require(self.ack_mode != "none", "option ackMode=none does not go with Tango: a row counts when it is stored")
+
+    def _check_openmama(self) -> None:
+        if self.bridge_name != "openmama":
+            return
+        for name in ("stream", "dead_letter_topic"):
+            require(getattr(self, name) is None, f"option {camel(name)} does not go with OpenMAMA: it has no streams")
+        require(self.pack == "off", "option pack does not go with OpenMAMA: its programs read one message a row")
+        require(
+            self.on_unavailable == "fail",
+            "option onUnavailable=wait does not go with OpenMAMA: it stores nothing",
+        )
+        require(
+            not (self.require_subscribers and self.ack_mode == "none"),
+            "option requireSubscribers needs acknowledgements, and ackMode=none has none",
+        )
 
 
 def _refuse_alone(given: Collection[str], prefix: str, needed: str) -> None:

@@ -26,8 +26,10 @@ class TransportOptions(Options):
         CONNECT,
         "Servers, separated by commas. The scheme picks the bridge: `nats`, `tls` (NATS over TLS), `mlp` (Malamute; a "
         "stream may follow: `mlp://host:9999/stream`), `tango` (the name of an event source, `tango://lab`; goes with "
-        "`log`), `memory`. Without it, and without `transport`: the environment variable `NATS_URL`, then the NATS "
-        "context that `NATS_CONTEXT` names or `nats context select` has selected, with its login and TLS files.",
+        "`log`), `oz` and `zmq` (OpenMAMA's ZeroMQ bridges: `oz://host:5756` is a name server, "
+        "`oz://host:5557?mode=direct` a program), `memory`. Without it, and without `transport`: the environment "
+        "variable `NATS_URL`, then the NATS context that `NATS_CONTEXT` names or `nats context select` has selected, "
+        "with its login and TLS files.",
         shown="nats://127.0.0.1:4222",
         alias="servers",
     )

@@ -182,6 +182,27 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d|)")
 duration = Duration()
 
 
+duration_or_none = Duration(zero=True)
+
+_FIELD = re.compile(r"(?P<name>[^:,]*)(?::(?P<fid>\d*)(?::(?P<type>\w+(?:\(\d+\))?))?)?", re.ASCII)
+
+
+def mama_fields(value: str) -> tuple[tuple[str, int | None, str | None], ...]:
+    """``name[:fid[:type]]``, separated by commas: names, numbers and types of fields; None = not given."""
+    found: dict[str, tuple[str, int | None, str | None]] = {}
+    for part in value.split(","):
+        match = _FIELD.fullmatch(part.strip())
+        if match is None or not (name := match["name"].strip()):
+            raise ValueError("must be fields like wBidPrice:109:PRICE(2), separated by commas")
+        fid = int(match["fid"]) if match["fid"] else None
+        if fid is not None and not 0 < fid < 65_536:
+            raise ValueError(f"has the number {fid} for {name!r}; numbers of fields are from 1 to 65535")
+        if name in found:
+            raise ValueError(f"names {name!r} twice")
+        found[name] = (name, fid, match["type"])
+    return tuple(found.values())
+
+
 def milliseconds(value: Any) -> int:
     """A duration in whole milliseconds, for protocols that count these."""
     if isinstance(value, float):

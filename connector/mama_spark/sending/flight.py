@@ -2,7 +2,7 @@
 
 A flight is in exactly one state; :data:`TABLE` holds every legal transition, and any other raises
 :class:`IllegalFlightStep`. Three terminal states are the listener methods of the specification (MP-12 to MP-14); the
-fourth, ``PUBLISHED``, is for middlewares that acknowledge nothing (``ackMode=none``).
+fourth, ``PUBLISHED``, is for middlewares that acknowledge nothing (``ackMode=none``), or not this message.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ TABLE: dict[FlightState, dict[Transition, FlightState]] = {
     },
     FlightState.IN_FLIGHT: {
         Transition.ACK: FlightState.ACKED,
+        Transition.SEND_UNACKNOWLEDGED: FlightState.PUBLISHED,
         Transition.RETRY: FlightState.WAITING,
         Transition.FAIL: FlightState.COMPLETED_EXCEPTIONALLY,
         Transition.EXPIRE: FlightState.TIMEOUT,

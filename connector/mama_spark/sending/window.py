@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mama_spark.bridge import Acks, Refusals
+from mama_spark.bridge import Ack, Acks, Refusals
 from mama_spark.errors import AckTimeout, Backpressure, OutcomeUnknown, PublishError
 from mama_spark.message import Bools, Int64s, MessageBatch
 from mama_spark.options.window import WindowConfig
@@ -232,7 +232,8 @@ class Window:
     # --- what came back --------------------------------------------------------------------------------------
 
     def acked(self, acks: Acks) -> None:
-        """Acknowledgements: each settles its flight, whichever send of it was acknowledged (MP-39)."""
+        """Acknowledgements: each settles its flight, whichever send of it was acknowledged (MP-39); those of level
+        ``NONE`` as ``published``."""
         tokens, sequences, duplicates = acks.tokens, acks.sequences, acks.duplicates
         if len(tokens) > 1 and not (tokens[1:] > tokens[:-1]).all():
             tokens, index = np.unique(tokens, return_index=True)
@@ -240,6 +241,7 @@ class Window:
             sequences = None if sequences is None else sequences[index]
             duplicates = None if duplicates is None else duplicates[index]
         stream = self._stream_index(acks.stream, acks.domain)
+        step = Transition.SEND_UNACKNOWLEDGED if acks.level is Ack.NONE else Transition.ACK
         for sends, lo, hi in self._known(tokens):
             rows = sends.pick(tokens[lo:hi])
             flights = sends.flights
@@ -261,7 +263,7 @@ class Window:
                 self.counters.duplicates += int(dup.sum())
             flights.stream[rows] = stream
             self._backpressure.acknowledged(sends.at)
-            self._settle(flights, rows, Transition.ACK, acks.at)
+            self._settle(flights, rows, step, acks.at)
         self._backpressure.grow(len(tokens), self.policy.max_in_flight)
 
     def refused(self, refusals: Refusals) -> None:

@@ -74,7 +74,7 @@ def test_a_request_is_answered_as_often_as_the_other_likes_until_it_is_forgotten
 def test_a_request_over_zmq_needs_a_word_that_the_others_survive_it() -> None:
     port, back = lasting_port(), lasting_port()
     urls = (f"zmq://127.0.0.1:{port}?bind=true&incoming=tcp://127.0.0.1:{back}",)
-    with peer(*urls) as one, pytest.raises(ConfigError, match="allowRequests"):
+    with peer(*urls) as one, pytest.raises(ConfigError, match="allow_requests=true"):
         one.request("Q", TEN[0])
 
 

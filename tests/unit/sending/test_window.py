@@ -6,7 +6,7 @@ from collections import deque
 
 import numpy as np
 import pytest
-from mama_spark.bridge import Acks, Refusals
+from mama_spark.bridge import Ack, Acks, Refusals
 from mama_spark.errors import BlockedByPredecessor, DuplicateInFlight, NoResponders, PublishError, RateLimited, Rejected
 from mama_spark.message import Int64s
 from mama_spark.options.window import RetryPolicy, WindowConfig
@@ -258,6 +258,16 @@ def test_an_ack_of_an_earlier_send_settles_and_a_refusal_of_it_does_not() -> Non
             assert flights.state[0] == FlightState.IN_FLIGHT
             assert window.counters.late == 1
         assert second == 1
+
+
+def test_what_will_never_be_acknowledged_ends_as_published() -> None:
+    window = Window(WindowConfig(10, 5))
+    flights = window.open(3, sizes=np.ones(3, np.int64))
+    window.launch(flights, slice(0, 3), 0.0)
+    window.acked(Acks(np.array([0, 2]), None, None, None, 1.0, level=Ack.NONE))
+    window.acked(Acks(np.array([1, 2]), None, None, None, 1.0))
+    assert flights.state.tolist() == [FlightState.PUBLISHED, FlightState.ACKED, FlightState.PUBLISHED]
+    assert (window.counters.published, window.counters.acked, window.counters.late, window.in_flight) == (2, 1, 1, 0)
 
 
 def test_429_halves_the_window_once_a_burst_and_acks_grow_it_again() -> None:

@@ -91,6 +91,10 @@ class RecordCodec:
     def needed(self) -> Sequence[str]:
         return REQUIRED
 
+    @property
+    def takes_others(self) -> bool:
+        return False
+
     def check(self, schema: pa.Schema) -> None:
         check(schema)
 

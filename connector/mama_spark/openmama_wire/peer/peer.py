@@ -263,13 +263,8 @@ class OpenMamaPeer:
         :raises PublishError: nothing can be sent to this topic
         :raises Unavailable: a reader's queue is full
         """
-        if self._in is None:
-            raise ConfigError("a peer without a receiving socket gets no replies: give incoming in the url")
-        if not (self.settings.framing.answers_requests or self.settings.allow_requests):
-            raise ConfigError(
-                f"programs of the framing {self.settings.framing.name} end with a fault when they receive a request; "
-                "set allowRequests=true where all of them are repaired"
-            )
+        self.check_requests()
+        assert self._in is not None
         _check_topic(topic)
         number, inbox = self._inboxes.open()
         if self.settings.framing.name != "oz":
@@ -278,6 +273,16 @@ class OpenMamaPeer:
             self.forget(number)
             raise Unavailable("a reader takes nothing, so that no request can be sent")
         return number
+
+    def check_requests(self) -> None:
+        """:raises ConfigError: as :meth:`request`"""
+        if self._in is None:
+            raise ConfigError("a peer without a receiving socket gets no replies: give incoming in the url")
+        if not (self.settings.framing.answers_requests or self.settings.allow_requests):
+            raise ConfigError(
+                f"programs of the framing {self.settings.framing.name} end with a fault when they receive a request; "
+                "where all of them are repaired, add allow_requests=true to the url"
+            )
 
     def forget(self, number: int) -> None:
         """Drop further replies to this request."""

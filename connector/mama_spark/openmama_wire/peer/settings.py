@@ -14,7 +14,7 @@ from ..protocol.framings import FRAMINGS
 
 NAMING_PORT, DATA_PORT, REQUEST_PORT = 5756, 5557, 5556
 NAMING, DIRECT = "naming", "direct"
-_KEYS = ("mode", "bind", "incoming", "publish_address")
+_KEYS = ("mode", "bind", "incoming", "publish_address", "allow_requests")
 
 
 class Endpoint(NamedTuple):
@@ -85,6 +85,7 @@ class PeerSettings:
             oz://host:5557?mode=direct&bind=true      binds there instead
             oz://host:5557?mode=direct&incoming=tcp://host:5556     the other socket, too; repeatable; binds at ``*``
             zmq://host:5557                           always direct
+            zmq://host:5557?allow_requests=true       programs there are repaired: requests do not end them
 
         :param receiver: the first socket of direct mode is the receiving one, the other (``incoming``) the sending one
         :raises ConfigError: something is wrong with them
@@ -98,12 +99,13 @@ class PeerSettings:
         modes = {_one(query, "mode") or (NAMING if framing.name == "oz" else DIRECT) for query in queries}
         if len(modes) != 1 or not modes <= {NAMING, DIRECT}:
             raise ConfigError(f"option url: mode is {NAMING} or {DIRECT}, the same for all servers")
+        allowed = any(_flag(query, "allow_requests") for query in queries)
         if modes == {DIRECT}:
             first, second = _sockets(parts, queries)
             return (
-                cls(framing, outgoing=second, incoming=first)
+                cls(framing, outgoing=second, incoming=first, allow_requests=allowed)
                 if receiver
-                else cls(framing, outgoing=first, incoming=second)
+                else cls(framing, outgoing=first, incoming=second, allow_requests=allowed)
             )
         if len(parts) > 3:
             raise ConfigError("option url: OpenMAMA programs know three name servers at most")
@@ -126,10 +128,8 @@ def _sockets(
         if "publish_address" in query:
             raise ConfigError("option url: publish_address is for naming; in direct mode the URL says the address")
         address = _address(part, DATA_PORT)
-        bind = _one(query, "bind")
-        if bind not in (None, "true", "false"):
-            raise ConfigError(f"option url: bind is true or false, got {bind!r}")
-        first.append(Endpoint(address, "*" in address if bind is None else bind == "true"))
+        bind = _flag(query, "bind")
+        first.append(Endpoint(address, "*" in address if bind is None else bind))
         second += [Endpoint.of_openmama(url) for url in query.get("incoming", ())]
     return tuple(first), tuple(second)
 
@@ -155,3 +155,10 @@ def _query(part: SplitResult) -> dict[str, list[str]]:
 def _one(query: dict[str, list[str]], key: str) -> str | None:
     values: Iterable[str] = query.get(key, ())
     return next(iter(values), None)
+
+
+def _flag(query: dict[str, list[str]], key: str) -> bool | None:
+    value = _one(query, key)
+    if value not in (None, "true", "false"):
+        raise ConfigError(f"option url: {key} is true or false, got {value!r}")
+    return None if value is None else value == "true"

@@ -105,11 +105,13 @@ def _unnumbered(flights: FlightBatch, capabilities: Capabilities) -> npt.NDArray
 
 
 def _level(flights: FlightBatch, capabilities: Capabilities) -> pa.Array | str:
+    """What the acknowledgements mean: less than the bridge can, where a stream stores nothing, or nobody wants it."""
     level, unnumbered = capabilities.ack.value, _unnumbered(flights, capabilities)
-    if not unnumbered.any():
+    unwanted = flights.state == FlightState.PUBLISHED
+    if not unnumbered.any() and not unwanted.any():
         return level
-    levels = pa.array([level, Ack.ACCEPTED.value], pa.string())
-    return pa.DictionaryArray.from_arrays(pa.array(unnumbered.astype(np.int32)), levels)
+    levels = pa.array([level, Ack.ACCEPTED.value, Ack.NONE.value], pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(np.where(unwanted, 2, unnumbered).astype(np.int32)), levels)
 
 
 def _duplicate(flights: FlightBatch, capabilities: Capabilities) -> pa.Array | npt.NDArray[np.bool_] | None:

@@ -232,6 +232,11 @@ class PartitionWriter:
                 "spark.speculation is on and dedup is off: a speculative attempt would publish its rows twice; "
                 "set dedup=true or spark.speculation=false"
             )
+        if o.mama_numbers and self._task.partition > 0:
+            raise ConfigError(
+                "option mamaNumbers: readers of OpenMAMA take one numbering a topic, and the DataFrame has several "
+                "partitions, of which each would begin at 1; write with coalesce(1), or without numbers"
+            )
         self.recorder.check_tables()
         self.recorder.events.create()
         self._bridge = bridge = publisher_bridge(o)

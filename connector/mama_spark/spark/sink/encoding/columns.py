@@ -144,14 +144,14 @@ def _plan_native(by_name: dict[str, T.StructField], options: SinkOptions, codec:
     native = tuple((low, by_name[low].name) for low in codec.columns if low in by_name)
     log = tuple(_find(name, by_name).name for name in options.flight_log_columns)
     id_field, id_by_name = _id_field(by_name, options)
-    _refuse_unused(
-        (f for low, f in by_name.items() if low not in codec.columns and f.name not in log and f is not id_field),
-        options,
-        {*codec.columns, "id"},
-    )
+    others = [f for low, f in by_name.items() if low not in codec.columns and f is not id_field]
+    if codec.takes_others:
+        native += tuple((f.name, f.name) for f in others)
+    else:
+        _refuse_unused((f for f in others if f.name not in log), options, {*codec.columns, "id"})
     own_id = None if id_field is None else id_field.name
     _check_use_of_ids(own_id, options)
-    fields = [T.StructField(low, by_name[low].dataType) for low, _ in native]
+    fields = [T.StructField(low, by_name[name.lower()].dataType) for low, name in native]
     try:
         codec.check(to_arrow_schema(T.StructType(fields), timezone="UTC"))
     except PySparkException as e:

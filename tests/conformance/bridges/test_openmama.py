@@ -1,0 +1,100 @@
+"""The suite of bridges over both framings: a peer that subscribes to everything is the oracle."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar
+
+import pytest
+from mama_spark.bridges.openmama import OpenMamaBridge, OpenMamaSettings
+from mama_spark.openmama_wire.peer import OpenMamaPeer, PeerSettings
+from mama_spark.testing.bridge_suite import BridgeSuite, PublishedMessage, SuiteSetup
+from mama_spark.testing.waiting import eventually
+
+from tests.support.openmama.network import naming, url_of
+from tests.support.ports import lasting_port
+
+
+class CollectingPeer:
+    """Subscribes to topics that begin with ``t.`` or ``x``, and keeps all messages."""
+
+    def __init__(self, settings: PeerSettings) -> None:
+        self.messages: list[PublishedMessage] = []
+        self._peer = OpenMamaPeer(settings)
+        self._stop = threading.Event()
+        self._polls = 0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._peer.open()
+        for prefix in ("t.", "xx"):
+            self._peer.subscribe(prefix, prefix=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            for got in self._peer.poll(0.02).frames:
+                frame = got.frame
+                self.messages.append(PublishedMessage(len(self.messages), frame.topic, frame.payload, {}))
+            self._polls += 1
+
+    def stored(self) -> list[PublishedMessage]:
+        """What has come until nothing more came for a while."""
+        while True:
+            seen, polls = len(self.messages), self._polls
+            eventually(partial(self._polled_since, polls + 8), "the peer polls")
+            if len(self.messages) == seen:
+                return list(self.messages)
+
+    def _polled_since(self, polls: int) -> bool:
+        return self._polls > polls
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        self._peer.close()
+
+
+class _OpenMamaSuite(BridgeSuite):
+    without: ClassVar[frozenset[str]] = frozenset({"sequence", "dedup", "headers", "ordered"})
+
+    @pytest.fixture
+    def bridge(self, site: SuiteSetup) -> Iterator[OpenMamaBridge]:
+        """Open, with the reader connected: until then it takes nothing."""
+        bridge = site.make()
+        assert isinstance(bridge, OpenMamaBridge)
+        bridge.open()
+        eventually(lambda: bridge.poll(0.01) or bridge.peer.wanted("xx"), "the reader subscribes")
+        yield bridge
+        bridge.close()
+
+    def site_of(self, sending: PeerSettings, receiving: PeerSettings) -> Iterator[SuiteSetup]:
+        reader = CollectingPeer(receiving)
+
+        def make(acks: bool = True) -> OpenMamaBridge:
+            return OpenMamaBridge(OpenMamaSettings(sending, acks, wait_for_subscribers=60.0))
+
+        try:
+            yield SuiteSetup(make, reader.stored, silent=lambda: make(False))
+        finally:
+            reader.close()
+
+
+class TestOzWithNaming(_OpenMamaSuite):
+    @pytest.fixture
+    def site(self) -> Iterator[SuiteSetup]:
+        with ExitStack() as stack:
+            settings = PeerSettings.from_urls([url_of(stack.enter_context(naming()))])
+            yield from self.site_of(settings, settings)
+
+
+class TestZmqDirect(_OpenMamaSuite):
+    """Bridges connect, the reader binds."""
+
+    @pytest.fixture
+    def site(self) -> Iterator[SuiteSetup]:
+        sending = PeerSettings.from_urls([f"zmq://127.0.0.1:{lasting_port()}"])
+        bound = sending.outgoing[0]._replace(bind=True)
+        yield from self.site_of(sending.without_receiving(), replace(sending, outgoing=(), incoming=(bound,)))

@@ -1,0 +1,251 @@
+"""The publisher bridge: waits for readers, tells what nobody wants, is held by a stopped reader, and ends in order."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import pytest
+from mama_spark.bridge import Ack
+from mama_spark.bridges.openmama import OpenMamaBridge, OpenMamaSettings
+from mama_spark.mama.messages.omnm import decode
+from mama_spark.message import MessageBatch
+from mama_spark.openmama_wire.peer import OpenMamaPeer, PeerSettings
+from mama_spark.options.window import WindowConfig
+from mama_spark.publisher.batch_publisher import BatchPublisher
+from mama_spark.sending.flight import FlightState
+from mama_spark.sending.flight_batch import FlightBatch
+from mama_spark.testing.waiting import eventually
+
+from tests.support.openmama.network import Watched, message, naming, peer, url_of
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def batch(n: int, topic: str = "A", first: int = 0) -> MessageBatch:
+    return MessageBatch.of([topic] * n, [message(n=i) for i in range(first, first + n)])
+
+
+def drained(url: str, *batches: MessageBatch, **settings: Any) -> list[FlightBatch]:
+    """Published as the sink does it; the finished flights."""
+    finished: list[FlightBatch] = []
+    bridge = OpenMamaBridge(OpenMamaSettings(PeerSettings.from_urls([url]), **settings))
+    bridge.open()
+    publisher = BatchPublisher(bridge, WindowConfig(4096, 2048), on_finished=finished.append)
+    publisher.start()
+    try:
+        for one in batches:
+            publisher.put(one)
+        publisher.drain()
+    finally:
+        publisher.stop()
+        bridge.close()
+    return finished
+
+
+def numbers(watched: Watched, one: OpenMamaPeer) -> list[int]:
+    return [decode(f.frame.payload).get("n") for f in watched.of(one).frames]
+
+
+@pytest.mark.spec("OW9")
+def test_a_task_that_waited_loses_nothing_and_keeps_the_order() -> None:
+    """The reader joins while the task waits."""
+    with naming() as server:
+        found: list[FlightBatch] = []
+        task = threading.Thread(
+            target=lambda: found.extend(drained(url_of(server), batch(4000), wait_for_subscribers=60.0))
+        )
+        task.start()
+        with peer(url_of(server)) as reader:
+            reader.subscribe("A")
+            watched = Watched(reader)
+            watched.until(lambda: len(watched.of(reader).frames) == 4000, "all arrive")
+            task.join(60)
+        assert numbers(watched, reader) == list(range(4000))
+        assert (found[0].state == FlightState.ACKED).all()
+
+
+@pytest.mark.spec("OW10")
+def test_rows_that_nobody_wants_fail_or_are_published() -> None:
+    with naming() as server, peer(url_of(server)) as reader:
+        reader.subscribe("A")
+        both = MessageBatch.of(["A", "B"] * 10, [message(n=i) for i in range(20)])
+        result: dict[bool, list[FlightBatch]] = {}
+
+        def publish_twice() -> None:
+            for need in (True, False):
+                result[need] = drained(url_of(server), both, wait_for_subscribers=0.8, require_subscribers=need)
+
+        task = threading.Thread(target=publish_twice, daemon=True)
+        task.start()
+        watched = Watched(reader)
+        watched.until(lambda: not task.is_alive(), "the tasks end")
+        watched.until(lambda: len(watched.of(reader).frames) == 20, "what is wanted arrives")
+    (failed,), (published,) = result[True], result[False]
+    odd = np.arange(20) % 2 == 1
+    assert (failed.state == np.where(odd, FlightState.COMPLETED_EXCEPTIONALLY, FlightState.ACKED)).all()
+    assert {e.status for e in failed.errors.values()} == {"NO_SUBSCRIBERS"}
+    assert "nobody subscribed to B within 0.8 s" in failed.errors[1].info
+    assert (published.state == np.where(odd, FlightState.PUBLISHED, FlightState.ACKED)).all()
+
+
+def read(url: str, pipe: Connection, expected: int) -> None:
+    """A reader in a process of its own: says when it is there, and what it got."""
+    one = OpenMamaPeer(replace(PeerSettings.from_urls([url]), high_water_mark=100))
+    one.open()
+    one.subscribe("A")
+    pipe.send(os.getpid())
+    got: list[int] = []
+    while len(got) < expected:
+        got += [decode(f.frame.payload).get("n") for f in one.poll(0.5).frames]
+    pipe.send(got)
+    one.close()
+
+
+@pytest.mark.spec("OW11")
+def test_a_reader_that_stops_holds_the_task_and_misses_nothing() -> None:
+    n = 12_000
+    big = MessageBatch.of(["A"] * n, [message(n=i, filling="x" * 2000) for i in range(n)])
+    with naming() as server:
+        mine, theirs = SPAWN.Pipe()
+        reader = SPAWN.Process(target=read, args=(url_of(server), theirs, n), daemon=True)
+        reader.start()
+        pid = mine.recv()
+        settings = replace(PeerSettings.from_urls([url_of(server)]), high_water_mark=100)
+        bridge = OpenMamaBridge(OpenMamaSettings(settings, wait_for_subscribers=60.0, full_timeout=600.0))
+        bridge.open()
+        try:
+            eventually(lambda: bridge.poll(0.05) or bridge.peer.wanted("A"), "the reader is there")
+            os.kill(pid, signal.SIGSTOP)
+            sent, still = 0, time.monotonic()
+            while time.monotonic() - still < 1.5:  # taken up by the queues on the way, and no further
+                taken = bridge.send(big.slice(sent, min(500, n - sent)), sent)
+                sent, still = sent + taken, time.monotonic() if taken else still
+                bridge.poll(0.01)
+            assert 0 < sent < n, "held"
+            os.kill(pid, signal.SIGCONT)
+            while sent < n:
+                sent += bridge.send(big.slice(sent, min(500, n - sent)), sent)
+                assert not bridge.poll(0.01).refusals
+        finally:
+            bridge.close()
+        assert mine.poll(120)
+        assert mine.recv() == list(range(n))
+        reader.join(60)
+
+
+def test_a_reader_that_stays_stopped_is_given_up_after_the_timeout() -> None:
+    n = 8_000
+    big = MessageBatch.of(["A"] * n, [message(n=i, filling="x" * 2000) for i in range(n)])
+    with naming() as server:
+        mine, theirs = SPAWN.Pipe()
+        reader = SPAWN.Process(target=read, args=(url_of(server), theirs, n), daemon=True)
+        reader.start()
+        pid = mine.recv()
+        settings = replace(PeerSettings.from_urls([url_of(server)]), linger=0.2, high_water_mark=100)
+        bridge = OpenMamaBridge(OpenMamaSettings(settings, wait_for_subscribers=60.0, full_timeout=0.3))
+        bridge.open()
+        eventually(lambda: bridge.poll(0.05) or bridge.peer.wanted("A"), "the reader is there")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            sent, refused = 0, []
+            while sent < n:
+                sent += bridge.send(big.slice(sent, min(500, n - sent)), sent)
+                refused += bridge.poll(0.01).refusals
+            assert {r.error.status for r in refused} == {"QUEUE_FULL"}
+            assert "a reader took nothing for 0.3 s (waitTimeout)" in refused[0].error.info
+            assert refused[-1].tokens[-1] == n - 1
+        finally:
+            bridge.close()
+            os.kill(pid, signal.SIGKILL)
+            reader.join(60)
+
+
+def publish(url: str, task: int, n: int) -> None:
+    """A task in a process of its own."""
+    flights = drained(url, batch(n, "A", task * n), wait_for_subscribers=60.0)
+    assert all((f.state == FlightState.ACKED).all() for f in flights)
+
+
+@pytest.mark.spec("OW26")
+def test_four_tasks_of_4000_rows_lose_nothing_at_their_ends() -> None:
+    with naming() as server, peer(url_of(server)) as reader:
+        reader.subscribe("A")
+        tasks = [SPAWN.Process(target=publish, args=(url_of(server), task, 4000), daemon=True) for task in range(4)]
+        for task in tasks:
+            task.start()
+        watched = Watched(reader)
+        watched.until(lambda: len(watched.of(reader).frames) >= 16_000, "all arrive")
+        for task in tasks:
+            task.join(60)
+        assert [task.exitcode for task in tasks] == [0] * 4
+        watched.until(lambda: len([p for p in watched.of(reader).peers if p.orderly]) == 4, "each takes its leave")
+        got = numbers(watched, reader)
+        for task_ in range(4):
+            mine = [x for x in got if x // 4000 == task_]
+            assert mine == list(range(task_ * 4000, task_ * 4000 + 4000)), "in order"
+
+
+def test_numbers_count_for_each_topic_and_stand_before_others() -> None:
+    with naming() as server, peer(url_of(server)) as reader:
+        reader.subscribe("A")
+        reader.subscribe("B")
+        rows = MessageBatch.of(["A", "B", "A"] * 100, [message(MdSeqNum=99)] * 300)
+        task = threading.Thread(target=drained, args=(url_of(server), rows),
+                                kwargs={"wait_for_subscribers": 60.0, "numbers": True}, daemon=True)  # fmt: skip
+        task.start()
+        watched = Watched(reader)
+        watched.until(lambda: len(watched.of(reader).frames) == 300, "all arrive")
+        task.join(60)
+        got = [(f.frame.topic, decode(f.frame.payload)) for f in watched.of(reader).frames]
+        assert [m.get("MdSeqNum") for topic, m in got if topic == "A"] == list(range(1, 201))
+        assert [m.get("MdSeqNum") for topic, m in got if topic == "B"] == list(range(1, 101))
+        assert len({m.get("MamaSenderId") for _, m in got}) == 1
+
+
+@pytest.mark.spec("OW13")
+def test_requests_and_replies_through_bridges() -> None:
+    with naming() as server:
+        one, two = (OpenMamaBridge(OpenMamaSettings(PeerSettings.from_urls([url_of(server)]), wait_for_subscribers=0.5))
+                    for _ in range(2))  # fmt: skip
+        one.open()
+        two.open()
+        try:
+            asking, answering = one.requests(), two.requests()
+            answering.listen("Q")
+            eventually(lambda: [b.poll(0.01) for b in (one, two)] and one.peer.wanted("Q"), "the listener is there")
+            asking.request("Q", message(n=1), 7)
+            got: list[Any] = []
+
+            def exchange() -> bool:
+                one.poll(0.01)
+                two.poll(0.01)
+                for request in answering.received():
+                    assert request.reply_to is not None
+                    answering.reply(request.reply_to, message(n=2))
+                got.extend(asking.received())
+                return bool(got)
+
+            eventually(exchange, "the reply arrives")
+            assert [(m.topic, m.inbox, decode(m.payload).get("n")) for m in got] == [("Q", 7, 2)]
+            asking.forget(7)
+            got.clear()
+            asking.request("nobody.there", message(n=1), 8)
+            eventually(exchange, "the request fails")
+            assert got[0].error.status == "PUBLISH_ERROR_NO_RESPONDERS"
+        finally:
+            one.close()
+            two.close()
+
+
+def test_what_is_acknowledged_is_sent_and_never_more() -> None:
+    bridge = OpenMamaBridge(OpenMamaSettings(PeerSettings.from_urls(["oz://127.0.0.1:1"])))
+    assert bridge.capabilities.ack is Ack.SENT
+    assert not bridge.capabilities.packs
