@@ -236,6 +236,8 @@ PURE = {
     "services/malamute_broker/session/streams/stream_opener",
     "services/malamute_broker/session/streams/stream_table",
     "services/malamute_broker/session/streams/subscription_handler",
+    "services/openmama_source/market_data_source",
+    "services/openmama_source/record_fields",
     "services/tango_recorder/settings",
     "services/tango_server/attribute_state",
     "services/tango_server/replay/awaited_clients",

@@ -73,6 +73,7 @@ SUBCOMMANDS = {
         ("mama sub 'demo.>'", "mama sub 'demo.orders.*' --from earliest --count 10 --json"),
     ),
     "tango-source": Subcommand("serve the Tango events of a log to Tango clients until Ctrl-C", "tango"),
+    "mama-source": Subcommand("serve the messages of a log to OpenMAMA's market data subscribers", "openmama"),
     "nsd": Subcommand(
         "run a name server for OpenMAMA peers (OZ) until Ctrl-C", "openmama", RUN,
         ("mama nsd", "mama nsd -i '*' --advertise host -p 5756"),

@@ -154,6 +154,9 @@ class OpenMamaPeer:
         self._out.setsockopt(zmq.XPUB_VERBOSER, 1)
         self._out.setsockopt(zmq.XPUB_NODROP, 1)
         self._out.setsockopt(zmq.LINGER, round(s.linger * 1000))
+        if s.heartbeat is not None:
+            self._out.setsockopt(zmq.HEARTBEAT_IVL, round(s.heartbeat * 500))
+            self._out.setsockopt(zmq.HEARTBEAT_TIMEOUT, round(s.heartbeat * 500))
         self._poller.register(self._out, zmq.POLLIN)
         if s.receive:
             self._in = self._socket(data, zmq.SUB, MAX_FRAME)

@@ -48,6 +48,8 @@ class PeerSettings:
     :ivar linger: longest wait at the end until everything is written
     :ivar join_timeout: for a name server's answer
     :ivar allow_requests: send requests also where real programs of the framing end with a fault at one
+    :ivar heartbeat: a reader whose process stands still for so long is disconnected, and no longer holds the others;
+        None: it holds them for as long as it likes
     :ivar program: name of this peer, for others
     """
 
@@ -61,6 +63,7 @@ class PeerSettings:
     linger: float = 30.0
     join_timeout: float = 10.0
     allow_requests: bool = False
+    heartbeat: float | None = None
     program: str = "mama-spark"
 
     def __post_init__(self) -> None:
@@ -82,7 +85,7 @@ class PeerSettings:
             oz://host:5756                            naming (several name servers: several URLs)
             oz://host:5756?publish_address=10.0.0.7   naming; where others connect to this peer
             oz://host:5557?mode=direct                connects its sending socket there; a receiver its receiving one
-            oz://host:5557?mode=direct&bind=true      binds there instead
+            oz://host:5557?mode=direct&bind=true      binds there instead, and at incoming
             oz://host:5557?mode=direct&incoming=tcp://host:5556     the other socket, too; repeatable; binds at ``*``
             zmq://host:5557                           always direct
             zmq://host:5557?allow_requests=true       programs there are repaired: requests do not end them
@@ -130,7 +133,7 @@ def _sockets(
         address = _address(part, DATA_PORT)
         bind = _flag(query, "bind")
         first.append(Endpoint(address, "*" in address if bind is None else bind))
-        second += [Endpoint.of_openmama(url) for url in query.get("incoming", ())]
+        second += [Endpoint(url, bool(bind) or Endpoint.of_openmama(url).bind) for url in query.get("incoming", ())]
     return tuple(first), tuple(second)
 
 

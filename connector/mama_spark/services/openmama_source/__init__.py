@@ -7,9 +7,23 @@ from typing import TYPE_CHECKING
 from mama_spark.moved_names import lazy
 
 if TYPE_CHECKING:
+    from .log_follower import LogFollower
+    from .market_data_source import MarketDataSource, SourceRules
     from .name_server import NameServer
+    from .server import MarketDataServer
+    from .source_state import SourceState
 
-__all__ = ["NameServer"]
+__all__ = ["LogFollower", "MarketDataServer", "MarketDataSource", "NameServer", "SourceRules", "SourceState"]
 
 if not TYPE_CHECKING:
-    __getattr__ = lazy(__name__, {"NameServer": "name_server"})
+    __getattr__ = lazy(
+        __name__,
+        {
+            "LogFollower": "log_follower",
+            "MarketDataServer": "server",
+            "MarketDataSource": "market_data_source",
+            "NameServer": "name_server",
+            "SourceRules": "market_data_source",
+            "SourceState": "source_state",
+        },
+    )

@@ -1,0 +1,179 @@
+"""``mama mama-source``: serves what is in a log to OpenMAMA's market data subscribers, until Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from ..bridges import log_bridge
+from ..bridges.reconnecting import ReconnectingBridge
+from ..errors import ConfigError, OptionError
+from ..mama.messages.status import MsgStatus
+from ..openmama_wire.peer.peer import OpenMamaPeer
+from ..openmama_wire.peer.settings import PeerSettings
+from ..openmama_wire.protocol.dictionary import DictionaryEntry, by_name, parse_dictionary
+from ..openmama_wire.protocol.market_data import REFUSALS
+from ..options import SubscribeOptions, command
+from ..options.toml_file import read_toml
+from ..options.urls import log_urls, split_stream
+from ..options.urls import urls as server_urls
+from ..redaction import redact_url
+from ..services.openmama_source.log_follower import LogFollower
+from ..services.openmama_source.market_data_source import MarketDataSource, PublisherEvent, SourceRules
+from ..services.openmama_source.server import MarketDataServer
+from ..services.openmama_source.source_state import SourceState
+from .arguments import add_option, options
+from .signals import stop_on_signals
+
+_USE = command("mama-source", "stream", "wait_timeout")
+_HEARTBEAT = 30.0  #: seconds that a subscriber's process may stand still before it is disconnected
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--from", dest="log", required=True, metavar="LOG", help="nats://host:4222/STREAM, mlp://host/stream"
+    )
+    parser.add_argument(
+        "--to", default="oz://127.0.0.1:5756", metavar="URL",
+        help="the network: oz://host:5756 (name server; the default is this machine's), "
+        "zmq://*:5557?incoming=tcp://*:5556",
+    )  # fmt: skip
+    parser.add_argument("--source", required=True, metavar="NAME", help="what subscribers name: topics are NAME.SYMBOL")
+    parser.add_argument(
+        "--topic-prefix", metavar="TEXT", help="of the log's topics; the rest is the symbol (default: the source)"
+    )
+    parser.add_argument("--dictionary", type=Path, metavar="FILE", help="lines fid|name|type; served to who asks")
+    parser.add_argument(
+        "--conf-file", type=Path, metavar="FILE.toml", help="refusals and groups: conf/mama-source.toml"
+    )
+    parser.add_argument(
+        "--state", type=Path, metavar="FILE", help="numbers, images, position (default: ~/.local/state)"
+    )
+    parser.add_argument(
+        "--begin", type=_begin, default="saved", metavar="WHERE",
+        help="saved (at first: earliest), latest, earliest or a sequence",
+    )  # fmt: skip
+    parser.add_argument("--events", action="store_true", help="show requests and subscriptions as they come")
+    add_option(parser, "of the log's connection")
+
+
+def _begin(text: str) -> str:
+    if text not in ("saved", "latest", "earliest") and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be saved, latest, earliest or a sequence, got {text!r}")
+    return text
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0 after Ctrl-C or SIGTERM.
+
+    :raises MamaError: it cannot serve
+    """
+    log = _urls("--from", args.log, log_urls)
+    servers, stream = split_stream(log)
+    args.url = ",".join(servers)
+    o = options(args, SubscribeOptions, _USE, stream=stream or urlsplit(servers[0]).netloc)
+    if "." in args.source or not args.source.isprintable() or not args.source:
+        raise OptionError(f"--source is one name without dots, got {args.source!r}")
+    entries = read_dictionary(args.dictionary)
+    rules = read_rules(args.conf_file, entries)
+    settings = replace(
+        PeerSettings.from_urls(_urls("--to", args.to, server_urls)), heartbeat=_HEARTBEAT, program="mama-source"
+    )
+    if not settings.naming and not settings.incoming:
+        raise ConfigError("--to needs incoming=tcp://host:port in direct mode: where subscribers send their requests")
+    state = SourceState(args.state or default_state(log, args.source), args.source)
+    bridge = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
+    follower = LogFollower(bridge, str(o.stream), args.begin, state.identity, state.served)
+    peer = OpenMamaPeer(settings)
+    with stop_on_signals() as stop:
+        try:
+            source = MarketDataSource(args.source, state.sender, rules, state.topics())
+            server = MarketDataServer(
+                peer, source, state, follower, prefix=args.source if args.topic_prefix is None else args.topic_prefix,
+                dictionary=by_name(entries), say=say, warn=warn, on_event=_show if args.events else _ignore,
+            )  # fmt: skip
+            follower.start()
+            peer.open()
+            say(f"serving {o.stream} as {args.source} at {args.to} ({len(source.topics)} symbols; Ctrl-C ends it)")
+            server.run(stop.is_set)
+            say(f"ended: {server.progress()}")
+        finally:
+            follower.close()
+            bridge.close()
+            peer.close()
+            state.close()
+    return 0
+
+
+def read_dictionary(path: Path | None) -> list[DictionaryEntry]:
+    """:raises ConfigError: it cannot be read, or is no dictionary"""
+    if path is None:
+        return []
+    try:
+        return parse_dictionary(path.read_text(encoding="utf-8", errors="replace"))
+    except (OSError, ConfigError) as e:
+        raise ConfigError(f"--dictionary {path}: {e}") from e
+
+
+def read_rules(path: Path | None, dictionary: list[DictionaryEntry]) -> SourceRules:
+    """The tables of the configuration file.
+
+    :raises ConfigError: something else stands there
+    """
+    content = {} if path is None else read_toml(path)
+    unknown = content.pop("unknown", "NOT_FOUND")
+    refuse, groups = content.pop("refuse", {}), content.pop("groups", {})
+    if content or not isinstance(refuse, dict) or not isinstance(groups, dict):
+        raise ConfigError(f"{path}: only unknown, and the tables [refuse] and [groups], are known")
+    for name, members in groups.items():
+        if not isinstance(members, list) or not members or not all(isinstance(member, str) for member in members):
+            raise ConfigError(f"{path}: [groups] {name} must be a list of symbols")
+    return SourceRules(
+        [(pattern, _status(path, f"[refuse] {pattern}", word)) for pattern, word in refuse.items()],
+        None if unknown == "wait" else _status(path, "unknown", unknown), groups, dictionary,
+    )  # fmt: skip
+
+
+def _status(path: Path | None, key: str, word: Any) -> MsgStatus:
+    if word not in REFUSALS:
+        raise ConfigError(f"{path}: {key} must be one of {', '.join(sorted(REFUSALS))}, got {word!r}")
+    return REFUSALS[word]
+
+
+def default_state(urls: tuple[str, ...], source: str) -> Path:
+    """One file a log and source, below ``$XDG_STATE_HOME`` or ``~/.local/state``."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    places = [urlsplit(redact_url(url, mask="")) for url in urls]
+    names = [f"{place.scheme}://{place.netloc}{place.path}" for place in places]
+    key = hashlib.sha256("\n".join((*names, source)).encode()).hexdigest()[:16]
+    return Path(base) / "mama-spark" / f"mama-source-{source}-{key}.sqlite"
+
+
+def _urls(argument: str, text: str, parse: Any) -> tuple[str, ...]:
+    try:
+        found: tuple[str, ...] = parse(text)
+    except ValueError as e:
+        raise OptionError(f"{argument} {e}") from None
+    return found
+
+
+def _show(event: PublisherEvent) -> None:
+    say(f"{event.callback} {event.symbol}{f': {event.info}' if event.info else ''}".rstrip())
+
+
+def _ignore(event: PublisherEvent) -> None:
+    pass
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def warn(text: str) -> None:
+    print(f"mama: {text}", file=sys.stderr, flush=True)

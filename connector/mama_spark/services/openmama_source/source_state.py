@@ -1,0 +1,77 @@
+"""What a market data source keeps over restarts: how far it has come in its log, its sender id, and of each topic the
+number and the image. One SQLite file; what is saved together is there together."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+
+from mama_spark.errors import ConfigError
+from mama_spark.mama.messages.omnm import BadMessage
+
+from .market_data_source import PublishedTopic
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS source (name TEXT PRIMARY KEY, sender INTEGER, identity TEXT, served INTEGER);
+CREATE TABLE IF NOT EXISTS topics (symbol TEXT PRIMARY KEY, number INTEGER, image BLOB) WITHOUT ROWID;
+"""
+
+
+class SourceState:
+    """Made open; one thread uses it at a time.
+
+    :param name: of the source; a file belongs to one
+    :ivar sender: the same for as long as the file exists
+    :ivar identity: of the log; ``served``: sequence of the last record that was published
+    :raises ConfigError: the file is something else, or of another source, or another process has it
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._path, self._name = path, name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, timeout=1.0, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.executescript(_SCHEMA)
+            self._db.execute("BEGIN IMMEDIATE")
+            found = self._db.execute("SELECT name, sender, identity, served FROM source").fetchone()
+            if found is None:
+                found = (name, secrets.randbits(62) | 1, "", 0)
+                self._db.execute("INSERT INTO source VALUES (?, ?, ?, ?)", found)
+            self._db.execute("COMMIT")
+        except (sqlite3.Error, OSError) as e:
+            raise ConfigError(f"{path}: {e}; another process may have it, or it is no state of a source") from e
+        if found[0] != name:
+            self._db.close()
+            raise ConfigError(f"{path} is the state of the source {found[0]!r}; give {name!r} another file")
+        self.sender, self.identity, self.served = int(found[1]), str(found[2]), int(found[3])
+
+    def topics(self) -> list[PublishedTopic]:
+        """:raises ConfigError: the file holds something else"""
+        try:
+            rows = self._db.execute("SELECT symbol, number, image FROM topics").fetchall()
+            return [PublishedTopic.of(symbol, number, image) for symbol, number, image in rows]
+        except (sqlite3.Error, BadMessage) as e:
+            raise ConfigError(f"{self._path}: {e}; remove it to begin anew") from e
+
+    def save(self, identity: str, served: int, topics: Iterable[PublishedTopic]) -> None:
+        """All of it, or nothing.
+
+        :raises ConfigError: the file cannot be written
+        """
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.executemany(
+                "INSERT OR REPLACE INTO topics VALUES (?, ?, ?)", [(t.symbol, t.number, t.payload()) for t in topics]
+            )
+            self._db.execute("UPDATE source SET identity = ?, served = ?", (identity, served))
+            self._db.execute("COMMIT")
+        except sqlite3.Error as e:
+            raise ConfigError(f"{self._path}: {e}") from e
+        self.identity, self.served = identity, served
+
+    def close(self) -> None:
+        self._db.close()

@@ -1,0 +1,85 @@
+"""A market data server over a log in memory, in a thread; it can be killed and started again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mama_spark.bridges.memory.logs import MemoryLogs
+from mama_spark.bridges.reconnecting import ReconnectingBridge
+from mama_spark.message import MessageBatch
+from mama_spark.openmama_wire.peer import OpenMamaPeer, PeerSettings
+from mama_spark.openmama_wire.protocol.dictionary import by_name
+from mama_spark.record_log import RecordLogBridge
+from mama_spark.services.openmama_source import (
+    LogFollower,
+    MarketDataServer,
+    MarketDataSource,
+    SourceRules,
+    SourceState,
+)
+from mama_spark.services.openmama_source.market_data_source import PublisherEvent
+
+from .network import message
+
+
+class MarketDataLab:
+    """Source ``S``, or another name.
+
+    :ivar events: of the publisher, since the last start
+    :ivar server: the running one
+    """
+
+    def __init__(
+        self, folder: Path, log: str, url: str, rules: SourceRules, *, name: str = "S", **settings: Any
+    ) -> None:
+        self._file, self._log, self._rules, self.name = folder / "state", log, rules, name
+        self._settings = replace(PeerSettings.from_urls([url]), **settings)
+        self.events: list[PublisherEvent] = []
+        self.warnings: list[str] = []
+        self.server: MarketDataServer
+
+    def store(self, symbol: str, **values: Any) -> None:
+        """Append a record to the log."""
+        log = MemoryLogs(self._log).log(self._log)
+        log.append(MessageBatch.of([f"{self.name}.{symbol}"], [message(**values)]))
+
+    def store_json(self, symbol: str, text: bytes) -> None:
+        log = MemoryLogs(self._log).log(self._log)
+        log.append(MessageBatch.of([f"{self.name}.{symbol}"], [text]))
+
+    def start(self) -> None:
+        self.events = []
+        self._stop = threading.Event()
+        self._state = SourceState(self._file, self.name)
+        source = MarketDataSource(self.name, self._state.sender, self._rules, self._state.topics())
+        bridge: ReconnectingBridge[RecordLogBridge] = ReconnectingBridge(lambda: MemoryLogs(self._log), 5.0)
+        self._follower = LogFollower(bridge, self._log, "saved", self._state.identity, self._state.served)
+        self._peer = OpenMamaPeer(self._settings)
+        dictionary: Mapping[str, Any] = by_name(self._rules.dictionary)
+        self.server = MarketDataServer(
+            self._peer, source, self._state, self._follower, prefix=self.name, dictionary=dictionary,
+            say=lambda text: None, warn=self.warnings.append, on_event=self.events.append,
+        )  # fmt: skip
+        self._follower.start()
+        self._peer.open()
+        self._thread = threading.Thread(target=self.server.run, args=(self._stop.is_set,), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """In order."""
+        self._stop.set()
+        self._thread.join(60)
+        self._follower.close()
+        self._peer.close()
+        self._state.close()
+
+    def served(self, messages: int) -> bool:
+        """So many messages were published."""
+        return self.server.counts["messages"] == messages and not self.server._unsent
+
+    def callbacks(self) -> list[tuple[str, str]]:
+        return [(event.callback, event.symbol) for event in self.events]

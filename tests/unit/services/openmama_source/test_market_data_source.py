@@ -1,0 +1,193 @@
+"""What a market data publisher answers, and what it publishes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mama_spark.errors import ConfigError
+from mama_spark.mama.messages.field_types import FieldType
+from mama_spark.mama.messages.msg import Field, MamaMsg
+from mama_spark.mama.messages.omnm import decode, encode
+from mama_spark.mama.messages.status import MsgStatus, MsgType, SubscriptionMsgType
+from mama_spark.mama.messages.values import MamaPrice, MamaTime
+from mama_spark.openmama_wire.protocol.dictionary import DictionaryEntry, by_name, dictionary_of
+from mama_spark.openmama_wire.protocol.frames import BridgeFrame, FrameType
+from mama_spark.openmama_wire.protocol.market_data import REFUSALS, MarketDataRequest, request_message
+from mama_spark.services.openmama_source.market_data_source import (
+    AnswerRequest,
+    MarketDataSource,
+    PublishedTopic,
+    PublisherEvent,
+    PublishMessage,
+    SourceAction,
+    SourceRules,
+)
+from mama_spark.services.openmama_source.record_fields import BadRecord, fields_of
+from mama_spark.services.openmama_source.source_state import SourceState
+
+ENTRIES = [DictionaryEntry(109, "bid", FieldType.PRICE), DictionaryEntry(110, "size", FieldType.U32),
+           DictionaryEntry(111, "at", FieldType.TIME)]  # fmt: skip
+RULES = SourceRules([("NO*", MsgStatus.NOT_PERMISSIONED)], groups={"G": ["A", "B", "C"]}, dictionary=ENTRIES)
+
+
+def source() -> MarketDataSource:
+    """With two symbols, of two updates and one."""
+    made = MarketDataSource("S", 77, RULES)
+    for symbol, value in (("A", 1), ("A", 2), ("B", 5)):
+        made.update(symbol, [Field("x", 0, FieldType.I32, value)])
+    made.update("B", [Field("y", 0, FieldType.I32, 1)])
+    return made
+
+
+def ask(symbol: str, message: int = 0, *, inbox: bool = True, kind: int = 0, topic: str = "_MD.S") -> BridgeFrame:
+    payload = encode(request_message(MarketDataRequest(symbol, kind, message)))
+    return BridgeFrame(FrameType.REQUEST if inbox else FrameType.PUBLISH, topic, payload, "_INBOX.x" if inbox else "")
+
+
+def events(actions: list[SourceAction]) -> list[tuple[str, str, str]]:
+    return [(a.callback, a.symbol, a.info) for a in actions if isinstance(a, PublisherEvent)]
+
+
+def answers(actions: list[SourceAction]) -> list[dict[str, object]]:
+    return [{f.name: f.value for f in decode(a.payload)} for a in actions if isinstance(a, AnswerRequest)]
+
+
+def published(actions: list[SourceAction]) -> list[tuple[str, dict[str, object]]]:
+    return [(a.topic, {f.name: f.value for f in decode(a.payload)}) for a in actions if isinstance(a, PublishMessage)]
+
+
+@pytest.mark.spec("OW16", "OW20")
+def test_an_image_has_all_fields_and_the_number_of_the_last_update_and_the_next_update_one_more() -> None:
+    one = source()
+    asked = one.received(ask("B"))
+    assert events(asked) == [("onRequest", "B", "SUBSCRIBE")]
+    assert answers(asked) == [
+        {"MdMsgType": 1, "MdMsgStatus": 0, "MdSeqNum": 2, "wIssueSymbol": "B", "MamaSenderId": 77, "x": 5, "y": 1}
+    ]
+    updated = one.update("B", [Field("y", 0, FieldType.I32, 3)])
+    stamps = {"MdMsgType": 0, "MdMsgStatus": 0, "MdSeqNum": 3, "wIssueSymbol": "B", "MamaSenderId": 77}
+    assert published(updated) == [("S.B", {**stamps, "y": 3}), ("S.G", {**stamps, "y": 3})]
+    assert answers(one.received(ask("B", SubscriptionMsgType.SNAPSHOT)))[0]["MdSeqNum"] == 3
+    assert events(one.update("C", [])) == [("onCreate", "C", "")]
+
+
+@pytest.mark.spec("OW18")
+@pytest.mark.parametrize("message", [7, 8, 9, 10, 12])
+def test_a_recap_is_an_image_of_its_type_into_the_inbox_or_to_all(message: int) -> None:
+    one = source()
+    assert [(m["MdMsgType"], m["MdSeqNum"]) for m in answers(one.received(ask("A", message)))] == [(MsgType.RECAP, 2)]
+    ((topic, recap),) = published(one.received(ask("A", message, inbox=False)))
+    assert (topic, recap["MdMsgType"], recap["MdSeqNum"]) == ("S.A", MsgType.RECAP, 2)
+
+
+@pytest.mark.spec("OW17")
+@pytest.mark.parametrize("status", sorted(REFUSALS))
+def test_every_status_can_refuse(status: str) -> None:
+    one = MarketDataSource("S", 77, SourceRules([("X", REFUSALS[status])]))
+    asked = one.received(ask("X"))
+    assert [(m["MdMsgType"], m["MdMsgStatus"], m["wIssueSymbol"]) for m in answers(asked)] == [
+        (1, REFUSALS[status], "X")
+    ]
+    assert events(asked) == [("onRequest", "X", f"SUBSCRIBE; refused: {status}")]
+
+
+@pytest.mark.spec("OW17", "OW20")
+def test_an_unknown_symbol_is_refused_or_gets_no_answer() -> None:
+    asked = source().received(ask("Z"))
+    assert events(asked) == [("onNewRequest", "Z", "SUBSCRIBE; refused: NOT_FOUND")]
+    assert answers(asked)[0]["MdMsgStatus"] == MsgStatus.NOT_FOUND
+    waiting = MarketDataSource("S", 77, SourceRules(unknown=None)).received(ask("Z"))
+    assert waiting == [PublisherEvent("onNewRequest", "Z", "SUBSCRIBE; not answered")]
+
+
+@pytest.mark.spec("OW19", "OW20")
+def test_a_subscription_without_image_and_a_refresh_reach_the_callbacks() -> None:
+    one = source()
+    assert one.received(ask("A", inbox=False)) == [PublisherEvent("onRequest", "A", "SUBSCRIBE")]
+    refreshed = one.received(ask("A", SubscriptionMsgType.REFRESH, inbox=False))
+    assert events(refreshed) == [("onRefresh", "A", "REFRESH")]
+    assert published(refreshed) == [("S.A", {"MdMsgStatus": 6, "MdMsgType": 171, "MdSeqNum": 2, "MamaSenderId": 77})]
+
+
+@pytest.mark.spec("OW20")
+def test_messages_that_are_no_requests_reach_on_msg_and_on_error() -> None:
+    one, whole = source(), request_message(MarketDataRequest("A", 0, 0))
+
+    def received(msg: MamaMsg) -> list[SourceAction]:
+        return one.received(BridgeFrame(FrameType.PUBLISH, "_MD.S", encode(msg)))
+
+    def without(name: str) -> MamaMsg:
+        return MamaMsg([f for f in whole if f.name != name])
+
+    assert received(without("MdSubscriptionType")) == [PublisherEvent("onMsg", "A")]
+    assert received(without("MdSubscSymbol")) == [
+        PublisherEvent("onError", "", "NOT_FOUND: a request without a symbol")
+    ]
+    assert events(received(without("MdSubscMsgType")))[0][0] == "onError"
+    assert events(one.received(BridgeFrame(FrameType.PUBLISH, "_MD.S", b"Qx")))[0][0] == "onError"
+    assert received(request_message(MarketDataRequest("A", 0, 2))) == [PublisherEvent("onRequest", "A", "UNSUBSCRIBE")]
+
+
+def test_a_group_is_answered_with_an_image_of_each_member() -> None:
+    images = answers(source().received(ask("G", kind=1)))
+    assert [(m["wIssueSymbol"], m["MdMsgNum"], m["MdMsgTotal"], m["MdSeqNum"]) for m in images] == [
+        ("A", 1, 2, 2), ("B", 2, 2, 2)
+    ]  # fmt: skip
+
+
+@pytest.mark.spec("OW23")
+@pytest.mark.parametrize("topic", ["_MDDD.S.DATA_DICT", "_MDDD.WOMBAT.DATA_DICT"])
+def test_the_dictionary_is_answered(topic: str) -> None:
+    one = source()
+    assert topic in one.request_topics
+    (answer,) = (a for a in one.received(ask("DATA_DICT", 5, kind=4, topic=topic)) if isinstance(a, AnswerRequest))
+    assert [e for e in dictionary_of(decode(answer.payload)) if e.fid > 100] == ENTRIES
+    assert MarketDataSource("S", 1).request_topics == ["_MD.S"], "without a dictionary nobody is answered"
+
+
+def test_records_are_omnm_messages_or_json_objects() -> None:
+    named = by_name(ENTRIES)
+    message = MamaMsg([Field("MdMsgType", 1, FieldType.U8, MsgType.INITIAL), Field("MdSeqNum", 10, FieldType.U32, 9),
+                       Field("z", 5, FieldType.U8, 1)])  # fmt: skip
+    assert fields_of(encode(message), named) == (0, [Field("z", 5, FieldType.U8, 1)])
+    message.fields[0] = Field("MdMsgType", 1, FieldType.U8, MsgType.DELETE)
+    assert fields_of(encode(message), named)[0] == MsgType.DELETE
+    text = b'{"bid": 1.5, "size": 3, "at": "2026-01-02T03:04:05.5Z", "s": "x", "n": 7, "f": 0.5, "b": true, "no": null}'
+    assert fields_of(text, named)[1] == [
+        Field("bid", 109, FieldType.PRICE, MamaPrice(1.5)), Field("size", 110, FieldType.U32, 3),
+        Field("at", 111, FieldType.TIME, MamaTime(1767323045, 500_000_000)), Field("s", 0, FieldType.STRING, "x"),
+        Field("n", 0, FieldType.I64, 7), Field("f", 0, FieldType.F64, 0.5), Field("b", 0, FieldType.BOOL, True),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("payload", "words"),
+    [(b"", "neither"), (b"[1]", "neither"), (b"O\x01", "no OMNM message"), (b'{"size": -1}', "field 'size'"),
+     (b'{"x": [1]}', "list has no type"), (b'{"at": "2026-01-02"}', "no time zone"), (b'{"bid": "x"}', "field 'bid'")],
+)  # fmt: skip
+def test_records_that_are_no_messages_say_why(payload: bytes, words: str) -> None:
+    with pytest.raises(BadRecord, match=words):
+        fields_of(payload, by_name(ENTRIES))
+
+
+@pytest.mark.spec("OW21")
+def test_numbers_images_sender_and_position_are_kept_over_restarts(tmp_path: Path) -> None:
+    file = tmp_path / "below" / "state"
+    state = SourceState(file, "S")
+    one = MarketDataSource("S", state.sender, RULES)
+    one.update("A", [Field("x", 0, FieldType.I32, 1)])
+    state.save("log-1", 17, one.take_changed())
+    assert one.take_changed() == []
+    with pytest.raises(ConfigError, match="another process may have it"):
+        SourceState(file, "S")
+    state.close()
+    again = SourceState(file, "S")
+    assert (again.sender, again.identity, again.served) == (state.sender, "log-1", 17)
+    assert again.topics() == [PublishedTopic("A", 1, {("x", 0): Field("x", 0, FieldType.I32, 1)})]
+    again.close()
+    with pytest.raises(ConfigError, match="is the state of the source 'S'"):
+        SourceState(file, "T")
+    (tmp_path / "text").write_text("no database, but long enough to be seen as none " * 10)
+    with pytest.raises(ConfigError, match="no state of a source"):
+        SourceState(tmp_path / "text", "S")
