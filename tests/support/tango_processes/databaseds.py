@@ -129,3 +129,31 @@ class MariaDatabase:
         )  # fmt: skip
         assert not done.returncode, (words, done.returncode, done.stdout, done.stderr)
         return done.stdout
+
+
+class TangoTest:
+    """``TangoTest test`` of C++ with the device ``sys/tg_test/1``, without a database. ``with`` starts and ends it."""
+
+    device = "sys/tg_test/1"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.port = folder, 0
+        self._program: _Program | None = None
+
+    @property
+    def address(self) -> str:
+        """Full name of its device."""
+        return f"tango://127.0.0.1:{self.port}/{self.device}#dbase=no"
+
+    def __enter__(self) -> Self:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self.port = free_port()
+        given = ["test", "-nodb", "-dlist", self.device, "-ORBendPoint", f"giop:tcp:127.0.0.1:{self.port}"]
+        started = self._program = _Program(run("usr/lib/tango/TangoTest", *given), self._folder / "TangoTest.log", {})
+        eventually(lambda: answers(self.port, "dserver/tangotest/test") or not started.running(), "TangoTest")
+        assert started.running(), started.log.read_text()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._program is not None:
+            self._program.end()

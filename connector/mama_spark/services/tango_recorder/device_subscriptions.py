@@ -17,6 +17,7 @@ from mama_spark.tango.client.device_proxy import device_names, open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import EventSubMode, Subscription
 from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind
+from mama_spark.tango.client.subscription_states import NO_SUCH_EVENTS
 from mama_spark.tango.types import EventType
 
 from .settings import RecorderSettings
@@ -24,10 +25,6 @@ from .settings import RecorderSettings
 logger = logging.getLogger("mama_spark")
 
 _RETRY = 5.0  #: seconds until a database or device that did not answer is called again
-#: Reasons in errors: the attribute does not send events of this type. No error if a pattern matched the attribute.
-_NO_SUCH_EVENTS = frozenset(
-    ("API_AttributePollingNotStarted", "API_EventPropertiesNotSet", "API_AttributeNotDataReadyEnabled")
-)
 
 
 class DeviceSubscriptions:
@@ -40,6 +37,7 @@ class DeviceSubscriptions:
         self._settings, self._subscriber = settings, subscriber
         self._subscriptions: dict[tuple[str, str, EventType], Subscription] = {}
         self._by_pattern: set[int] = set()  #: ids of subscriptions to attributes that a pattern matched
+        self._refused: set[int] = set()  #: of these, those whose refusal was recorded
         self._devices = set(settings.named_devices)
         self._pending = set(self._devices)  #: devices to subscribe to, or to read attributes of again
         self._changed = threading.Event()
@@ -66,17 +64,19 @@ class DeviceSubscriptions:
         self._changed.set()
 
     def accept(self, event: SubscriptionEvent) -> bool:
-        """Whether to record a subscription event. If not, a pattern matched an attribute that does not send events of
-        this type; its subscription is cancelled."""
+        """Whether to record a subscription event. A pattern may match attributes that do not send events of this type;
+        their subscriptions are tried again, and only the first refusal is recorded."""
         subscription = event.subscription
         if event.kind is not SubscriptionEventKind.ERROR or subscription.id not in self._by_pattern:
             return True
-        if not any(error.reason in _NO_SUCH_EVENTS for error in event.errors):
-            return True
-        logger.info("%s is not recorded: the attribute sends no such events (%s)", subscription, event.errors[0].reason)
-        self._by_pattern.discard(subscription.id)
-        subscription.unsubscribe()
-        return False
+        if not any(error.reason in NO_SUCH_EVENTS for error in event.errors) or subscription.id in self._refused:
+            return subscription.id not in self._refused
+        self._refused.add(subscription.id)
+        reason = event.errors[0].reason
+        logger.info(
+            "%s is not recorded yet: the attribute sends no such events (%s); trying again", subscription, reason
+        )
+        return True
 
     # --- in the thread ---
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from mama_spark.backoff import Backoff
 from mama_spark.errors import ConfigError, MamaError, PublishError
 from mama_spark.message import MessageBatch
 from mama_spark.tango.client.subscriber import TangoSubscriber
@@ -96,23 +97,29 @@ class Recorder:
         self.settings, self._writer = settings, writer
         self.started = time.time_ns()
         self._run_id = f"{settings.name}-{self.started:x}"
-        self.state = RecorderState(settings.name, settings.prefix)
+        self.state = RecorderState(settings.name, settings.prefix, settings.error_summary)
         self.state.about = about(settings, self.started)
         self.others: OtherRecorders | None = None
         self._subscriber = TangoSubscriber(
             limit=settings.buffer,
             octets=settings.buffer_octets,
             hwm=settings.hwm,
-            timeouts=Timeouts(check=settings.heartbeat, heartbeat=settings.heartbeat),
+            timeouts=Timeouts(
+                check=settings.heartbeat,
+                heartbeat=settings.heartbeat,
+                refused=Backoff(1.0, max(1.0, settings.retry_refused), jitter=0.3),
+            ),
             timeout=settings.timeout,
             report_availability=True,
+            report_causes=True,
         )
         self._subscriptions = DeviceSubscriptions(settings, self._subscriber)
         self._decoder = BatchDecoder()
         self._numbers = itertools.count(1)
         self._ids = self._next_ids if ids else None
         self._recorded = self._refused = 0
-        self._refused_batches: deque[MessageBatch] = deque()  #: rejected batches that the state does not know yet
+        #: rejected batches that the state does not know yet, and the error of each record
+        self._refused_batches: deque[tuple[MessageBatch, Sequence[PublishError]]] = deque()
         self._next_report = self._next_log = 0.0
         self._failure: MamaError | None = None
         self._unwritten: list[MessageBatch] = []  #: batches that the writer did not accept before the end
@@ -147,7 +154,7 @@ class Recorder:
         if time.monotonic() >= self._next_log:
             self._next_log = time.monotonic() + _LOG_PERIOD
             logger.error("the log rejects records (%d so far): %s", self._refused, errors[0])
-        self._refused_batches.append(batch)
+        self._refused_batches.append((batch, errors))
 
     def run(self, stop: Callable[[], bool], say: Callable[[str], None] = lambda text: None) -> bool:
         """Record until ``stop`` returns True.
@@ -190,12 +197,14 @@ class Recorder:
             accept, kind = self._subscriptions.accept, SubscriptionEventKind.EVENT
             accepted = [event for event in events if event.kind is kind or accept(event)]
             self._write(self.state.record(decode_events(accepted, self._decoder)), stop)
+        self._write(self.state.summaries(time.time_ns()), stop)
         if self._refused_batches or self.state.has_pending:
             self._report_refused(stop)
 
     def _report_refused(self, stop: Callable[[], bool]) -> None:
         while self._refused_batches:
-            self.state.refused(decode(self._refused_batches.popleft().payloads))
+            batch, errors = self._refused_batches.popleft()
+            self.state.refused(decode(batch.payloads), [str(error) for error in errors])
         if time.monotonic() >= self._next_report:
             self._next_report = time.monotonic() + _REPORT_PERIOD
             self._write(self.state.report_pending(time.time_ns()), stop)

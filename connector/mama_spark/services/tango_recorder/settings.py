@@ -107,6 +107,16 @@ class RecorderSettings:
         "duration", duration, 10.0, _GROUP, "Longest wait at the end for what the log has not acknowledged.",
         shown="10s",
     )  # fmt: skip
+    error_summary: float = option(
+        "duration", _duration_or_off, 600.0, _GROUP,
+        "Of equal errors of an attribute in a row only the first is recorded; between two summaries of the others. 0 "
+        "or `off`: each error is recorded.", shown="10m",
+    )  # fmt: skip
+    retry_refused: float = option(
+        "duration", duration, 300.0, _GROUP,
+        "Longest time between attempts to subscribe to an attribute that a pattern matches and that sends no such "
+        "events yet, since it is not polled, for example.", shown="5m",
+    )  # fmt: skip
     heartbeat: float = option(
         "duration", duration, 10.0, _GROUP, "Heartbeats that are older are missed; servers send one every 9 s.",
         shown="10s",

@@ -137,6 +137,8 @@ def _cells(found: DecodedRecords, events: EventColumns, rows: npt.NDArray[np.int
     good = found.kind > 0
     values = _Values(n)
     values.fill(events, rows)
+    for row in np.flatnonzero((found.kind == RecordKind.ERROR) & (found.count > 0)).tolist():
+        values.describe(row, {name: int(getattr(found, name)[row]) for name in ("count", "first", "last")})
     counts = _HAS_COUNTS[found.kind]
     time = np.zeros(n, np.int64)
     time[rows] = events.time
@@ -270,6 +272,10 @@ class _Values:
         for row in rows:
             if self._types[row] is None:
                 self._types[row] = _TYPE_NAMES.get(kind, kind.name)
+
+    def describe(self, row: int, fields: dict[str, int]) -> None:
+        """Set the detail of a row."""
+        self._details[row] = orjson.dumps(fields)
 
     def _other(self, row: int, event: Event) -> None:
         data = event.data

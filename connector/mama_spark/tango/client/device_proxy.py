@@ -263,7 +263,11 @@ def reference_of(name: DeviceName, *, timeout: float = TIMEOUT) -> Reference:
     with open_reference(name.reference, "the database", timeout=timeout) as database:
         found = database.import_device(name.device)
     if not found.exported:
-        raise refusal("API_DeviceNotExported", f"{name.device} is not exported", "reference_of")
+        raise refusal(
+            "API_DeviceNotExported",
+            f"{name.device} is not exported: its server was stopped, or never started",
+            "reference_of",
+        )
     return parse_ior(found.ior)
 
 

@@ -60,6 +60,7 @@ class EventConsumer:
     :param timeouts: periods of heartbeat checks, confirmations and retries; None: those of cppTango
     :param timeout: timeout of a call in seconds
     :param report_availability: deliver ONLINE and OFFLINE
+    :param report_causes: deliver OFFLINE again when its cause becomes known
     :ivar delivery: its queues
     :ivar hwm: high-water mark of the newest connection
     """
@@ -73,10 +74,11 @@ class EventConsumer:
         timeouts: Timeouts | None,
         timeout: float,
         report_availability: bool,
+        report_causes: bool = False,
     ) -> None:
         self._configured_hwm = hwm
         self.hwm = hwm or _DEFAULT_HWM
-        self._report_availability = report_availability
+        self._report_availability, self._report_causes = report_availability, report_causes
         self._timeout = timeout
         self._lock = threading.Lock()
         self.delivery = EventDelivery(self._lock, limit, octets)
@@ -222,9 +224,11 @@ class EventConsumer:
                     self._dispatcher.mark_restarted(topic.encode("latin-1") for topic in action.topics)
                 case subscription_states.ReportError() if not self._subscriptions[action.id].raises_errors:
                     self._report(action.id, SubscriptionEventKind.ERROR, action.errors)
-                case subscription_states.ReportAvailability() if self._report_availability:
+                case subscription_states.ReportAvailability() if self._report_availability and (
+                    self._report_causes or not action.again
+                ):
                     online = SubscriptionEventKind.ONLINE if action.online else SubscriptionEventKind.OFFLINE
-                    self._report(action.id, online)
+                    self._report(action.id, online, action.errors or None)
 
     def _connect(self, action: subscription_states.Connect) -> None:
         self._reconnects += action.again

@@ -45,6 +45,8 @@ class TangoSubscriber:
     :param timeouts: periods of heartbeat checks, confirmations and retries; None: those of cppTango
     :param timeout: timeout of a call in seconds
     :param report_availability: also deliver ONLINE and OFFLINE when heartbeats of a server arrive again or are missing
+    :param report_causes: then also deliver OFFLINE again when its cause becomes known: a server that was stopped, that
+        was killed, or that is out of reach
     :ivar queue: events of the subscriptions that have neither a callback nor a queue of their own
     """
 
@@ -58,12 +60,14 @@ class TangoSubscriber:
         timeouts: Timeouts | None = None,
         timeout: float = 3.0,
         report_availability: bool = False,
+        report_causes: bool = False,
     ) -> None:
         self.tango_host = tango_host or os.environ.get("TANGO_HOST")
         self._timeout = timeout
         self._consumer = EventConsumer(
             limit=limit, octets=octets, hwm=hwm, timeouts=timeouts, timeout=timeout,
             report_availability=report_availability,
+            report_causes=report_causes,
         )  # fmt: skip
         self.queue = self._consumer.delivery.shared_queue
         self._decoder = BatchDecoder()

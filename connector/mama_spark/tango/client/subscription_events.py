@@ -52,7 +52,8 @@ class SubscriptionEvent(NamedTuple):
     :ivar frames: topic, byte order, call info and data. Of an EVENT as received; of INITIAL and RESUBSCRIPTION as the
         server would send the value, with the counter 0; of other kinds None
     :ivar ctr: counter of an EVENT; 0 for other kinds
-    :ivar detail: error stack of an ERROR; :class:`~mama_spark.tango.events.sequence_tracker.SequenceGap` of a GAP,
+    :ivar detail: error stack of an ERROR, and of an OFFLINE its cause;
+        :class:`~mama_spark.tango.events.sequence_tracker.SequenceGap` of a GAP,
         :class:`~mama_spark.tango.events.sequence_tracker.SequenceRestart` of a RESTART, :class:`QueueOverflow` of an
         OVERFLOW; else None
     """

@@ -7,13 +7,18 @@ the confirmation of all subscriptions there.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from zlib import crc32
+
+from mama_spark.backoff import Backoff
 
 from ..idl.negotiation import Confirmation, EndpointPair
 from ..topics import NO_DATABASE, heartbeat_topics
 from ..types import DevError, EventType, Severity
 from .subscription_states import (
+    NO_SUCH_EVENTS,
     TABLE,
     Action,
     ConfirmSubscription,
@@ -35,6 +40,8 @@ from .subscription_states import (
     UnsubscribeTopic,
 )
 
+_ATTEMPT_TIMEOUT = 120.0  #: seconds after which an attempt to reach a server counts as failed without a report
+
 
 @dataclass(slots=True)
 class _Subscription:
@@ -46,6 +53,7 @@ class _Subscription:
     next_retry: float = 0.0
     next_error: float = float("-inf")
     was_read: bool = False
+    cause: str = ""  #: reason that was reported last for OFFLINE
 
     def apply(self, event: MachineEvent) -> SubscriptionState:
         """Apply an event; returns the state before it.
@@ -72,6 +80,8 @@ class _Channel:
     confirming: bool = False  #: a confirmation is in progress
     can_confirm: bool = True  #: the server has the command EventConfirmSubscription
     members: dict[int, None] = field(default_factory=dict)  #: ids of its subscriptions
+    failures: int = 0  #: consecutive attempts to reach the missing server
+    next_attempt: float = 0.0  #: to reach the missing server, by one of its devices
 
 
 def channel_key(channel: str) -> str:
@@ -86,10 +96,12 @@ class SubscriptionMachine:
     ignored. ``now`` and deadlines are seconds of a monotonic clock.
 
     :param timeouts: periods; None: those of cppTango
+    :param seed: from 0 to 1, of the jitter of retries; None: random
     """
 
-    def __init__(self, timeouts: Timeouts | None = None) -> None:
+    def __init__(self, timeouts: Timeouts | None = None, seed: float | None = None) -> None:
         self.timeouts = timeouts or Timeouts()
+        self._seed = random.random() if seed is None else seed
         self._subscriptions: dict[int, _Subscription] = {}
         self._channels: dict[str, _Channel] = {}
         self._topics: dict[str, dict[int, None]] = {}
@@ -153,6 +165,9 @@ class SubscriptionMachine:
         before = subscription.apply(MachineEvent.NEGOTIATED)
         if subscription.state is SubscriptionState.HEARTBEAT_LOST:
             return []
+        missing = self._stale_channel(subscription)
+        if missing is not None:
+            self._try_others(now, missing)
         self._recovered(subscription)
         actions: list[Action] = []
         old = subscription.negotiated
@@ -180,11 +195,19 @@ class SubscriptionMachine:
         before = subscription.apply(MachineEvent.NEGOTIATION_FAILED)
         if before in (SubscriptionState.CONNECTED, SubscriptionState.HEARTBEAT_LOST):
             return [ReportError(id, errors)] if before is SubscriptionState.CONNECTED else []
-        subscription.next_retry = now + self.timeouts.retry.delay(subscription.failures)
+        backoff = self.timeouts.retry
+        if self.timeouts.refused is not None and any(error.reason in NO_SUCH_EVENTS for error in errors):
+            backoff = self.timeouts.refused
+        channel = self._stale_channel(subscription)
+        if channel is not None:
+            self._attempt_failed(now, channel, subscription)
+        else:
+            subscription.next_retry = now + self._delay(backoff, subscription.request.full_name, subscription.failures)
         subscription.failures += 1
         self._retrying[id] = None
-        # while heartbeats are missing, API_EventTimeout is reported, not this error
-        return [] if self._is_stale(subscription) else list(self._report_error(now, subscription, errors))
+        if channel is not None:  # API_EventTimeout is reported, not this error
+            return list(self._report_offline(subscription, errors))
+        return list(self._report_error(now, subscription, errors))
 
     def on_heartbeat(self, now: float, channel: str) -> list[Action]:
         """A heartbeat of this channel arrived (TG-36)."""
@@ -259,11 +282,43 @@ class SubscriptionMachine:
                     actions += self._heartbeat_missed(now, channel, reason)
             if now >= channel.next_confirm and not channel.confirming:
                 actions += self._confirm(now, channel)
-        due = [id for id in self._retrying if now >= self._subscriptions[id].next_retry]
+        due = self._due(now)
         for id in due:
             del self._retrying[id]
             self._subscriptions[id].apply(MachineEvent.RETRY)
         return actions + list(self._negotiate(due))
+
+    def _due(self, now: float) -> list[int]:
+        """Subscriptions to negotiate again now. Of a missing server one device is tried at a time, another one each
+        time, so that the number of attempts does not grow with the number of its devices."""
+        found: list[int] = []
+        tried: dict[str, str] = {}  # channel -> full name of its device
+        for id in sorted(self._retrying, key=lambda id: self._subscriptions[id].failures):
+            subscription = self._subscriptions[id]
+            if now < subscription.next_retry:
+                continue
+            channel, name = self._stale_channel(subscription), subscription.request.full_name
+            if channel is not None and channel.name not in tried and now >= channel.next_attempt:
+                tried[channel.name] = name
+                channel.next_attempt = now + _ATTEMPT_TIMEOUT
+            if channel is None or tried.get(channel.name) == name:
+                found.append(id)
+            else:
+                subscription.next_retry = channel.next_attempt
+        return found
+
+    def _attempt_failed(self, now: float, channel: _Channel, subscription: _Subscription) -> None:
+        """An attempt to reach a missing server failed: put off all of its subscriptions."""
+        if channel.next_attempt > now + self.timeouts.retry.most:  # the first report of this attempt
+            channel.next_attempt = now + self._delay(self.timeouts.retry, channel.name, channel.failures)
+            channel.failures += 1
+            for id in channel.members:
+                self._subscriptions[id].next_retry = channel.next_attempt
+        subscription.next_retry = channel.next_attempt
+
+    def _delay(self, backoff: Backoff, name: str, failures: int) -> float:
+        """Delay of a retry, with the same jitter for all subscriptions of one name: they are negotiated together."""
+        return backoff.delay(failures, lambda: (self._seed + crc32(f"{failures} {name}".encode()) / 2**32) % 1)
 
     def _heartbeat_missed(self, now: float, channel: _Channel, reason: str) -> Iterator[Action]:
         error = DevError("API_EventTimeout", Severity.ERR, reason, channel.name)
@@ -272,9 +327,10 @@ class SubscriptionMachine:
             subscription = self._subscriptions[id]
             if subscription.state is SubscriptionState.CONNECTED:
                 subscription.apply(MachineEvent.HEARTBEAT_MISSED)
-                subscription.failures, subscription.next_retry = 0, now
+                channel.failures, channel.next_attempt = 0, now
+                subscription.failures, subscription.next_retry, subscription.cause = 0, now, ""
                 self._retrying[id] = None
-                yield ReportAvailability(id, False)
+                yield from self._report_offline(subscription, (error,))
             yield from self._report_error(now, subscription, (error,))
 
     def _confirm(self, now: float, channel: _Channel) -> Iterator[Action]:
@@ -301,10 +357,17 @@ class SubscriptionMachine:
         subscription.failures, subscription.next_error = 0, float("-inf")
         self._retrying.pop(subscription.id, None)
 
-    def _is_stale(self, subscription: _Subscription) -> bool:
+    def _stale_channel(self, subscription: _Subscription) -> _Channel | None:
+        """Channel of a subscription whose heartbeats are missing; None: it has no such channel."""
         negotiated = subscription.negotiated
         channel = None if negotiated is None else self._channels.get(channel_key(negotiated.channel))
-        return channel is not None and channel.stale
+        return channel if channel is not None and channel.stale else None
+
+    def _try_others(self, now: float, channel: _Channel) -> None:
+        """A device of a missing server was reached: try the others now."""
+        channel.failures, channel.next_attempt = 0, now
+        for id in channel.members:
+            self._subscriptions[id].next_retry = now
 
     def _negotiate(self, ids: list[int] | tuple[int, ...]) -> Iterator[Negotiate]:
         by_device: dict[str, list[int]] = {}
@@ -317,6 +380,14 @@ class SubscriptionMachine:
         if now >= subscription.next_error:
             subscription.next_error = now + self.timeouts.check
             yield ReportError(subscription.id, errors)
+
+    def _report_offline(self, subscription: _Subscription, errors: tuple[DevError, ...]) -> Iterator[Action]:
+        """Report that the server is missing, again when its cause is another than before: a server that ended, that was
+        stopped, or that cannot be reached."""
+        cause = f"{errors[0].reason}: {errors[0].desc}" if errors else ""
+        if cause != subscription.cause:
+            again, subscription.cause = bool(subscription.cause), cause
+            yield ReportAvailability(subscription.id, False, errors, again)
 
     def _read_value(self, subscription: _Subscription) -> Iterator[Action]:
         """Read the first value, or the value after a reconnection. Nothing is read for data_ready events; periodic

@@ -7,7 +7,7 @@ A subscription is always in one state of :data:`TABLE`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from mama_spark.backoff import Backoff
@@ -83,7 +83,12 @@ class ReadReason(Enum):
     RESUBSCRIPTION = "resubscription"
 
 
-_RETRY = Backoff(1.0, 10.0)
+_RETRY = Backoff(1.0, 10.0, jitter=0.3)
+#: Reasons of a server for the refusal of a subscription that may be accepted later: the attribute sends no such events
+#: now, since it is not polled or has no criteria.
+NO_SUCH_EVENTS = frozenset(
+    ("API_AttributePollingNotStarted", "API_EventPropertiesNotSet", "API_AttributeNotDataReadyEnabled")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +99,15 @@ class Timeouts:
     :ivar heartbeat: largest age of the last heartbeat of a channel; servers send one every 9 s
     :ivar confirm: period of confirmations; servers end subscriptions that were not confirmed for 600 s
     :ivar retry: delays between attempts to negotiate with a server that cannot be reached
+    :ivar refused: delays between attempts to subscribe to an attribute that sends no such events now; None: as
+        ``retry``
     """
 
     check: float = 10.0
     heartbeat: float = 10.0
     confirm: float = 200.0
     retry: Backoff = _RETRY
+    refused: Backoff | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +216,16 @@ class ReportError:
 
 @dataclass(frozen=True, slots=True)
 class ReportAvailability:
-    """Deliver ONLINE or OFFLINE for this subscription."""
+    """Deliver ONLINE or OFFLINE for this subscription.
+
+    :ivar errors: why it is OFFLINE, the cause first
+    :ivar again: OFFLINE was reported before, with another cause
+    """
 
     id: int
     online: bool
+    errors: tuple[DevError, ...] = field(default=(), compare=False)
+    again: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,10 +52,15 @@ def read_errors(reader: CdrReader) -> tuple[DevError, ...]:
 
 
 def _write_error_text(writer: CdrWriter, text: str) -> None:
-    """In Latin-1, which PyTango's clients expect in errors; what that cannot carry in UTF-8, as PyTango's servers."""
+    """In Latin-1, which PyTango's clients expect in errors; in UTF-8, as PyTango's servers, what that cannot carry, and
+    what would be read as UTF-8."""
     try:
+        text.encode("latin-1").decode("utf-8")
+    except UnicodeDecodeError:
         writer.string(text)
-    except CdrError:
+    except UnicodeEncodeError:
+        writer.text(text)
+    else:
         writer.text(text)
 
 

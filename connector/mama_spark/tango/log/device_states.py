@@ -24,6 +24,9 @@ from .records import DEVICE_STATES, RecordKind, device_topic, record_topic
 Errors = tuple[DevError, ...]
 
 
+_MISSING = (DevError("API_EventTimeout", Severity.ERR, "heartbeats are missing", ""),)
+
+
 class RecordedDevice(NamedTuple):
     """Identity of a recorded device.
 
@@ -53,6 +56,8 @@ class DeviceStates:
         self._states: dict[RecordedDevice, RecordKind] = {}
         self._online: dict[RecordedDevice, bool] = {}
         self._errors: dict[RecordedDevice, dict[bytes, Errors]] = {}  #: device -> topic -> errors of its last event
+        self._causes: dict[RecordedDevice, Errors] = {}  #: why heartbeats of a device are missing
+        self._written: dict[RecordedDevice, str] = {}  #: cause in the last OFFLINE record of a device
         self._refused: set[RecordedDevice] = set()  #: devices whose state record the log rejected
 
     def __repr__(self) -> str:
@@ -87,10 +92,14 @@ class DeviceStates:
         """Whether a device is SUSPECT, or would be if its heartbeats arrived."""
         return any(self._errors.values())
 
-    def availability(self, records: RecordBuilder, topic: Topic, online: bool, now: int) -> None:
-        """Note that heartbeats for a subscription arrive again or are missing."""
+    def availability(self, records: RecordBuilder, topic: Topic, online: bool, now: int, cause: Errors = ()) -> None:
+        """Note that heartbeats for a subscription arrive again or are missing.
+
+        :param cause: why they are missing; empty: unknown
+        """
         device = RecordedDevice.of(topic)
         self._online[device] = online
+        self._causes[device] = () if online else cause or _MISSING
         if online:
             self._errors.get(device, {}).pop(topic.encode(), None)
         self._update(records, device, now)
@@ -113,10 +122,11 @@ class DeviceStates:
         kind = RecordKind.OFFLINE
         if self._online.get(device):
             kind = RecordKind.SUSPECT if by_topic else RecordKind.ONLINE
-        elif not errors:
-            errors = (DevError("API_EventTimeout", Severity.ERR, "heartbeats are missing", ""),)
-        if self._states.get(device) is not kind:
-            self._states[device] = kind
+        else:  # errors of events before that are no cause
+            errors = self._causes.get(device) or errors or _MISSING
+        cause = errors[0].reason if kind is RecordKind.OFFLINE else ""
+        if self._states.get(device) is not kind or self._written.get(device, cause) != cause:
+            self._states[device], self._written[device] = kind, cause
             self._write(records, device, kind, errors, now)
 
     # --- devices that are no longer recorded, and rejected records ---
@@ -133,6 +143,8 @@ class DeviceStates:
                 errors = (DevError("NotRecorded", Severity.WARN, reason, ""),)
                 self._write(records, device, RecordKind.OFFLINE, errors, now)
             self._online.pop(device, None)
+            self._causes.pop(device, None)
+            self._written.pop(device, None)
             self._errors.pop(device, None)
 
     def refused(self, device: RecordedDevice) -> None:

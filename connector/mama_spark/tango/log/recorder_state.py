@@ -16,6 +16,7 @@ import orjson
 from mama_spark.errors import MamaError
 
 from ..client.subscription_events import EventBatch, QueueOverflow, SubscriptionEvent, SubscriptionEventKind
+from ..client.subscription_states import NO_SUCH_EVENTS
 from ..events.event_codec import Event, write_except
 from ..events.frames import LITTLE, usual_call
 from ..events.sequence_tracker import (
@@ -29,6 +30,7 @@ from ..events.sequence_tracker import (
 from ..topics import BadEventTopic, Topic, event_topic, parse, read_topic
 from ..types import DevError, Quality, Severity
 from .device_states import DeviceStates, Errors, RecordedDevice
+from .error_series import ErrorSeries, ErrorSummary
 from .pending_gaps import PendingGaps
 from .record_builder import RecordBuilder
 from .records import (
@@ -44,6 +46,7 @@ from .records import (
 )
 
 STATE_VERSION = 1
+_FROM_SERVERS = (RecordKind.EVENT, RecordKind.INITIAL, RecordKind.RESUBSCRIBED)
 #: Most topics in one STATE record, so that it fits into a message.
 _TOPICS_IN_PART = 4000
 _INVALID = (DevError("API_AttrQualityInvalid", Severity.ERR, "the quality of the value is INVALID", ""),)
@@ -58,6 +61,7 @@ class RecorderState:
 
     :param name: name of the recorder
     :param prefix: first part of topics in the log
+    :param error_period: seconds between two summaries of a series of errors; 0: every error is a record
     :ivar topic: topic of the records about the recorder itself
     :ivar gaps: number of gap records so far
     :ivar about: what the state says about the recorder to others that write into the same log
@@ -65,8 +69,9 @@ class RecorderState:
     :ivar is_stale: the state should be written again soon, since readers of the last one would misunderstand records
     """
 
-    def __init__(self, name: str, prefix: str = PREFIX) -> None:
+    def __init__(self, name: str, prefix: str = PREFIX, error_period: float = 0.0) -> None:
         self.name, self.prefix = name, prefix
+        self._series = ErrorSeries(int(error_period * 1e9))
         self.topic = writer_topic(name, prefix)
         self.gaps = 0
         self._last: dict[bytes, int] = {}  #: topic -> counter of its last event
@@ -75,6 +80,8 @@ class RecorderState:
         self._hosts: dict[str, str] = {}  #: configured address -> host in topics of the server
         self._topics: dict[bytes, tuple[str, bool, RecordedDevice]] = {}  #: results of _topic_info
         self._pending_gaps = PendingGaps()
+        #: topic with records that the log rejected -> reason that is not recorded yet; empty: it is
+        self._refusals: dict[bytes, str] = {}
         self.about: dict[str, Any] = {}
         self.others: dict[str, tuple[int, int]] = {}
         self.is_stale = False
@@ -131,6 +138,8 @@ class RecorderState:
                 self._last[frame] = self._pending_gaps.replay(frame, ctr, self._last.get(frame, 0))
             elif kind == RecordKind.RESTART:
                 self._last[frame] = 0
+            elif kind == RecordKind.ERROR and is_counted(int(records.last[row])):
+                self._last[frame] = int(records.last[row])
             elif kind == RecordKind.GAP:
                 self._replay_gap(frame, int(records.last[row]), records.cause[row] == GapCause.REFUSED)
             elif kind in DEVICE_STATES:
@@ -158,15 +167,23 @@ class RecorderState:
         return records
 
     def stopped(self, now: int) -> RecordBuilder:
-        """Return the STATE records, and STOPPED."""
-        records = self.state(now)
+        """Return summaries of errors, the STATE records, and STOPPED."""
+        records = RecordBuilder()
+        for summary in self._series.end_all():
+            self._record_summary(records, summary)
+        self._add_state(records, now)
         records.add(RecordKind.STOPPED, self.topic, now)
         return records
 
     def state(self, now: int) -> RecordBuilder:
         """Return the state in one or more STATE records."""
+        records = RecordBuilder()
+        self._add_state(records, now)
+        return records
+
+    def _add_state(self, records: RecordBuilder, now: int) -> None:
         self.is_stale = False
-        records, topics = RecordBuilder(), list(self._last.items())
+        topics = list(self._last.items())
         parts = [topics[at : at + _TOPICS_IN_PART] for at in range(0, len(topics), _TOPICS_IN_PART)] or [[]]
         for number, part in enumerate(parts):
             state = {
@@ -180,7 +197,6 @@ class RecorderState:
                 **({"recorder": self.about, "others": self.others} if not number else {}),
             }
             records.add(RecordKind.STATE, self.topic, now, (self.topic.encode(), LITTLE, b"", orjson.dumps(state)))
-        return records
 
     # --- subscription events ----------------------------------------------------------------------------------
 
@@ -198,11 +214,45 @@ class RecorderState:
                     if resumed and topic in resumed:
                         self._resume(records, topic, ctr, received)
                     last[topic] = ctr
+                found = None if errors is None else errors[row]
+                if found is not None and found is not _INVALID:
+                    if not self._begins_series(records, topic, found, received, frames, ctr):
+                        self._update_device(records, topic, found, received)
+                        continue
+                elif self._series and topic in self._series:
+                    self._end_series(records, topic)
                 records.add(RecordKind.EVENT, name, received, frames, ctr)
             else:
                 _RECORD[kind](self, records, event)
             if errors is not None and frames is not None:
                 self._update_device(records, frames[0], errors[row], received)
+        return records
+
+    def _begins_series(
+        self, records: RecordBuilder, topic: bytes, errors: Errors, received: int, frames: Sequence[bytes], ctr: int
+    ) -> bool:
+        """Whether an error is to be recorded: it is the first of a series."""
+        if self._series.continues(topic, errors, received, frames, ctr):
+            return False
+        self._end_series(records, topic)
+        self._series.begin(topic, errors, received)
+        return True
+
+    def _end_series(self, records: RecordBuilder, topic: bytes) -> None:
+        summary = self._series.end(topic)
+        if summary is not None:
+            self._record_summary(records, summary)
+
+    def _record_summary(self, records: RecordBuilder, summary: ErrorSummary) -> None:
+        name, _, _ = self._topics.get(summary.topic) or self._topic_info(summary.topic)
+        numbers = GapNumbers(summary.first, summary.last, summary.count, GapCause.NONE)
+        records.add_gap(RecordKind.ERROR, name, summary.received, summary.frames, numbers)
+
+    def summaries(self, now: int) -> RecordBuilder:
+        """Return summaries of the series of errors that go on, as far as they are due."""
+        records = RecordBuilder()
+        for summary in self._series.due(now) if self._series else ():
+            self._record_summary(records, summary)
         return records
 
     def _topic_info(self, frame: bytes) -> tuple[str, bool, RecordedDevice]:
@@ -259,12 +309,19 @@ class RecorderState:
         errors = event.errors
         frames = (frame, LITTLE, usual_call(0, True), write_except(errors))
         name, _, device = self._topics.get(frame) or self._topic_info(frame)
-        records.add(RecordKind.ERROR, name, event.received, frames)
-        self._devices.failed(records, device, frame, errors, event.received)
+        if self._begins_series(records, frame, errors, event.received, frames, 0):
+            records.add(RecordKind.ERROR, name, event.received, frames)
+        if not any(error.reason in NO_SUCH_EVENTS for error in errors):  # that says nothing about the device
+            self._devices.failed(records, device, frame, errors, event.received)
 
     def _record_availability(self, records: RecordBuilder, event: SubscriptionEvent) -> None:
-        topic = self._topic(event.subscription, records, event.received)
-        self._devices.availability(records, topic, event.kind is SubscriptionEventKind.ONLINE, event.received)
+        topic, online = (
+            self._topic(event.subscription, records, event.received),
+            event.kind is SubscriptionEventKind.ONLINE,
+        )
+        if online and topic.encode() in self._series:
+            self._end_series(records, topic.encode())
+        self._devices.availability(records, topic, online, event.received, event.errors)
 
     def _topic(self, subscription: Any, records: RecordBuilder, now: int) -> Topic:
         """Topic of a subscription; before the first negotiation, the topic that is expected."""
@@ -308,20 +365,35 @@ class RecorderState:
 
     # --- records that the log rejected --------------------------------------------------------------------------
 
-    def refused(self, records: DecodedRecords) -> None:
-        """Note that the log rejected these records."""
+    def refused(self, records: DecodedRecords, reasons: Sequence[str] = ()) -> None:
+        """Note that the log rejected these records.
+
+        :param reasons: why, one text a record; empty: unknown
+        """
         self._pending_gaps.refused(records)
+        for row, reason in enumerate(reasons):
+            topic = records.frames.topics[row]
+            if records.kind[row] in _FROM_SERVERS and topic not in self._refusals:
+                self._refusals[topic] = reason
         for row in np.flatnonzero(np.isin(records.kind, DEVICE_STATES)).tolist():
             self._devices.refused(RecordedDevice.of(read_topic(records.frames.topics[row])))
 
     @property
     def has_pending(self) -> bool:
         """Whether the log rejected records that are not reported yet."""
-        return bool(len(self._pending_gaps) or self._devices.has_refused)
+        return bool(len(self._pending_gaps) or self._devices.has_refused or any(self._refusals.values()))
 
     def report_pending(self, now: int) -> RecordBuilder:
-        """Return gap records for the rejected records, and the device states that the log rejected."""
+        """Return gap records for the rejected records, once an error with the reason for each topic, and the device
+        states that the log rejected."""
         records = RecordBuilder()
+        for topic, reason in self._refusals.items():
+            if reason:
+                errors = (DevError("RecordRefused", Severity.ERR, f"the log does not take it: {reason}", self.name),)
+                name, _, _ = self._topics.get(topic) or self._topic_info(topic)
+                frames = (topic, LITTLE, usual_call(0, True), write_except(errors))
+                records.add(RecordKind.ERROR, name, now, frames)
+                self._refusals[topic] = ""
         for topic, numbers in self._pending_gaps.take():
             with contextlib.suppress(BadEventTopic):  # a record about a recorder, not of a Tango topic
                 self._record_gap(records, read_topic(topic), now, numbers)

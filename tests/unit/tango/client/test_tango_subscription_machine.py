@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
+from mama_spark.backoff import Backoff
 from mama_spark.tango.client.subscription_machine import SubscriptionMachine
 from mama_spark.tango.client.subscription_states import (
     Connect,
@@ -16,9 +18,10 @@ from mama_spark.tango.client.subscription_states import (
     SubscribeTopic,
     SubscriptionRequest,
     SubscriptionState,
+    Timeouts,
     UnsubscribeTopic,
 )
-from mama_spark.tango.types import EventType
+from mama_spark.tango.types import DevError, EventType, Severity
 
 from tests.support.tango.subscription_machines import (
     AWAY,
@@ -99,7 +102,7 @@ def test_results_for_a_subscription_cancelled_while_negotiating_are_ignored() ->
 
 @pytest.mark.spec("TG-30", "TG-42")
 def test_an_unreachable_server_is_retried_with_back_off_and_an_error_each_check_period() -> None:
-    machine, id = one()
+    machine, id = one(timeouts=Timeouts(retry=Backoff(1.0, 10.0)))
     errors = machine.on_negotiation_failed(0.0, id, AWAY)
     assert reasons(errors) == ["API_CantConnectToDevice"]
     tries, reported, now = [], [], 0.0
@@ -115,6 +118,63 @@ def test_an_unreachable_server_is_retried_with_back_off_and_an_error_each_check_
     machine.tick(now)
     machine.on_negotiated(now, id, negotiated())
     assert machine.state(id) is SubscriptionState.CONNECTED
+
+
+@pytest.mark.spec("TG-41", "TG-42")
+def test_a_missing_server_is_tried_by_one_of_its_devices_at_a_time_with_back_off_and_jitter() -> None:
+    """However many devices it has."""
+
+    def attempts(seed: float) -> list[float]:
+        machine = SubscriptionMachine(seed=seed)
+        names = [f"a/b/{number}" for number in range(20) for _ in range(2)]
+        ids, _ = machine.subscribe([SubscriptionRequest(f"tango://h:1/{n}", n, "x", EventType.CHANGE) for n in names])
+        for id in ids:
+            machine.on_negotiated(0.0, id, negotiated(f"x{id}"))
+        found, devices, now = [], set(), 0.0
+        while now < 120:
+            now = machine.next_deadline()
+            for action in machine.tick(now):
+                if isinstance(action, Negotiate):
+                    found.append(now)
+                    devices.add(action.ids)
+                    for id in action.ids:
+                        machine.on_negotiation_failed(now, id, AWAY)
+        assert all(len(ids) == 2 for ids in devices)
+        assert len(devices) == len(found), "another device each time"
+        return found
+
+    one_client, another = attempts(0.1), attempts(0.6)
+    waits = [b - a for a, b in pairwise(one_client)]
+    assert len(one_client) < 25
+    assert all(6.5 < wait <= 10.5 for wait in waits[6:])
+    assert one_client[3:8] != another[3:8]
+
+
+@pytest.mark.spec("TG-41")
+def test_when_one_device_of_a_missing_server_is_back_the_others_are_tried_at_once() -> None:
+    machine = SubscriptionMachine()
+    requests = [SubscriptionRequest(f"tango://h:1/{n}", n, "x", EventType.CHANGE) for n in ("a/b/1", "a/b/2", "a/b/3")]
+    ids, _ = machine.subscribe(requests)
+    for id in ids:
+        machine.on_negotiated(0.0, id, negotiated(f"x{id}"))
+    (tried,) = [action for action in machine.tick(20.0) if isinstance(action, Negotiate)]
+    machine.on_negotiated(20.1, tried.ids[0], negotiated(f"x{tried.ids[0]}"))
+    others = [action.ids for action in machine.tick(machine.next_deadline()) if isinstance(action, Negotiate)]
+    assert sorted((*tried.ids, *(id for found in others for id in found))) == ids
+
+
+def test_an_attribute_that_sends_no_such_events_yet_is_tried_again_more_and_more_rarely() -> None:
+    machine, id = one(timeouts=Timeouts(refused=Backoff(1.0, 300.0)))
+    refused = (DevError("API_AttributePollingNotStarted", Severity.ERR, "not polled", "test"),)
+    machine.on_negotiation_failed(0.0, id, refused)
+    tries, now = [], 0.0
+    while now < 1000:
+        now = machine.next_deadline()
+        assert machine.tick(now) == [Negotiate((id,))]
+        tries.append(now)
+        machine.on_negotiation_failed(now, id, refused)
+    assert tries[:9] == [1, 3, 7, 15, 31, 63, 127, 255, 511]
+    assert tries[-1] - tries[-2] == 300
 
 
 def test_attributes_of_one_device_are_negotiated_together() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from mama_spark.tango.log.device_states import DeviceStates, RecordedDevice
 from mama_spark.tango.log.record_builder import RecordBuilder
-from mama_spark.tango.log.records import RecordKind
+from mama_spark.tango.log.records import RecordKind, decode, errors_of
 from mama_spark.tango.topics import event_topic
 from mama_spark.tango.types import DevError, EventType, Severity
 
@@ -38,6 +38,19 @@ def test_an_error_makes_a_device_suspect_until_the_topic_has_a_value_again() -> 
     states.succeeded(records, DEVICE, TOPIC.encode(), 5)
     assert kinds(records) == [RecordKind.ONLINE, RecordKind.SUSPECT, RecordKind.ONLINE]
     assert not states.any_errors()
+
+
+def test_an_offline_device_names_why_its_heartbeats_are_missing_not_an_error_of_before() -> None:
+    states, records = DeviceStates("tango"), RecordBuilder()
+    refused = (DevError("API_CantConnectToDevice", Severity.ERR, "Connection refused", ""),)
+    states.availability(records, TOPIC, True, 1)
+    states.failed(records, DEVICE, TOPIC.encode(), ERRORS, 2)
+    ended = (DevError("API_EventTimeout", Severity.ERR, "the heartbeat connection ended", ""),)
+    for cause in (ended, ended, refused, refused):
+        states.availability(records, TOPIC, False, 3, cause)
+    assert kinds(records) == [RecordKind.ONLINE, RecordKind.SUSPECT, RecordKind.OFFLINE, RecordKind.OFFLINE]
+    written = decode(records.messages().payloads)
+    assert [errors_of(written, row) for row in (1, 2, 3)] == [ERRORS, ended, refused]
 
 
 def test_a_device_that_is_not_recorded_any_more_is_set_offline_once() -> None:

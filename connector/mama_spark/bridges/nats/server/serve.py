@@ -15,6 +15,8 @@ from ..jetstream.api import JetStreamClient
 from ..settings import NatsSettings
 from .nats_server import NatsServer
 
+#: Images and texts of Tango have some megabytes; NATS allows 64 MB, and recommends at most 8.
+CONFIGURATION = "max_payload: 8MB"
 DEMO = "DEMO"
 DEMO_SUBJECTS = ["flights.>", "demo.>"]
 
@@ -31,7 +33,7 @@ def run(
     :param port: of the clients; 0 = a free one
     :param store: folder of the streams, kept; None = a temporary one
     """
-    server = NatsServer(None, port=port, store=store)
+    server = NatsServer(None, port=port, store=store, config=CONFIGURATION)
     try:
         server.start()
         add_demo_stream(server.url)
