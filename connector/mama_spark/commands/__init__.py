@@ -11,6 +11,7 @@ __all__ = [
     "events",
     "flights",
     "jobs",
+    "nsd",
     "pub",
     "record",
     "report",

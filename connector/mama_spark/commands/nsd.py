@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from ..console.output import say_as
 from ..errors import OptionError
 from ..openmama_wire.peer.settings import NAMING_PORT
 from ..options.urls import on_all_interfaces
@@ -15,6 +16,7 @@ from .signals import stop_on_signals
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-i", "--interface", default="127.0.0.1", metavar="ADDRESS", help="default: 127.0.0.1")
     parser.add_argument("-p", "--port", type=int, default=NAMING_PORT, help=f"default: {NAMING_PORT}; 0: a free one")
+    parser.add_argument("--json", action="store_true", help='each line as JSON: {"text": ...}')
     parser.add_argument("--advertise", metavar="HOST", help="where peers send to, with -i '*' (all interfaces)")
 
 
@@ -31,8 +33,8 @@ def run(args: argparse.Namespace) -> int:
               "interface by -i ADDRESS, or let a firewall decide", file=sys.stderr, flush=True)  # fmt: skip
     server = NameServer(args.interface, args.port, args.advertise)
     server.open()
-    print(f"name server at {server.address}; peers use oz://{server.address.removeprefix('tcp://')} (Ctrl-C ends it)",
-          flush=True)  # fmt: skip
+    peers = f"oz://{server.address.removeprefix('tcp://')}"
+    say_as(args.json)(f"name server at {server.address}; peers use {peers} (Ctrl-C ends it)")
     try:
         with stop_on_signals() as stop:
             server.run(stop.is_set)

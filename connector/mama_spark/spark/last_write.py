@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from ..errors import ConfigError, FlightLogError
 from .read_flight_log import flight_log
-from .sink.write_note import NOTE
+from .write_note import NOTE
 
 if TYPE_CHECKING:
     from ..report_page.page import Report

@@ -186,7 +186,7 @@ class _Committer:
         self._leave_note(reports, total, committed=False)
 
     def _leave_note(self, reports: Sequence[PartitionReport], total: OutcomeCounts, *, committed: bool) -> None:
-        from .write_note import leave_note
+        from ..write_note import leave_note
 
         write_id, log = self._write_id(reports), self.job.options.flight_log
         names = ("rows", "acked", "published", "failed", "timed_out", "duplicates", "dead_lettered")
