@@ -15,7 +15,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -37,7 +37,7 @@ BEFORE_MARKER, BEFORE_FIRST, MIDDLE, AFTER_LAST, BEFORE_COMMIT = (
     "before the marker", "before the first message", "in mid-partition", "after the last acknowledgement",
     "before the commit",
 )  # fmt: skip
-WORKER = "worker in mid-partition"
+WORKER, SERVER_KILLED = "worker in mid-partition", "server in mid-partition"
 POINTS = (BEFORE_MARKER, BEFORE_FIRST, MIDDLE, AFTER_LAST, BEFORE_COMMIT, WORKER)
 
 
@@ -49,6 +49,7 @@ class Plan:
     :ivar points: of each run; a run behind the last one is not killed
     :ivar shuffled: each attempt sees its rows in another order
     :ivar copies: how often each row occurs, about
+    :ivar signal: a file that a task makes when the server shall be killed
     """
 
     options: dict[str, str]
@@ -61,6 +62,7 @@ class Plan:
     shuffled: bool = False
     copies: int = 1
     seed: int = 0
+    signal: str = ""
 
     def rows_of(self, batch: int) -> list[Row]:
         """All rows of a batch, in the order of the source."""
@@ -88,6 +90,10 @@ class Plan:
 # --- in the driver and its tasks --------------------------------------------------------------------------------
 
 
+def _dies(whole: bool) -> Callable[[], None]:
+    return functools.partial(_die, whole=whole)
+
+
 def _die(*, whole: bool) -> NoReturn:
     if whole:
         os.killpg(0, signal.SIGKILL)
@@ -95,38 +101,40 @@ def _die(*, whole: bool) -> NoReturn:
     raise AssertionError
 
 
-def _dies_at(kind: type, method: str, call: int, *, whole: bool) -> None:
-    """Have the ``call``-th call of a method kill the process."""
+def _at(kind: type, method: str, call: int, strike: Callable[[], None]) -> None:
+    """Strike before the ``call``-th call of a method."""
     real, calls = getattr(kind, method), [0]
 
     @functools.wraps(real)
     def counted(*args: Any, **kwargs: Any) -> Any:
         calls[0] += 1
         if calls[0] == call:
-            _die(whole=whole)
+            strike()
         return real(*args, **kwargs)
 
     setattr(kind, method, counted)
 
 
-def _arm(point: str, chance: random.Random) -> None:
+def _arm(point: str, chance: random.Random, file: str) -> None:
     """In a task that is to die."""
     from mama_spark.bridges.nats.batches.ledger import NatsBatchLedger
     from mama_spark.bridges.nats.publish.bridge import NatsBridge
 
     if point == BEFORE_MARKER:
-        _dies_at(NatsBatchLedger, "set_marker", chance.randint(1, 2), whole=True)
+        _at(NatsBatchLedger, "set_marker", chance.randint(1, 2), _dies(whole=True))
     elif point == BEFORE_FIRST:
-        _dies_at(NatsBridge, "send", 1, whole=True)
+        _at(NatsBridge, "send", 1, _dies(whole=True))
     elif point in (MIDDLE, WORKER):
-        _dies_at(NatsBridge, "send", chance.randint(2, 6), whole=point == MIDDLE)
+        _at(NatsBridge, "send", chance.randint(2, 6), _dies(whole=point == MIDDLE))
+    elif point == SERVER_KILLED:
+        _at(NatsBridge, "send", chance.randint(2, 6), Path(file).touch)
 
 
 def task(job: SinkJob, info: TaskInfo, plan: Plan, partitions: int, point: str, report: Path) -> None:
     """One attempt at one partition, in a process of its own."""
     chance = random.SystemRandom()
     if info.attempt == 0 and info.partition == 0:
-        _arm(point, chance)
+        _arm(point, chance, plan.signal)
     done = publish_partition(job, info, plan.of_partition(info, partitions))
     if point == AFTER_LAST and info.partition == partitions - 1:
         _die(whole=True)
@@ -186,7 +194,7 @@ def drive(given: Plan, output: Path, number: int) -> None:
             _die(whole=True)
         apart(commit, job, reports, batch, True)
         checkpoint.touch()
-        if point:
+        if point and point != SERVER_KILLED:
             _die(whole=True)
 
 

@@ -146,7 +146,7 @@ class SendLoop:
     def resend(self) -> None:
         """Send again what is due, until the bridge takes no more."""
         self.bridge_full = False
-        if self._check is not None and not self._look_for_doubtful(self._check):
+        if self._check is not None and self.window.resends and not self._look_for_doubtful(self._check):
             return
         for flights, due in self.window.due(self.clock()):
             rows = _one_call(flights, due)

@@ -141,6 +141,11 @@ class Window:
         queued = flights.state[rows[0]] == FlightState.QUEUED
         self._settle(flights, rows, Transition.FIND if queued else Transition.ACK, now)
 
+    @property
+    def resends(self) -> bool:
+        """Flights wait to be sent again."""
+        return self._resends.head() is not None
+
     def doubtful(self, certain_for: float, now: float) -> list[tuple[FlightBatch, Int64s]]:
         """What is to be sent again now and may be stored for so long that the middleware may not know its id any more.
 

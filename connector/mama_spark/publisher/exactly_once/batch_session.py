@@ -126,10 +126,10 @@ class BatchSession:
         self._stream_of.update(zip(new, found, strict=True))
 
     def _begin_stream(self, name: str) -> None:
-        batch = self._take_batch(name)
+        batch, last = self._take_batch(name)
         if batch is None:
             return
-        stream, repeated = self._take_task(name)
+        stream, repeated = self._take_task(name, last)
         if batch.until is not None:
             stream.earlier = self._read_back(name, batch.identity, batch.after, batch.until, self._me.prefix.encode())
         if repeated:
@@ -139,29 +139,32 @@ class BatchSession:
             self._keeper = threading.Thread(target=self._renew_all, name="mama-batch-lease", daemon=True)
             self._keeper.start()
 
-    def _take_batch(self, name: str) -> BatchMarker | None:
-        """Have the batch marker name this run; None: the batch is published without a look at what is stored."""
+    def _take_batch(self, name: str) -> tuple[BatchMarker | None, int | None]:
+        """Have the batch marker name this run; None: the batch is published without a look at what is stored. And the
+        last sequence of the stream at a moment before this partition is published, if it was asked for."""
         key, me = self._me.key(name, "batch"), self._me
-        seen = _Seen(self._clock)
+        seen, last = _Seen(self._clock), None
         while True:
             marker = self._patiently(lambda: self._ledger.marker(key))
             found = protocol.batch_marker(marker.value)
             step, still = protocol.step_of_batch(me, found), seen.still(marker.revision)
             if found is None or step is Step.NEW:
                 bounds = self._patiently(lambda: self._ledger.bounds(name))
-                self._try_set(key, protocol.new_batch(me, bounds.identity, bounds.last), marker)
+                new, last = protocol.new_batch(me, bounds.identity, bounds.last), bounds.last
+                if self._try_set(key, new, marker) is not None:
+                    return new, last
             elif step is Step.OLDER:
                 self._removed(
                     f"batch {me.batch} is older than batch {found.batch}, which was published last to stream {name!r}: "
                     "where it began is not known any more"
                 )
-                return None
+                return None, None
             elif step is Step.SUPERSEDED:
                 raise Superseded(f"another run of the same write has taken batch {me.batch} over")
             else:
                 protocol.check_same_write(me, found)
                 if step is Step.GO:
-                    return found
+                    return found, last
                 if step is Step.SEIZE:
                     self._try_set(key, protocol.seized(me, found), marker)
                 elif still < self._rules.lease:
@@ -170,8 +173,11 @@ class BatchSession:
                     last = self._patiently(lambda: self._ledger.bounds(name)).last
                     self._try_set(key, protocol.opened(found, last), marker)
 
-    def _take_task(self, name: str) -> tuple[_Stream, bool]:
-        """Have the task marker name this attempt; and whether there was one before it in this run."""
+    def _take_task(self, name: str, known: int | None) -> tuple[_Stream, bool]:
+        """Have the task marker name this attempt; and whether there was one before it in this run.
+
+        :param known: last sequence of the stream at some moment before
+        """
         key, me = self._me.key(name, "task", self._me.partition), self._me
         seen, first, began = _Seen(self._clock), True, self._clock()
         while True:
@@ -185,7 +191,7 @@ class BatchSession:
                 continue
             began = began if step is Step.GO else self._clock()
             if found is None or step is Step.NEW:
-                last = self._patiently(lambda: self._ledger.bounds(name)).last
+                last = self._patiently(lambda: self._ledger.bounds(name)).last if known is None else known
                 mine = protocol.new_task(me, last)
             elif step is Step.GO:
                 mine = found

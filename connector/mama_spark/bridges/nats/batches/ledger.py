@@ -49,7 +49,7 @@ class NatsBatchLedger:
 
     def open(self) -> None:
         """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`; the first :meth:`marker` makes the stream."""
-        self._logs.open()
+        self._logs.connect()
         try:
             connection = self._logs.connection()
             limit = 3 * self._settings.connect_timeout + 5

@@ -47,13 +47,17 @@ class NatsLogs:
 
     def open(self) -> None:
         """See :class:`~mama_spark.record_log.RecordLogBridge`."""
-        self._use(POOL.checkout(self.settings))
+        self.connect()
         limit = self.settings.connect_timeout
         try:
             self.api.run(lambda api: check_jetstream(api, StreamCache()), "checking JetStream", limit)
         except BaseException:
             self.close()
             raise
+
+    def connect(self) -> None:
+        """The same without a question to JetStream, for callers that ask it something themselves."""
+        self._use(POOL.checkout(self.settings))
 
     def _use(self, connection: Connection) -> Connection:
         self._connection = connection
