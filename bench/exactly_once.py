@@ -102,9 +102,8 @@ def main() -> None:
             spent, size = bench.read_back(1, 0, args.rows)
             back.append(spent)
         ratio = statistics.median(a / b for a, b in zip(sub, back, strict=True))
-        print(
-            f"read back: {statistics.median(back) / args.rows * 1e6:.2f} us of processor time an id, {size:.0f} bytes a row"
-        )
+        each = statistics.median(back) / args.rows * 1e6
+        print(f"read back: {each:.2f} us of processor time an id, {size:.0f} bytes a row")
         print(f"           {ratio:.2f} times as many a second as mamasub's reader of the same messages")
         for n in (1, 100_000):
             with_it, without = [], []

@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +105,8 @@ def test_no_long_sequence_of_kills_loses_or_doubles_a_row(tmp_path: Path) -> Non
             for name in CASES:
                 points = tuple(chance.choices((*POINTS, SERVER_KILLED), k=10))
                 done += len(points)
-                case, seed = folder / name.replace(" ", ""), chance.randrange(1 << 30)
-                more = {"seed": seed, "signal": str(signal), "most": 60}
-                running[name] = pool.submit(kill_and_repeat, server, case, name, points, **more)
+                case = partial(kill_and_repeat, seed=chance.randrange(1 << 30), signal=str(signal), most=60)
+                running[name] = pool.submit(case, server, folder / name.replace(" ", ""), name, points)
             try:
                 for name, future in running.items():
                     outcome = future.result()
