@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import nbformat
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
+from nbclient import NotebookClient
 
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.spark_jobs import conf_file, start
@@ -63,14 +66,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
 
 
 @pytest.fixture(scope="module")
-def shown(server: NatsServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What Python shows of each mistake: all in one driver."""
+def both(server: NatsServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """What Python and a notebook show of each mistake: all in one driver."""
     command = [sys.executable, str(SCRIPT), server.url, str(tmp_path_factory.mktemp("mistakes"))]
     done = subprocess.run(command, capture_output=True, text=True, env=ENV, check=False, timeout=800)
     assert done.returncode == 0, done.stderr[-3_000:]
-    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
     assert found.keys() == SAID.keys()
     return found
+
+
+@pytest.fixture(scope="module")
+def shown(both: dict[str, list[str]]) -> dict[str, str]:
+    return {mistake: text for mistake, (text, _) in both.items()}
 
 
 @pytest.mark.parametrize("mistake", SAID)
@@ -88,6 +96,27 @@ def test_no_trace_of_a_worker_stands_around_it(shown: dict[str, str], mistake: s
     at = next(i for i, line in enumerate(lines) if line.startswith("pyspark.errors."))
     assert len(lines) - at <= 2, "\n".join(lines[at:])  # Spark puts a task's error on a line of its own
     assert len(lines) <= 25
+
+
+@pytest.mark.parametrize("mistake", SAID)
+def test_last_line_of_a_notebooks_cell_says_what_happened(both: dict[str, list[str]], mistake: str) -> None:
+    lines = both[mistake][1].rstrip().splitlines()
+    assert [part for part in SAID[mistake] if part not in lines[-1]] == [], "\n".join(lines[-12:])
+
+
+def test_a_notebook_ends_its_cell_with_what_happened(server: NatsServer, tmp_path: Path) -> None:
+    """Through a kernel, with the colours of its text taken away."""
+    script = f"import sys; sys.path.insert(0, {str(SCRIPT.parent)!r}); from mistakes import *"
+    make = f"made = mistakes(session(), {server.url!r}, Path({str(tmp_path)!r}))"
+    names = ("misspelled option", "read: no topics", "no column topic")
+    cells = [f"{script}; {make}", *(f"made[{name!r}]()" for name in names)]
+    code = [nbformat.v4.new_code_cell(cell) for cell in cells]  # type: ignore[no-untyped-call]
+    notebook = nbformat.v4.new_notebook(cells=code)  # type: ignore[no-untyped-call]
+    NotebookClient(notebook, timeout=800, allow_errors=True).execute()
+    for cell, name in zip(notebook.cells[1:], names, strict=True):
+        (error,) = [output for output in cell.outputs if output.output_type == "error"]
+        last = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback)).rstrip().splitlines()[-1]
+        assert [part for part in SAID[name] if part not in last] == [], last
 
 
 #: Spark's own log, and traces of its JVM in it, may be written at any moment, below the error too.

@@ -30,6 +30,19 @@ class _MamaDataSource(DataSource):
 
         super().__init__(options)
         check_spark(self.name())
+        if "provider" in self.options and "owner" in self.options:  # Spark asks for the schema of a new table
+            raise _not_a_table(self.name())
+
+
+def _not_a_table(name: str) -> Exception:
+    """Spark 4.2 keeps the options of a table in its catalog, and hands none of them to who reads or writes it."""
+    from ..errors import ConfigError
+
+    way = 'df.write.format("mamapub")' if name == "mamapub" else f'spark.read.format("{name}")'
+    return ConfigError(
+        f"{name} cannot be a table of Spark's catalog, because Spark 4.2 forgets the options of such a table: use "
+        f"CREATE TEMPORARY VIEW ... USING {name} OPTIONS (...), or {way}"
+    )
 
 
 class MamaPubDataSource(_MamaDataSource):
@@ -40,9 +53,25 @@ class MamaPubDataSource(_MamaDataSource):
         return "mamapub"
 
     @plain_errors
+    def schema(self) -> StructType:
+        """Of a view without a schema, which Spark would only read: ``INSERT INTO`` needs to know the columns."""
+        from ..errors import ConfigError
+
+        raise ConfigError(
+            "mamapub writes, and has no columns of its own: name those that INSERT INTO writes, CREATE TEMPORARY VIEW "
+            "v (topic STRING, value STRING) USING mamapub OPTIONS (...)"
+        )
+
+    @plain_errors
     def writer(self, schema: StructType, overwrite: bool) -> MamaPubWriter:
         from .sink.data_source import batch_writer
 
+        if not self.options:  # they would be published to whatever server is the default
+            from ..errors import ConfigError
+
+            raise ConfigError(
+                f"mamapub was given no option at all, at least option url is needed. {_not_a_table('mamapub')}"
+            )
         return batch_writer(dict(self.options), schema, overwrite)
 
     @plain_errors

@@ -116,7 +116,7 @@ def stopping(spark: SparkSession) -> Iterator[None]:
 def add_last_line(error: BaseException) -> None:
     """Repeat what this package said below an error of Spark that quotes it."""
     found = _QUOTED.search(str(error)) if isinstance(error, PySparkException) else None
-    if found is not None:
+    if found is not None and not str(error).rstrip().endswith(found[0].strip()):
         error.add_note(found[0].strip())
 
 

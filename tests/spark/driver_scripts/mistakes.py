@@ -1,4 +1,5 @@
-"""A driver whose user makes many mistakes, one after the other: prints, as JSON, what Python shows of each.
+"""A driver whose user makes many mistakes, one after the other: prints, as JSON, what Python shows of each, and what
+a cell of a notebook shows of it.
 
 Arguments: URL of a server that wants a login (``admin``, ``reader``; password ``p``), its stream taking ``demo.>``;
 a folder; the names of mistakes, none for all.
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import mama_spark
+from IPython.core.interactiveshell import InteractiveShell
 from pyspark.sql import SparkSession
 
 CLOSED = "nats://127.0.0.1:1"
@@ -93,19 +95,20 @@ def mistakes(spark: SparkSession, server: str, folder: Path) -> dict[str, Callab
     }
 
 
-def shown(make: Callable[[], object]) -> str:
+def shown(make: Callable[[], object], shell: InteractiveShell) -> tuple[str, str]:
     try:
         make()
     except Exception:  # noqa: BLE001 - whatever comes is what is looked at
-        return traceback.format_exc()
-    return "no error"
+        lines = shell.InteractiveTB.structured_traceback(*sys.exc_info())  # what a kernel sends to the notebook
+        return traceback.format_exc(), "\n".join(lines)
+    return "no error", "no error"
 
 
 def main() -> None:
     server, folder, *names = sys.argv[1:]
-    spark = session()
+    spark, shell = session(), InteractiveShell.instance(colors="nocolor")
     made = mistakes(spark, server, Path(folder))
-    print(json.dumps({name: shown(made[name]) for name in names or made}))
+    print(json.dumps({name: shown(made[name], shell) for name in names or made}))
     spark.stop()
 
 

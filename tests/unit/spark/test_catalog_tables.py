@@ -1,0 +1,30 @@
+"""``CREATE TABLE ... USING``: Spark 4.2 forgets the options of such a table, so none is read or written in silence."""
+
+from __future__ import annotations
+
+import pytest
+from mama_spark.errors import ConfigError
+from mama_spark.spark.formats import MamaDiscoveryDataSource, MamaPubDataSource, MamaSubDataSource
+from pyspark.sql.types import StringType, StructType
+
+#: What Spark hands over at CREATE TABLE.
+TABLE = {"provider": "x", "owner": "root", "url": "nats://h", "option.url": "nats://h", "topics": "a.>"}
+SCHEMA = StructType().add("topic", StringType()).add("value", StringType())
+
+
+@pytest.mark.parametrize("source", [MamaPubDataSource, MamaSubDataSource, MamaDiscoveryDataSource])
+def test_a_table_of_the_catalog_is_refused_with_the_way_to_go(source: type[MamaSubDataSource]) -> None:
+    with pytest.raises(ConfigError, match=rf"{source.name()} cannot be a table .* CREATE TEMPORARY VIEW"):
+        source(TABLE).schema()
+
+
+def test_rows_of_an_insert_into_such_a_table_go_to_no_default_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table with columns in its DDL is made without us, and written without its options."""
+    monkeypatch.setenv("NATS_URL", "nats://127.0.0.1:1")
+    with pytest.raises(ConfigError, match="no option at all, at least option url is needed"):
+        MamaPubDataSource({}).writer(SCHEMA, overwrite=False)
+
+
+def test_a_view_of_mamapub_needs_columns() -> None:
+    with pytest.raises(ConfigError, match=r"name those that INSERT INTO writes"):
+        MamaPubDataSource({"url": "nats://h"}).schema()
