@@ -121,3 +121,26 @@ except Exception as e:
 def test_a_spark_that_is_too_old_is_named(name: str) -> None:
     done = subprocess.run([sys.executable, "-c", OLD_SPARK % name], capture_output=True, text=True, check=True)
     assert done.stdout == f"ConfigError {name} needs Spark 4.2 or newer, this is 4.1.1\n"
+
+
+class SessionDouble:
+    """What :func:`stopping` uses of a session."""
+
+    def __init__(self) -> None:
+        self.sparkContext = self
+        self.calls: list[str] = []
+
+    def setLogLevel(self, level: str) -> None:
+        self.calls.append(level)
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+
+
+def test_a_program_that_fails_ends_the_log_of_spark_before_its_session() -> None:
+    fine, failing = SessionDouble(), SessionDouble()
+    with plain_errors.stopping(fine):  # type: ignore[arg-type]
+        pass
+    with pytest.raises(KeyboardInterrupt), plain_errors.stopping(failing):  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+    assert (fine.calls, failing.calls) == (["stop"], ["OFF", "stop"])

@@ -65,6 +65,7 @@ def test_the_column_is_the_one_that_is_named_or_until_the_next_release_a_string_
     ("columns", "options", "why"),
     [
         ("topic value id:long", {}, "is used by no rule; is it the message id. Set option idColumn='id'"),
+        ("topic value key", {}, r"column 'key' is used by no rule; messages have no key .*concat."),
         ("topic value id", {"idColumn": ""}, "column 'id' is used by no rule; drop it"),
         (
             "topic value ids",

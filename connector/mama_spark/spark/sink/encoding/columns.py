@@ -273,12 +273,20 @@ def _headers_form(kind: T.DataType) -> str:
     return ""
 
 
+_NO_KEY = (
+    '; messages have no key here as Kafka\'s have: make it a part of the topic (concat("orders.", key)), or a header '
+    '(column headers: map("key", key))'
+)
+
+
 def _refuse_unused(unused: Iterable[T.StructField], options: SinkOptions, known: Iterable[str] = tuple(KNOWN)) -> None:
     names = [f.name for f in unused]
     if names and not options.ignore_unknown_columns:
         hint = nearest(names[0], known)
         if names[0].lower() == "id":
             hint = "" if options.id_column is not None else f"; is it the message id? Set option idColumn={names[0]!r}"
+        if names[0].lower() == "key":
+            hint = _NO_KEY
         raise SchemaError(
             f"column {names[0]!r} is used by no rule"
             + hint
