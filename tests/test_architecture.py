@@ -72,6 +72,8 @@ MAY_IMPORT = {
 }
 #: Modules that do no I/O, start no thread and read no clock.
 PURE = {
+    "services/openmama_recorder/frame_recorder",
+    "services/openmama_recorder/market_data_requests",
     "backoff",
     "bridge",
     "errors",
@@ -288,6 +290,7 @@ PURE = {
 }
 #: Modules that read the time of day, and what for.
 TIME_OF_DAY = {
+    "services/openmama_recorder/recorder",
     "bridges/malamute/discovery/bridge",  # stamps events of its own
     "bridges/memory/bridge",  # stamps messages; never falls
     "bridges/memory/discovery",  # once, where its clock begins

@@ -9,7 +9,7 @@ A record log is named by a URL: ``nats://host:4222/STREAM``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, runtime_checkable
@@ -233,3 +233,16 @@ class RecordLogBridge(Protocol):
     def close(self) -> None:
         """Never raises."""
         ...
+
+
+class RecordWriter(Protocol):
+    """Stores the records of a recorder, in order; ``publisher.resilient_publisher`` has one."""
+
+    stored: int
+
+    @property
+    def waiting(self) -> int: ...
+
+    def write(self, batch: MessageBatch, give_up: Callable[[], bool] = ...) -> bool: ...
+
+    def drain(self, timeout: float) -> bool: ...

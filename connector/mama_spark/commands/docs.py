@@ -14,6 +14,7 @@ from ..services.malamute_broker.configuration import EventsTable
 from ..services.malamute_broker.engines.registry import settings_classes
 from ..services.malamute_broker.session.mailboxes.mailbox_store import Limits
 from ..services.malamute_broker.session.settings import SessionSettings
+from ..services.openmama_recorder.settings import OpenMamaRecorderSettings
 from ..services.tango_recorder.settings import RecorderSettings
 from ..services.tango_server.replay.log_replayer import Rule
 
@@ -32,6 +33,11 @@ FILES = (
     FileSection(
         "Recorder: `mama record --conf-file conf/tango-record.toml`",
         (("`[recorder]`, with `url` of the database", RecorderSettings),),
+        camel,
+    ),
+    FileSection(
+        "Recorder of OpenMAMA: `mama record --conf-file conf/openmama-record.toml`",
+        (("`[recorder]`, with `url` of the name server", OpenMamaRecorderSettings),),
         camel,
     ),
     FileSection("Event source: `mama tango-source --conf-file conf/tango-source.toml`", (("`[[attribute]]`", Rule),)),

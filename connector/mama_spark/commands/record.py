@@ -1,4 +1,4 @@
-"""``mama record``: records Tango events in a record log until Ctrl-C or SIGTERM."""
+"""``mama record``: records Tango events, or OpenMAMA messages, in a record log until Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import gc
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,10 @@ from ..middlewares import MIDDLEWARES
 from ..options import SinkOptions, command
 from ..options.urls import split_stream
 from ..publisher.resilient_publisher import ResilientPublisher
-from ..record_log import RecordLog, RecordLogBridge
+from ..record_log import RecordLog, RecordLogBridge, RecordWriter
 from ..redaction import redact_url
+from ..services.openmama_recorder.recorder import OpenMamaRecorder
+from ..services.openmama_recorder.settings import SCHEMES, OpenMamaRecorderSettings
 from ..services.tango_recorder.other_recorders import OtherRecorders
 from ..services.tango_recorder.recorder import Recorder
 from ..services.tango_recorder.settings import RecorderSettings
@@ -42,18 +44,37 @@ _COLLECT_AFTER = 200_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--url", metavar="URL", help="tango://host:port of the database, or of a server with #dbase=no")
+    parser.add_argument(
+        "--url", metavar="URL",
+        help="tango://host:port of the database (of a server with #dbase=no), or oz://host:5756 of OpenMAMA",
+    )  # fmt: skip
     parser.add_argument("--to", metavar="LOG", help="nats://host:4222/STREAM or mlp://host:9999/stream")
-    parser.add_argument("--conf-file", type=Path, metavar="FILE.toml", help="all settings: conf/tango-record.toml")
+    parser.add_argument(
+        "--conf-file",
+        type=Path,
+        metavar="FILE.toml",
+        help="all settings: conf/tango-record.toml, conf/openmama-record.toml",
+    )
     parser.add_argument("--device", action="append", dest="devices", metavar="NAME", help="or pattern; may be repeated")
     parser.add_argument("--attribute", action="append", dest="attributes", metavar="NAME", help="or pattern, such as *")
     parser.add_argument("--event", action="append", dest="events", metavar="TYPE", help="change, archive, ...")
+    parser.add_argument(
+        "--topic", action="append", dest="topics", metavar="NAME", help="OpenMAMA: a topic; OM.> all so"
+    )
+    parser.add_argument(
+        "--symbol", action="append", dest="symbols", metavar="SOURCE.SYMBOL", help="OpenMAMA: market data with images"
+    )
     parser.add_argument("--name", help="of the recorder; each of a log has its own")
     parser.add_argument("--json", action="store_true", help='each line as JSON: {"text": ...}')
     add_option(parser, "for the log")
 
 
-def settings_of(args: argparse.Namespace) -> tuple[RecorderSettings, SinkOptions]:
+#: Arguments that are lists, by the kind of the recorder.
+_TANGO_LISTS, _OPENMAMA_LISTS = ("devices", "attributes", "events"), ("topics", "symbols")
+AnyRecorderSettings = RecorderSettings | OpenMamaRecorderSettings
+
+
+def settings_of(args: argparse.Namespace) -> tuple[AnyRecorderSettings, SinkOptions]:
     """From the file, and what the command line says instead.
 
     :raises ConfigError: names what is wrong
@@ -65,7 +86,7 @@ def settings_of(args: argparse.Namespace) -> tuple[RecorderSettings, SinkOptions
     for name in ("url", "name"):
         if getattr(args, name) is not None:
             given[name] = getattr(args, name)
-    for name in ("devices", "attributes", "events"):
+    for name in (*_TANGO_LISTS, *_OPENMAMA_LISTS):
         if getattr(args, name):
             given[name] = getattr(args, name)
     options = as_options(tables["log"]) if tables["log"] else {}
@@ -77,7 +98,13 @@ def settings_of(args: argparse.Namespace) -> tuple[RecorderSettings, SinkOptions
         }
     if "url" not in {name.lower() for name in options}:
         raise ConfigError("where are the records to go? give --to, or url in the table [log]")
-    return RecorderSettings.of(given), log_options(options)
+    return _recorder_settings(given), log_options(options)
+
+
+def _recorder_settings(given: dict[str, Any]) -> AnyRecorderSettings:
+    url = given.get("url", "")
+    first = (url if isinstance(url, str) else next(iter(url), "")).strip().lower()
+    return OpenMamaRecorderSettings.of(given) if first.startswith(SCHEMES) else RecorderSettings.of(given)
 
 
 def log_options(given: dict[str, str]) -> SinkOptions:
@@ -112,11 +139,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def record(
-    settings: RecorderSettings, options: SinkOptions, stop: Callable[[], bool], say: Callable[[str], None]
+    settings: AnyRecorderSettings, options: SinkOptions, stop: Callable[[], bool], say: Callable[[str], None]
 ) -> bool:
     """Record until ``stop``; whether the log acknowledged everything.
 
-    :raises MamaError: the log cannot be reached at first
+    :raises MamaError: the log or the network cannot be reached at first
     """
     writer = ResilientPublisher(
         lambda: publisher_bridge(options),
@@ -124,21 +151,38 @@ def record(
         wait_timeout=options.wait_timeout,
         on_rejected=lambda batch, errors: recorder.refused(batch, errors),
     )
-    recorder = Recorder(settings, writer, ids=options.dedup)
     log = _Log(options)
-    recorder.others = OtherRecorders(log.read, recorder.state.topic, recorder.started, settings.state_every)
+    recorder, what = _recorder(settings, writer, options.dedup, log)
     try:
         _restore(recorder, log)
-        names = settings.devices
-        what = ", ".join(names) if len(names) <= 3 else f"{len(names)} devices"
         where = f"{redact_url(','.join(options.url))} {options.stream or ''}".rstrip()
-        say(f"recording {what} of tango://{settings.host} to {where} (Ctrl-C ends it)")
+        say(f"recording {what} to {where} (Ctrl-C ends it)")
         whole = recorder.run(stop, say)
         say(f"ended: {recorder.counts}")
         return whole
     finally:
-        recorder.others.stop()
+        if isinstance(recorder, Recorder) and recorder.others is not None:
+            recorder.others.stop()
         writer.close()
+
+
+def _recorder(
+    settings: AnyRecorderSettings, writer: RecordWriter, ids: bool, log: _Log
+) -> tuple[Recorder | OpenMamaRecorder, str]:
+    """The recorder, and what it records."""
+    if isinstance(settings, OpenMamaRecorderSettings):
+        names = [*settings.topics, *(".".join(symbol) for symbol in settings.symbols)]
+        peer = settings.peer
+        endpoints = ", ".join(peer.naming or [endpoint.address for endpoint in peer.incoming])
+        what = f"{_some(names, 'topics')} of {peer.framing.name} {endpoints}"
+        return OpenMamaRecorder(settings, writer, ids=ids), what
+    tango = Recorder(settings, writer, ids=ids)
+    tango.others = OtherRecorders(log.read, tango.state.topic, tango.started, settings.state_every)
+    return tango, f"{_some(settings.devices, 'devices')} of tango://{settings.host}"
+
+
+def _some(names: Sequence[str], what: str) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{len(names)} {what}"
 
 
 class _Log:
@@ -164,11 +208,14 @@ class _Log:
             bridge.close()
 
 
-def _restore(recorder: Recorder, log: _Log) -> None:
+def _restore(recorder: Recorder | OpenMamaRecorder, log: _Log) -> None:
     """Restore the state that the previous recorder of the name left in the log.
 
     :raises ConfigError: another recorder of the log records the same devices
     """
+    if isinstance(recorder, OpenMamaRecorder):
+        log.read(recorder.restore)
+        return
     assert recorder.others is not None
     found: dict[str, WriterState] = {}
     last = 0

@@ -14,11 +14,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from mama_spark.backoff import Backoff
 from mama_spark.errors import ConfigError, MamaError, PublishError
 from mama_spark.message import MessageBatch
+from mama_spark.record_log import RecordWriter
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind, decode_events
 from mama_spark.tango.client.subscription_states import Timeouts
@@ -40,19 +40,6 @@ _TAKE_TIMEOUT = 0.2
 _REPORT_PERIOD = 1.0  #: seconds between attempts to report rejected records
 _LOG_PERIOD = 10.0  #: seconds between two log messages about rejected records
 _INTERFACE_TOPIC = f".{EventType.INTERFACE_CHANGE.wire_name}"
-
-
-class RecordWriter(Protocol):
-    """Stores records in order; see :class:`mama_spark.publisher.resilient_publisher.ResilientPublisher`."""
-
-    stored: int
-
-    @property
-    def waiting(self) -> int: ...
-
-    def write(self, batch: MessageBatch, give_up: Callable[[], bool] = ...) -> bool: ...
-
-    def drain(self, timeout: float) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)

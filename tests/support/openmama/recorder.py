@@ -1,0 +1,139 @@
+"""A recorder in a thread that writes into the log of an in-memory broker, and a scripted publisher of market data."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+from mama_spark.bridges import publisher_bridge
+from mama_spark.bridges.memory import MemoryBroker
+from mama_spark.bridges.memory.logs import MemoryLogs
+from mama_spark.mama.messages.field_types import FieldType
+from mama_spark.mama.messages.msg import Field, MamaMsg
+from mama_spark.mama.messages.omnm import decode, encode
+from mama_spark.mama.messages.status import MsgStatus, MsgType, SubscriptionMsgType
+from mama_spark.openmama_wire.peer import OpenMamaPeer, ReceivedFrame
+from mama_spark.openmama_wire.protocol.dictionary import DictionaryEntry, dictionary_message
+from mama_spark.openmama_wire.protocol.frames import FrameType
+from mama_spark.openmama_wire.protocol.market_data import (
+    RECAPS,
+    MarketDataRequest,
+    Stamp,
+    dictionary_topic,
+    read_request,
+    stamped,
+    subscription_topic,
+)
+from mama_spark.options import SinkOptions
+from mama_spark.publisher.resilient_publisher import ResilientPublisher
+from mama_spark.services.openmama_recorder.recorder import OpenMamaRecorder
+from mama_spark.services.openmama_recorder.settings import OpenMamaRecorderSettings
+from mama_spark.spark.subscribe.openmama_rows import OpenMamaColumns
+from mama_spark.spark.subscribe.openmama_schema import TYPE
+
+DICTIONARY = [DictionaryEntry(237, "wBidPrice", FieldType.F64)]
+
+
+class RecordedLog:
+    """The log of an in-memory broker."""
+
+    def __init__(self) -> None:
+        self.name = uuid4().hex
+        self.url = f"memory://{self.name}"
+
+    def rows(self, *kinds: str) -> list[dict[str, Any]]:
+        """What ``mamasub`` shows of its records."""
+        log = MemoryLogs(self.name).log(self.name)
+        bounds, columns = log.bounds(), OpenMamaColumns(TYPE)
+        rows = []
+        for records in log.read(0, bounds.last):
+            made = columns.columns(records.payloads, records.topics.cast(pa.string()), records.sequences)
+            rows += made["mama"].to_pylist()
+        return [row for row in rows if not kinds or row["kind"] in kinds]
+
+    def numbers(self, topic: str, *kinds: str) -> list[int]:
+        return [row["seq_num"] for row in self.rows(*kinds or ("message",)) if row["topic"] == topic]
+
+    def close(self) -> None:
+        MemoryBroker.forget(self.name)
+
+
+@contextmanager
+def recorded_log() -> Iterator[RecordedLog]:
+    log = RecordedLog()
+    try:
+        yield log
+    finally:
+        log.close()
+
+
+@contextmanager
+def recording(log: RecordedLog, url: str, **settings: Any) -> Iterator[OpenMamaRecorder]:
+    """A running recorder; its end is in order."""
+    options = SinkOptions.parse({"url": log.url, "topic": "any"})
+    writer = ResilientPublisher(lambda: publisher_bridge(options), on_rejected=lambda b, e: made.refused(b, e))
+    made = OpenMamaRecorder(OpenMamaRecorderSettings.of({"url": url, "report": "off", **settings}), writer)
+    made.restore(MemoryLogs(log.name).log(log.name))
+    stop, failures = threading.Event(), []
+
+    def run() -> None:
+        try:
+            made.run(stop.is_set)
+        except Exception as error:  # noqa: BLE001
+            failures.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield made
+    finally:
+        stop.set()
+        thread.join(60)
+        writer.close()
+    assert not failures, failures
+    assert not thread.is_alive()
+
+
+class MarketDataScript:
+    """Publishes one source as real publishers do: images and recaps on request, updates as it is told."""
+
+    def __init__(self, peer: OpenMamaPeer, source: str = "OM", sender: int = 77) -> None:
+        self.peer, self.source, self.sender = peer, source, sender
+        self.numbers: dict[str, int] = {}
+        self.requests: list[tuple[MarketDataRequest, FrameType]] = []
+        self.refuses: dict[str, MsgStatus] = {}
+        peer.subscribe(subscription_topic(source))
+        peer.subscribe(dictionary_topic(source))
+
+    def update(self, symbol: str, *, skip: int = 0) -> None:
+        number = self.numbers[symbol] = self.numbers.get(symbol, 0) + 1 + skip
+        assert self.peer.publish(f"{self.source}.{symbol}", self._message(symbol, MsgType.UPDATE, number))
+
+    def _message(self, symbol: str, kind: MsgType, number: int, status: MsgStatus = MsgStatus.OK) -> bytes:
+        fields = [Field("wBidPrice", 237, FieldType.F64, float(number))]
+        return encode(stamped(Stamp(kind, status, number, self.sender, symbol), fields))
+
+    def answer(self, frames: Sequence[ReceivedFrame]) -> None:
+        for received in frames:
+            frame = received.frame
+            request = read_request(decode(frame.payload))
+            assert isinstance(request, MarketDataRequest)
+            self.requests.append((request, frame.type))
+            if frame.type is not FrameType.REQUEST:
+                continue
+            if request.message == SubscriptionMsgType.DDICT_SNAPSHOT:
+                self.peer.reply(frame, encode(dictionary_message(DICTIONARY)))
+                continue
+            kind = MsgType.RECAP if request.message in RECAPS else MsgType.INITIAL
+            number, status = self.numbers.get(request.symbol, 0), self.refuses.get(request.symbol, MsgStatus.OK)
+            self.peer.reply(frame, self._message(request.symbol, kind, number, status))
+
+
+def basic(number: int, sender: int = 5, **more: int) -> bytes:
+    """A numbered message of a publisher without images."""
+    fields = [Field(name, 22 if name == "wConflateCount" else 0, FieldType.I32, value) for name, value in more.items()]
+    return encode(MamaMsg(stamped(Stamp(number=number, sender=sender), fields).fields))
