@@ -395,7 +395,7 @@ def top(names: Iterable[str]) -> set[str]:
 
 
 #: What bridges have in common without knowing each other.
-SHARED = ("connection_pool", "snapshot_codec")
+SHARED = ("connection_pool", "recorded_discovery", "snapshot_codec")
 
 
 def test_imports_go_one_way() -> None:

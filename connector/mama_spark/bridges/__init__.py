@@ -140,18 +140,23 @@ def discovery_bridge(o: TransportOptions) -> DiscoveryBridge:
     :raises ConfigError: the bridge cannot be loaded
     :raises UnsupportedFeature: it has none
     """
-    if isinstance(o, DiscoveryOptions) and o.tango:
+    if isinstance(o, DiscoveryOptions) and (o.tango or o.omnm):
         return _recorded(o)
     bridge: DiscoveryBridge = _factory(o, "discovery_bridge", "has no source discovery")(o)
     return bridge
 
 
 def _recorded(o: DiscoveryOptions) -> DiscoveryBridge:
-    """The devices that a recorder of Tango events tells of, in a log of whatever middleware."""
-    from .tango.discovery import RecordedDiscovery
-
+    """The devices or peers that a recorder tells of, in a log of whatever middleware."""
     servers, stream = split_stream(o.url)
-    return RecordedDiscovery(log_bridge(replace(o, url=servers), o.wait_timeout), o.stream or stream)
+    log, name = log_bridge(replace(o, url=servers), o.wait_timeout), o.stream or stream
+    if o.omnm:
+        from .recorded_peers import RecordedPeers
+
+        return RecordedPeers(log, name)
+    from .tango.discovery import RecordedDevices
+
+    return RecordedDevices(log, name)
 
 
 def log_bridge(o: TransportOptions, timeout: float) -> RecordLogBridge:

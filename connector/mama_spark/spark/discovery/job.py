@@ -31,6 +31,10 @@ class DiscoveryJob:
             from .tango import TangoReader
 
             return TangoReader.of(self.options, self.fields)
+        if self.options.omnm:
+            from .openmama import OpenMamaReader
+
+            return OpenMamaReader.of(self.options, self.fields)
         return DiscoveryRowReader.of(self.options, self.fields)
 
     def reconnecting_bridge(self) -> ReconnectingBridge[DiscoveryBridge]:
