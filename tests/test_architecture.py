@@ -147,6 +147,7 @@ PURE = {
     "openmama_wire/peer/subscription_table",
     "openmama_wire/log/gap_tracker",
     "openmama_wire/log/records",
+    "openmama_wire/peer/property_urls",
     "openmama_wire/protocol/dictionary",
     "openmama_wire/protocol/frames",
     "openmama_wire/protocol/framing_oz",

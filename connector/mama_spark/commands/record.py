@@ -17,7 +17,9 @@ from ..bridges.reconnecting import ReconnectingBridge
 from ..conf_file import as_options, load
 from ..console.output import say_as
 from ..errors import ConfigError
+from ..mama.properties import Properties
 from ..middlewares import MIDDLEWARES
+from ..openmama_wire.peer.property_urls import property_urls
 from ..options import SinkOptions, command
 from ..options.urls import split_stream
 from ..publisher.resilient_publisher import ResilientPublisher
@@ -64,11 +66,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--symbol", action="append", dest="symbols", metavar="SOURCE.SYMBOL", help="OpenMAMA: market data with images"
     )
+    parser.add_argument("--properties", type=Path, metavar="FILE", help="OpenMAMA: mama.properties, instead of --url")
+    parser.add_argument("--transport", metavar="NAME", help="OpenMAMA: transport in that file")
+    parser.add_argument("--framing", choices=("oz", "zmq"), help="OpenMAMA: the bridge of that network (default: oz)")
     parser.add_argument("--name", help="of the recorder; each of a log has its own")
     parser.add_argument("--json", action="store_true", help='each line as JSON: {"text": ...}')
     add_option(parser, "for the log")
 
 
+_PROPERTY_KEYS = ("properties", "transport", "framing")
 #: Arguments that are lists, by the kind of the recorder.
 _TANGO_LISTS, _OPENMAMA_LISTS = ("devices", "attributes", "events"), ("topics", "symbols")
 AnyRecorderSettings = RecorderSettings | OpenMamaRecorderSettings
@@ -83,7 +89,7 @@ def settings_of(args: argparse.Namespace) -> tuple[AnyRecorderSettings, SinkOpti
     if args.conf_file is not None:
         tables = load(args.conf_file, tables)
     given = dict(tables["recorder"])
-    for name in ("url", "name"):
+    for name in ("url", "name", *_PROPERTY_KEYS):
         if getattr(args, name) is not None:
             given[name] = getattr(args, name)
     for name in (*_TANGO_LISTS, *_OPENMAMA_LISTS):
@@ -102,9 +108,26 @@ def settings_of(args: argparse.Namespace) -> tuple[AnyRecorderSettings, SinkOpti
 
 
 def _recorder_settings(given: dict[str, Any]) -> AnyRecorderSettings:
+    given = _with_urls_of_properties(given)
     url = given.get("url", "")
     first = (url if isinstance(url, str) else next(iter(url), "")).strip().lower()
     return OpenMamaRecorderSettings.of(given) if first.startswith(SCHEMES) else RecorderSettings.of(given)
+
+
+def _with_urls_of_properties(given: dict[str, Any]) -> dict[str, Any]:
+    """With the URLs of a transport of a ``mama.properties`` file, where the settings name one.
+
+    :raises ConfigError: the file cannot be read, or only a part is given
+    """
+    named = {key: given[key] for key in _PROPERTY_KEYS if key in given}
+    rest = {key: value for key, value in given.items() if key not in named}
+    if not named:
+        return rest
+    if "url" in rest or not {"properties", "transport"} <= named.keys():
+        raise ConfigError("properties and transport go together, and instead of url: where is the network to record?")
+    properties = Properties.load(named["properties"])
+    urls = property_urls(properties, named["transport"], named.get("framing", "oz"), receiver=True)
+    return {**rest, "url": urls}
 
 
 def log_options(given: dict[str, str]) -> SinkOptions:

@@ -18,10 +18,12 @@ from types import MappingProxyType
 from typing import NamedTuple, Self
 
 from ..errors import ConfigError, OptionError
+from ..openmama_wire.peer.property_urls import property_urls
 from ..options import nearest
 from .messages.source_records import DEFAULT_FIELDS, SourceFields
 
 FILE = "mama.properties"
+OPENMAMA_KEYS = "zmq"  #: what both of OpenMAMA's ZeroMQ bridges call themselves
 SUPPORTED = "sourcediscovery.supported"  #: of a transport (SD-49)
 TRUE = frozenset({"1", "y", "Y", "t", "T", "true", "True", "TRUE", "yes", "Yes", "YES"})
 
@@ -216,8 +218,9 @@ def expand(
 
     Options ``transport`` (a name), ``properties`` (path of a file; without it WOMBAT_PATH is searched) and ``bridge``
     (default ``nats``). The file may set every option in ``known`` as ``mama.<bridge>.transport.<name>.<option>``, in
-    upper or lower case; options in ``given`` take precedence. Without ``transport``, a file named by ``properties``
-    still defines the fields of source records.
+    upper or lower case; options in ``given`` take precedence. With ``bridge=openmama`` the URLs are those of OpenMAMA's
+    own ZeroMQ bridges (``mama.zmq.transport.<name>.*``), of the one that the property ``framing`` names (``oz``).
+    Without ``transport``, a file named by ``properties`` still defines the fields of source records.
 
     :param known: names of options; one that ends in ``.*`` stands for a family
     :param aliases: other names of options, which take precedence as well
@@ -236,13 +239,16 @@ def expand(
         return Expanded(dict(given), fields=fields, where=properties.path)
     if not name.strip():
         raise OptionError("option transport must not be empty")
-    transport = TransportProperties(properties, low.get("bridge", "nats").strip().lower(), name.strip())
+    bridge = low.get("bridge", "nats").strip().lower()
+    transport = TransportProperties(properties, OPENMAMA_KEYS if bridge == "openmama" else bridge, name.strip())
     below = transport.below()
     if not below:
         raise OptionError(
             f"option transport={transport.name}: {properties.path} has no key that begins with "
             f"{transport.prefixes[0]}{nearest(transport.name, _transports(properties, transport.bridge))}"
         )
+    if transport.bridge == OPENMAMA_KEYS and bridge != transport.bridge and not {"url", "servers"} & low.keys():
+        given = {"url": ",".join(property_urls(properties, transport.name, below.get("framing", "oz"))), **given}
     spelled = {option.lower(): option for option in known}
     families = tuple(option.removesuffix("*") for option in spelled if option.endswith(".*"))
     taken = {aliases.get(key, key) for key in low}
