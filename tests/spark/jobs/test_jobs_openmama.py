@@ -1,0 +1,115 @@
+"""``jobs/openmama_archive.py`` in the session of the tests, the documented queries, and peers by ``mamadiscovery``."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from mama_spark.bridges import log_bridge
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.mama.messages.msg import MamaMsg, MamaPrice, MamaTime
+from mama_spark.mama.messages.omnm import encode
+from mama_spark.message import MessageBatch
+from mama_spark.openmama_wire.log.records import (
+    MamaGapCause,
+    MamaPeerState,
+    MamaRecord,
+    MamaRecordKind,
+    messages,
+    record_topic,
+)
+from mama_spark.openmama_wire.protocol.framings import OZ, BridgeFrame, FrameType
+from mama_spark.openmama_wire.protocol.naming import CONNECT, NamingFrame, encode_naming
+from mama_spark.options import SubscribeOptions
+from mama_spark.record_log import RecordLog
+from pyspark.sql import SparkSession
+
+from tests.support.nats.nats_servers import Admin
+from tests.support.spark.spark_jobs import ROOT, conf_file, in_session
+
+PAGE = (ROOT / "docs" / "how-to" / "connect-openmama.md").read_text()
+QUERIES = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
+NOON = int(datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp())
+FIELDS = "wIssueSymbol string, wBidPrice double, wBidSize int, wActivityTime timestamp, tiny decimal(6,2)"
+
+
+@pytest.fixture
+def log(nats_server: NatsServer) -> Iterator[RecordLog]:
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("MAMA", ["mama.>"])
+        bridge = log_bridge(SubscribeOptions.parse({"url": nats_server.url, "stream": "MAMA"}), 60.0)
+        bridge.open()
+        yield bridge.log("MAMA")
+        bridge.close()
+        admin.api("STREAM.DELETE.MAMA")
+
+
+def tick(symbol: str, n: int) -> MamaRecord:
+    msg = MamaMsg()
+    msg.add_u8("MdMsgType", 1, 0)
+    msg.add_u32("MdSeqNum", 10, n)
+    msg.add_string("wIssueSymbol", 305, symbol)
+    msg.add_price("wBidPrice", 237, MamaPrice(100.0 + n))
+    msg.add_u32("wBidSize", 238, n)
+    msg.add_time("wActivityTime", 102, MamaTime(NOON + n))
+    payload = encode(msg)
+    frame = OZ.encode(BridgeFrame(FrameType.PUBLISH, f"OM.{symbol}", payload))
+    at = (NOON + n) * 10**9
+    return MamaRecord(MamaRecordKind.MESSAGE, record_topic(f"OM.{symbol}"), at, frame, "oz", len(frame) - len(payload))
+
+
+def append(log: RecordLog, *records: MamaRecord) -> None:
+    log.append(MessageBatch.of(*messages(records)))
+
+
+def test_the_archive_has_every_tick_once_and_what_is_missing(
+    spark: SparkSession, nats_server: NatsServer, log: RecordLog, tmp_path: Path
+) -> None:
+    conf = conf_file(
+        tmp_path / "openmama-archive.toml",
+        mamasub={"url": nats_server.url, "stream": "MAMA", "fields": FIELDS},
+        archive={"path": str(tmp_path / "archive")},
+        stream={"checkpointLocation": str(tmp_path / "checkpoint"), "trigger": "availableNow"},
+    )
+    own = MamaRecord(MamaRecordKind.STARTED, "mama._recorder.r", NOON * 10**9)
+    append(log, own, *(tick(symbol, n) for n in range(1, 21) for symbol in ("IBM", "BRK.B")))
+    in_session(spark, "openmama_archive", conf)
+    gap = MamaRecord(
+        MamaRecordKind.GAP, "mama.OM.IBM", (NOON + 50) * 10**9, cause=MamaGapCause.WAY, sender=7, first=21, last=49
+    )
+    append(log, gap, *(tick("IBM", n) for n in range(50, 61)))
+    in_session(spark, "openmama_archive", conf)
+
+    archive = spark.read.format("delta").load(str(tmp_path / "archive"))
+    rows = archive.collect()
+    assert sorted(r.sequence for r in rows) == list(range(2, log.bounds().last + 1))
+    assert Counter(r.kind for r in rows) == {"message": 51, "gap": 1}
+    assert {(r.topic, r.seq_num, r.wBidPrice, r.wBidSize, r.wIssueSymbol) for r in rows if r.kind == "message"} == {
+        (f"OM.{symbol}", n, 100.0 + n, n, symbol)
+        for symbol, numbers in (("IBM", [*range(1, 21), *range(50, 61)]), ("BRK.B", range(1, 21)))
+        for n in numbers
+    }
+    assert all(r.wActivityTime == r.time and r.tiny is None for r in rows if r.kind == "message")
+
+    archive.createOrReplaceTempView("archive")
+    last, missing = (spark.sql(query).collect() for query in QUERIES)
+    assert {(r.topic, r.wBidPrice) for r in last} == {("OM.IBM", 120.0), ("OM.BRK.B", 120.0)}
+    assert [tuple(r) for r in missing] == [("OM.IBM", "7", 1, 29, "way")]
+
+
+@pytest.mark.spec("OW31")
+def test_peers_are_sources_for_spark(spark: SparkSession, nats_server: NatsServer, log: RecordLog) -> None:
+    frame = encode_naming(NamingFrame(CONNECT, "feed", "lab1", 17, "8e2c0000-0000-4000-8000-000000000001", "tcp://h:1"))
+    append(log, MamaRecord(MamaRecordKind.PEER, "mama._peers", 1, frame, "oz", cause=MamaPeerState.SUSPECT))
+    peers = spark.read.format("mamadiscovery").option("url", f"{nats_server.url}/MAMA").option("omnm", "true").load()
+    (row,) = peers.select("kind", "event", "source_name", "capabilities").collect()
+    assert (row.kind, row.event, row.source_name) == ("source", "suspect", "feed@lab1")
+    assert row.capabilities["endpoint"] == "tcp://h:1"
+
+
+def test_the_job_stays_small() -> None:
+    assert len((ROOT / "jobs" / "openmama_archive.py").read_text().splitlines()) <= 65
