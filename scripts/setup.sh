@@ -201,6 +201,10 @@ install_tmux() { # the terminal of a test of mama top, which is skipped without 
     command -v tmux >/dev/null || install_package tmux || say "no tmux: a test of mama top will be skipped"
 }
 
+install_prometheus() { # which a test has scrape a write, and is skipped without it
+    command -v prometheus >/dev/null || install_package prometheus || say "no prometheus: a test of metrics will be skipped"
+}
+
 case $what in
 gcc)
     command -v gcc >/dev/null || install_package gcc libc6-dev ||
@@ -227,5 +231,6 @@ if [ $what = dev ]; then
     fetch_tango9
     install_chromium
     install_tmux
+    install_prometheus
 fi
 say "ready"

@@ -37,8 +37,20 @@ MAY_IMPORT = {
     | {"sending", "malamute", "tango", "mama.messages", "openmama_wire", "bridges.nats", "bridges.reconnecting"},
     "spark": CONTRACTS
     | REGISTRY
-    | {"console", "report_page", "sending", "publisher", "mama", "flightlog", "packing", "tango", "openmama_wire"},
+    | {
+        "console",
+        "metrics",
+        "report_page",
+        "sending",
+        "publisher",
+        "mama",
+        "flightlog",
+        "packing",
+        "tango",
+        "openmama_wire",
+    },
     "conf_file": CONTRACTS,
+    "metrics": CONTRACTS | {"sending"},
     "live_view": CONTRACTS | REGISTRY | {"console", "mama"},
     "report_page": CONTRACTS | {"flightlog"},
     "jobs": {"errors"},
@@ -305,6 +317,7 @@ TIME_OF_DAY = {
     "services/malamute_broker/engines/durable/store_reader",  # stamps messages; never falls. Retention by age, as told
     "services/tango_recorder/recorder",  # stamps records
     "services/tango_server/event_source",  # stamps events
+    "spark/flight_log_view",  # the time of the report
     "report_page/page",  # the time of the report, and what "the last hour" is
     "spark/formats",  # what "now" is in an option
     "tango/client/event_consumer",  # stamps events

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .spark.lag import lag
     from .spark.last_write import LastWrite, last_write
     from .spark.plain_errors import last_line, stopping
+    from .spark.query_progress import QueryProgress
     from .spark.read_flight_log import flight_log
     from .spark.register import register
     from .spark.write_progress import progress
@@ -28,6 +29,7 @@ __version__ = "0.1.0"
 __all__ = [
     "LastWrite",
     "ManagedPublisher",
+    "QueryProgress",
     "announced",
     "flight_log",
     "lag",
@@ -49,6 +51,7 @@ _HOMES = {
     "last_write": ".spark.last_write",
     "progress": ".spark.write_progress",
     "stopping": ".spark.plain_errors",
+    "QueryProgress": ".spark.query_progress",
     "register": ".spark.register",
     "report": ".report_page.page",
 }

@@ -175,7 +175,7 @@ def test_the_reference_of_commands_is_fresh() -> None:
 def test_every_configuration_file_is_shown() -> None:
     text = (DOCS / "reference" / "configuration.md").read_text(encoding="utf-8")
     shown = set(re.findall(r'--8<-- "(.*?)"', text))
-    assert shown == {path.relative_to(ROOT).as_posix() for path in (ROOT / "conf").iterdir()}
+    assert shown == {path.relative_to(ROOT).as_posix() for path in (ROOT / "conf").iterdir() if path.is_file()}
 
 
 def test_the_methods_of_an_engine_that_may_be_overridden_exist() -> None:

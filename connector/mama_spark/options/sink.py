@@ -21,6 +21,7 @@ from .values import (
     file_path,
     integer,
     mama_fields,
+    metrics_setup,
     names,
     one_of,
     rate,
@@ -373,6 +374,14 @@ class SinkOptions(TransportOptions, format_name="mamapub"):
         DISCOVERY,
         "Which events of publishers go to the flight log (and to discovery with `announce`): of each topic too, only "
         "of the publishers, or none.",
+    )
+    metrics: str = option(
+        "`off`, `otel`, `module:function`",
+        metrics_setup,
+        "off",
+        _LOG,
+        "Whether executors export metrics by OpenTelemetry (extra `otel`): by the meter provider of the process, or by "
+        "the one that the function returns, which is called once in each process.",
     )
     storage: tuple[tuple[str, str], ...] = field(default=())
 

@@ -231,6 +231,20 @@ def positive_size(value: Any) -> int:
     return size
 
 
+def metrics_setup(value: Any) -> str:
+    """``off``, ``otel`` or ``module:function``.
+
+    :raises ValueError: it is none of these
+    """
+    word = str(value).strip()
+    if word.lower() in ("off", "otel"):
+        return word.lower()
+    module, colon, function = word.partition(":")
+    if not (colon and function.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+        raise ValueError("must be off, otel or module:function")
+    return word
+
+
 def one_of(*words: str) -> Parse:
     def parse(value: Any) -> str:
         word = str(value).strip().lower()

@@ -6,10 +6,22 @@ from pyspark.sql import DataFrame, SparkSession
 
 
 def flight_log(spark: SparkSession, path: str, committed_only: bool = False) -> DataFrame:
-    """The flight log at ``path``. The session needs Delta (``configure_spark_with_delta_pip``, or ``--packages``).
+    """The flight log at ``path``; a notebook shows its summary, its rate and its latest failures.
+
+    The session needs Delta (``configure_spark_with_delta_pip``, or ``--packages``).
 
     :param committed_only: without the attempts that failed or were superseded. A row that was published by a failed
         attempt and again by the next one is in the log twice, once with ``committed=false``.
     """
     log = spark.read.format("delta").load(path)
-    return log.where("committed") if committed_only else log
+    if committed_only:
+        log = log.where("committed")
+    shown = getattr(log, "_repr_html_", lambda: None)
+    log._repr_html_ = lambda: _view(path) or shown()  # type: ignore[method-assign]  # IPython asks the object itself
+    return log
+
+
+def _view(path: str) -> str | None:
+    from .flight_log_view import as_html
+
+    return as_html(path)

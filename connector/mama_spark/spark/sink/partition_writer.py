@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -48,6 +49,9 @@ from .outcome_recorder import OutcomeRecorder
 from .packed_messages import FlightContext, PackedMessages, PublishBatch, RowMessages, pack_codec
 from .progress_reporter import ProgressReporter
 from .repeated_rows import BatchWithStored, RepeatedRows, attempt_of, form_of
+
+if TYPE_CHECKING:
+    from ..partition_metrics import PartitionMetrics
 
 logger = logging.getLogger("mama_spark")
 
@@ -163,6 +167,7 @@ class PartitionWriter:
         self._bridge: PublisherBridge | None = None
         self._publisher: BatchPublisher | None = None
         self._progress: ProgressReporter | None = None
+        self._metrics: PartitionMetrics | None = None
         self._ids = self._id_maker(IDS_MEMORY if self._options.pack == "off" else PACKED_IDS_MEMORY)
         self._doubled_ids: DoubledIdCheck | None = None
         if job.plan.id is not None:
@@ -207,6 +212,8 @@ class PartitionWriter:
             self._progress.stop()
         if self._publisher is not None:
             self._publisher.stop()
+        if self._metrics is not None:
+            self._metrics.stop()
         if self._repeated is not None:
             self._repeated.session.close()
         if self._ledger is not None:
@@ -239,23 +246,26 @@ class PartitionWriter:
             )
         self.recorder.check_tables()
         self.recorder.events.create()
+        metrics = self._metrics = self._make_metrics()
         self._bridge = bridge = publisher_bridge(o)
         guard = self._exactly_once(first.schema) if o.exactly_once else None
         self._publisher = publisher = BatchPublisher(
             bridge,
             o.window,
             open_bridge=lambda: self._connect(bridge, first),
-            on_finished=self.recorder.on_finished,
+            on_finished=self.recorder.on_finished if metrics is None else metrics.on_finished,
             rate=o.max_rate_per_partition,
             poll_time=min(o.poll_time, o.hold_pause_time),
             name=str(self._task.partition),
             survive_outage=tolerates_outages(o),
             wait_through_outages=o.on_unavailable == "wait",
             guard=guard,
-            on_event=self.recorder.events.on_transport_event,
+            on_event=self.recorder.events.on_transport_event if metrics is None else metrics.on_event,
         )
         write_id = self._report.write_id
         job = f"{write_id.run_id} {write_id.batch_id}"
+        if metrics is not None:
+            metrics.start(publisher)
         self._progress = ProgressReporter(job, self._task, publisher)  # before the connection, which may take long
         publisher.start()
         if self._ledger is not None:
@@ -263,6 +273,14 @@ class PartitionWriter:
         letters = None if self._job.plan.id is None else self._id_maker(DEAD_LETTER_IDS_MEMORY)
         self.recorder.begin(publisher, self._messages, with_ids=self._with_ids, content_ids=letters)
         return publisher
+
+    def _make_metrics(self) -> PartitionMetrics | None:
+        """:raises ConfigError: the option ``metrics`` names what is not there"""
+        if self._options.metrics == "off":
+            return None
+        from ..partition_metrics import PartitionMetrics
+
+        return PartitionMetrics(self._options, self.recorder.on_finished, self.recorder.events.on_transport_event)
 
     def _connect(self, bridge: PublisherBridge, first: pa.RecordBatch) -> WindowConfig:
         """On the publisher's thread, while the task's thread waits: open the bridge, and do all that depends on what it

@@ -1,0 +1,40 @@
+"""The meter that publishers of this process export by."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from ..errors import ConfigError
+
+
+@cache  # a worker of Spark runs many tasks, and one exporter
+def meter_provider(setup: str) -> Any:
+    """The provider that ``setup`` makes.
+
+    :param setup: ``otel``: the one of the process, as ``OTEL_PYTHON_METER_PROVIDER`` or the program has chosen it;
+        ``module:function``: what the function returns, which is called once in each process
+    :raises ConfigError: OpenTelemetry or the function is not there
+    """
+    try:
+        from opentelemetry import metrics
+    except ModuleNotFoundError as e:
+        raise ConfigError(f"option metrics needs OpenTelemetry ({e}); try: pip install 'mama-spark[otel]'") from e
+    if setup == "otel":
+        return metrics.get_meter_provider()
+    module, _, function = setup.partition(":")
+    try:
+        provider = getattr(import_module(module), function)()
+    except (ImportError, AttributeError) as e:
+        raise ConfigError(f"option metrics: {setup!r} cannot be called on an executor: {e}") from e
+    if not hasattr(provider, "get_meter"):
+        raise ConfigError(f"option metrics: {setup!r} must return a MeterProvider, and returned {provider!r}")
+    return provider
+
+
+def flush(provider: Any, timeout: float) -> None:
+    """Export what was counted, for at most ``timeout`` seconds; a worker of Spark may be killed after its task."""
+    force = getattr(provider, "force_flush", None)
+    if force is not None:
+        force(timeout_millis=int(timeout * 1000))

@@ -1,0 +1,97 @@
+"""Instruments of one publisher: counters from what the window counts, a histogram of latencies from a sample.
+
+No object a message: counters are added as differences, and at most :data:`MOST_SAMPLES` latencies of each batch
+of flights are recorded, so that the cost does not depend on the rate.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from ..errors import PublishError
+from ..sending.flight import FlightState
+from ..sending.flight_batch import FlightBatch, FlightCounters
+
+#: Latencies that are recorded of a batch of flights.
+MOST_SAMPLES = 16
+#: Seconds.
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+#: Instrument -> field of :class:`FlightCounters`, and what it says.
+_COUNTERS = {
+    "mama.publisher.messages": ("opened", "messages taken from Spark"),
+    "mama.publisher.acknowledged": ("acked", "messages acknowledged"),
+    "mama.publisher.sends": ("sends", "sends, resends included"),
+    "mama.publisher.resends": ("resends", "messages sent again"),
+    "mama.publisher.duplicates": ("duplicates", "messages that the middleware had already"),
+    "mama.publisher.holds": ("holds", "times the server made the publisher wait"),
+}
+
+
+class PublisherMetrics:
+    """:meth:`update` now and then and at the end, :meth:`finished` with each batch of settled flights.
+
+    :param meter: of OpenTelemetry
+    :param attributes: of all measurements; few different values
+    """
+
+    def __init__(self, meter: Any, attributes: dict[str, str]) -> None:
+        self._attributes, self._before = attributes, FlightCounters()
+        self._counters = {
+            field: meter.create_counter(name, unit="{message}", description=text)
+            for name, (field, text) in _COUNTERS.items()
+        }
+        self._failed = meter.create_counter(
+            "mama.publisher.failed", unit="{message}", description="messages that failed or timed out, by status"
+        )
+        self._reconnects = meter.create_counter(
+            "mama.publisher.connection.losses", unit="{connection}", description="lost connections"
+        )
+        self._in_flight = meter.create_up_down_counter(
+            "mama.publisher.in_flight", unit="{message}", description="messages without their outcome"
+        )
+        self._shown_in_flight = 0
+        self._latency = meter.create_histogram(
+            "mama.publisher.latency",
+            unit="s",
+            description="from the first send to the acknowledgement, of a sample",
+            explicit_bucket_boundaries_advisory=_BUCKETS,
+        )
+
+        for counter in (*self._counters.values(), self._reconnects):
+            counter.add(0, attributes)  # a rate of what never happened is 0, and not nothing
+
+    def update(self, counters: FlightCounters, in_flight: int) -> None:
+        """Export what was counted since the last call."""
+        for field, counter in self._counters.items():
+            now = getattr(counters, field)
+            if now > (before := getattr(self._before, field)):
+                counter.add(now - before, self._attributes)
+                setattr(self._before, field, now)
+        self._in_flight.add(in_flight - self._shown_in_flight, self._attributes)
+        self._shown_in_flight = in_flight
+
+    def finished(self, flights: FlightBatch) -> None:
+        """Export latencies and failures of flights that all have their outcome."""
+        acked = np.flatnonzero(flights.state == FlightState.ACKED)
+        step = -(-len(acked) // MOST_SAMPLES) or 1
+        chosen = acked[::step]
+        # an answer may come before the time of its send is stored
+        for seconds in np.fmax(flights.settled[chosen] - flights.published[chosen], 0.0).tolist():
+            self._latency.record(seconds, self._attributes)
+        failed = np.flatnonzero(
+            (flights.state == FlightState.COMPLETED_EXCEPTIONALLY) | (flights.state == FlightState.TIMEOUT)
+        )
+        reasons = Counter(_status(flights.errors.get(row)) for row in failed.tolist())
+        for status, number in reasons.items():
+            self._failed.add(number, {**self._attributes, "status": status})
+
+    def lost_connection(self) -> None:
+        """The connection was lost."""
+        self._reconnects.add(1, self._attributes)
+
+
+def _status(error: PublishError | None) -> str:
+    return "TIMEOUT" if error is None else error.status
