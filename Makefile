@@ -13,7 +13,7 @@ test coverage: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerial
 # Test processes have many threads; an arena for each would keep what other threads have freed.
 test coverage: export MALLOC_ARENA_MAX ?= 2
 
-.PHONY: help setup setup-run run test test-fast coverage mutate test-slow check format bench serve wheel docs docs-serve clean
+.PHONY: help setup setup-run run test test-fast coverage mutate test-slow check format bench serve wheel pictures docs docs-serve clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -77,6 +77,9 @@ serve: setup-run ## a NATS server with JetStream and a demo stream, until Ctrl-C
 wheel: setup ## the wheel, in dist/, with jobs and configuration files
 	@$(ENV) python -m build --wheel --outdir dist . >/dev/null
 	@ls dist/*.whl
+
+pictures: setup ## draw the pictures of README.md from a real run, in docs/pictures
+	@$(RUN) python -m scripts.pictures
 
 docs: setup ## write the generated pages in docs/ and build the site in .run/site
 	@$(ENV) mama docs options --write docs/reference/options.md
