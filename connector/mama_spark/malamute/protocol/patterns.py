@@ -15,6 +15,7 @@ and Python's ``re.search`` agree, the result is the same here. The differences:
 | ``\\xHH``, ``{m,n}``, ``\\b``, ``(?i)``, ``(?:)`` | as in Perl | literals |
 | ``(?=``, ``(?!``, ``\\1``, ``\\Z`` | refused | not known |
 | ``^a|b`` | anchors the first branch | all branches |
+| ``a\\`` | the escaped end of the text, which is in no subject | the same |
 | ``x$`` before a final newline | no match | no match (Python: match) |
 | ``[``, ``(`` | refused | match everything |
 | ``)``, ``a)``, ``*``, ``+``, ``a**``, ``(a*)*`` | refused | endless loop |
@@ -60,6 +61,7 @@ class Pattern:
 
     def __init__(self, text: bytes) -> None:
         self.text = text
+        text = _with_closed_escape(text)
         self._compiled = _compile(text)
         if self._compiled.programsize > MAX_PROGRAM:
             raise BadPattern("pattern is too large")
@@ -72,6 +74,12 @@ class Pattern:
 
     def search(self, subject: bytes) -> bool:
         return self._compiled.search(subject) is not None
+
+
+def _with_closed_escape(text: bytes) -> bytes:
+    """The pattern, whose last backslash may escape nothing: as in the reference that is NUL, which no subject has."""
+    backslashes = len(text) - len(text.rstrip(b"\\"))
+    return text + b"x00" if backslashes % 2 else text
 
 
 def _compile(text: bytes) -> re2._Regexp:
@@ -201,7 +209,7 @@ class _Chunk:
         together = re2.Set.SearchSet(_options(_CHUNK_MEMORY))
         try:
             for text in self._texts:
-                together.Add(text)
+                together.Add(_with_closed_escape(text))
             together.Compile()
         except re2.error:  # too large as a set: matched one by one
             self._set = None

@@ -17,6 +17,12 @@ from .broker.metrics import summary
 from .configuration import load
 from .session.broker_events import BrokerEvent, encode
 
+#: Seconds after which a thread of the broker lets another one run. Each message crosses two threads, and a busy engine
+#: would keep the messages of others waiting at each for Python's 5 ms.
+SWITCH = 0.001
+#: Seconds between collections of old cycles while nothing is received for :data:`QUIET`, and otherwise.
+COLLECT, QUIET, COLLECT_BUSY = 600.0, 1.0, 3600.0
+
 
 def run(
     bind: str | None = None,
@@ -33,13 +39,15 @@ def run(
     :raises ConfigError: the configuration is wrong
     """
     settings = load(conf_file, bind)
-    collecting = gc.get_threshold()
+    collecting, switching = gc.get_threshold(), sys.getswitchinterval()
     broker = Broker(settings)
     if broker.keeps_events:
         broker = Broker(settings, encode=encode_kept)
     try:
         broker.start()
         spare_collector()
+        sys.setswitchinterval(SWITCH)
+        collector = _Collector(broker)
         for text in open_to_all(settings):
             warn(text)
         say(_ready(broker, settings))
@@ -49,6 +57,7 @@ def run(
         while not stop.wait(0.2):
             if broker.error is not None:
                 break
+            collector.look(time.monotonic())
             if settings.report and time.monotonic() - reported >= settings.report:
                 reported = time.monotonic()
                 say(f"broker: {summary(broker.metrics())}")
@@ -62,6 +71,7 @@ def run(
         return 1
     finally:
         gc.set_threshold(*collecting)
+        sys.setswitchinterval(switching)
         gc.unfreeze()
 
 
@@ -81,9 +91,31 @@ def open_to_all(settings: BrokerSettings) -> list[str]:
 
 def spare_collector() -> None:
     """For a process that is a broker: what a message is made of ends with it and is in no cycle, so to look for cycles
-    after every 700 objects costs a tenth of the work and finds nothing."""
+    after every 700 objects costs a tenth of the work and finds nothing.
+
+    Older objects are what waits for clients, up to hundreds of thousands of lists: to look through them takes 50 ms, in
+    which nobody is served. :class:`_Collector` looks there instead, seldom.
+    """
     gc.freeze()
-    gc.set_threshold(20_000, 10, 10)
+    gc.set_threshold(20_000, 1_000_000, 1_000_000)
+
+
+class _Collector:
+    """Collects cycles of older objects: while the broker waits, or at the latest after an hour."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._last = self._quiet_since = time.monotonic()
+        self._seen = -1
+
+    def look(self, now: float) -> None:
+        seen = self._broker.received_messages
+        if seen != self._seen:
+            self._seen, self._quiet_since = seen, now
+        quiet = now - self._quiet_since >= QUIET
+        if now - self._last >= (COLLECT if quiet else COLLECT_BUSY):
+            self._last = now
+            gc.collect()
 
 
 def _ready(broker: Broker, settings: BrokerSettings) -> str:

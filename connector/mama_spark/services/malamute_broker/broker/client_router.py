@@ -12,9 +12,9 @@ from .security import ZapHandler
 from .settings import BrokerSettings
 from .traffic_counters import TrafficCounters
 
-#: Limits of a round: large enough that a batch is worth a wake-up of its engine, small enough that answers to other
-#: clients are not delayed.
-ROUND_MESSAGES = 500
+#: Limits of a round: large enough that a batch is worth a wake-up of its engine, small enough that other clients and
+#: streams wait a few milliseconds only.
+ROUND_MESSAGES = 200
 ROUND_OCTETS = 1024 * 1024
 #: Longest time until a blocked client is retried, in milliseconds.
 MAX_RETRY_INTERVAL = 5

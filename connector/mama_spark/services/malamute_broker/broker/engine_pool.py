@@ -28,12 +28,19 @@ from ..engines.actor import (
 from ..engines.commands import EngineCommand
 from ..session.engine_backlog import COUNTED, MAX_LAG, EngineBacklog, EngineBacklogPolicy
 from ..session.state_machine import ServerMachine
+from . import memory
 from .engine_selector import EngineSelector
 
 logger = logging.getLogger(__name__)
 
 #: Seconds that an engine may take to start.
 START_TIMEOUT = 120.0
+#: Seconds for which all wait for the end of an idle stream that is opened again: it has nothing to do but close files.
+END_WAIT = 1.0
+#: Ended streams after which memory is returned to the system: that takes milliseconds.
+TRIM_AFTER = 50
+#: Seconds after the last of them: a thread of ZeroMQ frees their sockets.
+TRIM_DELAY = 1.0
 
 
 class EnginePool:
@@ -59,6 +66,9 @@ class EnginePool:
         self._start_deadlines: dict[bytes, float] = {}  # of engines that have not started
         self._pending_commands: dict[bytes, list[EngineCommand]] = {}  # commands for these engines
         self._abandoned: list[EngineStream] = []
+        self._freed_at = 0.0
+        self._freed = 0  # streams that have ended since memory was trimmed
+        self._ending: dict[bytes, EngineStream] = {}  # idle streams whose thread has not ended
 
     @property
     def socket(self) -> zmq.Socket[bytes]:
@@ -139,6 +149,11 @@ class EnginePool:
     def _require_ended(self, name: bytes) -> None:
         """:raises BackgroundTaskFailed: the thread of an abandoned engine of the stream still runs, and may have its
         store open"""
+        ending = self._ending.pop(name, None)
+        if ending is not None:
+            ending.destroy(END_WAIT)
+            if not ending.closed:
+                self._abandoned.append(ending)
         for stream in self._abandoned:
             if stream.name == name:
                 stream.destroy(0.0)
@@ -158,6 +173,27 @@ class EnginePool:
             if deadline <= now:
                 logger.error("the engine of stream %r does not start", name)
                 self._abandon(self.streams[name], "the engine does not start", 0.0)
+
+    # --- idle streams --------------------------------------------------------------------------------------------
+
+    def end_idle(self, now: float) -> None:
+        """End the engines of idle streams that keep nothing in memory; free those that have ended."""
+        for name in self._machine.idle_streams(now):
+            stream = self.streams.get(name)
+            if stream is not None and stream.may_end and not stream.batches and name not in self._start_deadlines:
+                self._reports.remove(stream)
+                for table in (self.streams, self.backlogs, self._lagging):
+                    table.pop(name, None)
+                self._machine.stream_ended(name)
+                self._ending[name] = stream
+                stream.end()
+        if self._ending:
+            for name in [name for name, stream in self._ending.items() if stream.ended]:
+                self._ending.pop(name).destroy()
+                self._freed, self._freed_at = self._freed + 1, now
+        if self._freed >= TRIM_AFTER and now - self._freed_at >= TRIM_DELAY:
+            self._freed = 0
+            memory.trim()
 
     # --- reports -------------------------------------------------------------------------------------------------
 
@@ -227,9 +263,12 @@ class EnginePool:
 
     def has_running_engines(self) -> bool:
         """Whether the thread of an engine has not ended."""
-        return any(not stream.closed for stream in (*self.streams.values(), *self._abandoned))
+        return any(not stream.closed for stream in self._all())
+
+    def _all(self) -> list[EngineStream]:
+        return [*self.streams.values(), *self._ending.values(), *self._abandoned]
 
     def close(self, timeout: float) -> None:
-        for stream in (*self.streams.values(), *self._abandoned):
+        for stream in self._all():
             stream.destroy(timeout)
         self._reports.close()

@@ -108,6 +108,8 @@ class BrokerLoop:
             if now >= self._next_expiry or len(self.machine.lender):
                 self.machine.expire(now)
             self.engines.abandon_unstarted(now)
+            self.engines.end_idle(now)
+            self.machine.free_some()
             self._execute(self._reports_pending or reports in signalled)
         self._finish()
 
@@ -117,7 +119,7 @@ class BrokerLoop:
         expiry = machine.next_expiry()
         self._next_expiry = math.inf if expiry is None else expiry
         input_pending = clients.input_pending and not self.reading_paused
-        if self._reports_pending or input_pending or len(machine.engines) or len(machine.output):
+        if self._reports_pending or input_pending or len(machine.engines) or len(machine.output) or machine.has_garbage:
             return 0
         if clients.blocked or self.reading_paused:
             return clients.retry_interval

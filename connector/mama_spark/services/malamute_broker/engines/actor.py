@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import zmq
@@ -49,6 +50,8 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
+#: Of pipes: an address that another stream has just closed may still be bound for a moment.
+_NUMBERS = count()
 
 
 class EngineStream:
@@ -77,9 +80,10 @@ class EngineStream:
         self.stored = cls.stored
         self.batch: list[EngineCommand] = []  #: commands that :meth:`flush` sends
         self.inbox: deque[list[EngineCommand]] = deque()
+        self.may_end = False  #: set by the engine's thread
         self._ending = False
         self.reports: deque[Report] = deque()
-        endpoint = f"inproc://mama-stream-{id(self):x}"
+        endpoint = f"inproc://mama-stream-{next(_NUMBERS)}"
         self._pipe = inproc_socket(context, zmq.PAIR)
         self._pipe.bind(endpoint)
         self.error: BaseException | None = None
@@ -176,6 +180,18 @@ class EngineStream:
         """Whether the thread has ended and everything is freed."""
         return self._pipe.closed
 
+    def end(self) -> None:
+        """Send $TERM after all commands; :meth:`destroy` frees everything when :attr:`ended`. Idempotent."""
+        if not self._ending and not self._pipe.closed:
+            self._ending = True
+            self.flush()
+            self._send(b"$TERM")
+
+    @property
+    def ended(self) -> bool:
+        """Whether the thread has ended."""
+        return not self._thread.is_alive()
+
     def destroy(self, timeout: float = 30.0) -> None:
         """Send $TERM after all commands; returns when the thread has ended and everything is freed. Idempotent.
 
@@ -183,10 +199,7 @@ class EngineStream:
         """
         if self._pipe.closed:
             return
-        if not self._ending:
-            self._ending = True
-            self.flush()
-            self._send(b"$TERM")
+        self.end()
         self._thread.join(timeout)
         if self._thread.is_alive():  # the pipe stays: $TERM is in it
             log.error("the engine of stream %r does not end", self.name)

@@ -16,6 +16,7 @@ An engine is a class with a name. The broker makes one instance per stream and r
 | SYNC client | :meth:`~StreamEngine.sync` | outcomes of the client's messages since the last SYNC |
 | ASK client, query | :meth:`~StreamEngine.ask` | query the store (:mod:`mama_spark.malamute.protocol.log_query`) |
 | (no command waits) | :meth:`~StreamEngine.idle` | background work, in small pieces |
+| (a batch was executed) | :meth:`~StreamEngine.may_end` | whether the stream can be given back when nobody uses it |
 | $TERM | :meth:`~StreamEngine.close` | free everything (ML-10) |
 
 and delivers by :meth:`~StreamEngine.deliver`. ``client`` is an opaque reference: an engine compares and hashes it, and
@@ -192,6 +193,13 @@ class StreamEngine(ABC):
         Deliveries and answers of the batch are sent when this has returned, and dropped if it raises. An engine may
         deliver the messages of the batch here, after the answers to SYNC.
         """
+
+    def may_end(self) -> bool:
+        """Whether nothing is lost when the engine ends now and is started again at the next command.
+
+        Asked after each batch. The broker ends such an engine when no client has used its stream for a while.
+        """
+        return False
 
     def idle(self) -> float | None:
         """Do a small piece of background work, e.g. replay; called while no command waits.

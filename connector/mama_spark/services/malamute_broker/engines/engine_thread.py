@@ -52,12 +52,14 @@ class StreamEnd(Protocol):
     :ivar inbox: batches of commands that the engine has not begun
     :ivar reports: reports that the server has not taken
     :ivar error: the error that ended the engine
+    :ivar may_end: whether the engine keeps nothing that would be lost at its end, after the last batch
     """
 
     name: bytes
     inbox: deque[list[EngineCommand]]
     reports: deque[Report]
     error: BaseException | None
+    may_end: bool
 
 
 def inproc_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
@@ -138,6 +140,7 @@ class EngineThread:
         while True:
             if due is not None and not (len(inbox) if fresh else readable(pipe, int(due * 1000))):
                 due, fresh = engine.idle() if len(self.stream.reports) < MAX_WAITING_REPORTS else RECHECK, False
+                self.stream.may_end = engine.may_end()
                 self._fill_in()
                 self._send_report()
                 continue
@@ -145,6 +148,7 @@ class EngineThread:
             due, fresh = 0.0 if works else None, True
             if first == BATCH:
                 self._run_batch(engine, inbox.popleft())
+                self.stream.may_end = engine.may_end()
             elif first == b"$TERM":
                 return
             else:

@@ -23,6 +23,10 @@ class SimpleEngine(StreamEngine):
     def __repr__(self) -> str:
         return f"<SimpleEngine {self.name!r}, {len(self._subscriptions)} patterns, {len(self._patterns)} clients>"
 
+    def may_end(self) -> bool:
+        """Not an engine that is derived from this one: it may keep more than subscriptions."""
+        return type(self) is SimpleEngine and not self._patterns
+
     def compile(self, client: Hashable, pattern: bytes, after: int | None = None) -> None:
         self._subscriptions.add(pattern, client)
         self._patterns.setdefault(client, set()).add(pattern)

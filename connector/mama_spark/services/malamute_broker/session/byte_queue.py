@@ -80,6 +80,11 @@ class ByteQueue(Generic[T]):
         self._shrink(size)
         return item
 
+    def discard(self, most: int) -> None:
+        """Remove up to ``most`` of the oldest items."""
+        for _ in range(min(most, len(self._items))):
+            self.get()
+
     def remove(self, items: set[int]) -> None:
         """Remove items by identity: those at the front directly, others in one pass."""
         left = len(items)

@@ -43,9 +43,14 @@ class SessionSettings:
     )  # fmt: skip
     repeats: int = 100
     events: bytes = b"_MAMA_EVENTS"  #: the broker's own stream (:mod:`.broker_events`); empty = none
-    streams: int = option(
-        "integer", integer(1), 4096, "clients", "That clients may make; they live as long as the broker."
+    streams: int = option("integer", integer(1), 4096, "clients", "That clients may have open, all together.")
+    client_streams: int = option(
+        "integer", integer(1), 1024, "clients", "Streams of one client: that it reads, and that it has written to."
     )
+    stream_idle: float = option(
+        "duration", Duration(zero=True, warn=True), 30.0, "clients",
+        "Without clients for that long, a stream ends that has nothing but what is stored; 0 = never.", shown="30s",
+    )  # fmt: skip
     patterns: int = option("integer", integer(1), 100_000, "clients", "Subscriptions and offers of one client.")
     mailboxes: Limits = field(default_factory=Limits)
     services: Limits = field(default_factory=Limits)

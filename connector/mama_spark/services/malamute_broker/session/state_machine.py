@@ -12,6 +12,7 @@ The machine decides by its table (:data:`~.states.TABLE`) and connects its parts
 | :mod:`.client_output` | frames to send, replies in order, blocked sockets |
 | :mod:`.delivery_scheduler`, :mod:`.engine_credit` | queues of deliveries; credit of clients, lent to engines |
 | :mod:`.streams.stream_table`, :mod:`.streams.stream_opener` | the existing streams, and opening them |
+| :mod:`.streams.idle_streams` | streams that nobody uses |
 | :mod:`.streams.engine_command_queue` | commands for engines, and their awaited answers |
 | :mod:`.streams.engine_answer_handler` | makes replies from answers of engines |
 | :mod:`.streams.publish_handler`, :mod:`.streams.publish_windows` | WRITE, SEND; send windows |
@@ -52,6 +53,7 @@ from .settings import SessionSettings
 from .states import CONNECTED, EVENTS, START, TABLE, SessionAction, SessionEvent
 from .streams.engine_answer_handler import EngineAnswerHandler, encoded
 from .streams.engine_command_queue import EngineCommandQueue
+from .streams.idle_streams import IdleStreams
 from .streams.log_query_server import LogQueryServer, NoReadableStreams, ReadableStreams
 from .streams.ping_handler import PingHandler
 from .streams.publish_handler import PublishHandler
@@ -62,6 +64,8 @@ from .streams.subscription_handler import SubscriptionHandler
 from .streams.unasked_pongs import UnaskedPongs
 
 _INVALID = commands.encode(commands.Error())
+#: Queued messages of a client that is gone that are freed at a time: a millisecond.
+TURN = 1000
 #: The client is gone, and what it had not sent yet with it.
 _WITHOUT_CLOSE = (SessionEvent.EXPIRED, SessionEvent.TAKEN_OVER)
 
@@ -92,7 +96,7 @@ class ServerMachine:
         receipts = MailboxReceipts(output)
         self.deliveries = DeliveryScheduler(output, self.lender, receipts, counters, self._drop)
         repeats = RepeatLimiter(settings.repeats, counters)
-        opener = StreamOpener(streams, engines, output)
+        opener = StreamOpener(settings.client_streams, streams, engines, output)
         self.mailboxes = MailboxServer(settings, clients, output, self.deliveries, receipts, repeats, counters)
         self.queries = LogQueryServer(catalog or NoReadableStreams(), streams, engines, output)
         self.publishing = PublishHandler(
@@ -103,6 +107,8 @@ class ServerMachine:
             settings.patterns, streams, opener, output, self.deliveries, self.lender, repeats, events
         )
         self._pings = PingHandler(output, engines, streams, self.publish_windows, self.queries)
+        self._discarded: list[ByteQueue[Any]] = []  # queues of clients that are gone
+        self._idle_streams = IdleStreams(settings)
         self._unasked_pongs = UnaskedPongs(clients, output)
         self._answers = EngineAnswerHandler(
             streams, engines, output, self.deliveries, self._pings, self.publish_windows, events
@@ -199,6 +205,17 @@ class ServerMachine:
             times.append(client.last_heard + self.settings.timeout)
         return min((time for time in times if time is not None), default=None)
 
+    @property
+    def has_garbage(self) -> bool:
+        return bool(self._discarded)
+
+    def free_some(self) -> None:
+        """Free a part of what waited for clients that are gone: to free a full queue at once delays all others."""
+        if self._discarded:
+            self._discarded[-1].discard(TURN)
+            if not len(self._discarded[-1]):
+                del self._discarded[-1]
+
     # --- connections ---------------------------------------------------------------------------------------------
 
     def _open(self, identity: bytes, command: commands.Open, now: float) -> None:
@@ -263,6 +280,7 @@ class ServerMachine:
         for stream in client.written_streams:
             self.events.record("STOPPED", client, stream)
         undelivered = [*client.unconfirmed, *(message for _, message in client.queue if message is not None)]
+        self._discarded += [q for q in (client.queue, client.lent_deliveries, client.replies) if len(q) > TURN]
         client.queue, client.unconfirmed = ByteQueue(0), ByteQueue(0)
         client.replies, client.lent_deliveries = ByteQueue(0), ByteQueue(0)
         self.mailboxes.return_messages(reversed(undelivered))
@@ -318,6 +336,20 @@ class ServerMachine:
             if client.write_stream == stream:
                 client.write_stream = None
             self.deliveries.stream_lost(client, stream)
+
+    def idle_streams(self, now: float) -> list[bytes]:
+        """Streams that may end, because no client has used them for a while and nothing waits for their engines."""
+        found = self._idle_streams.find(self.streams, self.clients, now)
+        return [name for name in found if self.engines.is_idle(name) and not self.queries.asks_about(name)]
+
+    def stream_ended(self, stream: bytes) -> None:
+        """To be called when the engine of an idle stream ends; the next command for the stream opens it again."""
+        self.streams.remove(stream)
+        self.engines.discard(stream)
+        self.queries.stream_ended(stream)
+        for client in self.clients:
+            if client.written_streams and client.written_streams.pop(stream, b"") is None:
+                self.events.record("STOPPED", client, stream)
 
     # --- output --------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 from tests.support.examples import FULL
+from tests.support.malamute.session_machine import MachineHarness as SessionHarness
 
 CLIENTS = 2000 if FULL else 100
 
@@ -89,3 +90,23 @@ def test_what_a_client_sent_before_it_left_is_stored_and_the_next_of_its_name_is
         runs() if callable(runs) else runs for runs in [desk.engine.sync(desk.machine.clients.by_identity[b"2"])]
     ]
     assert [(run.count, run.first) for run in runs] == [(1, 3)]
+
+
+def test_what_waited_for_a_client_that_is_gone_is_freed_in_turns() -> None:
+    desk = SessionHarness(timeout=0.0, queue=1 << 30)
+    for name in ("reader", "writer"):
+        desk.open(name)
+    desk.send("reader", wire.StreamRead(b"s", b""))
+    desk.send("writer", wire.StreamWrite(b"s"))
+    (reader,) = (client for client in desk.machine.clients if client.address == b"reader")
+    desk.machine.output.block(reader, [b"what its socket did not take"])
+    for _ in range(2500):
+        desk.send("writer", wire.StreamSend(b"a", [b"1"]))
+    queue = reader.queue
+    assert len(queue) == 2500
+    desk.send("reader", wire.Close())
+    lengths = [len(queue)]
+    while desk.machine.has_garbage:
+        desk.machine.free_some()
+        lengths.append(len(queue))
+    assert lengths == [2500, 1500, 500, 0]

@@ -215,6 +215,12 @@ class DurableEngine(StoredStreamEngine[Row]):
         times = [due for due in (self._retain(), self._ttl.seconds_to_next_expiry) if due is not None]
         return min(times, default=None)
 
+    def may_end(self) -> bool:
+        """Not while messages have a time to live, or an age at which they are removed."""
+        store = self.store
+        ages = store.retention.age is not None and store.last >= store.first
+        return not (self._cursors or self._ttl or store.overdue or ages)
+
     def _retain(self) -> float | None:
         """Remove messages that are too old; seconds until the next check."""
         store = self.store

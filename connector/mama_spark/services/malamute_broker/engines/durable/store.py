@@ -109,6 +109,7 @@ class MessageStore(StoreReader):
     ) -> None:
         self.stream = stream
         self.retention = retention or Retention()
+        self._synchronous = synchronous
         self._lock = self._acquire(path)
         try:
             super().__init__(path)
@@ -145,7 +146,12 @@ class MessageStore(StoreReader):
             return db
 
     def _make(self, db: sqlite3.Connection) -> None:
-        """Create the tables in one transaction, so that a process that dies here leaves an empty file."""
+        """Create the tables in one transaction, so that a process that dies here leaves an empty file.
+
+        With ``normal``, the first checkpoint is the first that waits for the disk, as for the messages before it.
+        """
+        if self._synchronous != "full":
+            db.execute("PRAGMA synchronous = OFF")
         db.execute(f"PRAGMA page_size = {PAGE}")
         db.execute("PRAGMA journal_mode = WAL")
         db.executescript(f"BEGIN; {_SCHEMA} PRAGMA application_id = {APPLICATION_ID};")

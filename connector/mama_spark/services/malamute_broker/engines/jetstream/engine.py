@@ -290,6 +290,9 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
             return None
         return POLL_ACTIVE if now - self._last_delivery < ACTIVE else POLL_IDLE
 
+    def may_end(self) -> bool:
+        return not self._cursors and not self.publisher.busy
+
     def _report_stall(self, seconds: float, now: float) -> None:
         """Say why NATS acknowledges nothing, at most once in :data:`REPORT_STALL` seconds."""
         if now >= self._last_report + REPORT_STALL:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from mama_spark.errors import ConfigError
@@ -31,6 +32,8 @@ _CONNECTION = (
 )
 _GROUP = "stream: jetstream"
 _MOST = 10**15
+#: Octets of the name of a JetStream stream.
+MAX_NAME = 255
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -110,6 +113,8 @@ class JetStreamSettings:
         return made
 
     def _check_names(self, where: str) -> None:
+        if MARK not in self.stream and len(self.stream) > MAX_NAME:
+            raise ConfigError(f"{where} stream has at most {MAX_NAME} characters")
         if encode_name(self.stream.replace(MARK, "").encode()).count("%") and self.stream != MARK:
             raise ConfigError(f"{where} stream may have letters, digits, - and _, and {MARK}, not {self.stream!r}")
         tokens = self.subjects.replace(MARK, "x").split(".")
@@ -117,14 +122,12 @@ class JetStreamSettings:
             raise ConfigError(f"{where} subjects must be tokens such as mlp.{MARK}, not {self.subjects!r}")
 
     def names(self, stream: bytes) -> tuple[str, str]:
-        """Name and subject prefix of this stream in JetStream.
-
-        :raises ConfigError: the name is too long for a JetStream stream
-        """
+        """Name and subject prefix of this stream in JetStream; a name that is too long there ends with its hash."""
         token = encode_name(stream)
         name = self.stream.replace(MARK, token)
-        if len(name) > 255:
-            raise ConfigError(f"the name of stream {stream!r} is too long for JetStream, as {name!r}")
+        if len(name) > MAX_NAME:
+            digest = sha256(name.encode()).hexdigest()[:32]
+            name = f"{name[: MAX_NAME - 33]}-{digest}"
         return name, self.subjects.replace(MARK, token)
 
     @property

@@ -75,7 +75,11 @@ class EngineCommandQueue:
         """Number of commands that the engine has not answered."""
         return len(self._awaited.get(stream, ()))
 
+    def is_idle(self, stream: bytes) -> bool:
+        """Whether nothing is queued for the engine, and no answer awaited."""
+        return stream not in self._commands and not self._awaited.get(stream)
+
     def discard(self, stream: bytes) -> Iterable[AwaitedAnswer]:
-        """Remove and return the unanswered commands of an engine that has failed."""
+        """Remove and return the unanswered commands of an engine that has failed or ended."""
         self._commands.pop(stream, None)
         return self._awaited.pop(stream, ())

@@ -122,6 +122,17 @@ class LogQueryServer:
             if client.connected:
                 self._fail(client, query, reason)
 
+    def asks_about(self, stream: bytes) -> bool:
+        """Whether a query about the stream is not answered."""
+        parked = (query for queries in self._parked.values() for _, query in queries)
+        waits = self._queued.get(stream) or self._sent_queries.get(stream)
+        return bool(waits) or any(query.stream == stream for query in parked)
+
+    def stream_ended(self, stream: bytes) -> None:
+        """Forget a stream about which nothing is asked."""
+        self._queued.pop(stream, None)
+        self._sent_queries.pop(stream, None)
+
     def _refusal(self, stream: bytes) -> LogQueryAnswer | None:
         refusal = self._catalog.refusal(stream, stream in self._streams)
         if refusal is None and not self._streams.may_add(stream):

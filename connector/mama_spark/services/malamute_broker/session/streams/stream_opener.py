@@ -15,9 +15,13 @@ MAX_AWAITED = 100_000
 
 
 class StreamOpener:
-    """The common part of WRITE and READ."""
+    """The common part of WRITE and READ.
 
-    def __init__(self, streams: StreamTable, engines: EngineCommandQueue, output: ClientOutput) -> None:
+    :param most: limit of streams of one client
+    """
+
+    def __init__(self, most: int, streams: StreamTable, engines: EngineCommandQueue, output: ClientOutput) -> None:
+        self._most = most
         self._streams = streams
         self._engines = engines
         self._output = output
@@ -29,6 +33,10 @@ class StreamOpener:
             return False
         if not self._streams.may_add(stream):
             self._output.fail(client, b"too many streams")
+            return False
+        read, written = client.subscriptions, client.written_streams
+        if len(read) + len(written) >= self._most and stream not in read and stream not in written:
+            self._output.fail(client, b"too many streams of one client")
             return False
         self._streams.add(stream)
         return True

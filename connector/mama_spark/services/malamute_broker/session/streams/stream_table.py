@@ -61,7 +61,7 @@ class StreamTable:
             del self._early_octets[stream]
 
     def remove(self, stream: bytes) -> None:
-        """Remove a stream whose engine has failed."""
+        """Remove a stream whose engine has failed or ended."""
         for names in (self.names, self.with_flow_control, self.stored, self.full):
             names.discard(stream)
         self.opening.pop(stream, None)

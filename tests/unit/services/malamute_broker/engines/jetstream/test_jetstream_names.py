@@ -162,8 +162,18 @@ def test_names_in_jetstream_follow_the_templates() -> None:
     assert settings.names(b"a.b") == ("a%2Eb", "mlp.a%2Eb")
     assert settings.connection["servers"] == ("nats://h:1", "nats://i:2")
     assert settings.configuration("n", "p")["subjects"] == ["p.>"]
-    with pytest.raises(ConfigError, match="too long"):
-        settings.names(b"." * 200)
+
+
+def test_a_name_that_is_too_long_for_jetstream_ends_with_its_hash() -> None:
+    settings = JetStreamSettings.parse(b"s", {"servers": "nats://h:1"})
+    longest, other = (settings.names(b"s" * 254 + end)[0] for end in (b"1", b"2"))
+    assert len(longest) == len(other) == 255
+    assert longest[:222] == other[:222]
+    assert longest != other
+    assert len(settings.names(b"." * 255)[0]) == 255
+    assert settings.names(b"s" * 251)[0] == "mlp-" + "s" * 251
+    with pytest.raises(ConfigError, match="at most 255"):
+        JetStreamSettings.parse(b"s", {"servers": "nats://h:1", "stream": "s" * 256})
 
 
 def test_secrets_are_not_shown() -> None:
