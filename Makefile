@@ -13,7 +13,7 @@ test coverage: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerial
 # Test processes have many threads; an arena for each would keep what other threads have freed.
 test coverage: export MALLOC_ARENA_MAX ?= 2
 
-.PHONY: help setup setup-run run test test-fast coverage mutate test-slow check format bench serve wheel pictures docs docs-serve clean
+.PHONY: help setup setup-run run test test-fast test-originals coverage mutate test-slow check format bench serve wheel pictures docs docs-serve clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -45,6 +45,9 @@ mutate: setup ## plant small faults in the product, one at a time, and see that 
 test-slow: setup ## soak and 10-million-row runs, an hour of the fault campaign, an hour of driver kills, and all examples of the property tests
 	@HYPOTHESIS_PROFILE=full $(RUN) $(PYTEST) tests/unit $(ARGS)
 	@$(RUN) pytest -m slow --timeout 7200 $(ARGS)
+
+test-originals: setup ## beside the original C programs that are built below ORIGINALS=PREFIX; without it, says which ones
+	@$(RUN) python -m tests.originals "$(ORIGINALS)" $(ARGS)
 
 check: setup ## style, types, architecture, generated pages, links of the documentation
 	@$(ENV) ruff check $(CODE)
