@@ -20,7 +20,7 @@ from ..options.toml_file import read_toml
 from ..options.urls import log_urls, on_all_interfaces, split_stream
 from ..options.values import Duration
 from ..redaction import redact_url
-from ..services.tango_server.event_source import TangoEventSource
+from ..services.tango_server.event_source import HWM, TangoEventSource
 from ..services.tango_server.replay.log_replayer import LogReplayer, Rule
 from ..services.tango_server.replay.replay_service import ReplayService
 from .arguments import add_option, duration_argument, options
@@ -38,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bind", default="0.0.0.0:0", metavar="HOST:PORT", help="of calls; port 0: a free one")
     parser.add_argument("--heartbeat-port", type=int, default=0, metavar="PORT", help="default: a free one")
     parser.add_argument("--event-port", type=int, default=0, metavar="PORT", help="default: a free one")
-    parser.add_argument("--hwm", type=int, default=1000, metavar="N", help="events that may wait for one client (1000)")
+    parser.add_argument(
+        "--hwm", type=int, default=HWM, metavar="N", help=f"events that may wait for one client ({HWM})"
+    )
     parser.add_argument("--server", default="mama/source", metavar="EXE/INSTANCE", help="default: mama/source")
     parser.add_argument("--host-name", metavar="NAME", help="in topics and addresses (default: this machine's)")
     parser.add_argument(

@@ -401,6 +401,22 @@ def test_held_rows_reach_both_releases_of_pytango_after_a_restart(
         assert [[value for value in seen(*one) if value] for one in numbers] == [sent, sent]
 
 
+@pytest.mark.parametrize("release", [10, 9], ids=["PyTango 10.3.1", "PyTango 9.3.6"])
+def test_a_burst_of_two_batches_overruns_no_client(
+    log: RecordLog, process: CommandProcess, command: Command, tmp_path: Path, release: int
+) -> None:
+    append(log, [0.0])
+    process.start()
+    with DeviceProbe(tmp_path / "client", release=release) as client:
+        number = client.subscribe(command.address, "temperature", "change", quiet=True)
+        until(lambda: listening(command) == 1)
+        append(log, np.arange(1.0, 20_001.0))
+        until(lambda: client.call("counted", subscription=number)["last"] == 20_000.0)
+        counted = client.call("counted", subscription=number)
+    assert counted["errors"] == 0
+    assert counted["count"] == 20_001  # and the value that was read
+
+
 def test_a_restarted_source_waits_again_for_the_same_clients(log: RecordLog, command: Command) -> None:
     append(log, [0.0])
     command.start()

@@ -132,25 +132,25 @@ class MariaDatabase:
 
 
 class TangoTest:
-    """``TangoTest test`` of C++ with the device ``sys/tg_test/1``, without a database. ``with`` starts and ends it."""
+    """``TangoTest test`` of C++ with the device ``sys/tg_test/1``, in a database. ``with`` starts and ends it."""
 
     device = "sys/tg_test/1"
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self.port = folder, 0
+    def __init__(self, database: MariaDatabase, log: Path) -> None:
+        self.database, self._log = database, log
         self._program: _Program | None = None
 
     @property
     def address(self) -> str:
         """Full name of its device."""
-        return f"tango://127.0.0.1:{self.port}/{self.device}#dbase=no"
+        return f"tango://{self.database.host}/{self.device}"
 
     def __enter__(self) -> Self:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self.port = free_port()
-        given = ["test", "-nodb", "-dlist", self.device, "-ORBendPoint", f"giop:tcp:127.0.0.1:{self.port}"]
-        started = self._program = _Program(run("usr/lib/tango/TangoTest", *given), self._folder / "TangoTest.log", {})
-        eventually(lambda: answers(self.port, "dserver/tangotest/test") or not started.running(), "TangoTest")
+        self.database.add_server("TangoTest/test", "TangoTest", self.device)
+        words = run("usr/lib/tango/TangoTest", "test", "-ORBendPoint", "giop:tcp:127.0.0.1:")
+        started = self._program = _Program(words, self._log, {"TANGO_HOST": self.database.host})
+        # it answers before it is ready, and then may never poll what it is asked to
+        eventually(lambda: "Ready to accept" in started.log.read_text() or not started.running(), "TangoTest")
         assert started.running(), started.log.read_text()
         return self
 

@@ -55,6 +55,9 @@ from .value_batches import ValueGroup, group_values
 
 __all__ = ["Attribute", "Criteria", "Device", "TangoEventSource"]
 
+#: Default high-water mark. A burst of a log is a batch of 8192 records, up to three events each; Tango's 1000 lose most
+#: of it. An event that waits takes about 0.5 kB beyond its value: 100,000 take 50 MB for each client that does not read.
+HWM = 100_000
 _CHUNK = 512  #: most events that are sent while the lock is held
 
 
@@ -84,7 +87,7 @@ class TangoEventSource:
         port: int = 0,
         heartbeat_port: int = 0,
         event_port: int = 0,
-        hwm: int = 1000,
+        hwm: int = HWM,
         *,
         server: str = "mama/source",
         host_name: str | None = None,
