@@ -158,7 +158,7 @@ def test_json_is_one_line_with_all_fields(tmp_path: Path) -> None:
     assert read["path"] == str(tmp_path)
     assert {*read} == {
         *("path", "version", "events", "latency", "slowest_topics", "failures", "first", "last", "rate"),
-        *("duplicates", "in_doubt", "doubled_id", "doubled_ids"),
+        *("duplicates", "found", "in_doubt", "doubled_id", "doubled_ids"),
     }
 
 
