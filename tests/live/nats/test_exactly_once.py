@@ -7,16 +7,17 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from mama_spark.bridges.nats.batches.ledger import NatsBatchLedger
 from mama_spark.bridges.nats.protocol.acks import AckColumns
 from mama_spark.bridges.nats.publish.bridge import NatsBridge
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.testing.waiting import eventually
 
@@ -171,6 +172,20 @@ def test_other_options_than_the_first_run_had_are_refused(nats_server: NatsServe
     assert "Set option idPrefix as it was" in (renamed.fatal or "")
 
 
+def test_rows_of_two_streams_are_found_among_those_of_others(nats_server: NatsServer, admin: Admin) -> None:
+    admin.create_stream("OTHER", ["other.>"], duplicate_window=FORGETFUL)
+    both = [row for n in range(100) for row in (("once.a", b"%d" % n), ("other.a", b"%d" % n))]
+    ours, theirs = (
+        Query(nats_server.url, {"txnAppId": name, "txnVersion": "1"}, batch=None) for name in ("us", "them")
+    )
+    ours.attempt(both[:80])
+    theirs.attempt(both)
+    forgotten()
+    assert ours.attempt(both).counts.duplicates == 80
+    for name, topic in ((STREAM, "once.a"), ("OTHER", "other.a")):
+        assert values(admin.messages(name)) == Counter([row for row in both if row[0] == topic] * 2)
+
+
 def test_ids_of_a_column_and_dead_letters_are_stored_once(nats_server: NatsServer, admin: Admin) -> None:
     query = Query(
         nats_server.url,
@@ -280,3 +295,53 @@ def test_a_stream_that_is_made_remembers_ids_for_seconds(nats_server: NatsServer
     Query(nats_server.url, {"createStream": "true"}).attempt(rows(0, 10))
     with Admin(nats_server.url) as admin:
         assert admin.info(STREAM)["config"]["duplicate_window"] == 2_000_000_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_leaders_that_are_killed_while_rows_are_sent_and_read_back_lose_and_double_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted, config = rows(0, 3_000), {"name": STREAM, "subjects": ["once.>"], "num_replicas": 3}
+    config["duplicate_window"] = 1_000_000_000
+    with Cluster(tmp_path / "cluster") as cluster, Admin(cluster.url) as admin:
+        eventually(lambda: "error" not in admin.api(f"STREAM.CREATE.{STREAM}", config), "three peers are known")
+        restarts: list[threading.Thread] = []
+
+        def kill_leader() -> None:
+            leader = cluster.node(str(eventually(lambda: admin.info(STREAM)["cluster"].get("leader"), "a leader")))
+            leader.kill()
+
+            def restart() -> None:
+                time.sleep(3)
+                leader.start()
+
+            restarts.append(threading.Thread(target=restart))
+            restarts[-1].start()
+
+        strikes_at(monkeypatch, NatsBridge, "send", 5, kill_leader)
+        query = Query(cluster.url, {"maxInFlight": "128", "retryDeadline": "60s", "waitTimeout": "2s"})
+        query.attempt(wanted[:2_000])
+        for thread in restarts:
+            thread.join()
+        strikes_at(monkeypatch, NatsBatchLedger, "read", 1, kill_leader)
+        again = query.attempt(wanted, attempt=1)
+        for thread in restarts:
+            thread.join()
+        assert again.counts.acked == len(wanted)
+        assert again.counts.duplicates >= 2_000
+        eventually(lambda: admin.info(STREAM)["cluster"].get("leader"), "a leader")
+        assert stored(admin) == Counter(wanted)
+
+
+def strikes_at(monkeypatch: pytest.MonkeyPatch, kind: type, method: str, call: int, strike: Callable[[], None]) -> None:
+    """Before the ``call``-th call of a method."""
+    real, calls = getattr(kind, method), [0]
+
+    def counted(self: object, *args: object, **kwargs: object) -> object:
+        calls[0] += 1
+        if calls[0] == call:
+            strike()
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(kind, method, counted)
