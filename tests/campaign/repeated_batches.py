@@ -194,7 +194,7 @@ def drive(given: Plan, output: Path, number: int) -> None:
             _die(whole=True)
         apart(commit, job, reports, batch, True)
         checkpoint.touch()
-        if point and point != SERVER_KILLED:
+        if point:
             _die(whole=True)
 
 

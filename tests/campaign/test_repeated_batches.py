@@ -49,6 +49,7 @@ def kill_and_repeat(
     seed: int = 0,
     signal: str = "",
     most: int = 12,
+    batches: int = 4,
 ) -> Outcome:
     extra, special = CASES[name]
     stream = "".join(word.capitalize() for word in name.split())
@@ -56,7 +57,7 @@ def kill_and_repeat(
     with Admin(server.url) as admin:
         admin.create_stream(stream, [f"{stream}.>"], duplicate_window=int(WINDOW * 1e9), allow_batched=True)
     given = options(server.url, folder, stream, exactly_once, extra)
-    plan = Plan(given, str(folder), stream, points=points, seed=seed, signal=signal, **special)
+    plan = Plan(given, str(folder), stream, points=points, seed=seed, signal=signal, batches=batches, **special)
     runs = repeat_until_done(plan, pause=PAUSE, most=most)
     outcome = judge(plan, read_nats([server.url], stream), folder / "log", ordered=name == "ordered")
     outcome.runs, outcome.output = runs, tail(folder / "driver.out")
@@ -104,12 +105,12 @@ def test_no_long_sequence_of_kills_loses_or_doubles_a_row(tmp_path: Path) -> Non
             running = {}
             for name in CASES:
                 points = tuple(chance.choices((*POINTS, SERVER_KILLED), k=10))
-                done += len(points)
-                case = partial(kill_and_repeat, seed=chance.randrange(1 << 30), signal=str(signal), most=60)
+                case = partial(kill_and_repeat, seed=chance.randrange(1 << 30), signal=str(signal), most=60, batches=12)
                 running[name] = pool.submit(case, server, folder / name.replace(" ", ""), name, points)
             try:
                 for name, future in running.items():
                     outcome = future.result()
+                    done += outcome.runs - 1
                     print(done, name, outcome)
                     assert not outcome.wrong, (name, outcome, outcome.output)
             finally:
