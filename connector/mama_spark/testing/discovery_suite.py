@@ -126,9 +126,10 @@ class DiscoverySuite:
 
     @pytest.mark.parametrize("begin", ["image", "latest", "earliest"])
     def test_reading_creates_nothing_and_misses_nothing_that_comes_later(
-        self, site: DiscoverySetup, reader: DiscoveryBridge, begin: str
+        self, site: DiscoverySetup, request: pytest.FixtureRequest, begin: str
     ) -> None:
         before = site.streams() if site.streams else []
+        reader: DiscoveryBridge = request.getfixturevalue("reader")  # opens it
         first = reader.initial_offset(begin)
         at = reader.latest_offset(first)
         events = read_events(reader, first, at)
