@@ -149,8 +149,8 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
         integer(1),
         None,
         _HOW,
-        "A micro-batch waits for that many records, or for `maxTriggerDelay`. The first one, and those of "
-        "`availableNow`, do not wait.",
+        "A micro-batch waits for that many records, counted as for `maxOffsetsPerTrigger`, or for `maxTriggerDelay`. "
+        "The first one, and those of `availableNow`, do not wait.",
         shown="no wait",
         scope=STREAMS,
     )

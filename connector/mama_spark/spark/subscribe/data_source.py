@@ -25,7 +25,7 @@ from mama_spark.record_log import Bounds, RecordLog, RecordLogBridge
 from ..option_loading import read_options
 from ..plain_errors import plain_errors
 from . import log_reader
-from .matching import BatchLimits, next_offsets
+from .matching import BatchLimits, matching_records, next_offsets
 from .offsets import (
     Loss,
     Offsets,
@@ -273,11 +273,20 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
     def _waits_for_more(self, now: Offsets, bounds: Mapping[str, Bounds]) -> bool:
         """Whether there are fewer records than ``minOffsetsPerTrigger``, and ``maxTriggerDelay`` is not over yet."""
         least, at = self.options.min_offsets_per_trigger, self._clock()
-        there = sum(backlog_of(now, bounds).values())
-        if least is not None and there < least and at < self._triggered_at + self.options.max_trigger_delay:
-            return True
+        if least is not None and at < self._triggered_at + self.options.max_trigger_delay:
+            there = sum(backlog_of(now, bounds).values())
+            if there < least or self._count_matching(now, bounds, least, there) < least:
+                return True
         self._triggered_at = at
         return False
+
+    def _count_matching(self, now: Offsets, bounds: Mapping[str, Bounds], least: int, there: int) -> int:
+        """Of ``there`` records those that are read, counted up to ``least``, if the logs can tell."""
+        o = self.options
+        if not (o.topics or o.pattern):
+            return there
+        found = log_reader.call(o, lambda bridge: matching_records(bridge, now, bounds, o.topics, least))
+        return there if found is None else found
 
     @plain_errors
     def reportLatestOffset(self) -> dict[str, Any] | None:

@@ -46,6 +46,23 @@ def next_offsets(
     return advance(start, bounds, limits.records, limits.rows, each)
 
 
+def matching_records(
+    bridge: RecordLogBridge, start: Offsets, bounds: Mapping[str, Bounds], topics: Sequence[str], most: int
+) -> int | None:
+    """How many records that match were not read yet, counted up to ``most``; None: a log cannot tell."""
+    found = 0
+    for stream, n in backlog_of(start, bounds).items():
+        if not n or found >= most:
+            continue
+        log, before = bridge.log(stream), start[stream].next - 1
+        part = log.match_range(before, bounds[stream].last, topics, most) if isinstance(log, MatchFinder) else None
+        if part is None:
+            return None
+        whole = part.last >= bounds[stream].last
+        found += part.matching if whole else most  # nearly as many as allowed may be told of more
+    return found
+
+
 def _rows_per_sequence(
     logs: Mapping[str, RecordLog], start: Offsets, bounds: Mapping[str, Bounds], topics: Sequence[str]
 ) -> dict[str, float]:

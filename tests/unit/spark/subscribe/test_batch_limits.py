@@ -10,7 +10,7 @@ from mama_spark.bridges.memory import MemoryBroker
 from mama_spark.bridges.memory.logs import MemoryLog, MemoryLogs
 from mama_spark.message import MessageBatch
 from mama_spark.record_log import Bounds, MatchRange, RecordLog
-from mama_spark.spark.subscribe.matching import BatchLimits, next_offsets
+from mama_spark.spark.subscribe.matching import BatchLimits, matching_records, next_offsets
 from mama_spark.spark.subscribe.offsets import Offsets, StreamPosition
 
 RARE, COMMON = "orders.rare", "orders.common"
@@ -99,3 +99,15 @@ def test_where_the_server_cannot_tell_all_records_count(forget: list[RecordLog])
 def test_a_read_of_all_topics_counts_all_records(rare: MemoryLog) -> None:
     logs = Logs(rare)
     assert next_offsets(logs, logs.start, logs.bounds, [], BatchLimits(10, None), selective=False)[rare.name].next == 11
+
+
+@pytest.mark.parametrize(("most", "found"), [(5, 5), (20, 20), (21, 20), (1_000, 20)])
+def test_records_that_match_are_counted_as_far_as_is_asked(rare: MemoryLog, most: int, found: int) -> None:
+    logs = Logs(rare)
+    assert matching_records(logs, logs.start, logs.bounds, [RARE], most) == found
+
+
+def test_records_are_not_counted_where_the_server_cannot_tell(forget: list[RecordLog]) -> None:
+    forget.append(log := filled(CannotTell, 50, 100))
+    logs = Logs(log)
+    assert matching_records(logs, logs.start, logs.bounds, [RARE], 2) is None

@@ -30,8 +30,8 @@ class Log:
     def __init__(self) -> None:
         self.name = uuid4().hex
 
-    def put(self, n: int) -> None:
-        MemoryLogs(self.name).log(self.name).append(MessageBatch.of(["orders.a"] * n, [b""] * n))
+    def put(self, n: int, topic: str = "orders.a") -> None:
+        MemoryLogs(self.name).log(self.name).append(MessageBatch.of([topic] * n, [b""] * n))
 
     def micros(self, sequence: int) -> int:
         (records,) = MemoryLogs(self.name).log(self.name).read(sequence - 1, sequence)
@@ -184,6 +184,17 @@ def test_a_micro_batch_waits_for_enough_records_or_for_the_delay(log: Log) -> No
     third = planned(second)
     assert third[log.name]["next"] == 15, "the delay is over"
     assert planned(third) == third, "nothing is there, however long it waits"
+
+
+def test_records_that_nobody_reads_are_not_waited_for(log: Log) -> None:
+    reader = waiting(log, Clock())
+    log.put(1)
+    first = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    log.put(100, "trades.a")
+    log.put(9)
+    assert reader.latestOffset(first, reader.getDefaultReadLimit()) == first
+    log.put(1)
+    assert reader.latestOffset(first, reader.getDefaultReadLimit())[log.name]["next"] == 112
 
 
 def test_a_query_that_takes_what_there_is_does_not_wait(log: Log) -> None:
