@@ -56,7 +56,7 @@ from .value_batches import ValueGroup, group_values
 __all__ = ["Attribute", "Criteria", "Device", "TangoEventSource"]
 
 #: Default high-water mark. A burst of a log is a batch of 8192 records, up to three events each; Tango's 1000 lose most
-#: of it. An event that waits takes about 0.5 kB beyond its value: 100,000 take 50 MB for each client that does not read.
+#: of it. An event that waits takes about 0.5 kB beyond its value: 100,000 take 50 MB for a client that does not read.
 HWM = 100_000
 _CHUNK = 512  #: most events that are sent while the lock is held
 
