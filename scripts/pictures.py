@@ -10,10 +10,10 @@ import asyncio
 import shutil
 import threading
 import time
+from importlib import import_module
 from pathlib import Path
 
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.jobs import demo
 from mama_spark.live_view.app import LiveViewApp
 from mama_spark.live_view.collector import Collector
 from mama_spark.live_view.model import LiveModel
@@ -22,6 +22,8 @@ from playwright.sync_api import BrowserContext
 
 from tests.support.browser import browser_context
 
+#: The job of ``make run``; a clone has it outside the package.
+demo = import_module("mama_spark.jobs.demo")
 FOLDER = Path(".run/pictures")
 PICTURES = Path("docs/pictures")
 MOST_BYTES = 300_000

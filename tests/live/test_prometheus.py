@@ -20,7 +20,7 @@ from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.cli import main
 from mama_spark.metrics.provider import meter_provider
 from mama_spark.options import SinkOptions
-from mama_spark.spark.sink.column_plan import ColumnPlan
+from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.job import SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 from mama_spark.testing.waiting import eventually

@@ -16,7 +16,7 @@ from mama_spark.metrics import provider as provider_module
 from mama_spark.metrics.provider import meter_provider
 from mama_spark.options import SinkOptions
 from mama_spark.spark.query_progress import QueryProgress
-from mama_spark.spark.sink.column_plan import ColumnPlan
+from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.job import SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 from opentelemetry.sdk.metrics import MeterProvider
