@@ -11,6 +11,7 @@ __all__ = [
     "events",
     "flights",
     "jobs",
+    "mama_source",
     "nsd",
     "pub",
     "record",

@@ -52,7 +52,10 @@ def test_unknown_names_are_answered_with_those_that_there_are(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["jobs", *arguments]) == 2
-    assert "there is no job 'publsh'; there are demo, discover, ingest, publish," in capsys.readouterr().err
+    assert (
+        "there is no job 'publsh'; there are demo, discover, ingest, openmama_archive, publish,"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_job_runs_as_a_module_in_a_clone_too() -> None:

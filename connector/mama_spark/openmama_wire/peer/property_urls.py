@@ -78,7 +78,7 @@ def _direct_url(framing: str, endpoint: Endpoint, others: list[Endpoint] | tuple
     parts = urlsplit(endpoint.address)
     if parts.scheme != "tcp" or not parts.netloc:
         raise ConfigError(f"{endpoint.address!r}: only endpoints tcp://host:port can be used")
-    query = {"mode": ["direct"], "bind": [str(endpoint.bind).lower()], "incoming": [other.address for other in others]}
+    query = {"mode": ["direct"], "incoming": [other.address for other in others]}
     return f"{framing}://{parts.netloc}?{urlencode(query, doseq=True)}"
 
 
