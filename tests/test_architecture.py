@@ -254,6 +254,7 @@ PURE = {
     "services/openmama_source/market_data_source",
     "services/openmama_source/record_fields",
     "services/tango_recorder/settings",
+    "services/tango_server/admin_commands",
     "services/tango_server/attribute_state",
     "services/tango_server/replay/awaited_clients",
     "services/tango_server/command_list",

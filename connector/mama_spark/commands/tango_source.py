@@ -23,6 +23,7 @@ from ..redaction import redact_url
 from ..services.tango_server.event_source import HWM, TangoEventSource
 from ..services.tango_server.replay.log_replayer import LogReplayer, Rule
 from ..services.tango_server.replay.replay_service import ReplayService
+from ..tango.giop.ior import BadAddress, parse_tango_host
 from .arguments import add_option, duration_argument, options
 from .signals import stop_on_signals
 
@@ -66,6 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="between heartbeats; clients begin anew after 10s without one",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help='each line as JSON: {"text": ...}')
+    parser.add_argument(
+        "--database", metavar="HOST:PORT",
+        help="register the devices in this Tango database (TANGO_HOST), so that clients find them by name",
+    )  # fmt: skip
+    parser.add_argument(
+        "--unregister", action="store_true", help="at the end, remove server, devices and properties from the database"
+    )
     add_option(parser, "of the log's connection")
 
 
@@ -93,6 +101,7 @@ def run(args: argparse.Namespace) -> int:
     source = TangoEventSource(
         (), host, port, args.heartbeat_port, args.event_port, args.hwm,
         server=args.server, host_name=args.host_name, advertise=args.advertise or (), heartbeat_period=args.heartbeat,
+        database=_database(args.database),
     )  # fmt: skip
     position = args.position or default_position(urls, args.server)
     position.parent.mkdir(parents=True, exist_ok=True)
@@ -100,9 +109,9 @@ def run(args: argparse.Namespace) -> int:
     bridge = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
     with stop_on_signals() as stop, _locked(position):
         try:
-            ReplayService(source, replayer, bridge, str(o.stream), position, stop, say_as(args.json), warn).run(
-                args.begin, args.hold
-            )
+            service = ReplayService(source, replayer, bridge, str(o.stream), position, stop, say_as(args.json), warn)
+            service.unregister = args.unregister
+            service.run(args.begin, args.hold)
         finally:
             source.close()
             bridge.close()
@@ -140,6 +149,15 @@ def _log_urls(text: str) -> tuple[str, ...]:
         return log_urls(text)
     except ValueError as e:
         raise OptionError(f"--from {e}") from None
+
+
+def _database(text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        return str(parse_tango_host(text)).lower()
+    except BadAddress as error:
+        raise OptionError(f"--database: {error}") from None
 
 
 def _address(bind: str) -> tuple[str, int]:

@@ -80,7 +80,7 @@ class Command:
         try:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(tango_source, "stop_on_signals", self._stopping)
-                patch.setattr(tango_source, "say", self.lines.append)
+                patch.setattr(tango_source, "say_as", lambda json: self.lines.append)
                 patch.setattr(tango_source, "warn", self.lines.append)
                 args = parse(words)
                 ended.set_result(args.run(args))

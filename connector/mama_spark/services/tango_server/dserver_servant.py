@@ -22,6 +22,7 @@ from mama_spark.tango.idl.negotiation import (
 )
 from mama_spark.tango.topics import IDL, BadEventTopic
 
+from .admin_commands import COMMANDS, execute
 from .event_supplier import EventSupplier
 
 RELEASE = 1033  #: Tango release that the source sends: 10.3.3
@@ -54,6 +55,9 @@ class Identity:
     release: int = RELEASE
 
 
+_OTHERS = {command.name.lower(): command for command in COMMANDS}
+
+
 class DServerServant:
     """Executes commands of the admin device. The caller holds the lock of the source."""
 
@@ -75,7 +79,10 @@ class DServerServant:
         :raises DevFailed: the admin device refuses the command
         """
         found = self._commands.get(call.name.lower())
-        return None if found is None else found(caller, now, call)
+        if found is not None:
+            return found(caller, now, call)
+        other = _OTHERS.get(call.name.lower())
+        return None if other is None else execute(other, self._supplier.device, call)
 
     def _subscribe(self, caller: Caller, now: float, call: CommandCall) -> tuple[TypeCode, Any]:
         """ZmqEventSubscriptionChange (TG-27, TG-28)"""

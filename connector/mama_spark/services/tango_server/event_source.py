@@ -31,10 +31,12 @@ from mama_spark.errors import ConfigError
 from mama_spark.tango.errors import refusal
 from mama_spark.tango.events.event_codec import write_except
 from mama_spark.tango.giop.cdr import CdrError, CdrReader, CdrWriter
+from mama_spark.tango.giop.ior import Address, Reference
+from mama_spark.tango.idl.calls import device_type
 from mama_spark.tango.idl.negotiation import EndpointPair
 from mama_spark.tango.idl.structs import CONFIG_5
 from mama_spark.tango.idl.values import read_value
-from mama_spark.tango.topics import BadEventTopic, event_topic
+from mama_spark.tango.topics import IDL, BadEventTopic, event_topic
 from mama_spark.tango.types import (
     AttributeConfig,
     DataReady,
@@ -77,6 +79,8 @@ class TangoEventSource:
     :param little: byte order of events
     :param expiry: seconds after which a subscription without confirmation ends (TG-37, TG-43)
     :param heartbeat_period: seconds between heartbeats (TG-36)
+    :param database: ``host:port`` of the database by which clients find the devices (``TANGO_HOST``), which
+        :class:`~mama_spark.services.tango_server.registration.Registration` tells about them; None: there is none
     :raises ConfigError: a name, an endpoint or a period is invalid
     """
 
@@ -95,13 +99,17 @@ class TangoEventSource:
         little: bool = True,
         expiry: float = EXPIRY,
         heartbeat_period: float = HEARTBEAT,
+        database: str | None = None,
     ) -> None:
         if not (0 < heartbeat_period < math.inf and expiry > 0):
             raise ConfigError(
                 f"heartbeats every {heartbeat_period:g} s, expiry {expiry:g} s: both must be above 0, the first finite"
             )
         self._host_name = (host_name or socket.gethostname()).lower()
-        self._supplier = EventSupplier(server, little=little, expiry=expiry, heartbeat_period=heartbeat_period)
+        self._supplier = EventSupplier(
+            server, little=little, expiry=expiry, heartbeat_period=heartbeat_period, database=database
+        )
+        self.database = database
         ports = (port, heartbeat_port, event_port)
         self._server = EventServer(self._supplier, host, ports, hwm, self._host_name, advertise)
         self._lock = self._server.lock
@@ -161,7 +169,29 @@ class TangoEventSource:
 
     def address(self, device: str) -> str:
         """Full name of a device, for clients."""
+        if self.database is not None:
+            return f"tango://{self.database}/{device}"
         return f"tango://{self._server.address}/{device}#dbase=no"
+
+    def reference(self, device: str) -> Reference:
+        """Reference to a device or the admin device, for a database. The source must run."""
+        host, _, port = self._server.address.rpartition(":")
+        return Reference((Address(host, int(port)),), device.lower().encode("latin-1"), device_type(IDL))
+
+    @property
+    def server(self) -> str:
+        """``exe/instance``"""
+        return self._supplier.server
+
+    @property
+    def host_name(self) -> str:
+        """Name of the machine."""
+        return self._host_name
+
+    def device_class(self, device: str) -> str:
+        """Class of a device."""
+        with self._lock:
+            return self._supplier.device(device).declaration.dev_class
 
     def endpoints(self, local: str = "127.0.0.1") -> tuple[EndpointPair, ...]:
         """Endpoints that clients connect to for heartbeats and events (TG-08, TG-33).

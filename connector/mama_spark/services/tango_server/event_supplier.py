@@ -39,14 +39,22 @@ class EventSupplier:
     :param little: byte order of events
     :param expiry: seconds after which a subscription without confirmation ends
     :param heartbeat_period: seconds between heartbeats
-    :ivar tango_host: ``host:port`` of the server
+    :param database: ``host:port`` of the database that knows its devices; None: there is none
+    :ivar tango_host: ``host:port`` in topics: of the database, or of the server
     :ivar duplicate_event: send the next event twice
     :ivar duplicate_heartbeat: send the next heartbeat twice
     """
 
     def __init__(
-        self, server: str, *, little: bool = True, expiry: float = EXPIRY, heartbeat_period: float = HEARTBEAT
+        self,
+        server: str,
+        *,
+        little: bool = True,
+        expiry: float = EXPIRY,
+        heartbeat_period: float = HEARTBEAT,
+        database: str | None = None,
     ) -> None:
+        self._database = database
         self.server, self.little, self.expiry, self.heartbeat_period = server, little, expiry, heartbeat_period
         self.tango_host = ""
         self.devices: dict[str, DeviceState] = {}
@@ -69,14 +77,14 @@ class EventSupplier:
     @property
     def channel(self) -> str:
         """HEARTBEAT_CHANNEL (TG-36), with ``#dbase=no``, since clients of 9.3 subscribe to it unchanged."""
-        return f"{SCHEME}{self.tango_host}/{self.admin}{NO_DATABASE}".lower()
+        return f"{SCHEME}{self.tango_host}/{self.admin}{'' if self._database else NO_DATABASE}".lower()
 
     def reset(self, tango_host: str) -> None:
         """Forget all subscriptions and counters, since the server was started.
 
         :param tango_host: its ``host:port``
         """
-        self.tango_host = tango_host
+        self.tango_host = self._database or tango_host
         self._heartbeat = [heartbeat(heartbeat_topics(self.channel)[0].encode("ascii"), self.little)]
         self._clients, self._next_periodic, self._archived = {}, {}, []
         self._next_heartbeat = self._next_expiry = None
@@ -143,7 +151,9 @@ class EventSupplier:
             channel = found.pipes[attribute][0]
         else:
             channel = self._attribute_channel(self.attribute(device, attribute), event, now)
-        topic = event_topic(self.tango_host, found.key, attribute or None, event, dbase=False, idl=idl)
+        topic = event_topic(
+            self.tango_host, found.key, attribute or None, event, dbase=self._database is not None, idl=idl
+        )
         channel.subscribe(idl if event in _VERSIONED else IDL, topic, client, now)
         self._next_expiry = min(self._next_expiry or now + self.expiry, now + self.expiry)
         self._client_called(client, now)

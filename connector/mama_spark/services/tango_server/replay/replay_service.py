@@ -18,9 +18,10 @@ import orjson
 
 from ....backoff import Backoff
 from ....bridges.reconnecting import ReconnectingBridge
-from ....errors import ConfigError
+from ....errors import ConfigError, MamaError
 from ....record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity
 from ....tango.types import EventType
+from ..registration import Registration
 from .awaited_clients import AwaitedClients, AwaitedSubscription, Place
 from .log_replayer import LogReplayer, ReplayCounts
 
@@ -86,6 +87,7 @@ class ReplayService:
 
     :param position_file: where the position is saved
     :param say: prints a line of progress
+    :ivar unregister: remove the source from its database at the end
     :param warn: prints a warning
     """
 
@@ -105,12 +107,37 @@ class ReplayService:
         self._say, self._warn = say, warn
         self._position = StartPosition("", 0)
         self._awaited = AwaitedClients()
+        self._registration = None if source.database is None else Registration(source)
+        self.unregister = False
         self._warned = False
         self._counted = self._reported = time.monotonic()
 
     def run(self, begin: str, hold: float) -> None:
         self._begin(begin)
         self._source.start()
+        if self._registration is not None:
+            self._registration.update()
+        try:
+            self._serve(hold)
+        finally:
+            if self._registration is not None:
+                self._unregister(self._registration)
+
+    def _unregister(self, registration: Registration) -> None:
+        try:
+            registration.end(remove=self.unregister)
+        except MamaError as error:
+            self._warn(f"the database {self._source.database} does not know that the source has ended: {error}")
+
+    def _register_new(self) -> None:
+        """Register devices that came with new records; tried again with the next ones."""
+        if self._registration is not None:
+            try:
+                self._registration.update()
+            except MamaError as error:
+                self._warn(f"new devices cannot be registered in the database {self._source.database}: {error}")
+
+    def _serve(self, hold: float) -> None:
         devices = len(self._source.devices)
         where, count = self._source.address("<device>"), len(self._replayer.attributes)
         self._say(
@@ -124,6 +151,7 @@ class ReplayService:
             self._bridge.call(self._push_new)
             if self._position.served > before:
                 delays.reset()
+                self._register_new()
             self._report_and_count()
             self._stop.wait(delays.next())
         self._tell_undelivered()
