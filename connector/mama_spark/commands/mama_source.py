@@ -82,11 +82,7 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError(f"--source is one name without dots, got {args.source!r}")
     entries = read_dictionary(args.dictionary)
     rules = read_rules(args.conf_file, entries)
-    settings = replace(
-        PeerSettings.from_urls(_urls("--to", args.to, server_urls)), heartbeat=_HEARTBEAT, program="mama-source"
-    )
-    if not settings.naming and not settings.incoming:
-        raise ConfigError("--to needs incoming=tcp://host:port in direct mode: where subscribers send their requests")
+    settings = peer_settings(args.to)
     state = SourceState(args.state or default_state(log, args.source), args.source)
     bridge = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
     follower = LogFollower(bridge, str(o.stream), args.begin, state.identity, state.served)
@@ -109,6 +105,20 @@ def run(args: argparse.Namespace) -> int:
             peer.close()
             state.close()
     return 0
+
+
+def peer_settings(text: str) -> PeerSettings:
+    """Of the network at ``--to``.
+
+    :raises ConfigError: it says nothing sound
+    """
+    try:
+        settings = PeerSettings.from_urls(_urls("--to", text, server_urls))
+    except ConfigError as e:
+        raise ConfigError(str(e).replace("option url", "--to")) from e
+    if not settings.naming and not settings.incoming:
+        raise ConfigError("--to needs incoming=tcp://host:port in direct mode: where subscribers send their requests")
+    return replace(settings, heartbeat=_HEARTBEAT, program="mama-source")
 
 
 def read_dictionary(path: Path | None) -> list[DictionaryEntry]:
