@@ -13,11 +13,16 @@ from .signals import stop_on_signals
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--bind", metavar="ENDPOINT", help="default: tcp://127.0.0.1:9999, or what the file says")
-    parser.add_argument("--json", action="store_true", help='each line as JSON: {"text": ...}')
     parser.add_argument(
-        "--conf-file", type=Path, metavar="FILE.toml", help="streams, limits, security: conf/broker.toml"
+        "--bind", metavar="ENDPOINT", action="append",
+        help="default: tcp://127.0.0.1:9999, or what the file says; may be repeated, tcp:// and ipc://",
+    )  # fmt: skip
+    conf = parser.add_mutually_exclusive_group()
+    conf.add_argument("--conf-file", type=Path, metavar="FILE.toml", help="streams, limits, security: conf/broker.toml")
+    conf.add_argument(
+        "--malamute-cfg", type=Path, metavar="malamute.cfg", help="a configuration file of the original broker"
     )
+    parser.add_argument("--json", action="store_true", help='each line as JSON: {"text": ...}')
 
 
 def run(args: argparse.Namespace) -> int:
@@ -25,4 +30,11 @@ def run(args: argparse.Namespace) -> int:
         return broker_event(*event)
 
     with stop_on_signals() as stop:
-        return run_broker(args.bind, args.conf_file, stop=stop, say=say_as(args.json), encode_kept=encode)
+        return run_broker(
+            args.bind,
+            args.conf_file,
+            malamute_cfg=args.malamute_cfg,
+            stop=stop,
+            say=say_as(args.json),
+            encode_kept=encode,
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -49,10 +49,10 @@ class EventsTable:
     max_octets: int | None = option("size", byte_size, None, "events", "Of all events.", shown="no limit")
 
 
-def load(path: str | Path | None, bind: str | None = None) -> BrokerSettings:
+def load(path: str | Path | None, bind: str | Sequence[str] | None = None) -> BrokerSettings:
     """Load the settings from the file; without a file, the defaults.
 
-    :param bind: replaces the endpoint in the file
+    :param bind: replaces the endpoints in the file
     :raises ConfigError: names the file, the table and the key
     """
     content = read_toml(path) if path is not None else {}
@@ -70,7 +70,7 @@ def load(path: str | Path | None, bind: str | None = None) -> BrokerSettings:
     )
     broker = table("broker", BrokerSettings)
     if bind is not None:
-        broker["bind"] = bind
+        broker["bind"] = bind if isinstance(bind, str) else tuple(bind)
     security = _security(f"{path}: [security]", content.get("security", {}))
     streams = _streams(str(path), content.get("stream", []))
     return BrokerSettings(machine=machine, engines=(*kept, *streams), security=security, **broker)

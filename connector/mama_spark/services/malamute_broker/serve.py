@@ -6,7 +6,7 @@ import gc
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mama_spark.errors import MamaError, Unavailable
@@ -15,6 +15,7 @@ from mama_spark.options.urls import on_all_interfaces
 from .broker.broker import Broker, BrokerSettings
 from .broker.metrics import summary
 from .configuration import load
+from .malamute_cfg import load_malamute_cfg
 from .session.broker_events import BrokerEvent, encode
 
 #: Seconds after which a thread of the broker lets another one run. Each message crosses two threads, and a busy engine
@@ -25,9 +26,10 @@ COLLECT, QUIET, COLLECT_BUSY = 600.0, 1.0, 3600.0
 
 
 def run(
-    bind: str | None = None,
+    bind: str | Sequence[str] | None = None,
     conf_file: str | Path | None = None,
     *,
+    malamute_cfg: str | Path | None = None,
     stop: threading.Event,
     say: Callable[[str], None] = lambda text: print(text, flush=True),
     warn: Callable[[str], None] = lambda text: print(f"mama: {text}", file=sys.stderr, flush=True),
@@ -35,10 +37,14 @@ def run(
 ) -> int:
     """Serve until ``stop`` is set; returns the exit code of the command: 0, or 1 if the broker cannot start or failed.
 
+    :param malamute_cfg: a configuration file of the original broker, instead of ``conf_file``
     :param encode_kept: makes the messages of the stream of events if it is stored, for discovery
     :raises ConfigError: the configuration is wrong
     """
-    settings = load(conf_file, bind)
+    if malamute_cfg is None:
+        settings = load(conf_file, bind)
+    else:
+        settings = load_malamute_cfg(malamute_cfg, [bind] if isinstance(bind, str) else bind)
     collecting, switching = gc.get_threshold(), sys.getswitchinterval()
     broker = Broker(settings)
     if broker.keeps_events:
@@ -78,12 +84,13 @@ def run(
 def open_to_all(settings: BrokerSettings) -> list[str]:
     """Warnings of what everybody in the networks of this machine can do."""
     found = []
-    host = settings.bind.rpartition("://")[2].rpartition(":")[0]
-    if on_all_interfaces(host) and settings.security.mechanism == "none":
-        found.append(
-            f"the broker listens on all interfaces ({settings.bind}) and has no login: whoever reaches this machine "
-            "can read and publish. Set [security], or bind one interface"
-        )
+    for endpoint in settings.endpoints:
+        scheme, _, rest = endpoint.partition("://")
+        if scheme != "ipc" and on_all_interfaces(rest.rpartition(":")[0]) and settings.security.mechanism == "none":
+            found.append(
+                f"the broker listens on all interfaces ({endpoint}) and has no login: whoever reaches this machine "
+                "can read and publish. Set [security], or bind one interface"
+            )
     if settings.metrics is not None and on_all_interfaces(settings.metrics.rpartition(":")[0]):
         found.append(f"the pages at {settings.metrics} are on all interfaces and have no login: name one interface")
     return found
@@ -123,5 +130,6 @@ def _ready(broker: Broker, settings: BrokerSettings) -> str:
     security = settings.security
     key = f", public key {security.curve_public_key}" if security.curve_public_key else ""
     streams = ", ".join([*engines, "others simple"] if engines else ["all simple"])
-    url = broker.endpoint.replace("tcp://", "mlp://", 1)
-    return f"ready: {url}  (streams: {streams}; security: {security.mechanism}{key}; Ctrl-C ends it)"
+    url, *others = (endpoint.replace("tcp://", "mlp://", 1) for endpoint in broker.endpoints)
+    also = f"also {', '.join(others)}; " if others else ""
+    return f"ready: {url}  ({also}streams: {streams}; security: {security.mechanism}{key}; Ctrl-C ends it)"

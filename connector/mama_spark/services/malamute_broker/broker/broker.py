@@ -64,7 +64,7 @@ class Broker:
     ) -> None:
         self._encode = encode
         self.settings = settings or BrokerSettings()
-        self.endpoint = self.settings.bind
+        self.endpoints = self.settings.endpoints
         self.error: BaseException | None = None
         self._selector = EngineSelector(self.settings.engines)
         self._on_events = on_events
@@ -76,6 +76,11 @@ class Broker:
         self._loop: BrokerLoop | None = None
         self._http: MetricsServer | None = None
         self._control_lock = threading.Lock()  # ZeroMQ sockets are not thread-safe
+
+    @property
+    def endpoint(self) -> str:
+        """The first endpoint for clients."""
+        return self.endpoints[0]
 
     def __repr__(self) -> str:
         alive = self._thread is not None and self._thread.is_alive()
@@ -111,7 +116,7 @@ class Broker:
         )
         try:
             self._zap_handler = ZapHandler(self._context, self.settings.security)
-            self.endpoint = self._loop.bind(self._zap_handler)
+            self.endpoints = self._loop.bind(self._zap_handler)
             if self.settings.metrics is not None:
                 prometheus_client()
                 self._http = self._serve_pages(self.settings.metrics)
@@ -120,7 +125,7 @@ class Broker:
             self._end()
             if isinstance(e, MamaError):
                 raise
-            raise Unavailable(f"cannot bind {self.settings.bind}: {e}") from e
+            raise Unavailable(f"cannot serve at {', '.join(self.settings.endpoints)}: {e}") from e
         self._thread = threading.Thread(target=self._run, name="mama-broker", daemon=True)
         self._thread.start()
 

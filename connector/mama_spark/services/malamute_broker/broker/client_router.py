@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zmq
 
+from mama_spark.errors import Unavailable
 from mama_spark.malamute.zmq_fd_poller import readable, receive
 
 from ..session.client_session import ClientSession, Frames
@@ -41,7 +42,7 @@ class ClientRouter:
         self.blocked: dict[ClientSession, None] = {}
         self.retry_interval = 1
         self.input_pending = True
-        self._endpoint = settings.bind
+        self._endpoints = settings.endpoints
         self._has_sent = False  # since the last check of input: the descriptor may then not signal input
         self.socket = context.socket(zmq.ROUTER)
         self._send_frame = super(zmq.Socket, self.socket).send  # the method below Socket.send, twice as fast
@@ -52,10 +53,17 @@ class ClientRouter:
         for option, value in _KEEPALIVE.items():
             self.socket.setsockopt(option, value)
 
-    def bind(self, zap_handler: ZapHandler) -> str:
-        """Bind the socket; returns its endpoint."""
+    def bind(self, zap_handler: ZapHandler) -> tuple[str, ...]:
+        """Bind the socket; returns its endpoints."""
         zap_handler.secure(self.socket)
-        self.socket.bind(self._endpoint.replace("mlp://", "tcp://", 1))
+        return tuple(map(self._bind, self._endpoints))
+
+    def _bind(self, endpoint: str) -> str:
+        self.socket.setsockopt(zmq.IPV6, "[" in endpoint)  # with it, `*` would be IPv6 only on some systems
+        try:
+            self.socket.bind(endpoint.replace("mlp://", "tcp://", 1))
+        except zmq.ZMQError as e:
+            raise Unavailable(f"cannot bind {endpoint}: {e}") from e
         return self.socket.get_string(zmq.LAST_ENDPOINT)
 
     def read_round(self, now: float) -> None:

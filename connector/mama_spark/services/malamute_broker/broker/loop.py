@@ -76,8 +76,8 @@ class BrokerLoop:
         self._control = context.socket(zmq.PAIR)
         self._control.connect(control)
 
-    def bind(self, zap_handler: ZapHandler) -> str:
-        """Bind the socket; returns the endpoint for clients."""
+    def bind(self, zap_handler: ZapHandler) -> tuple[str, ...]:
+        """Bind the socket; returns the endpoints for clients."""
         self._zap_handler = zap_handler
         return self.clients.bind(zap_handler)
 

@@ -22,6 +22,14 @@ class EngineChoice:
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold passwords
 
 
+def _texts(value: Any) -> str | tuple[str, ...]:
+    """One text, or a list of at least one."""
+    found = [value] if isinstance(value, str) else value
+    if not isinstance(found, list) or not found or not all(isinstance(one, str) and one for one in found):
+        raise ValueError("must be a text, or a list of texts")
+    return value if isinstance(value, str) else tuple(found)
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
     """The table ``[broker]`` and the settings from the other tables; times in seconds.
@@ -30,9 +38,10 @@ class BrokerSettings:
     :ivar security: authentication of clients
     """
 
-    bind: str = option(
-        "text", nonempty_text, "tcp://127.0.0.1:9999", "broker",
-        "Endpoint: `tcp://*:9999` is on all interfaces; with port `*` or 0 the system chooses. `--bind` wins.",
+    bind: str | tuple[str, ...] = option(
+        "text or list of texts", _texts, "tcp://127.0.0.1:9999", "broker",
+        "Endpoints, `tcp` or `ipc`: `tcp://*:9999` is on all interfaces, `tcp://[::1]:9999` is IPv6; with port `*` or "
+        "0 the system chooses. `--bind` wins.",
     )  # fmt: skip
     machine: SessionSettings = field(default_factory=SessionSettings)
     engines: tuple[EngineChoice, ...] = ()
@@ -58,3 +67,8 @@ class BrokerSettings:
         "duration", Duration(zero=True, warn=True), 0.0, "broker",
         "Between lines of `mama broker` that say how it is; 0 = none.",
     )  # fmt: skip
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """All endpoints to bind, one or more."""
+        return (self.bind,) if isinstance(self.bind, str) else self.bind
