@@ -41,6 +41,12 @@ NEEDED: dict[str, tuple[OriginalProject, ...]] = {
             "libzmq with its draft API", "4.3.5", "https://github.com/zeromq/libzmq", ("lib/libzmq.so",),
         ),
     ),
+    "malamute": (
+        OriginalProject(
+            "Malamute, with CZMQ 4.2.1 (libczmq.so.4) of the system", "1.2.0 (7f208d0)",
+            "https://github.com/zeromq/malamute", ("bin/malamute", "lib/libmlm.so"),
+        ),
+    ),
 }  # fmt: skip
 
 
