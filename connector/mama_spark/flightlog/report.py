@@ -12,7 +12,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from ..errors import DoubledId, FlightLogError
 from ..redaction import redact, safe_cause, secret_values
-from .schema import IS_FAILED
+from .schema import IS_FAILED, IS_IN_DOUBT
 from .storage import TableStore, storage_errors
 
 Row = dict[str, Any]
@@ -27,7 +27,7 @@ _IS_DOUBLED = f"info LIKE '{DoubledId.label}%'"
 _EVENTS = f"""
 SELECT event, status, committed, count(*) AS flights, sum(rows) AS rows, sum(CAST(duplicate AS int)) AS duplicates,
        sum(CASE WHEN event = 'acked' AND sends = 0 THEN 1 ELSE 0 END) AS found,
-       sum(CASE WHEN may_have_landed AND event <> 'acked' THEN 1 ELSE 0 END) AS in_doubt,
+       sum(CASE WHEN {IS_IN_DOUBT} THEN 1 ELSE 0 END) AS in_doubt,
        sum(CASE WHEN {_IS_DOUBLED} THEN 1 ELSE 0 END) AS doubled_ids
 FROM log WHERE kind = 'flight' GROUP BY event, status, committed ORDER BY flights DESC, event, status"""
 

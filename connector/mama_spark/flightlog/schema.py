@@ -19,6 +19,8 @@ PUBLISHED, ACKED, COMPLETED_EXCEPTIONALLY, TIMEOUT = range(4)
 FAILED = frozenset({COMPLETED_EXCEPTIONALLY, TIMEOUT})
 #: The same as a condition of SQL.
 IS_FAILED = f"event IN ({', '.join(repr(EVENTS[code]) for code in sorted(FAILED))})"
+#: A message that failed and may be stored all the same. SQL.
+IS_IN_DOUBT = f"(may_have_landed AND {IS_FAILED})"
 
 PARTITION_COLUMNS = ("event_date", "committed")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from ..flightlog.report import Row, open_log, query
-from ..flightlog.schema import IS_FAILED
+from ..flightlog.schema import IS_FAILED, IS_IN_DOUBT
 from ..flightlog.transaction import described_writes
 from .standstills import standstills
 
@@ -41,7 +41,7 @@ _TOTALS = f"""
 SELECT count(*) AS flights, {_COUNTS}, sum(rows) AS rows, sum(CASE WHEN {_DONE} THEN rows ELSE 0 END) AS acked_rows,
        sum(CASE WHEN duplicate THEN 1 ELSE 0 END) AS duplicates, sum(CASE WHEN sends > 1 THEN 1 ELSE 0 END) AS resent,
        sum(CASE WHEN dead_lettered THEN 1 ELSE 0 END) AS dead_lettered,
-       sum(CASE WHEN may_have_landed AND {IS_FAILED} THEN 1 ELSE 0 END) AS in_doubt,
+       sum(CASE WHEN {IS_IN_DOUBT} THEN 1 ELSE 0 END) AS in_doubt,
        count(DISTINCT topic) AS topics, count(DISTINCT run_id) AS runs, {_LATENCIES}, max(latency_us) AS longest,
        CAST(min(CASE WHEN publish_time IS NULL THEN event_time ELSE publish_time END) AS BIGINT) AS first,
        CAST(max(event_time) AS BIGINT) AS last
@@ -76,7 +76,7 @@ FROM log WHERE {_OUTCOME}{{more}} GROUP BY partition_id ORDER BY flights DESC, p
 
 _REASONS = f"""
 SELECT event, status, code, min(info) AS info, count(*) AS flights, min(topic) AS topic, min(flight_id) AS flight_id,
-       sum(CASE WHEN may_have_landed THEN 1 ELSE 0 END) AS in_doubt
+       sum(CASE WHEN {IS_IN_DOUBT} THEN 1 ELSE 0 END) AS in_doubt
 FROM log WHERE kind = 'flight' AND {IS_FAILED}{{more}}
 GROUP BY event, status, code, {_REASON} ORDER BY flights DESC, status, info LIMIT {MOST_REASONS}"""
 

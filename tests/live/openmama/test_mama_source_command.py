@@ -19,7 +19,7 @@ from mama_spark.message import MessageBatch
 from mama_spark.openmama_wire.protocol.market_data import MarketDataRequest, subscription_topic
 from mama_spark.options import SubscribeOptions
 
-from tests.live.openmama.test_market_data import ScriptedSubscriber
+from tests.live.openmama.test_market_data_live import ScriptedSubscriber
 from tests.support.nats.nats_servers import Admin
 from tests.support.openmama.network import naming, peer, url_of
 

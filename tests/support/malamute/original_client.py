@@ -13,6 +13,7 @@ import ctypes
 import sys
 from collections.abc import Callable
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint32, c_void_p
+from typing import Any
 
 SIZE = 200  #: octets of a message
 
@@ -28,7 +29,7 @@ class OriginalClient:
     def __init__(self, library: str, endpoint: str, address: str) -> None:
         self.czmq = ctypes.CDLL("libczmq.so.4", mode=ctypes.RTLD_GLOBAL)
         self.mlm = ctypes.CDLL(library)
-        for name, result, arguments in (
+        functions: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
             ("mlm_client_new", c_void_p, ()),
             ("mlm_client_connect", c_int, (c_void_p, c_char_p, c_uint32, c_char_p)),
             ("mlm_client_set_producer", c_int, (c_void_p, c_char_p)),
@@ -40,9 +41,10 @@ class OriginalClient:
             ("mlm_client_recv", c_void_p, (c_void_p,)),
             ("mlm_client_subject", c_char_p, (c_void_p,)),
             ("mlm_client_destroy", None, (c_void_p,)),
-        ):
+        )
+        for name, result, arguments in functions:
             self._declare(self.mlm, name, result, arguments)
-        for name, result, arguments in (
+        functions = (
             ("zsys_set_pipehwm", None, (c_size_t,)),
             ("zsys_set_sndhwm", None, (c_size_t,)),
             ("zsys_set_rcvhwm", None, (c_size_t,)),
@@ -50,7 +52,8 @@ class OriginalClient:
             ("zmsg_addmem", c_int, (c_void_p, c_char_p, c_size_t)),
             ("zmsg_popstr", c_void_p, (c_void_p,)),
             ("zmsg_destroy", None, (c_void_p,)),
-        ):
+        )
+        for name, result, arguments in functions:
             self._declare(self.czmq, name, result, arguments)
         for setting in (self.czmq.zsys_set_pipehwm, self.czmq.zsys_set_sndhwm, self.czmq.zsys_set_rcvhwm):
             setting(0)
