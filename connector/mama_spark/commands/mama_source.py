@@ -6,13 +6,16 @@ import argparse
 import hashlib
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from ..bridges import log_bridge
 from ..bridges.reconnecting import ReconnectingBridge
+from ..console.output import say_as
 from ..errors import ConfigError, OptionError
 from ..mama.messages.status import MsgStatus
 from ..openmama_wire.peer.peer import OpenMamaPeer
@@ -60,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="saved (at first: earliest), latest, earliest or a sequence",
     )  # fmt: skip
     parser.add_argument("--events", action="store_true", help="show requests and subscriptions as they come")
+    parser.add_argument("--json", action="store_true", help='each line as JSON: {"text": ...}')
     add_option(parser, "of the log's connection")
 
 
@@ -74,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
     :raises MamaError: it cannot serve
     """
+    say = say_as(args.json)
     log = _urls("--from", args.log, log_urls)
     servers, stream = split_stream(log)
     args.url = ",".join(servers)
@@ -92,7 +97,8 @@ def run(args: argparse.Namespace) -> int:
             source = MarketDataSource(args.source, state.sender, rules, state.topics())
             server = MarketDataServer(
                 peer, source, state, follower, prefix=args.source if args.topic_prefix is None else args.topic_prefix,
-                dictionary=by_name(entries), say=say, warn=warn, on_event=_show if args.events else _ignore,
+                dictionary=by_name(entries), say=say, warn=warn,
+                on_event=partial(_show, say) if args.events else _ignore,
             )  # fmt: skip
             follower.start()
             peer.open()
@@ -173,16 +179,12 @@ def _urls(argument: str, text: str, parse: Any) -> tuple[str, ...]:
     return found
 
 
-def _show(event: PublisherEvent) -> None:
+def _show(say: Callable[[str], None], event: PublisherEvent) -> None:
     say(f"{event.callback} {event.symbol}{f': {event.info}' if event.info else ''}".rstrip())
 
 
 def _ignore(event: PublisherEvent) -> None:
     pass
-
-
-def say(text: str) -> None:
-    print(text, flush=True)
 
 
 def warn(text: str) -> None:
