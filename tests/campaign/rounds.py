@@ -20,7 +20,7 @@ IN_SPARK = "tests.campaign.spark_driver"
 SECONDS_OF_A_BATCH = 1.5
 MOST_STRIKES = 3
 #: Of a round as a whole, seconds: for the wait until a task is connected.
-TIMEOUT = 120.0
+TIMEOUT = 600.0
 
 
 @dataclass
