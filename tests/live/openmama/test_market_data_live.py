@@ -157,10 +157,11 @@ def test_records_that_are_no_messages_and_other_topics_are_counted(tmp_path: Pat
 def test_over_zmq_directly(tmp_path: Path, log: str) -> None:
     """Subscribers there want no image: a request would end real publishers."""
     data, requests = lasting_port(), lasting_port()
-    lab = MarketDataLab(tmp_path, log, f"zmq://127.0.0.1:{data}?bind=true&incoming=tcp://127.0.0.1:{requests}", RULES)
+    sockets = f"zmq://127.0.0.1:{data}?incoming=tcp://127.0.0.1:{requests}"
+    lab = MarketDataLab(tmp_path, log, f"{sockets}&bind=true&bind_incoming=true", RULES)
     lab.start()
     try:
-        with peer(f"zmq://127.0.0.1:{data}?incoming=tcp://127.0.0.1:{requests}", receiver=True) as one:
+        with peer(sockets, receiver=True) as one:
             subscriber = ScriptedSubscriber(one)
             one.subscribe("S.A")
             topic = subscription_topic("S")

@@ -14,7 +14,7 @@ from ..protocol.framings import FRAMINGS
 
 NAMING_PORT, DATA_PORT, REQUEST_PORT = 5756, 5557, 5556
 NAMING, DIRECT = "naming", "direct"
-_KEYS = ("mode", "bind", "incoming", "publish_address", "allow_requests")
+_KEYS = ("mode", "bind", "incoming", "bind_incoming", "publish_address", "allow_requests")
 
 
 class Endpoint(NamedTuple):
@@ -85,8 +85,9 @@ class PeerSettings:
             oz://host:5756                            naming (several name servers: several URLs)
             oz://host:5756?publish_address=10.0.0.7   naming; where others connect to this peer
             oz://host:5557?mode=direct                connects its sending socket there; a receiver its receiving one
-            oz://host:5557?mode=direct&bind=true      binds there instead, and at incoming
-            oz://host:5557?mode=direct&incoming=tcp://host:5556     the other socket, too; repeatable; binds at ``*``
+            oz://host:5557?mode=direct&bind=true      binds there instead
+            oz://host:5557?mode=direct&incoming=tcp://host:5556     the other socket, too; repeatable; binds at ``*``,
+                                                      and with ``&bind_incoming=true`` anywhere
             zmq://host:5557                           always direct
             zmq://host:5557?allow_requests=true       programs there are repaired: requests do not end them
 
@@ -112,7 +113,7 @@ class PeerSettings:
             )
         if len(parts) > 3:
             raise ConfigError("option url: OpenMAMA programs know three name servers at most")
-        if any(key in query for query in queries for key in ("bind", "incoming")):
+        if any(key in query for query in queries for key in ("bind", "incoming", "bind_incoming")):
             raise ConfigError("option url: bind and incoming are for mode=direct; with naming, peers find each other")
         published = {address for query in queries if (address := _one(query, "publish_address"))}
         if len(published) > 1:
@@ -133,7 +134,9 @@ def _sockets(
         address = _address(part, DATA_PORT)
         bind = _flag(query, "bind")
         first.append(Endpoint(address, "*" in address if bind is None else bind))
-        second += [Endpoint(url, bool(bind) or Endpoint.of_openmama(url).bind) for url in query.get("incoming", ())]
+        bind = _flag(query, "bind_incoming")
+        others = [Endpoint.of_openmama(url) for url in query.get("incoming", ())]
+        second += [one if bind is None else one._replace(bind=bind) for one in others]
     return tuple(first), tuple(second)
 
 
