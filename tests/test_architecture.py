@@ -311,6 +311,7 @@ TIME_OF_DAY = {
     "bridges/nats/discovery/streams",  # stamps an image where no stream is there to tell the server's time
     "flightlog/adopt_orphans",  # is compared with the times of files, by days
     "flightlog/commit",  # is compared with the times of files, by days
+    "flightlog/maintenance",  # is compared with the times of files and with dates, by days
     "flightlog/transaction",  # stamps
     "publisher/clock",  # once a task, where the times of its flight log begin
     "mama/publisher/dq",  # stamps messages

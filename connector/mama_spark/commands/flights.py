@@ -1,4 +1,4 @@
-"""``mama flights``: the summary of a flight log, and ``mama flights sweep``: its orphaned parts."""
+"""``mama flights``: the summary of a flight log; ``sweep``: its orphaned parts; ``maintain``: its files."""
 
 from __future__ import annotations
 
@@ -11,12 +11,21 @@ from ..console.progress import Progress
 from ..errors import ConfigError
 from ..flightlog import report
 from ..flightlog.adopt_orphans import adopt_orphans
+from ..flightlog.maintenance import STEPS, maintain
 from ..options.values import Duration
 from .arguments import duration_argument, pairs
 
-USAGE = "mama flights PATH [--failed] [--json] [--all]\n       mama flights sweep PATH [--older-than 1d]"
-DESCRIPTION = "Summary of the flight log at PATH. sweep: add parts of killed jobs that no commit refers to."
+USAGE = (
+    "mama flights PATH [--failed] [--json] [--all]\n"
+    "       mama flights sweep PATH [--older-than 1d]\n"
+    "       mama flights maintain PATH [--keep 30d] [--older-than 1d]"
+)
+DESCRIPTION = (
+    "Summary of the flight log at PATH. sweep: add parts of killed jobs that no commit refers to. maintain: sweep, "
+    "drop old rows, merge small files, write a checkpoint, remove files that the table no longer needs."
+)
 _AGE = duration_argument("--older-than", Duration(bare=None, zero=True))
+_KEEP = duration_argument("--keep", Duration(bare=None))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,8 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one line of JSON")
     parser.add_argument("--all", action="store_true", help="all topics, reasons and failed flights")
     parser.add_argument("--limit", type=int, default=20, help="how many of them otherwise (default 20)")
-    parser.add_argument("--older-than", type=_AGE, default="1d", metavar="AGE", help="sweep: 90m, 12h, 1d")
-    parser.add_argument("--dry-run", action="store_true", help="sweep: only say what would be added")
+    parser.add_argument(
+        "--older-than", type=_AGE, default="1d", metavar="AGE", help="age of parts to add: 90m, 12h, 1d"
+    )
+    parser.add_argument("--keep", type=_KEEP, metavar="AGE", help="maintain: drop rows of days before (default: none)")
+    parser.add_argument("--dry-run", action="store_true", help="sweep, maintain: only say what would be done")
     parser.add_argument(
         "--storage", action="append", default=[], metavar="NAME=VALUE", help="storage option of delta-rs"
     )
@@ -44,8 +56,13 @@ def run(args: argparse.Namespace) -> int:
         fields = {"parts": len(found.parts), "rows": found.rows, "version": found.version}
         print(json.dumps(fields) if args.json else found.text())
         return 0
+    if args.paths[0] == "maintain" and len(args.paths) == 2:
+        _maintain(args, storage)
+        return 0
     if len(args.paths) != 1:
-        raise ConfigError("usage: mama flights PATH, or mama flights sweep PATH")
+        raise ConfigError("usage: mama flights PATH, mama flights sweep PATH, or mama flights maintain PATH")
+    if args.keep is not None:
+        raise ConfigError("--keep is for mama flights maintain PATH")
     limit = 2**31 - 1 if args.all else args.limit
     if args.failed:
         rows = report.failed(args.paths[0], storage, limit)
@@ -62,3 +79,11 @@ def run(args: argparse.Namespace) -> int:
         tables = [table_of(title, rows, names) for title, rows, names in summary.tables()]
         print_tables(summary.text(), tables, "\n".join(summary.head()))
     return 0
+
+
+def _maintain(args: argparse.Namespace, storage: dict[str, str]) -> None:
+    keep = None if args.keep is None else timedelta(seconds=args.keep)
+    older_than = timedelta(seconds=args.older_than)
+    with Progress("maintaining the flight log", "steps", STEPS) as progress:
+        done = maintain(args.paths[1], storage, keep, older_than, args.dry_run, progress.add)
+    print(json.dumps(done.json_fields()) if args.json else done.text())

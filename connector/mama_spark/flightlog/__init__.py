@@ -12,6 +12,7 @@ __all__ = [
     "commit",
     "dead_letter_table",
     "folder",
+    "maintenance",
     "mounts",
     "parts",
     "replay",

@@ -13,7 +13,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..errors import FlightLogError
-from .commit import commit_orphans
+from .commit import commit_orphans, known_files
 from .folder import PARTS
 from .parts import Part
 from .schema import DEAD_LETTERS, OWN_NAMES, table_schema
@@ -59,6 +59,9 @@ def adopt_orphans(
         table = store.table()
         if table is None and not store.list_files(PARTS):
             raise FlightLogError(f"{path}: neither a flight log nor parts of one")
+        if table is not None:  # only the others are opened: of a log that is kept small, few
+            known = known_files(table)[1]
+            infos = [i for i in infos if i.path not in known]
         if not infos:
             return AdoptionResult([], None if dry_run else (-1 if table is None else table.version()))
         target = _target(store, infos)

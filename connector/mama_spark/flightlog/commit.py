@@ -106,7 +106,7 @@ def commit_parts(
         unlisted = [i for i in files if i.path not in named]
         # where the version is not recorded, no part of it is in the table: the file list need not be read
         none_known = app is not None and not recorded and not unlisted
-        active, known = ({}, set()) if none_known else _known_files(table)
+        active, known = ({}, set()) if none_known else known_files(table)
         others = _orphans(target.store, table, unlisted, known)
         # a part that was adopted as an orphan is added again: the later entry for a path replaces the earlier
         committed = [] if recorded else [p for p in parts if p.path not in known or active.get(p.path) is False]
@@ -132,7 +132,7 @@ def abort_parts(
     def plan(table: DeltaTable) -> CommitPlan:
         if app is not None and _is_recorded(table, app):
             return CommitPlan(recorded=True)
-        active, known = _known_files(table)
+        active, known = known_files(table)
         if any(ok for path, ok in active.items() if path.startswith(folder + "/")):
             return CommitPlan(recorded=True)
         files = target.store.list_files(folder)
@@ -160,12 +160,12 @@ def commit_orphans(
     found: list[Part] = []
 
     def plan(table: DeltaTable) -> CommitPlan:
-        found[:] = _orphans(target.store, table, infos, _known_files(table)[1])
+        found[:] = _orphans(target.store, table, infos, known_files(table)[1])
         return CommitPlan([], list(found))
 
     if dry_run:
         table = target.store.table()
-        return (_orphans(target.store, table, infos, _known_files(table)[1]) if table else []), None
+        return (_orphans(target.store, table, infos, known_files(table)[1]) if table else []), None
     return found, execute(target, plan)
 
 
@@ -200,7 +200,7 @@ def _is_recorded(table: DeltaTable, app: tuple[str, int]) -> bool:
     return version is not None and version >= app[1]
 
 
-def _known_files(table: DeltaTable) -> tuple[dict[str, bool], set[str]]:
+def known_files(table: DeltaTable) -> tuple[dict[str, bool], set[str]]:
     """The active files of the table with their ``committed``; and all files that its log knows, removed ones too."""
     active = active_paths(table)
     return active, active.keys() | removed_paths(table)

@@ -21,13 +21,13 @@ from .schema import PARTITION_COLUMNS
 from .storage import TableStore, check_table_schema, delta_fields, storage_errors
 
 #: Attempts before a commit that always conflicts with others fails.
-_MAX_ATTEMPTS = 20
+MAX_ATTEMPTS = 20
 #: Key of the description of the write in the commits of the table.
 _DESCRIPTION = "mamaSpark"
 #: Commits that are searched for descriptions of writes: the newest.
 _MOST_COMMITS = 200
 #: Between two attempts: random, so that processes whose commits conflicted do not meet again.
-_CONFLICT = Backoff(0.02, 0.4, jitter=1.0)
+CONFLICT = Backoff(0.02, 0.4, jitter=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def execute(
 
     :param before_creating: called before the table is created, if there is none
     """
-    for attempt in range(_MAX_ATTEMPTS):
+    for attempt in range(MAX_ATTEMPTS):
         with storage_errors(f"{target.what} {target.store.uri}", target.store.options):
             table = target.store.table()
             if table is None:
@@ -106,8 +106,8 @@ def execute(
             missing = check_table_schema(table, target.schema, target.what, target.extra)
             plan = make(table)
             adds: list[AddAction | RemoveAction] = []
-            adds += (_add(p, True) for p in plan.committed)
-            adds += (_add(p, False) for p in plan.uncommitted)
+            adds += (add_action(p, True) for p in plan.committed)
+            adds += (add_action(p, False) for p in plan.uncommitted)
             if not adds and plan.app is None:
                 return CommitResult(table.version(), recorded=plan.recorded)
             try:
@@ -123,12 +123,12 @@ def execute(
                         max_commit_retries=0,
                     ),
                 )
-                table.update_incremental()
-                return CommitResult(table.version(), len(plan.committed), len(plan.uncommitted), plan.recorded)
+                version = table.version() + 1  # without retries a commit is the next version, or conflicts
+                return CommitResult(version, len(plan.committed), len(plan.uncommitted), plan.recorded)
             except CommitFailedError:
-                time.sleep(_CONFLICT.delay(attempt))
+                time.sleep(CONFLICT.delay(attempt))
     raise Unavailable(
-        f"{target.what} {target.store.uri}: {_MAX_ATTEMPTS} attempts to commit met commits of others; try again"
+        f"{target.what} {target.store.uri}: {MAX_ATTEMPTS} attempts to commit met commits of others; try again"
     )
 
 
@@ -163,7 +163,10 @@ def _add_missing_columns(table: DeltaTable, missing: list[pa.Field]) -> None:
         table.alter.add_columns(delta_fields(pa.schema(missing)))
 
 
-def _add(part: Part, committed: bool) -> AddAction:
+def add_action(part: Part, committed: bool, data_change: bool = True) -> AddAction:
+    """
+    :param data_change: the part has rows that the table does not have in another file
+    """
     low, high = part.min_time // 1000, -(-part.max_time // 1000)  # statistics of Delta have milliseconds
     stats = {
         "numRecords": part.rows,
@@ -176,7 +179,7 @@ def _add(part: Part, committed: bool) -> AddAction:
         size=part.size,
         partition_values={"event_date": part.event_date, "committed": "true" if committed else "false"},
         modification_time=time.time_ns() // 1_000_000,
-        data_change=True,
+        data_change=data_change,
         stats=json.dumps(stats),
     )
 

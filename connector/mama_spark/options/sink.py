@@ -13,7 +13,7 @@ from .declare import camel, option, require
 from .paths import absolute_path, is_inside, table_path
 from .transport import DISCOVERY, TransportOptions
 from .urls import log_urls, split_stream
-from .uses import BATCHES, NATS, OPENMAMA, Scope
+from .uses import BATCHES, NATS, OPENMAMA, STREAMS, Scope
 from .values import (
     boolean,
     duration,
@@ -350,6 +350,15 @@ class SinkOptions(TransportOptions, format_name="mamapub"):
         "failed",
         _LOG,
         "Whose payload and headers the flight log keeps, to publish them again.",
+    )
+    flight_log_compact_every: int = option(
+        "integer",
+        integer(0),
+        0,
+        _LOG,
+        "Merge the small files of the flight log in the commit of every so many micro-batches. A failure of that is "
+        "logged and fails nothing. 0: leave it to `mama flights maintain`.",
+        scope=STREAMS,
     )
 
     announce: bool = option(

@@ -284,6 +284,11 @@ class MamaPubStreamWriter(_Committer, DataSourceStreamArrowWriter):
     @plain_errors
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._commit(messages, self._app(messages, batchId))
+        log, every = self.job.options.flight_log, self.job.options.flight_log_compact_every
+        if log is not None and every and (batchId + 1) % every == 0:
+            from mama_spark.flightlog.maintenance import compact_after_commit
+
+            compact_after_commit(log, self.job.options.storage_options)
 
     @plain_errors
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

@@ -1,0 +1,327 @@
+"""Maintains the table of a flight log or of dead letters, beside writers and readers of it.
+
+Files are taken out of the table by a commit that must be the next version: after a conflict with any other commit the
+table is read again, and the files must still be there. (``optimize.compact`` of delta-rs does not check that: two at
+once double rows.) Storage keeps these files for the table's own retention, for readers that run and for time travel.
+
+Rows of attempts that were not committed are merged late: a commit may still make them committed, by adding their part
+again, and can no longer do that when they are in a file with others (:mod:`.commit`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction, RemoveAction
+
+from ..errors import FlightLogError, Unavailable
+from .adopt_orphans import adopt_orphans
+from .commit import removal_retention
+from .parts import GROUP_BYTES, GROUP_ROWS, Part, open_writer
+from .schema import PARTITION_COLUMNS, part_schema
+from .storage import TableStore, storage_errors
+from .transaction import CONFLICT, MAX_ATTEMPTS, add_action
+
+logger = logging.getLogger("mama_spark")
+
+#: Bytes of files that are merged into one; files of this size or more are left as they are.
+TARGET_BYTES = 100 << 20
+#: The same for compaction within a commit: bounds what a micro-batch waits for. Later maintenance merges these files.
+COMMIT_TARGET_BYTES = 16 << 20
+
+#: Features of Delta, which other programs may have switched on, with which rows are not simply those of the files.
+_FOREIGN = frozenset({"deletionVectors", "columnMapping"})
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """One active file.
+
+    :ivar path: as the table names it
+    :ivar modified: ms since the epoch
+    """
+
+    path: str
+    size: int
+    event_date: str
+    committed: bool
+    modified: int
+
+    def removal(self, data_change: bool) -> RemoveAction:
+        values: dict[str, str | None] = {
+            "event_date": self.event_date,
+            "committed": "true" if self.committed else "false",
+        }
+        return RemoveAction(self.path, data_change, time.time_ns() // 1_000_000, self.size, values)
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceResult:
+    """What :func:`maintain` did, or would do.
+
+    :ivar adopted: orphaned parts that were added as not committed
+    :ivar expired: files whose rows were older than what is kept
+    :ivar compacted: files that were merged, into ``written`` files; a dry run knows only files that may be merged
+    :ivar vacuumed: files that were removed from storage
+    :ivar files: of the table, before the first step and after the last
+    :ivar version: of the table after the last step
+    """
+
+    dry_run: bool
+    adopted: int
+    expired: int
+    compacted: int
+    written: int
+    vacuumed: int
+    files: tuple[int, int]
+    version: int
+
+    def json_fields(self) -> dict[str, Any]:
+        """All fields, for JSON."""
+        return asdict(self)
+
+    def text(self) -> str:
+        """One line, for people."""
+        done = "would be" if self.dry_run else "were"
+        merged = f"{self.compacted:,} files {done} merged" + ("" if self.dry_run else f" into {self.written:,}")
+        files = f"{self.files[0]:,} files" + ("" if self.dry_run else f" before, {self.files[1]:,} now")
+        return (
+            f"{self.adopted:,} orphaned parts {done} added, {self.expired:,} files of expired rows {done} dropped, "
+            f"{merged}, {self.vacuumed:,} files {done} removed from storage; {files}, version {self.version}"
+        )
+
+
+#: Steps of :func:`maintain`.
+STEPS = 5
+
+
+def maintain(
+    path: str,
+    storage: dict[str, str],
+    keep: timedelta | None = None,
+    older_than: timedelta = timedelta(days=1),
+    dry_run: bool = False,
+    on_step: Callable[[], object] = lambda: None,
+) -> MaintenanceResult:
+    """Add orphans, drop expired rows, compact, write a checkpoint, vacuum: in this order. May be repeated at will.
+
+    Orphans come first, because vacuum removes files that no commit refers to. Vacuum removes files that left the table,
+    or never were in it, longer ago than ``delta.deletedFileRetentionDuration`` of the table (one week by default).
+
+    :param path: of a flight log or a dead-letter table
+    :param storage: delta-rs' storage options
+    :param keep: rows whose ``event_date`` (UTC) is older are dropped; None = all are kept
+    :param older_than: age of orphaned parts that are added; must exceed the longest batch
+    :param on_step: called after each of :data:`STEPS` steps
+    :raises FlightLogError: no such table
+    :raises Unavailable: storage cannot be reached, or conflicts do not end
+    """
+    store = TableStore(path, storage)
+    before = _files(_open(store))
+    adopted = adopt_orphans(path, storage, older_than, dry_run)
+    on_step()
+    expired = 0 if keep is None else _drop_expired(store, keep, dry_run)
+    on_step()
+    merged, written = compact(store, TARGET_BYTES, late=True, dry_run=dry_run)
+    on_step()
+    if not dry_run:
+        _repeat(store, "writing a checkpoint", lambda table: table.create_checkpoint())
+    on_step()
+    vacuumed = _repeat(
+        store, "vacuum", lambda table: table.vacuum(dry_run=dry_run, enforce_retention_duration=True, full=True)
+    )
+    on_step()
+    table = _open(store)
+    return MaintenanceResult(
+        dry_run, len(adopted.parts), expired, merged, written, len(vacuumed), (before, _files(table)), table.version()
+    )
+
+
+def compact(store: TableStore, target_bytes: int, *, late: bool = False, dry_run: bool = False) -> tuple[int, int]:
+    """Merge small files of committed rows of one ``event_date``, in bounded memory; one commit for each file made.
+
+    :param late: those of other attempts too, of days to which no commit has added any for as long as the table keeps
+        removed files
+    :returns: files that were merged, and files that were made of them
+    :raises FlightLogError: no such table, or one with features that only Spark maintains
+    :raises Unavailable: storage cannot be reached, or conflicts do not end
+    """
+    table = _open(store)
+    foreign = sorted(_FOREIGN & {*(table.protocol().reader_features or ())})
+    if foreign:
+        raise FlightLogError(f"{store.uri} uses {foreign[0]}: compact it with Spark, by OPTIMIZE ... WHERE committed")
+    merged = written = 0
+    for group in _groups(table, target_bytes, late):
+        if dry_run or _merge(store, table, group):
+            merged, written = merged + len(group), written + (not dry_run)
+    return merged, written
+
+
+def compact_after_commit(path: str, storage: dict[str, str]) -> None:
+    """As :func:`compact`, for a commit that has succeeded: what fails here is logged and not raised."""
+    try:
+        compact(TableStore(path, storage), COMMIT_TARGET_BYTES)
+    except Exception as e:  # noqa: BLE001  the batch is committed; a raise would make Spark publish it again
+        logger.warning("flightLogCompactEvery: the batch is committed, and its flight log was not compacted: %s", e)
+
+
+def _groups(table: DeltaTable, target_bytes: int, late: bool) -> Iterator[list[_File]]:
+    """Files that are worth to be merged into one."""
+    newest = (datetime.now(UTC) - removal_retention(table)).timestamp() * 1000 if late else float("-inf")
+    partitions: dict[tuple[str, bool], list[_File]] = defaultdict(list)
+    for file in _active(table):
+        partitions[file.event_date, file.committed].append(file)
+    for _, files in sorted(partitions.items()):
+        if not files[0].committed and max(f.modified for f in files) >= newest:
+            continue
+        group: list[_File] = []
+        size = 0
+        for file in sorted((f for f in files if f.size < target_bytes), key=lambda f: (f.modified, f.path)):
+            group.append(file)
+            size += file.size
+            if size >= target_bytes:
+                yield group
+                group, size = [], 0
+        if len(group) > 1:
+            yield group
+
+
+def _merge(store: TableStore, table: DeltaTable, group: Sequence[_File]) -> bool:
+    """Write one file with the rows of a group and let it replace them; False if others have removed one of them."""
+    with storage_errors(f"compacting {store.uri}", store.options):
+        part = _write(store, part_schema(pa.schema(table.schema().to_arrow())), group)
+    actions: list[AddAction | RemoveAction] = [add_action(part, group[0].committed, data_change=False)]
+    actions += (f.removal(False) for f in group)
+    done = False
+    try:
+        done = _commit_if_there(store, "compacting", group, actions)
+    finally:
+        if not done:
+            with suppress(OSError):  # vacuum removes it later
+                store.filesystem().delete_file(part.path)
+    return done
+
+
+def _write(store: TableStore, schema: pa.Schema, group: Sequence[_File]) -> Part:
+    folder = f"event_date={group[0].event_date}/committed={'true' if group[0].committed else 'false'}"
+    part = Part(f"{folder}/part-{uuid.uuid4()}.zstd.parquet", 0, 0, group[0].event_date, 2**63 - 1, -(2**63))
+    stream = store.handler.open_output_stream(part.path, None)
+    with open_writer(stream, schema) as writer:
+        for rows in _row_groups(store, schema, group):
+            writer.write_table(rows, row_group_size=rows.num_rows)
+            times = pc.min_max(rows.column("event_time").cast(pa.int64()))
+            part = replace(
+                part,
+                rows=part.rows + rows.num_rows,
+                min_time=min(part.min_time, times["min"].as_py()),
+                max_time=max(part.max_time, times["max"].as_py()),
+            )
+    size = stream.tell()
+    stream.close()
+    return replace(part, size=size)
+
+
+def _row_groups(store: TableStore, schema: pa.Schema, group: Sequence[_File]) -> Iterator[pa.Table]:
+    pending: list[pa.RecordBatch] = []
+    waiting_rows = waiting_bytes = 0
+    for file in group:
+        with (
+            store.filesystem().open_input_file(unquote(file.path)) as source,
+            pq.ParquetFile(source, pre_buffer=False) as parquet,
+        ):
+            for batch in parquet.iter_batches(batch_size=8_192):
+                pending.append(_with_schema(batch, schema))
+                waiting_rows, waiting_bytes = waiting_rows + batch.num_rows, waiting_bytes + pending[-1].nbytes
+                if waiting_rows >= GROUP_ROWS or waiting_bytes >= GROUP_BYTES:
+                    yield pa.Table.from_batches(pending, schema)
+                    pending, waiting_rows, waiting_bytes = [], 0, 0
+    if pending:
+        yield pa.Table.from_batches(pending, schema)
+
+
+def _with_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """With nulls for the columns that the table was given after the file."""
+    there = set(batch.schema.names)
+    columns = [
+        batch.column(f.name).cast(f.type) if f.name in there else pa.nulls(batch.num_rows, f.type) for f in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _commit_if_there(
+    store: TableStore, doing: str, files: Sequence[_File], actions: list[AddAction | RemoveAction]
+) -> bool:
+    """Commit the actions to a table that still has all the files; False if it has not."""
+
+    def act(table: DeltaTable) -> bool:
+        if {f.path for f in files} - {f.path for f in _active(table)}:
+            return False
+        table.create_write_transaction(
+            actions,
+            "append",
+            Schema.from_arrow(pa.schema(table.schema().to_arrow())),
+            partition_by=list(PARTITION_COLUMNS),
+            commit_properties=CommitProperties(max_commit_retries=0),
+        )
+        return True
+
+    return _repeat(store, doing, act)
+
+
+def _active(table: DeltaTable) -> list[_File]:
+    actions = pa.table(table.get_add_actions(flatten=True))
+    names = ("path", "size_bytes", *(f"partition.{name}" for name in PARTITION_COLUMNS), "modification_time")
+    columns = [actions[name].to_pylist() for name in names]
+    return [_File(path, size, str(day), ok, at) for path, size, day, ok, at in zip(*columns, strict=True)]
+
+
+def _drop_expired(store: TableStore, keep: timedelta, dry_run: bool) -> int:
+    """Only whole days are dropped, so no file is read or written."""
+    first = (datetime.now(UTC) - keep).date().isoformat()
+    for _ in range(MAX_ATTEMPTS):
+        expired = [f for f in _active(_open(store)) if f.event_date < first]
+        removals: list[AddAction | RemoveAction] = [f.removal(True) for f in expired]
+        if not expired or dry_run or _commit_if_there(store, "dropping expired rows", expired, removals):
+            return len(expired)
+    raise Unavailable(f"dropping expired rows: {store.uri}: others always removed some of the files; try again")
+
+
+def _repeat(store: TableStore, doing: str, act: Callable[[DeltaTable], _Result]) -> _Result:
+    """Act on the table as it is; again after a conflict with a commit of others."""
+    for attempt in range(MAX_ATTEMPTS):
+        with storage_errors(f"{doing}: {store.uri}", store.options):
+            try:
+                return act(_open(store))
+            except CommitFailedError:
+                time.sleep(CONFLICT.delay(attempt))
+    raise Unavailable(f"{doing}: {store.uri}: {MAX_ATTEMPTS} attempts to commit met commits of others; try again")
+
+
+def _open(store: TableStore) -> DeltaTable:
+    with storage_errors(store.uri, store.options):
+        table = store.table()
+    if table is None:
+        raise FlightLogError(f"{store.uri}: no flight log there")
+    if table.metadata().partition_columns != list(PARTITION_COLUMNS):
+        raise FlightLogError(f"{store.uri} is a table, but neither a flight log nor a dead-letter table")
+    return table
+
+
+def _files(table: DeltaTable) -> int:
+    return len(table.file_uris())
