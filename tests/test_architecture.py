@@ -202,7 +202,7 @@ PURE = {
     "publisher/exactly_once/protocol",
     "publisher/exactly_once/stored_rows",
     "publisher/ids",
-    "publisher/key_filter",
+    "publisher/bloom_filter",
     "publisher/rate_limiter",
     "sending/outage",
     "sending/resend_limits",

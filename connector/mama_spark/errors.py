@@ -145,7 +145,7 @@ class TooLarge(Rejected):
     default_status = "INVALID_ARG"
 
 
-class NotEntitled(Rejected):
+class PermissionDenied(Rejected):
     """No permission to publish to this topic."""
 
     default_status = "PUBLISH_ERROR_NOT_ENTITLED"

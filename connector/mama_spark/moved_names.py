@@ -30,7 +30,7 @@ MODULES = {
     "malamute.configuration": "services.malamute_broker.configuration",
     "malamute.credit": "malamute.protocol.credit",
     "malamute.engines": "services.malamute_broker.engines",
-    "malamute.engines.actor": "services.malamute_broker.engines.actor",
+    "malamute.engines.actor": "services.malamute_broker.engines.engine_handle",
     "malamute.engines.dedup": "services.malamute_broker.engines.dedup",
     "malamute.engines.durable": "services.malamute_broker.engines.durable.engine",
     "malamute.engines.durable_answers": "services.malamute_broker.engines.durable.log_queries",
@@ -203,13 +203,13 @@ NAMES: dict[str, dict[str, str]] = {
     "services.malamute_broker.broker.security": {"Guard": "ZapHandler"},
     "services.malamute_broker.broker.stream_catalog": {"Shelf": "StreamCatalog"},
     "services.malamute_broker.engines.ack_tracker": {"Runs": "OutcomeRuns", "Ledger": "AckTracker"},
-    "services.malamute_broker.engines.actor": {
+    "services.malamute_broker.engines.engine_handle": {
         "Taken": "CommandDone",
         "Died": "EngineFailed",
         "Returned": "CreditReturned",
         "Answered": "QueryAnswered",
-        "Stream": "EngineStream",
-        "Traffic": "DeliverySocket",
+        "Stream": "EngineHandle",
+        "Traffic": "ReportSocket",
     },
     "services.malamute_broker.engines.durable.store": {"Store": "MessageStore"},
     "services.malamute_broker.engines.jetstream.async_publisher": {

@@ -28,7 +28,7 @@ from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.message import HEADERS_TYPE
 from mama_spark.options import SubscribeOptions
 from mama_spark.record_log import Records
-from mama_spark.spark.subscribe.packed_rows import Unpacking
+from mama_spark.spark.subscribe.packed_rows import RowUnpacker
 from mama_spark.spark.subscribe.schema import message_columns_of, schema_of
 from pyspark.sql.types import ArrayType, BooleanType, LongType, MapType, StringType, StructField, StructType
 
@@ -52,7 +52,7 @@ def read(form: str, rows: int, payload: bytes, schema: StructType | None = None,
     one = np.zeros(1, np.int64)
     topics, payloads = pa.array(["t"]).dictionary_encode(), pa.array([payload], pa.binary())
     o = SubscribeOptions.parse({"url": "memory://x", "topics": ">"})
-    unpacking = Unpacking(o, message_columns_of(schema or schema_of(o), o), "S")
+    unpacking = RowUnpacker(o, message_columns_of(schema or schema_of(o), o), "S")
     count, reason = 0, None
     for batch in islice(
         unpacking.batches(Records(one, one, topics, payloads, pa.array([headers], HEADERS_TYPE))), most
@@ -80,7 +80,7 @@ def properties(count: int) -> dict[str, Any]:
 def unpacked(records: Records) -> dict[str, Any]:
     """Rows, headers of each, and the reason in the first."""
     o = SubscribeOptions.parse({"url": "memory://x", "topics": ">", "includeHeaders": "true"})
-    made = list(Unpacking(o, message_columns_of(schema_of(o), o), "S").batches(records))
+    made = list(RowUnpacker(o, message_columns_of(schema_of(o), o), "S").batches(records))
     count = sum(batch.num_rows for batch in made)
     headers = sum(len(batch["headers"].keys) for batch in made)
     return {"rows": count, "headers": headers // count, "reason": made[0]["pack_error"][0].as_py()}

@@ -46,7 +46,7 @@ from mama_spark.message import (
     u32_column,
 )
 
-from .key_filter import KeyFilter, UInt64s
+from .bloom_filter import BloomFilter, UInt64s
 
 IDS_MEMORY = 32 << 20  #: bytes, for some ten million rows
 _HEX = np.frombuffer(b"".join(b"%02x" % i for i in range(256)), np.uint16)
@@ -72,7 +72,7 @@ class IdMaker:
             raise ConfigError(f"ids need at least 4096 bytes of memory, got {memory}")
         self.prefix = f"{prefix}-{batch}-"  #: of the ids of all partitions
         self._head = f"{self.prefix}{partition}-".encode()
-        self._seen = KeyFilter(memory * 11 // 16)
+        self._seen = BloomFilter(memory * 11 // 16)
         self._repeats = _Repeats(memory // 4)
         self._overflow = np.zeros(max(1, memory // 32 // 8), np.int64)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 
-from ..bridge import PublisherBridge, SilenceReporter
+from ..bridge import MissingAckReporter, PublisherBridge
 from ..sending.send_loop import SendLoop
 
 logger = logging.getLogger("mama_spark")
@@ -55,8 +55,8 @@ class OutageReporter:
         loop, bridge = self._loop, self._bridge
         if loop.last_cause and (loop.refused or not loop.window.connected):
             return loop.last_cause
-        if loop.window.connected and loop.window.in_flight and isinstance(bridge, SilenceReporter):
-            explained = bridge.explain_silence()
+        if loop.window.connected and loop.window.in_flight and isinstance(bridge, MissingAckReporter):
+            explained = bridge.explain_missing_acks()
             if explained:
                 return explained
         return "no answer comes" if loop.window.in_flight else "the bridge takes no messages"

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from mama_spark.errors import Unavailable
 from mama_spark.message import Bools, Int64s
 
-from .key_filter import KeyFilter, UInt64s
+from .bloom_filter import BloomFilter, UInt64s
 
 RUN = 1 << 20  #: digests in memory, and in each run of the file
 #: Bytes of the filter: it begins with the first, doubles while it has less than two bytes a digest, and ends with the
@@ -48,7 +48,7 @@ class SeenIds:
 
     def __init__(self, folder: str | None = None, run: int = RUN) -> None:
         self._folder, self._run = folder, run
-        self._filter = KeyFilter(FILTER_BYTES[0])
+        self._filter = BloomFilter(FILTER_BYTES[0])
         self._recent: list[_Run] = []
         self._stored: list[_Run] = []
         self._file: IO[bytes] | None = None
@@ -108,7 +108,7 @@ class SeenIds:
         while size < min(2 * (self._count + more), FILTER_BYTES[1]):
             size *= 2
         if size > self._filter.words.nbytes:
-            self._filter = KeyFilter(size)
+            self._filter = BloomFilter(size)
             for run in (*self._stored, *self._recent):
                 self._filter.add(run.high)
 

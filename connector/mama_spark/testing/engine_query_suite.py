@@ -17,7 +17,7 @@ from ..malamute.protocol.commands import StatusCode, StreamDeliver
 from ..malamute.protocol.extensions import NO_EXTENSION, Extension, read
 from ..malamute.protocol.log_query import LogQuery, Op, Selection, parse_numbers
 from ..services.malamute_broker.engines import engine_class
-from ..services.malamute_broker.engines.actor import EngineStream, QueryAnswered
+from ..services.malamute_broker.engines.engine_handle import EngineHandle, QueryAnswered
 from .engine_setup import EngineKind, EngineSetup, Ref
 
 _FAR = 2**63 - 1
@@ -28,7 +28,7 @@ _Found = tuple[int, bytes, tuple[bytes, ...], Extension]  #: sequence, subject, 
 class QueryClient:
     """Publishes to one stream and asks for what is stored. Every answer is of the same stream."""
 
-    def __init__(self, site: EngineSetup, stream: EngineStream) -> None:
+    def __init__(self, site: EngineSetup, stream: EngineHandle) -> None:
         self.site, self.stream, self.identity = site, stream, b""
         self._numbers = count(7)
 

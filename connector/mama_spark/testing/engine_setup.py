@@ -12,7 +12,13 @@ import zmq
 
 from ..malamute.protocol.log_query import LogQuery
 from ..services.malamute_broker.engines import Delivery, StreamEngine
-from ..services.malamute_broker.engines.actor import CommandDone, DeliverySocket, EngineStream, QueryAnswered, Report
+from ..services.malamute_broker.engines.engine_handle import (
+    CommandDone,
+    EngineHandle,
+    QueryAnswered,
+    Report,
+    ReportSocket,
+)
 
 TIMEOUT = 60.0  #: seconds for what a sound engine does at once
 
@@ -48,11 +54,11 @@ class EngineSetup:
     def __init__(self, kind: EngineKind) -> None:
         self.kind = kind
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.traffic = DeliverySocket(self.context)
-        self.made: list[EngineStream] = []
+        self.traffic = ReportSocket(self.context)
+        self.made: list[EngineHandle] = []
 
-    def stream(self, name: bytes = b"st", traffic: bool = True) -> EngineStream:
-        stream = EngineStream(self.context, name, self.kind.engine, self.kind.settings)
+    def stream(self, name: bytes = b"st", traffic: bool = True) -> EngineHandle:
+        stream = EngineHandle(self.context, name, self.kind.engine, self.kind.settings)
         self.made.append(stream)
         if traffic:
             self.traffic.add(stream)
@@ -60,7 +66,7 @@ class EngineSetup:
         return stream
 
     def report(
-        self, stream: EngineStream, answers: int, kind: type[CommandDone] | type[QueryAnswered] = CommandDone
+        self, stream: EngineHandle, answers: int, kind: type[CommandDone] | type[QueryAnswered] = CommandDone
     ) -> Report:
         """All that the stream says until it has given this many answers."""
         stream.flush()
@@ -74,29 +80,29 @@ class EngineSetup:
                 found += taken[1]
         return found
 
-    def answers(self, stream: EngineStream, n: int = 1) -> list[CommandDone]:
+    def answers(self, stream: EngineHandle, n: int = 1) -> list[CommandDone]:
         return [one for one in self.report(stream, n) if isinstance(one, CommandDone)]
 
-    def compile(self, stream: EngineStream, client: Hashable, *patterns: bytes) -> None:
+    def compile(self, stream: EngineHandle, client: Hashable, *patterns: bytes) -> None:
         for pattern in patterns:
             stream.compile(client, pattern)
         assert self.answers(stream, len(patterns)) == [CommandDone()] * len(patterns)
 
-    def cancel(self, stream: EngineStream, client: Hashable) -> None:
+    def cancel(self, stream: EngineHandle, client: Hashable) -> None:
         stream.cancel(client)
         assert self.answers(stream) == [CommandDone()]
 
-    def publish(self, stream: EngineStream, client: Hashable, *subjects: bytes) -> list[tuple[Hashable, bytes]]:
+    def publish(self, stream: EngineHandle, client: Hashable, *subjects: bytes) -> list[tuple[Hashable, bytes]]:
         """What is delivered of these: client and subject, in order."""
         for subject in subjects:
             stream.accept(client, b"sender", subject, [b"content"])
         return [(d.client, d.subject) for d in self.deliveries(stream)]
 
-    def deliveries(self, stream: EngineStream) -> list[Delivery]:
+    def deliveries(self, stream: EngineHandle) -> list[Delivery]:
         stream.sync(Ref("who asks"))
         return [one for one in self.report(stream, 1) if isinstance(one, Delivery)]
 
-    def ask(self, stream: EngineStream, *questions: LogQuery) -> list[QueryAnswered]:
+    def ask(self, stream: EngineHandle, *questions: LogQuery) -> list[QueryAnswered]:
         """The answers, in their order."""
         client = Ref("who asks")
         for question in questions:

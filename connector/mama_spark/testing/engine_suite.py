@@ -21,7 +21,7 @@ import pytest
 from ..malamute.protocol.extensions import NO_EXTENSION, Extension, StoreOutcome
 from ..malamute.protocol.message_blocks import MessageBlock
 from ..services.malamute_broker.engines import Delivery
-from ..services.malamute_broker.engines.actor import CommandDone
+from ..services.malamute_broker.engines.engine_handle import CommandDone
 from .engine_query_suite import QueryRules, ReadableRules
 from .engine_setup import TIMEOUT, EngineKind, EngineSetup, Ref
 

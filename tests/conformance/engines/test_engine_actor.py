@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 from mama_spark.services.malamute_broker.engines import Delivery
-from mama_spark.services.malamute_broker.engines.actor import CommandDone, DeliverySocket
+from mama_spark.services.malamute_broker.engines.engine_handle import CommandDone, ReportSocket
 from mama_spark.testing.engine_setup import TIMEOUT, EngineKind, EngineSetup, Ref
 from mama_spark.testing.waiting import until
 
@@ -77,7 +77,7 @@ def test_deliveries_come_over_a_push_socket_to_the_pull_socket_that_traffic_name
 def test_traffic_is_idempotent_and_goes_to_the_first_endpoint(site: EngineSetup) -> None:
     stream, r = site.stream(), Ref("r")
     site.compile(stream, r, b"")
-    other = DeliverySocket(site.context)
+    other = ReportSocket(site.context)
     for endpoint in (site.traffic.endpoint, other.endpoint):
         stream.traffic(endpoint)
         assert site.answers(stream) == [CommandDone()]

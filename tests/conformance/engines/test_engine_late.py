@@ -7,12 +7,12 @@ from collections.abc import Callable, Hashable, Iterator
 import pytest
 import zmq
 from mama_spark.malamute.protocol.extensions import AckRun, StoreOutcome
-from mama_spark.services.malamute_broker.engines.actor import (
+from mama_spark.services.malamute_broker.engines.engine_handle import (
     CommandDone,
     CreditReturned,
-    DeliverySocket,
-    EngineStream,
+    EngineHandle,
     Report,
+    ReportSocket,
 )
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
 
@@ -52,11 +52,11 @@ class AskedEngine(LateEngine):
 class LateEngineSetup:
     def __init__(self) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.traffic = DeliverySocket(self.context)
-        self.made: list[EngineStream] = []
+        self.traffic = ReportSocket(self.context)
+        self.made: list[EngineHandle] = []
 
-    def stream(self, engine: type[SimpleEngine]) -> EngineStream:
-        stream = EngineStream(self.context, b"st", engine)
+    def stream(self, engine: type[SimpleEngine]) -> EngineHandle:
+        stream = EngineHandle(self.context, b"st", engine)
         self.made.append(stream)
         self.traffic.add(stream)
         assert self.report() == [CommandDone()]

@@ -11,7 +11,7 @@ import zmq
 from mama_spark.errors import BackgroundTaskFailed, ConfigError
 from mama_spark.malamute.protocol.extensions import Extension
 from mama_spark.services.malamute_broker.engines import StreamEngine, engine_class, names, register, registry
-from mama_spark.services.malamute_broker.engines.actor import DeliverySocket, EngineFailed, EngineStream
+from mama_spark.services.malamute_broker.engines.engine_handle import EngineFailed, EngineHandle, ReportSocket
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
 from mama_spark.services.malamute_broker.engines.subscription_index import CACHED_SUBJECTS
 from mama_spark.testing.engine_suite import EngineKind, EngineSetup, EngineSuite, Ref
@@ -67,7 +67,7 @@ def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
 def test_an_engine_that_does_not_start_says_why(context: Any, error: Exception, raised: type[Exception]) -> None:
     closed: list[bytes] = []
     with pytest.raises(raised, match=str(error)):
-        EngineStream(context, b"st", Failing, {"start": error, "closed": closed})
+        EngineHandle(context, b"st", Failing, {"start": error, "closed": closed})
     assert closed == [b"st"]
 
 
@@ -75,8 +75,8 @@ def test_an_engine_that_raises_ends_its_stream_and_what_it_said_before_in_the_ba
     context: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     closed: list[bytes] = []
-    traffic = DeliverySocket(context)
-    stream, sound = EngineStream(context, b"st", Failing, {"closed": closed}), EngineStream(context, b"sound")
+    traffic = ReportSocket(context)
+    stream, sound = EngineHandle(context, b"st", Failing, {"closed": closed}), EngineHandle(context, b"sound")
     traffic.add(stream)
     traffic.add(sound)
     assert traffic.take(60) is not None
@@ -105,7 +105,7 @@ def test_an_engine_that_raises_ends_its_stream_and_what_it_said_before_in_the_ba
 
 
 def test_reports_of_a_stream_that_was_removed_go_nowhere(context: Any) -> None:
-    traffic, stream = DeliverySocket(context), EngineStream(context, b"st")
+    traffic, stream = ReportSocket(context), EngineHandle(context, b"st")
     traffic.add(stream)
     assert traffic.take(60) is not None
     traffic.remove(stream)

@@ -110,7 +110,7 @@ def publish_errors(cls: type[PublishError]) -> list[type[PublishError]]:
 @pytest.mark.parametrize("cls", publish_errors(PublishError))
 def test_every_error_of_a_bridge_has_a_mama_status(cls: type[PublishError]) -> None:
     special = {
-        errors.NotEntitled: Status.NOT_ENTITLED, errors.BadTopic: Status.BAD_SYMBOL,
+        errors.PermissionDenied: Status.NOT_ENTITLED, errors.BadTopic: Status.BAD_SYMBOL,
         errors.BadRow: Status.INVALID_ARG, errors.TooLarge: Status.INVALID_ARG, errors.DoubledId: Status.INVALID_ARG,
         errors.OutcomeUnknown: Status.TIMEOUT, errors.AckTimeout: Status.TIMEOUT,
     }  # fmt: skip

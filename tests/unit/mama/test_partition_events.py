@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mama_spark.errors import AckTimeout, BadTopic, ConfigError, NotEntitled, PublishError, Rejected, Unavailable
+from mama_spark.errors import AckTimeout, BadTopic, ConfigError, PermissionDenied, PublishError, Rejected, Unavailable
 from mama_spark.mama.messages.event_records import EventRecord
 from mama_spark.mama.publisher.partition_events import MAX_ERRORS, MAX_TOPICS, PartitionEvents
 from mama_spark.mama.states import IllegalPublisherStep, PublisherState
@@ -95,7 +95,7 @@ def test_root_source_and_symbol_are_those_in_the_headers() -> None:
 @pytest.mark.parametrize(
     ("error", "event", "status"),
     [
-        (NotEntitled("denied", 403), "PUBLISH_ERROR_NOT_ENTITLED", "PUBLISH_ERROR_NOT_ENTITLED"),
+        (PermissionDenied("denied", 403), "PUBLISH_ERROR_NOT_ENTITLED", "PUBLISH_ERROR_NOT_ENTITLED"),
         (BadTopic("wildcard"), "PUBLISH_ERROR_BAD_SYMBOL", "BAD_SYMBOL"),
         (Rejected("maximum messages exceeded", 10077), "PUBLISH_ERROR", "PUBLISH_ERROR"),
         (AckTimeout("no answer"), "PUBLISH_ERROR", "TIMEOUT"),
@@ -112,7 +112,7 @@ def test_failed_message_is_an_error_of_its_topic_by_name(error: PublishError, ev
 @pytest.mark.spec("PE-33")
 def test_errors_never_change_the_state() -> None:
     events = live()
-    failed(events, ["a"], [NotEntitled("denied")])
+    failed(events, ["a"], [PermissionDenied("denied")])
     events.publisher_error(5, None, "the connection was lost")
     assert events.state is PublisherState.LIVE
 
@@ -130,12 +130,12 @@ def test_message_that_was_sent_again_and_acknowledged_is_no_error() -> None:
 
 def test_same_error_of_a_topic_is_reported_once_and_the_others_are_counted() -> None:
     events = live()
-    first = failed(events, ["a"] * 5 + ["b"], [NotEntitled("denied")] * 6)
+    first = failed(events, ["a"] * 5 + ["b"], [PermissionDenied("denied")] * 6)
     assert [(e.event, e.topic) for e in first] == [
         ("PUBLISH_ERROR_NOT_ENTITLED", "a"),
         ("PUBLISH_ERROR_NOT_ENTITLED", "b"),
     ]
-    assert failed(events, ["a"], [NotEntitled("denied")]) == []
+    assert failed(events, ["a"], [PermissionDenied("denied")]) == []
     more = events.destroy(9)[0]
     assert (more.event, more.topic) == ("PUBLISH_ERROR_NOT_ENTITLED", None)
     assert more.info == "5 more of them, each without an event of its own"
@@ -159,7 +159,8 @@ def test_first_errors_of_each_kind_are_reported_and_the_others_are_counted() -> 
 def test_with_publisher_events_only_failed_messages_are_errors_of_the_publisher() -> None:
     events = live("publisher")
     assert acknowledged(events, ["a", "b"]) == []
-    errors: list[PublishError] = [NotEntitled("denied", 403), NotEntitled("denied", 403), Rejected("full", 10077)]
+    denied = PermissionDenied("denied", 403)
+    errors: list[PublishError] = [denied, denied, Rejected("full", 10077)]
     found = failed(events, ["c", "c", "d"], errors)
     assert [(e.kind, e.event, e.status, e.code, e.topic, e.state) for e in found] == [
         ("publisher", "error", "PUBLISH_ERROR_NOT_ENTITLED", 403, "c", "LIVE"),
@@ -171,7 +172,7 @@ def test_with_publisher_events_only_failed_messages_are_errors_of_the_publisher(
 def test_switched_off_reports_nothing() -> None:
     events = PartitionEvents("off", "p")
     assert events.create(1) + events.live(2) == []
-    assert acknowledged(events, ["a"]) + failed(events, ["b"], [NotEntitled("denied")]) == []
+    assert acknowledged(events, ["a"]) + failed(events, ["b"], [PermissionDenied("denied")]) == []
     assert events.publisher_error(3, ConfigError("no"), "no") + events.destroy(4) + events.destroyed(5) == []
 
 

@@ -50,7 +50,7 @@ from mama_spark.errors import (
     ConfigError,
     DuplicateInFlight,
     NoResponders,
-    NotEntitled,
+    PermissionDenied,
     PublishError,
     RateLimited,
     Rejected,
@@ -250,7 +250,7 @@ class MemoryBridge:
                     self._refuse(token, _ERRORS[fault])
                     continue
                 if topics[accepted] in self.broker.denied:
-                    self._refuse(token, NotEntitled(f"no permission to publish to {topics[accepted]!r}"))
+                    self._refuse(token, PermissionDenied(f"no permission to publish to {topics[accepted]!r}"))
                     continue
                 stored = self.broker._store(
                     topics[accepted],
@@ -342,7 +342,7 @@ class MemoryRequests:
             listeners = list(self._broker._listeners.get(topic, ()))
         if topic in self._broker.denied:
             self._received.append(
-                RequestMessage(topic, b"", inbox, None, NotEntitled(f"no permission to publish to {topic!r}"))
+                RequestMessage(topic, b"", inbox, None, PermissionDenied(f"no permission to publish to {topic!r}"))
             )
         elif not listeners:
             self._received.append(

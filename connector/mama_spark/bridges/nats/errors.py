@@ -12,10 +12,10 @@ from mama_spark.errors import (
     DuplicateInFlight,
     ExpectationFailed,
     NoResponders,
-    NotEntitled,
     NotReady,
     OutcomeUnknown,
     OutOfResources,
+    PermissionDenied,
     PublishError,
     RateLimited,
     Rejected,
@@ -104,6 +104,6 @@ def denied(text: str) -> tuple[str, str] | None:
     return None
 
 
-def not_entitled(subject: str) -> NotEntitled:
+def not_entitled(subject: str) -> PermissionDenied:
     """The error of a publish that the server's permissions forbid."""
-    return NotEntitled(f"no permission to publish to {subject!r}")
+    return PermissionDenied(f"no permission to publish to {subject!r}")

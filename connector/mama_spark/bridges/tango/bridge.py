@@ -11,9 +11,9 @@ from mama_spark.bridge import (
     Ack,
     Capabilities,
     EventStyle,
+    MissingAckReporter,
     PollResult,
     PublisherBridge,
-    SilenceReporter,
     ValidationResult,
 )
 from mama_spark.errors import ConfigError
@@ -63,9 +63,9 @@ class TangoBridge:
     def poll(self, timeout: float, want: int = 1) -> PollResult:
         return self._log.poll(timeout, want)
 
-    def explain_silence(self) -> str:
-        """See :class:`~mama_spark.bridge.SilenceReporter`."""
-        return self._log.explain_silence() if isinstance(self._log, SilenceReporter) else ""
+    def explain_missing_acks(self) -> str:
+        """See :class:`~mama_spark.bridge.MissingAckReporter`."""
+        return self._log.explain_missing_acks() if isinstance(self._log, MissingAckReporter) else ""
 
     def close(self) -> None:
         self._log.close()

@@ -14,7 +14,7 @@ from mama_spark.mama.properties import SUPPORTED
 from mama_spark.middlewares import MIDDLEWARES
 from mama_spark.options import DiscoveryOptions, Use
 
-from ..bridge_factory import make_discovery
+from ..discovery_factory import make_discovery
 from ..option_loading import read_options
 
 

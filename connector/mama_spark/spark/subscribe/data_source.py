@@ -112,14 +112,14 @@ class _LogReader:
         """The rows of one task; on an executor, with a reader that was unpickled there."""
         if not isinstance(partition, LogPartition):  # Spark's own, when there is nothing to read
             return
-        from .packed_rows import Unpacking
+        from .packed_rows import RowUnpacker
 
         o, r = self.options, partition.range
 
         def check(found: RecordLog) -> None:
             self._handle_losses(_losses_while_reading(found, r, partition.known_gaps))
 
-        unpacking = Unpacking(o, self.columns, r.stream)
+        unpacking = RowUnpacker(o, self.columns, r.stream)
         for records in log_reader.read_range(
             o, lambda bridge: self._find(bridge, r), r.after, r.up_to, o.topics, check
         ):

@@ -34,7 +34,7 @@ log = logging.getLogger("mama_spark")
 SAMPLE_SEQUENCES, SAMPLE_BYTES = 16, 4 << 20
 
 
-class Unpacking:
+class RowUnpacker:
     """Unpacks the records of one task. For one thread.
 
     :param stream: of the records

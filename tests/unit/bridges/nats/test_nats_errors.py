@@ -13,8 +13,8 @@ from mama_spark.errors import (
     ConfigError,
     DuplicateInFlight,
     MamaError,
-    NotEntitled,
     OutOfResources,
+    PermissionDenied,
     RateLimited,
     Rejected,
 )
@@ -77,4 +77,4 @@ def test_permission_violations_name_their_subject(text: str, wanted: tuple[str, 
 
 def test_wrong_credentials_are_for_the_user_to_change() -> None:
     assert isinstance(client_errors.from_client(nats.errors.Error("nats: 'Authorization Violation'")), ConfigError)
-    assert isinstance(errors.not_entitled("a"), NotEntitled)
+    assert isinstance(errors.not_entitled("a"), PermissionDenied)

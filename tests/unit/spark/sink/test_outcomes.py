@@ -18,8 +18,8 @@ from mama_spark.errors import (
     ConfigError,
     DuplicateInFlight,
     NoResponders,
-    NotEntitled,
     OutcomeUnknown,
+    PermissionDenied,
     PublishError,
     Rejected,
     Stopped,
@@ -61,7 +61,7 @@ def flights(log: Path) -> list[dict[str, Any]]:
     ("error", "final"),
     [
         (Rejected("no"), True),
-        (NotEntitled("no"), True),
+        (PermissionDenied("no"), True),
         (BadRow("null"), True),
         (NoResponders("no leader"), False),
         (OutcomeUnknown("lost"), False),

@@ -19,7 +19,7 @@ from mama_spark.message import HEADERS_TYPE
 from mama_spark.options import BATCH_READ, SubscribeOptions
 from mama_spark.packing import decompress
 from mama_spark.record_log import Records
-from mama_spark.spark.subscribe.packed_rows import Unpacking
+from mama_spark.spark.subscribe.packed_rows import RowUnpacker
 from mama_spark.spark.subscribe.schema import message_columns_of, schema_of
 
 Headers = dict[str, str]
@@ -65,7 +65,7 @@ def records(*messages: Message) -> Records:
 def rows_of(stored: Records, **given: str) -> list[Row]:
     shown = {"url": "memory://x", "topics": ">", "decompress": "true", **given}
     o = SubscribeOptions.parse(shown, BATCH_READ)
-    unpacking = Unpacking(o, message_columns_of(schema_of(o), o), "S")
+    unpacking = RowUnpacker(o, message_columns_of(schema_of(o), o), "S")
     found = []
     for batch in unpacking.batches(stored):
         batch.validate(full=True)
@@ -150,7 +150,7 @@ def test_without_the_option_nothing_is_looked_at() -> None:
     message = compressed(b"abc", "gzip")
     stored = records(message)
     o = SubscribeOptions.parse({"url": "memory://x", "topics": ">"}, BATCH_READ)
-    (batch,) = Unpacking(o, message_columns_of(schema_of(o), o), "S").batches(stored)
+    (batch,) = RowUnpacker(o, message_columns_of(schema_of(o), o), "S").batches(stored)
     assert batch.column("value").to_pylist() == [message[0]]
     assert batch.column("headers").to_pylist() == [[("Content-Encoding", ["gzip"])]]
 

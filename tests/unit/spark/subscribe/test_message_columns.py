@@ -11,7 +11,7 @@ from mama_spark.errors import SchemaError
 from mama_spark.message import HEADERS_TYPE
 from mama_spark.options import SubscribeOptions
 from mama_spark.record_log import Records
-from mama_spark.spark.subscribe.packed_rows import Unpacking
+from mama_spark.spark.subscribe.packed_rows import RowUnpacker
 from mama_spark.spark.subscribe.schema import PLAIN_SCHEMA, SCHEMA, message_columns_of, schema_of
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType, TimestampType
@@ -39,7 +39,7 @@ ARROW = to_arrow_schema(SCHEMA, timezone="UTC")
 
 def rows(what: Records, stream: str, **given: str) -> pa.RecordBatch:
     o = options(**given)
-    (batch,) = Unpacking(o, message_columns_of(schema_of(o), o), stream).batches(what)
+    (batch,) = RowUnpacker(o, message_columns_of(schema_of(o), o), stream).batches(what)
     return batch
 
 
@@ -121,6 +121,6 @@ def test_any_choice_of_columns_in_any_order_will_do() -> None:
     shape = message_columns_of(given, options())
     assert shape.typed.names == ["n"]
     o = options(mode="permissive")
-    (batch,) = Unpacking(o, message_columns_of(given, o), "S").batches(records(2))
+    (batch,) = RowUnpacker(o, message_columns_of(given, o), "S").batches(records(2))
     assert batch.schema.equals(to_arrow_schema(given, timezone="UTC"))
     assert batch.column("n").null_count == 2

@@ -20,7 +20,7 @@ from mama_spark.message import HEADERS_TYPE, MessageBatch
 from mama_spark.options import SubscribeOptions
 from mama_spark.record_log import Records
 from mama_spark.spark.formats import MamaSubDataSource
-from mama_spark.spark.subscribe.packed_rows import SAMPLE_SEQUENCES, Unpacking, rows_per_sequence
+from mama_spark.spark.subscribe.packed_rows import SAMPLE_SEQUENCES, RowUnpacker, rows_per_sequence
 from mama_spark.spark.subscribe.schema import PLAIN_SCHEMA, SCHEMA, message_columns_of, schema_of
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -83,7 +83,7 @@ def rows_of(stored: Records, schema: StructType | None = None, **given: str) -> 
     o = options(**given)
     shape = message_columns_of(schema_of(o) if schema is None else schema, o)
     found = []
-    unpacking = Unpacking(o, shape, "S")
+    unpacking = RowUnpacker(o, shape, "S")
     for batch in unpacking.batches(stored):
         batch.validate(full=True)
         assert batch.schema.equals(to_arrow_schema(schema_of(o) if schema is None else schema, timezone="UTC"))
@@ -190,18 +190,18 @@ def test_typed_rows_that_would_be_too_much_json_are_one_row_and_columns_with_a_s
     """A megabyte of bits whose name would be written a million times."""
     name = "x" * 60_000
     bomb = arrow(pa.record_batch({name: pa.array([True] * 1_000_000), "n": pa.array(range(1_000_000), pa.int64())}))
-    found = Unpacking(options(), message_columns_of(schema_of(options()), options()), "S")
+    found = RowUnpacker(options(), message_columns_of(schema_of(options()), options()), "S")
     (batch,) = found.batches(records(bomb))
     assert batch.num_rows == 1
     assert "MB of text); name its columns by .schema()" in batch["pack_error"][0].as_py()
-    columns = Unpacking(options(), message_columns_of(typed(n=LongType()), options()), "S").batches(records(bomb))
+    columns = RowUnpacker(options(), message_columns_of(typed(n=LongType()), options()), "S").batches(records(bomb))
     assert sum(batch.num_rows for batch in columns) == 1_000_000
 
 
 def test_many_typed_rows_become_json_a_portion_at_a_time() -> None:
     many = pa.record_batch({"name " * 100: pa.array(range(70_000), pa.int64())})
     portions = list(
-        Unpacking(options(), message_columns_of(schema_of(options()), options()), "S").batches(records(arrow(many)))
+        RowUnpacker(options(), message_columns_of(schema_of(options()), options()), "S").batches(records(arrow(many)))
     )
     values = [json.loads(v)["name " * 100] for batch in portions for v in batch["value"].to_pylist()]
     assert values == list(range(70_000))

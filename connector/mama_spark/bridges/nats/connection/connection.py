@@ -30,10 +30,10 @@ from ..protocol import parser
 from ..protocol.acks import AckColumns, Reply, classify, classify_parts
 from ..protocol.frames import PublishFrames
 from ..settings import DEFAULT_API_PREFIX, NatsSettings
-from .ack_parser import AckParser, Deliveries
 from .client_errors import from_client
 from .connect_options import connect_options
 from .event_loop import EventLoopThread
+from .inbound_parser import Deliveries, InboundParser
 from .nats_py_compat import (
     cancel_reconnects,
     close_abandoned,
@@ -86,7 +86,7 @@ class Connection:
         self.errors: list[BaseException] = []
         self._fast_wanted = fast
         self.fast = False  #: the fast path is used, not public calls
-        self._parser: AckParser | None = None
+        self._parser: InboundParser | None = None
         self._up = False
         self._epoch = 0
         self._frames: deque[PublishFrames] = deque()
@@ -179,7 +179,7 @@ class Connection:
             read_in_bulk(self.client)
             self._parser = replace_parser(
                 self.client,
-                lambda stock: AckParser(stock, self.inbox, self._on_acks, self._on_frame, self._on_exact_denied),
+                lambda stock: InboundParser(stock, self.inbox, self._on_acks, self._on_frame, self._on_exact_denied),
             )
         subject = self.inbox.decode() + ">"
         try:

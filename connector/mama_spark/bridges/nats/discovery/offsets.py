@@ -49,7 +49,7 @@ ABSENT = "absent"  #: generation of a stream of advisories that does not exist y
 
 
 @dataclass(frozen=True, slots=True)
-class StreamGenerations:
+class StreamCreationTimes:
     """Creation time of each stream, as text from the server; empty = it does not exist. Advisories: empty = not
     requested, :data:`ABSENT` = it does not exist."""
 
@@ -69,7 +69,7 @@ class DiscoveryOffset:
     events: int
     mark: tuple[int, str]
     advisories: int
-    generations: StreamGenerations
+    generations: StreamCreationTimes
     image: SavedSnapshot | None = None
     image_read: int = 0
 
@@ -79,7 +79,7 @@ class DiscoveryOffset:
         return not self.generations.events
 
     @classmethod
-    def in_image(cls, image: SavedSnapshot, generations: StreamGenerations, image_read: int) -> DiscoveryOffset:
+    def in_image(cls, image: SavedSnapshot, generations: StreamCreationTimes, image_read: int) -> DiscoveryOffset:
         """The offset after the first ``image_read`` events of an image."""
         return cls(image.mark[0], image.mark, image.advisories, generations, image, image_read)
 
@@ -119,7 +119,7 @@ def parse_offset(position: Position) -> DiscoveryOffset | None:
             int(position["events"]),
             (int(sequence), str(time)),
             int(position["advisories"]),
-            StreamGenerations(*(str(m) for m in position["made"])),
+            StreamCreationTimes(*(str(m) for m in position["made"])),
             _parse_snapshot(position.get("image")),
             int(position.get("told", 0)),
         )

@@ -26,7 +26,7 @@ from .offsets import (
     RecordRange,
     SavedSnapshot,
     SnapshotRange,
-    StreamGenerations,
+    StreamCreationTimes,
     StreamRecreated,
     parse_offset,
     steps_between,
@@ -48,7 +48,7 @@ class DiscoveryReader:
 
     def __init__(self, stream_client: StreamClient, layout: DiscoveryLayout, clock_offset: float) -> None:
         self.stream_client, self.layout = stream_client, layout
-        self._refreshed, self._streams = float("-inf"), DiscoveryStreams(StreamGenerations("", "", ""), 0, 0)
+        self._refreshed, self._streams = float("-inf"), DiscoveryStreams(StreamCreationTimes("", "", ""), 0, 0)
         self._scanned: dict[tuple[str, str, int], int] = {}
         self._warnings: set[str] = set()  #: warnings that were logged
         self._advanced_at = time.monotonic()
@@ -224,7 +224,7 @@ class DiscoveryReader:
             image_read = min(image_read, stop.image_read)
         return replace(here, image_read=image_read).as_json()
 
-    async def _current_generations(self, here: DiscoveryOffset) -> StreamGenerations:
+    async def _current_generations(self, here: DiscoveryOffset) -> StreamCreationTimes:
         """Creation times of the streams; requested only if they may differ from those of ``here``."""
         if time.monotonic() - self._refreshed < _REFRESH and self._streams.generations == here.generations:
             try:
@@ -242,7 +242,7 @@ class DiscoveryReader:
         return found is not None and found.time == mark[1]
 
     async def _advance(
-        self, here: DiscoveryOffset, generations: StreamGenerations, limit: int | None, stop: DiscoveryOffset | None
+        self, here: DiscoveryOffset, generations: StreamCreationTimes, limit: int | None, stop: DiscoveryOffset | None
     ) -> Position | None:
         share = None if limit is None else max(1, limit // 4)
         if here.generations.advisories == ABSENT and self._advisories is not None:
@@ -403,9 +403,9 @@ class DiscoveryReader:
             after = page[-1].sequence
 
 
-def _none_yet(streams: DiscoveryStreams) -> StreamGenerations:
+def _none_yet(streams: DiscoveryStreams) -> StreamCreationTimes:
     """Whether discovery has not begun, even if some streams exist."""
-    return StreamGenerations("", "", ABSENT if streams.generations.advisories else "")
+    return StreamCreationTimes("", "", ABSENT if streams.generations.advisories else "")
 
 
 def _image_token(position: DiscoveryOffset | None) -> str | None:

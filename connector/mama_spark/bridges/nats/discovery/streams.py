@@ -14,7 +14,7 @@ from ..jetstream.api import NO_STREAM, ApiError
 from ..jetstream.stream_client import StreamClient
 from ..protocol.direct_get import micros
 from .layout import NEEDED, DiscoveryLayout
-from .offsets import ABSENT, StreamGenerations
+from .offsets import ABSENT, StreamCreationTimes
 
 LOG = logging.getLogger("mama_spark.nats.discovery")
 
@@ -30,7 +30,7 @@ class DiscoveryStreams:
     :ivar now: microseconds since the epoch, by the server's clock
     """
 
-    generations: StreamGenerations
+    generations: StreamCreationTimes
     last: int
     now: int
 
@@ -71,7 +71,7 @@ def _streams(layout: DiscoveryLayout, found: dict[str, dict[str, Any] | None]) -
     there = {name: info for name, info in found.items() if info is not None}
     created = {name: str(info["created"]) for name, info in there.items()}
     advisories = "" if layout.advisories is None else created.get(layout.advisories, ABSENT)
-    generations = StreamGenerations(created.get(layout.sources, ""), created.get(layout.events, ""), advisories)
+    generations = StreamCreationTimes(created.get(layout.sources, ""), created.get(layout.events, ""), advisories)
     last = int(there[layout.sources]["state"]["last_seq"]) if layout.sources in there else 0
     now = [micros(info.get("ts", "")) for info in there.values()]
     return DiscoveryStreams(generations, last, now[-1] if now else time.time_ns() // 1000)

@@ -45,9 +45,9 @@ from ..settings import NatsSettings, shown_server
 from .ack_queue import AckQueue
 from .client_rows import client_rows
 from .fast_ingest import FastIngestPublisher
+from .missing_acks import ANSWER_TIME
 from .requests import NatsRequests
 from .sent_topics import SentTopics
-from .silence import ANSWER_TIME
 from .stream_router import StreamRouter
 
 #: Maximum bytes of frames of one call of ``send``.
@@ -262,13 +262,13 @@ class NatsBridge:
             return self._fast_ingest.poll(timeout, want)
         return self._ack_queue.wait(timeout, want)
 
-    def explain_silence(self) -> str:
-        """See :class:`~mama_spark.bridge.SilenceReporter`."""
+    def explain_missing_acks(self) -> str:
+        """See :class:`~mama_spark.bridge.MissingAckReporter`."""
         connection = self._connection
         if connection is None or not connection.up:
             return ""
         try:
-            work = self._router.explain_silence(connection, self.connected_to)
+            work = self._router.explain_missing_acks(connection, self.connected_to)
             return connection.loop.run(work, 4 * ANSWER_TIME, "asking JetStream")
         except MamaError as e:
             return f"{self.connected_to} acknowledges nothing, and does not say why: {e}"

@@ -15,7 +15,7 @@ from ..connection.connection import Connection
 from ..jetstream import streams as st
 from ..jetstream.api import ApiForbidden, JetStreamClient
 from ..settings import NatsSettings
-from .silence import ANSWER_TIME, MOST_STREAMS, explain
+from .missing_acks import ANSWER_TIME, MOST_STREAMS, explain
 
 FAST_SINCE = (2, 14)  #: first version of the server with fast ingest
 
@@ -44,7 +44,7 @@ class StreamRouter:
         named = {self.settings.stream} if self.settings.stream else set(self._owners.values())
         return sorted(name for name in named if name)
 
-    async def explain_silence(self, connection: Connection, server: str) -> str:
+    async def explain_missing_acks(self, connection: Connection, server: str) -> str:
         """See :func:`.silence.explain`."""
         api = JetStreamClient(connection, ANSWER_TIME, ANSWER_TIME)
         return await explain(api, server, self.streams_published_to() or await self._streams_of_last_topics(api))

@@ -11,7 +11,7 @@ from ..session.client_session import ClientSession, Frames
 from ..session.state_machine import ServerMachine
 from .security import ZapHandler
 from .settings import BrokerSettings
-from .traffic_counters import TrafficCounters
+from .traffic_counters import SocketCounters
 
 #: Limits of a round: large enough that a batch is worth a wake-up of its engine, small enough that other clients and
 #: streams wait a few milliseconds only.
@@ -35,7 +35,7 @@ class ClientRouter:
         context: zmq.Context[zmq.Socket[bytes]],
         settings: BrokerSettings,
         machine: ServerMachine,
-        counters: TrafficCounters,
+        counters: SocketCounters,
     ) -> None:
         self.machine = machine
         self.counters = counters

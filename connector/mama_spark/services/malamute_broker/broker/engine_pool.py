@@ -16,16 +16,16 @@ from mama_spark.malamute.protocol.commands import BadFrame
 from mama_spark.malamute.zmq_fd_poller import readable
 
 from ..engines import Delivery
-from ..engines.actor import (
+from ..engines.commands import EngineCommand
+from ..engines.engine_handle import (
     CommandDone,
     CreditReturned,
-    DeliverySocket,
     EngineFailed,
-    EngineStream,
+    EngineHandle,
     QueryAnswered,
     Report,
+    ReportSocket,
 )
-from ..engines.commands import EngineCommand
 from ..session.engine_backlog import COUNTED, MAX_LAG, EngineBacklog, EngineBacklogPolicy
 from ..session.state_machine import ServerMachine
 from . import memory
@@ -43,7 +43,7 @@ TRIM_AFTER = 50
 TRIM_DELAY = 1.0
 
 
-class EnginePool:
+class StreamEngines:
     """:param now: a monotonic clock
     :ivar backlogs: batches that the engine of each stream has not begun
     """
@@ -56,19 +56,19 @@ class EnginePool:
         now: Callable[[], float],
     ) -> None:
         self.backlogs: dict[bytes, EngineBacklog] = {}
-        self.streams: dict[bytes, EngineStream] = {}
+        self.streams: dict[bytes, EngineHandle] = {}
         self._context = context
         self._machine = machine
         self._selector = selector
         self._now = now
-        self._reports = DeliverySocket(context)
-        self._lagging: dict[bytes, EngineStream] = {}  # streams whose backlog is checked every round
+        self._reports = ReportSocket(context)
+        self._lagging: dict[bytes, EngineHandle] = {}  # streams whose backlog is checked every round
         self._start_deadlines: dict[bytes, float] = {}  # of engines that have not started
         self._pending_commands: dict[bytes, list[EngineCommand]] = {}  # commands for these engines
-        self._abandoned: list[EngineStream] = []
+        self._abandoned: list[EngineHandle] = []
         self._freed_at = 0.0
         self._freed = 0  # streams that have ended since memory was trimmed
-        self._ending: dict[bytes, EngineStream] = {}  # idle streams whose thread has not ended
+        self._ending: dict[bytes, EngineHandle] = {}  # idle streams whose thread has not ended
 
     @property
     def socket(self) -> zmq.Socket[bytes]:
@@ -98,7 +98,7 @@ class EnginePool:
                 else:
                     self._post(name, stream, batch)
 
-    def _post(self, name: bytes, stream: EngineStream, batch: list[EngineCommand]) -> None:
+    def _post(self, name: bytes, stream: EngineHandle, batch: list[EngineCommand]) -> None:
         backlog, now = self.backlogs[name], self._now()
         backlog.update(stream.batches, now)
         backlog.posted(batch, now)
@@ -129,11 +129,11 @@ class EnginePool:
 
     # --- start ---------------------------------------------------------------------------------------------------
 
-    def _open(self, name: bytes) -> EngineStream | None:
+    def _open(self, name: bytes) -> EngineHandle | None:
         engine, settings = self._selector.choose(name)
         try:
             self._require_ended(name)
-            stream = EngineStream(self._context, name, engine, settings, None)
+            stream = EngineHandle(self._context, name, engine, settings, None)
         except (MamaError, zmq.ZMQError, RuntimeError) as e:  # also: out of sockets, files or threads
             logger.error("stream %r cannot be opened: %s", name, e)
             self._machine.stream_lost(name, str(e))
@@ -213,7 +213,7 @@ class EnginePool:
             self._abandon(stream, str(e), 0.5)  # an idle engine ends at once
         return True
 
-    def _apply(self, stream: EngineStream, report: Report) -> None:
+    def _apply(self, stream: EngineHandle, report: Report) -> None:
         machine, name = self._machine, stream.name
         if name in self._start_deadlines and not isinstance(report[0], EngineFailed):
             self._started(name)
@@ -238,13 +238,13 @@ class EnginePool:
 
     # --- ending --------------------------------------------------------------------------------------------------
 
-    def _abandon(self, stream: EngineStream, reason: str, timeout: float) -> None:
+    def _abandon(self, stream: EngineHandle, reason: str, timeout: float) -> None:
         """Report the stream as lost to the machine; its thread keeps running if it does not end in time."""
         self._remove(stream, reason)
         self._abandoned.append(stream)
         stream.destroy(timeout)
 
-    def _remove(self, stream: EngineStream, reason: str) -> None:
+    def _remove(self, stream: EngineHandle, reason: str) -> None:
         self._machine.stream_lost(stream.name, reason)
         self._reports.remove(stream)
         for table in (self.streams, self._start_deadlines, self._pending_commands, self.backlogs, self._lagging):
@@ -265,7 +265,7 @@ class EnginePool:
         """Whether the thread of an engine has not ended."""
         return any(not stream.closed for stream in self._all())
 
-    def _all(self) -> list[EngineStream]:
+    def _all(self) -> list[EngineHandle]:
         return [*self.streams.values(), *self._ending.values(), *self._abandoned]
 
     def close(self, timeout: float) -> None:

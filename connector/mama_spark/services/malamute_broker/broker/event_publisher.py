@@ -11,9 +11,9 @@ from mama_spark.malamute.protocol.extensions import Extension
 from ..session.broker_events import BrokerEvent, EventFields
 from ..session.engine_backlog import MAX_LAG
 from ..session.state_machine import ServerMachine
-from .engine_pool import EnginePool
+from .engine_pool import StreamEngines
 from .engine_selector import EngineSelector
-from .traffic_counters import TrafficCounters
+from .traffic_counters import SocketCounters
 
 logger = logging.getLogger(__name__)
 
@@ -27,9 +27,9 @@ class BrokerEventPublisher:
     def __init__(
         self,
         machine: ServerMachine,
-        engines: EnginePool,
+        engines: StreamEngines,
         selector: EngineSelector,
-        counters: TrafficCounters,
+        counters: SocketCounters,
         encode: Callable[[BrokerEvent], bytes],
     ) -> None:
         self._machine = machine

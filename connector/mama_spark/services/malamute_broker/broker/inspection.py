@@ -8,14 +8,14 @@ from typing import Any, Protocol
 
 from ..session.engine_backlog import EngineBacklog
 from ..session.state_machine import ServerMachine
-from .traffic_counters import TrafficCounters
+from .traffic_counters import SocketCounters
 
 
 class BrokerState(Protocol):
     """The state of the broker's thread that this module and :mod:`.metrics` read."""
 
     machine: ServerMachine
-    counters: TrafficCounters
+    counters: SocketCounters
 
     @property
     def backlogs(self) -> dict[bytes, EngineBacklog]: ...

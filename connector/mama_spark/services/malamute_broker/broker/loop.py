@@ -25,13 +25,13 @@ from ..session.broker_events import BrokerEvent, EventFields
 from ..session.engine_backlog import EngineBacklog
 from ..session.state_machine import ServerMachine
 from .client_router import MAX_RETRY_INTERVAL, ClientRouter
-from .engine_pool import EnginePool
+from .engine_pool import StreamEngines
 from .engine_selector import EngineSelector
 from .event_publisher import BrokerEventPublisher
 from .security import ZapHandler
 from .settings import BrokerSettings
 from .stream_catalog import StreamCatalog
-from .traffic_counters import TrafficCounters
+from .traffic_counters import SocketCounters
 
 #: Seconds for all engines to end.
 END_TIMEOUT = 30.0
@@ -57,7 +57,7 @@ class BrokerLoop:
         on_events: Callable[[list[EventFields]], object] | None,
         encode: Callable[[BrokerEvent], bytes],
     ) -> None:
-        self.counters = TrafficCounters()
+        self.counters = SocketCounters()
         self.inspections: deque[tuple[Callable[[BrokerLoop], Any], SimpleQueue[Any]]] = deque()
         self.reading_paused = False
         self._settings = settings
@@ -66,7 +66,7 @@ class BrokerLoop:
         choices = [(one.pattern, (one.engine, one.settings)) for one in settings.engines]
         catalog = StreamCatalog(choices, selector.choose)
         self.machine = ServerMachine(settings.machine, selector.has_flow_control, catalog)
-        self.engines = EnginePool(context, self.machine, selector, lambda: time.monotonic())
+        self.engines = StreamEngines(context, self.machine, selector, lambda: time.monotonic())
         self.clients = ClientRouter(context, settings, self.machine, self.counters)
         self._events = BrokerEventPublisher(self.machine, self.engines, selector, self.counters, encode)
         self._zap_handler: ZapHandler | None = None

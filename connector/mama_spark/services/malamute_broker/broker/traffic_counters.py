@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class TrafficCounters:
+class SocketCounters:
     """Counters since the start of the broker, explained in :mod:`.metrics`."""
 
     received_messages: int = 0

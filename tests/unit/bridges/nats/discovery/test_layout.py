@@ -31,7 +31,7 @@ from mama_spark.bridges.nats.discovery.offsets import (
     RecordRange,
     SavedSnapshot,
     SnapshotRange,
-    StreamGenerations,
+    StreamCreationTimes,
     StreamRecreated,
     steps_between,
 )
@@ -321,7 +321,7 @@ def test_an_image_that_is_cut_off_is_an_error() -> None:
 
 # --- positions ---------------------------------------------------------------------------------------------------
 
-MADE = StreamGenerations("s1", "e1", "a1")
+MADE = StreamCreationTimes("s1", "e1", "a1")
 IMAGE = SavedSnapshot("t", 5, 40, (100, TIME), 9, 101, 103, 7)
 HERE = DiscoveryOffset(100, (100, TIME), 9, MADE, IMAGE, 5)
 
@@ -371,7 +371,7 @@ def test_from_the_request_to_a_later_position_lie_the_image_and_what_followed() 
 
 def test_a_stream_of_events_made_again_is_a_gap_then_what_it_holds_then_an_image() -> None:
     again = SavedSnapshot("t2", 3, 60, (20, "t2"), 9, 21, 21, 8)
-    end = DiscoveryOffset.in_image(again, StreamGenerations("s1", "e2", "a1"), 3)
+    end = DiscoveryOffset.in_image(again, StreamCreationTimes("s1", "e2", "a1"), 3)
     assert steps_between(HERE, end) == [
         StreamRecreated("events", 100),
         RecordRange("events", 0, 20, None, 60),
@@ -381,7 +381,7 @@ def test_a_stream_of_events_made_again_is_a_gap_then_what_it_holds_then_an_image
 
 def test_a_stream_of_sources_made_again_is_a_gap_and_an_image_after_what_came_before() -> None:
     again = SavedSnapshot("t2", 3, 60, (120, "t2"), 9, 121, 121, 8)
-    end = DiscoveryOffset.in_image(again, StreamGenerations("s2", "e1", "a1"), 3)
+    end = DiscoveryOffset.in_image(again, StreamCreationTimes("s2", "e1", "a1"), 3)
     assert steps_between(HERE, end) == [
         RecordRange("events", 100, 120, (100, TIME), 40),
         StreamRecreated("sources", 40),
@@ -390,7 +390,7 @@ def test_a_stream_of_sources_made_again_is_a_gap_and_an_image_after_what_came_be
 
 
 def test_a_stream_of_advisories_made_again_is_read_from_its_first_record() -> None:
-    end = DiscoveryOffset(100, (100, TIME), 4, StreamGenerations("s1", "e1", "a2"), IMAGE, 5)
+    end = DiscoveryOffset(100, (100, TIME), 4, StreamCreationTimes("s1", "e1", "a2"), IMAGE, 5)
     assert steps_between(HERE, end) == [StreamRecreated("advisories", 9), RecordRange("advisories", 0, 4)]
 
 

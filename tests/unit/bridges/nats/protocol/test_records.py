@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from mama_spark.bridges.nats.connection.ack_parser import AckParser
+from mama_spark.bridges.nats.connection.inbound_parser import InboundParser
 from mama_spark.bridges.nats.protocol import parser, records
 from mama_spark.bridges.nats.protocol.records import (
     DeliveryBuffer,
@@ -351,7 +351,7 @@ def test_deliveries_go_to_the_feed_and_everything_else_its_own_way(data: st.Data
             stream += passed[-1]
     stream += b"HMSG _INBOX.x.1 7 %d %d\r\n%b\r\n" % (len(status), len(status), status)
     stock, feed = Stock(), Hearing()
-    tap = AckParser(stock, b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
+    tap = InboundParser(stock, b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
     tap.deliveries[b"%d" % SID] = feed
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
 
@@ -377,7 +377,7 @@ def test_a_large_delivery_in_many_reads_is_joined_once() -> None:
         return Hearing.take(feed, data, at)
 
     feed.take = counted  # type: ignore[method-assign]
-    tap = AckParser(Stock(), b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
+    tap = InboundParser(Stock(), b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
     tap.deliveries[b"%d" % SID] = feed
 
     async def run() -> None:
@@ -392,7 +392,7 @@ def test_a_large_delivery_in_many_reads_is_joined_once() -> None:
 def test_a_new_connection_forgets_what_was_cut() -> None:
     whole = frame(Delivery("s.a", None, bytes(100_000)), reply(1))
     feed = Hearing()
-    tap = AckParser(Stock(), b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
+    tap = InboundParser(Stock(), b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
     tap.deliveries[b"%d" % SID] = feed
 
     async def run() -> None:

@@ -141,9 +141,9 @@ class AsyncPublisher:
         if not self.busy:
             self.stalled_since = None
 
-    def explain_silence(self) -> str:
+    def explain_missing_acks(self) -> str:
         """Ask NATS why it acknowledges nothing; takes some seconds at most. It is told with what fails by it."""
-        self.cause = self._bridge.explain_silence()
+        self.cause = self._bridge.explain_missing_acks()
         return self.cause
 
     def _because(self) -> str:

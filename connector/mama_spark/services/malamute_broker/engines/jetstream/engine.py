@@ -296,7 +296,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
     def _report_stall(self, seconds: float, now: float) -> None:
         """Say why NATS acknowledges nothing, at most once in :data:`REPORT_STALL` seconds."""
         if now >= self._last_report + REPORT_STALL:
-            cause = self.publisher.explain_silence()
+            cause = self.publisher.explain_missing_acks()
             self._last_report = time.monotonic()
             if cause and self.publisher.stalled_since:
                 log.error("stream %r: nothing was acknowledged for %.0f s, %d octets wait: %s",

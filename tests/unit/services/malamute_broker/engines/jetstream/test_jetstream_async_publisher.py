@@ -10,7 +10,7 @@ import pytest
 from mama_spark.backoff import Backoff
 from mama_spark.bridge import Acks, BridgeEvent, EventKind, PollResult, Refusals
 from mama_spark.bridges.nats.settings import NatsSettings
-from mama_spark.errors import NoResponders, NotEntitled, PublishError
+from mama_spark.errors import NoResponders, PermissionDenied, PublishError
 from mama_spark.malamute.protocol.extensions import StoreOutcome
 from mama_spark.message import MessageBatch
 from mama_spark.services.malamute_broker.engines.jetstream import async_publisher
@@ -111,7 +111,7 @@ def test_what_was_not_answered_when_the_connection_was_lost_goes_again_in_order_
 def test_what_may_not_be_sent_again_is_refused_at_once(sending: Make) -> None:
     sender, server, posts = sending(b"a", b"b")
     sender.pump(0.0)
-    server.refuse(0, error=NotEntitled("no permission"))
+    server.refuse(0, error=PermissionDenied("no permission"))
     server.ack(1)
     sender.pump(0.0)
     assert [post.outcome for post in posts] == [StoreOutcome.REFUSED, StoreOutcome.STORED]

@@ -42,11 +42,11 @@ from .reports import CommandDone, CreditReturned, EngineFailed, QueryAnswered, R
 __all__ = [
     "CommandDone",
     "CreditReturned",
-    "DeliverySocket",
     "EngineFailed",
-    "EngineStream",
+    "EngineHandle",
     "QueryAnswered",
     "Report",
+    "ReportSocket",
 ]
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 _NUMBERS = count()
 
 
-class EngineStream:
+class EngineHandle:
     """The server's end of one stream. Not thread-safe.
 
     :param name: of the stream
@@ -114,7 +114,7 @@ class EngineStream:
 
     def __repr__(self) -> str:
         state = "" if self._thread.is_alive() else ", ended"
-        return f"<EngineStream {self.name!r}, {len(self.inbox)} batches waiting{state}>"
+        return f"<EngineHandle {self.name!r}, {len(self.inbox)} batches waiting{state}>"
 
     # --- the commands of the specification -----------------------------------------------------------------------
 
@@ -218,24 +218,24 @@ class EngineStream:
                 self._pipe.send_multipart(frames, zmq.NOBLOCK)
 
 
-class DeliverySocket:
+class ReportSocket:
     """The one PULL of the server, for all its streams (ML-16, ML-17)."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self.socket = inproc_socket(context, zmq.PULL)
         self.endpoint = f"inproc://mama-traffic-{id(self):x}"
         self.socket.bind(self.endpoint)
-        self.streams: dict[bytes, EngineStream] = {}
+        self.streams: dict[bytes, EngineHandle] = {}
 
-    def add(self, stream: EngineStream) -> None:
+    def add(self, stream: EngineHandle) -> None:
         """Receive the stream's reports; the first one answers this TRAFFIC."""
         self.streams[stream.name] = stream
         stream.traffic(self.endpoint)
 
-    def remove(self, stream: EngineStream) -> None:
+    def remove(self, stream: EngineHandle) -> None:
         self.streams.pop(stream.name, None)
 
-    def take(self, timeout: float = 0.0) -> tuple[EngineStream, Report] | None:
+    def take(self, timeout: float = 0.0) -> tuple[EngineHandle, Report] | None:
         """The next report of any stream; None if there is none within ``timeout`` seconds."""
         while True:
             try:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 UInt64s = npt.NDArray[np.uint64]
 
 
-class KeyFilter:
+class BloomFilter:
     """Bloom filter of one 64-bit word a key, four bits in it. Pages are touched as keys come."""
 
     def __init__(self, nbytes: int) -> None:

@@ -31,7 +31,7 @@ class Deliveries(Protocol):
         ...
 
 
-class AckParser:
+class InboundParser:
     """Replaces the client's parser.
 
     :param stock: the client's parser
