@@ -334,3 +334,13 @@ def test_full_disk_ends_the_query_with_the_reason_and_loses_nothing(
     case.conserved(150)
     assert counts(flights(case.log), "batch_id") == {0: 100, 1: 50}
     assert counts(flights(case.log), "duplicate").get(True, 0) == (0 if java else 50)
+
+
+@on_nats
+def test_small_files_of_the_flight_log_are_merged_in_every_so_many_commits(case: Case) -> None:
+    for _ in range(3):
+        case.add(20)
+    case.run(flightLogCompactEvery="2")
+    files = DeltaTable(str(case.log)).file_uris()
+    assert len([path for path in files if "/part-" in path]) == 1  # of the first two micro-batches
+    assert counts(flights(case.log), "batch_id") == {0: 20, 1: 20, 2: 20}
