@@ -115,8 +115,8 @@ def publish(server: NatsServer, log: Path, stop: threading.Event) -> None:
     )
 
 
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="there is no prometheus")
 def test_every_query_of_the_dashboard_has_an_answer(tmp_path: Path, broker_metrics: str) -> None:
+    assert shutil.which("prometheus"), "prometheus is missing: run make setup"
     meter_provider.cache_clear()
     served, _ = start_http_server(0, "127.0.0.1")
     prometheus = Prometheus(tmp_path / "prometheus", f"127.0.0.1:{served.server_port}", broker_metrics)

@@ -171,10 +171,10 @@ def test_an_outage_is_said_and_ends(server: NatsServer) -> None:
     on_screen(server, test)
 
 
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="there is no tmux")
 def test_a_terminal_of_80_by_24_shows_it_and_is_as_before_afterwards(
     server: NatsServer, announcer: ForeignAnnouncer, tmp_path: Path
 ) -> None:
+    assert shutil.which("tmux"), "tmux is missing: run make setup"
     socket = str(tmp_path / "tmux")
 
     def tmux(*words: str) -> str:
