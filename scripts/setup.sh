@@ -197,12 +197,19 @@ install_chromium() { # for the tests of the report page
         die "the tests of the report page need Chromium: install it (Debian: apt-get install chromium) and try again"
 }
 
-install_tmux() { # the terminal of a test of mama top, which is skipped without it
-    command -v tmux >/dev/null || install_package tmux || say "no tmux: a test of mama top will be skipped"
+install_tmux() { # the terminal of a test of mama top
+    command -v tmux >/dev/null || install_package tmux ||
+        die "a test of mama top needs tmux: install it (Debian: apt-get install tmux) and try again"
 }
 
-install_prometheus() { # which a test has scrape a write, and is skipped without it
-    command -v prometheus >/dev/null || install_package prometheus || say "no prometheus: a test of metrics will be skipped"
+fetch_prometheus() { # unpacked and not installed: the package would start a server on all interfaces
+    if command -v prometheus >/dev/null || [ -x $venv/prometheus/usr/bin/prometheus ]; then return; fi
+    say "apt-get download prometheus"
+    rm -rf $venv/prometheus && mkdir -p $venv/prometheus
+    (cd $venv/prometheus && { apt-get download -qq prometheus || { as_root apt-get update -qq && apt-get download -qq prometheus; }; } &&
+        dpkg -x prometheus_*.deb . && rm prometheus_*.deb) >/dev/null 2>&1 && [ -x $venv/prometheus/usr/bin/prometheus ] ||
+        die "a test of metrics needs prometheus and apt-get could not download it: put it on the PATH and try again"
+    ln -sf ../prometheus/usr/bin/prometheus $venv/bin/prometheus
 }
 
 case $what in
@@ -231,6 +238,6 @@ if [ $what = dev ]; then
     fetch_tango9
     install_chromium
     install_tmux
-    install_prometheus
+    fetch_prometheus
 fi
 say "ready"
