@@ -145,7 +145,18 @@ class RecorderSettings:
                 f"[recorder] devices: {', '.join(settings.device_patterns)} needs a database to resolve it: "
                 "name the devices of a server without one (#dbase=no)"
             )
+        settings._check_pipes()
         return settings
+
+    def _check_pipes(self) -> None:
+        """:raises ConfigError: attributes would be subscribed to as if they were pipes, and the other way round"""
+        if EventType.PIPE in self.events and (
+            set(self.attribute_events) != {EventType.PIPE} or any(_WILD.search(name) for name in self.attributes)
+        ):
+            raise ConfigError(
+                "[recorder] events: pipe needs a recorder of its own, with the names of the pipes in attributes: "
+                'events = ["pipe"], attributes = ["mypipe"], without * and ?'
+            )
 
     @property
     def named_devices(self) -> list[str]:

@@ -401,6 +401,11 @@ def test_settings_are_read_and_patterns_matched() -> None:
     )
 
 
+def test_pipes_are_named() -> None:
+    given = {"url": "tango://h:1", "devices": "a/b/c", "events": "pipe,intr_change", "attributes": "P"}
+    assert RecorderSettings.of(given).attribute_events == [EventType.PIPE]
+
+
 def test_devices_are_names_or_patterns() -> None:
     found = RecorderSettings.of({"url": "tango://h:1", "devices": "A/b/C, sys/tg_test/*, x/[yz]/1"})
     assert (found.named_devices, found.device_patterns) == (["a/b/c"], ["sys/tg_test/*", "x/[yz]/1"])
@@ -426,6 +431,8 @@ def test_devices_are_names_or_patterns() -> None:
         ({"url": "tango://h:1", "devices": "a/b/c", "bufferOctets": "1 MB"}, "bufferOctets"),
         ({"url": "tango://h:1#dbase=no", "devices": "a/b/c,a/b/*"}, r"a/b/\* needs a database"),
         ({"url": "tango://h:1", "devices": "a/b/c", "stateevry": "1s"}, "stateEvery"),
+        ({"url": "tango://h:1", "devices": "a/b/c", "events": "pipe"}, "pipe needs"),
+        ({"url": "tango://h:1", "devices": "a/b/c", "events": "pipe,change", "attributes": "p"}, "pipe needs"),
     ],
 )
 def test_wrong_settings_are_named(wrong: dict[str, Any], word: str) -> None:
