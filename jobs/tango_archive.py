@@ -45,8 +45,7 @@ def archive(spark: SparkSession, conf: dict[str, dict[str, Any]]) -> None:
     writer = events.writeStream.format("delta").partitionBy("day")
     when = conf["stream"].get("trigger", "10 seconds")
     writer = writer.trigger(**({"availableNow": True} if when == "availableNow" else {"processingTime": when}))
-    writer = writer.option("checkpointLocation", conf["stream"]["checkpointLocation"])
-    writer.start(conf["archive"]["path"]).awaitTermination()
+    writer.start(conf["archive"]["path"], checkpointLocation=conf["stream"]["checkpointLocation"]).awaitTermination()
 
 
 def main() -> None:

@@ -43,6 +43,17 @@ def reap() -> None:
             pass
 
 
+def reap_orphans(child: int) -> None:
+    """Collect the exit codes of orphans, but not that of the command: as long as nobody does, an orphan that has ended
+    counts as a process, and whoever waits for the end of its group waits for ever."""
+    if sys.platform != "linux":
+        return
+    with contextlib.suppress(ChildProcessError):
+        look = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        while (ended := os.waitid(os.P_ALL, 0, look)) is not None and ended.si_pid != child:
+            os.waitpid(ended.si_pid, 0)
+
+
 def end_descendants() -> None:
     """SIGTERM, and SIGKILL for those that run five seconds later."""
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -79,6 +90,7 @@ def run(command: list[str]) -> int:
             deadline = deadline or time.monotonic() + GRACE
         if len(signals) > 1 or (deadline and time.monotonic() > deadline):
             break  # a second Ctrl-C means now
+        reap_orphans(child.pid)
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(0.05)
     end_descendants()

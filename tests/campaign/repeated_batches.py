@@ -7,6 +7,7 @@ kills itself is a call of the product, so that each moment is met.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 from uuid import uuid4
 
+import psutil
 import pyarrow as pa
 from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
@@ -243,12 +245,12 @@ def repeat_until_done(given: Plan, *, pause: float, most: int = 12, timeout: flo
 
 
 def _group_is_empty(process: BaseProcess) -> bool:
-    assert process.pid is not None
-    try:
-        os.killpg(process.pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
+    """Whether no process of the driver's group is alive; one that only waits to be collected is not."""
+    for one in psutil.process_iter(["status"]):
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(one.pid) == process.pid and one.info["status"] != psutil.STATUS_ZOMBIE:
+                return False
+    return True
 
 
 def tail(output: Path) -> str:

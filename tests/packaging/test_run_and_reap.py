@@ -52,3 +52,20 @@ def test_the_exit_code_is_the_commands_and_orphans_are_ended() -> None:
     while is_alive(orphan) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not is_alive(orphan)
+
+
+def test_orphans_that_end_are_collected_while_the_command_runs() -> None:
+    """Nothing of their group is left then, which some wait for."""
+    middle = "import subprocess; print(subprocess.Popen(['sleep', '0'], start_new_session=True).pid, flush=True)"
+    program = f"""
+import os, subprocess, sys, time
+group = int(subprocess.run([sys.executable, "-c", {middle!r}], stdout=subprocess.PIPE).stdout)
+for _ in range(1_200):
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        sys.exit(5)
+    time.sleep(0.05)
+"""
+    command = [sys.executable, str(SCRIPT), sys.executable, "-c", program]
+    assert subprocess.run(command, check=False, timeout=120).returncode == 5

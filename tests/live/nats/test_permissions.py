@@ -20,9 +20,13 @@ PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "secure-the-connection.m
 CREATE = "$JS.API.STREAM.CREATE.*"
 
 
-def listed(kind: str) -> list[str]:
-    """Subjects of the page's table that a user may ``kind``, the topics written out."""
-    rows = re.findall(rf"^\| {kind} \| (.+?) \|", PAGE, re.MULTILINE)
+def listed(kind: str, exactly_once: bool = False) -> list[str]:
+    """Subjects of the page's table that a user may ``kind``, the topics written out.
+
+    :param exactly_once: those that only the option ``exactlyOnce`` needs; else all others
+    """
+    rows = re.findall(rf"^\| {kind} \| (.+?) \| (.+?) \|", PAGE, re.MULTILINE)
+    rows = [subjects for subjects, what in rows if ("exactlyOnce" in what) is exactly_once]
     found = [name for row in rows for name in (re.findall(r"`([^`]+)`", row) or ["s.>"])]
     assert found, f"the page lists nothing to {kind}"
     return found
@@ -34,6 +38,10 @@ PUBLISH, SUBSCRIBE = listed("publish"), listed("subscribe")
 def test_the_page_lists_what_the_code_asks_for() -> None:
     assert set(PUBLISH) == {"s.>", "$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.*", CREATE}
     assert SUBSCRIBE == ["_INBOX.>"]
+    assert set(listed("publish", exactly_once=True)) == {
+        "$JS.API.STREAM.MSG.GET.*", "MAMA_BATCHES.>", "$JS.API.STREAM.CREATE.MAMA_BATCHES",
+        *(f"$JS.API.CONSUMER.{name}.>" for name in ("CREATE", "MSG.NEXT", "INFO", "DELETE")),
+    }  # fmt: skip
 
 
 NEEDED = [*PUBLISH, *SUBSCRIBE]

@@ -10,6 +10,8 @@ from .records import UNKNOWN_COUNT, DecodedRecords, GapCause, GapNumbers, Record
 
 _VALUES = (RecordKind.EVENT, RecordKind.INITIAL, RecordKind.RESUBSCRIBED, RecordKind.ERROR)
 _GAPS = (RecordKind.GAP, RecordKind.RESTART)
+#: Reason of the error record that says why a topic's records are rejected. It is no event, so no gap counts it.
+RECORD_REFUSED = "RecordRefused"
 
 
 class PendingGaps:
@@ -28,6 +30,8 @@ class PendingGaps:
         """Add rejected records: events, values that were read, and gaps."""
         for row, kind in enumerate(records.kind.tolist()):
             topic = records.frames.topics[row]
+            if is_own_error(records, row):
+                continue
             if kind in _VALUES:
                 ctr = int(records.ctr[row]) if kind == RecordKind.EVENT else 0
                 self._add(topic, ctr, ctr, 1)
@@ -82,3 +86,8 @@ class PendingGaps:
     def forget(self, topic: bytes) -> None:
         """Forget the gap of a topic, since the log contains its record."""
         self._gaps.pop(topic, None)
+
+
+def is_own_error(records: DecodedRecords, row: int) -> bool:
+    """Whether a record is an error of :data:`RECORD_REFUSED`."""
+    return records.kind[row] == RecordKind.ERROR and RECORD_REFUSED.encode() in records.frames.datas[row]

@@ -31,7 +31,7 @@ from ..topics import BadEventTopic, Topic, event_topic, parse, read_topic
 from ..types import DevError, Quality, Severity
 from .device_states import DeviceStates, Errors, RecordedDevice
 from .error_series import ErrorSeries, ErrorSummary
-from .pending_gaps import PendingGaps
+from .pending_gaps import RECORD_REFUSED, PendingGaps, is_own_error
 from .record_builder import RecordBuilder
 from .records import (
     DEVICE_STATES,
@@ -373,7 +373,7 @@ class RecorderState:
         self._pending_gaps.refused(records)
         for row, reason in enumerate(reasons):
             topic = records.frames.topics[row]
-            if records.kind[row] in _FROM_SERVERS and topic not in self._refusals:
+            if is_own_error(records, row) or (records.kind[row] in _FROM_SERVERS and topic not in self._refusals):
                 self._refusals[topic] = reason
         for row in np.flatnonzero(np.isin(records.kind, DEVICE_STATES)).tolist():
             self._devices.refused(RecordedDevice.of(read_topic(records.frames.topics[row])))
@@ -389,7 +389,7 @@ class RecorderState:
         records = RecordBuilder()
         for topic, reason in self._refusals.items():
             if reason:
-                errors = (DevError("RecordRefused", Severity.ERR, f"the log does not take it: {reason}", self.name),)
+                errors = (DevError(RECORD_REFUSED, Severity.ERR, f"the log does not take it: {reason}", self.name),)
                 name, _, _ = self._topics.get(topic) or self._topic_info(topic)
                 frames = (topic, LITTLE, usual_call(0, True), write_except(errors))
                 records.add(RecordKind.ERROR, name, now, frames)
