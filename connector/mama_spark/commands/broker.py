@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 
 from ..console.output import say_as
+from ..console.signals import stop_on_signals
 from ..mama.discovery.broker_events import broker_event
 from ..services.malamute_broker.serve import run as run_broker
 from ..services.malamute_broker.session.broker_events import BrokerEvent
-from .signals import stop_on_signals
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..bridges import check_transport
 from ..conf_file import as_options, load
+from ..console.arguments import add_transport, transport
 from ..console.output import print_marked
 from ..errors import MamaError
 from ..flightlog.check import check_dead_letters, check_flight_log
@@ -17,7 +18,6 @@ from ..mama.properties import expand
 from ..options import ANY_WRITE, SinkOptions, option_names
 from ..options.nats_environment import with_nats_environment
 from ..redaction import redact
-from .arguments import add_transport, transport
 
 FAILED = 2
 

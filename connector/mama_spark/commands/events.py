@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 
 from ..console import discovery_follow as follow
+from ..console.arguments import add_transport, transport
 from ..mama.discovery.discovery_rows import GAP, PUBLISHER, DiscoveryRow
 from ..mama.messages.event_records import TOPIC
 from ..options import command
-from .arguments import add_transport, transport
 
 _USE = command("events", *follow.TAKES, "advisories")
 

@@ -6,6 +6,7 @@ import argparse
 import json
 from datetime import timedelta
 
+from ..console.arguments import duration_argument, pairs
 from ..console.output import print_tables, table_of
 from ..console.progress import Progress
 from ..errors import ConfigError
@@ -13,7 +14,6 @@ from ..flightlog import report
 from ..flightlog.adopt_orphans import adopt_orphans
 from ..flightlog.maintenance import STEPS, maintain
 from ..options.values import Duration
-from .arguments import duration_argument, pairs
 
 USAGE = (
     "mama flights PATH [--failed] [--json] [--all]\n"

@@ -15,7 +15,9 @@ from urllib.parse import urlsplit
 
 from ..bridges import log_bridge
 from ..bridges.reconnecting import ReconnectingBridge
+from ..console.arguments import add_option, options
 from ..console.output import say_as
+from ..console.signals import stop_on_signals
 from ..errors import ConfigError, OptionError
 from ..mama.messages.status import MsgStatus
 from ..openmama_wire.peer.peer import OpenMamaPeer
@@ -31,8 +33,6 @@ from ..services.openmama_source.log_follower import LogFollower
 from ..services.openmama_source.market_data_source import MarketDataSource, PublisherEvent, SourceRules
 from ..services.openmama_source.server import MarketDataServer
 from ..services.openmama_source.source_state import SourceState
-from .arguments import add_option, options
-from .signals import stop_on_signals
 
 _USE = command("mama-source", "stream", "wait_timeout")
 _HEARTBEAT = 30.0  #: seconds that a subscriber's process may stand still before it is disconnected

@@ -6,11 +6,11 @@ import argparse
 import sys
 
 from ..console.output import say_as
+from ..console.signals import stop_on_signals
 from ..errors import OptionError
 from ..openmama_wire.peer.settings import NAMING_PORT
 from ..options.urls import on_all_interfaces
 from ..services.openmama_source.name_server import NameServer
-from .signals import stop_on_signals
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

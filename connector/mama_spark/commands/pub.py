@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ..bridges import publisher_bridge
+from ..console.arguments import add_transport, options, pairs, transport
 from ..console.progress import Progress
 from ..mama.properties import expand
 from ..options import SinkOptions, command, option_names
 from ..publisher.api import Flight, Headers
 from ..publisher.managed.managed_publisher import ManagedPublisher
-from .arguments import add_transport, options, pairs, transport
 
 _USE = command(
     "pub",

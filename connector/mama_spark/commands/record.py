@@ -15,7 +15,9 @@ from typing import Any
 from ..bridges import log_bridge, publisher_bridge
 from ..bridges.reconnecting import ReconnectingBridge
 from ..conf_file import as_options, load
+from ..console.arguments import add_option, pairs
 from ..console.output import say_as
+from ..console.signals import stop_on_signals
 from ..errors import ConfigError
 from ..mama.properties import Properties
 from ..middlewares import MIDDLEWARES
@@ -31,8 +33,6 @@ from ..services.tango_recorder.other_recorders import OtherRecorders
 from ..services.tango_recorder.recorder import Recorder
 from ..services.tango_recorder.settings import RecorderSettings
 from ..tango.log.recovery import WriterState, restore, writer_states
-from .arguments import add_option, pairs
-from .signals import stop_on_signals
 
 _USE = command(
     "record",

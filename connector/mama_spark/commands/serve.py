@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..bridges.nats.server.serve import run as run_server
 from ..console.output import say_as
-from .signals import stop_on_signals
+from ..console.signals import stop_on_signals
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

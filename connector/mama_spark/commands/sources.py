@@ -6,10 +6,10 @@ import argparse
 import sys
 
 from ..console import discovery_follow as follow
+from ..console.arguments import add_transport, transport
 from ..console.output import print_tables
 from ..mama.discovery.discovery_rows import GAP, SOURCE, DiscoveryRow
 from ..options import command
-from .arguments import add_transport, transport
 
 _USE = command("sources", *follow.TAKES, "advisories")
 

@@ -13,7 +13,9 @@ from urllib.parse import urlsplit
 
 from ..bridges import log_bridge
 from ..bridges.reconnecting import ReconnectingBridge
+from ..console.arguments import add_option, duration_argument, options
 from ..console.output import say_as
+from ..console.signals import stop_on_signals
 from ..errors import ConfigError, OptionError, Unavailable
 from ..options import SubscribeOptions, command
 from ..options.toml_file import read_toml
@@ -24,8 +26,6 @@ from ..services.tango_server.event_source import HWM, TangoEventSource
 from ..services.tango_server.replay.log_replayer import LogReplayer, Rule
 from ..services.tango_server.replay.replay_service import ReplayService
 from ..tango.giop.ior import BadAddress, parse_tango_host
-from .arguments import add_option, duration_argument, options
-from .signals import stop_on_signals
 
 _USE = command("tango-source", "stream", "wait_timeout")
 _HOLD = duration_argument("--hold", Duration(bare="s", zero=True, warn=True))

@@ -6,11 +6,11 @@ import argparse
 import json
 import time
 
+from ..console.arguments import add_option, duration_argument, pairs
 from ..console.output import print_tables
 from ..live_view.collector import Collector
 from ..live_view.model import COLUMNS, LiveModel, printable
 from ..options.values import Duration
-from .arguments import add_option, duration_argument, pairs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

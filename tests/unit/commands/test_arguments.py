@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 from mama_spark import cli, commands
-from mama_spark.commands.arguments import duration_argument, options, pairs
+from mama_spark.console.arguments import duration_argument, options, pairs
 from mama_spark.errors import ConfigError, OptionError
 from mama_spark.options import ANY_USE, SinkOptions
 from mama_spark.options.tables import _warn_once
