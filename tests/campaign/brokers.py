@@ -9,12 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 
 from tests.campaign.configurations import STREAM
 from tests.campaign.oracle import StoredMessage, read_nats, read_sqlite
 from tests.support.malamute.restartable_broker import RestartableMalamuteBroker
+from tests.support.nats.nats_cluster import Cluster
 from tests.support.nats.nats_servers import Admin
 from tests.support.proxy import Proxy
 

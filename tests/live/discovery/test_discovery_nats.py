@@ -16,13 +16,14 @@ from mama_spark.bridge import DiscoveryEventKind, SourceKey
 from mama_spark.bridges.nats.discovery import lease
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
 from mama_spark.bridges.nats.discovery.layout import ADVISORY_BYTES, DiscoveryLayout
-from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.bridges.nats.subjects import PROGRESS_METADATA
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.testing.waiting import eventually
 
 from tests.support.examples import FULL
+from tests.support.nats.nats_cluster import Cluster
 from tests.support.nats.nats_discovery import (
     DESK,
     EVENT,

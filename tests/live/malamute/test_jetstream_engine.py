@@ -16,7 +16,7 @@ from mama_spark.bridges.malamute.check import check_server
 from mama_spark.bridges.malamute.logs import MalamuteLogs
 from mama_spark.bridges.malamute.settings import MalamuteSettings
 from mama_spark.bridges.nats.read.logs import NatsLogs
-from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import ConfigError, MamaError
 from mama_spark.malamute.client.client import MalamuteClient
@@ -30,6 +30,7 @@ from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.testing.waiting import eventually
 
 from tests.support.nats.full_disk import limit_files
+from tests.support.nats.nats_cluster import Cluster
 from tests.support.nats.nats_servers import Admin
 
 PATIENCE = 90.0

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from mama_spark.bridge import PollResult
-from mama_spark.bridges.nats.server.nats_server import Cluster
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.testing.waiting import eventually
 
 from tests.support.fault_driver import Driver, fresh_message_gets_through
+from tests.support.nats.nats_cluster import Cluster
 from tests.support.nats.nats_servers import Admin
 
 MODES = [

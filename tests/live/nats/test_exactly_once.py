@@ -17,11 +17,12 @@ import pytest
 from mama_spark.bridges.nats.batches.ledger import NatsBatchLedger
 from mama_spark.bridges.nats.protocol.acks import AckColumns
 from mama_spark.bridges.nats.publish.bridge import NatsBridge
-from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.testing.waiting import eventually
 
 from tests.support.nats.nats_accounts import SharedNatsCluster
+from tests.support.nats.nats_cluster import Cluster
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.attempts import STREAM, Query, batches, rows, values
 

@@ -14,12 +14,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import BackgroundTaskFailed
 from mama_spark.testing.waiting import eventually
 
 from tests.support.fault_driver import Driver, fresh_message_gets_through
 from tests.support.nats.full_disk import limit_files
+from tests.support.nats.nats_cluster import Cluster
 from tests.support.nats.nats_servers import Admin
 from tests.support.publisher_harness import LONG, NatsPublisherHarness, ack_of
 

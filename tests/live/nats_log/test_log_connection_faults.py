@@ -8,11 +8,12 @@ import pytest
 from mama_spark.bridges.nats import NatsSettings
 from mama_spark.bridges.nats.connection.pool import POOL
 from mama_spark.bridges.nats.read.logs import NatsLogs
-from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.testing.log_suite import LoggedRecord, everything, rows
 from mama_spark.testing.waiting import eventually
 
+from tests.support.nats.nats_cluster import Cluster
 from tests.support.nats.nats_log import BOTH, MANY, consumers, fill, held_to, reading
 from tests.support.nats.nats_servers import Admin
 from tests.support.proxy import Proxy

@@ -12,8 +12,9 @@ from mama_spark.tango.log.records import RecordKind
 from mama_spark.testing.waiting import until
 
 from tests.support.malamute.restartable_broker import RestartableNatsServer
+from tests.support.ports import lasting_port
 from tests.support.tango_processes.recorder import RecorderLog, RecorderThread, accounted, consecutive, settings
-from tests.support.tango_processes.servers import TIMEOUT, TangoDatabase, TangoServer, free_port
+from tests.support.tango_processes.servers import TIMEOUT, TangoDatabase, TangoServer
 
 DEVICES = ("names/lab/1", "names/lab/2", "other/lab/1")
 
@@ -65,4 +66,4 @@ def test_patterns_are_the_devices_of_the_database_also_later(
         assert not any(name.startswith("dserver/") for name in names("*/*/*"))
         assert names("dserver/lab/names") == {"dserver/lab/names"}
     with pytest.raises(MamaError):
-        device_names(f"127.0.0.1:{free_port()}", "*/*/*", TIMEOUT)
+        device_names(f"127.0.0.1:{lasting_port()}", "*/*/*", TIMEOUT)

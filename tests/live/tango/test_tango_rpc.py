@@ -27,7 +27,8 @@ from mama_spark.tango.idl.negotiation import Confirmation, SubscriberInfo
 from mama_spark.tango.types import DevState, Encoded, EventType, Quality
 from mama_spark.testing.waiting import until
 
-from tests.support.tango_processes.servers import TIMEOUT, DeviceProbe, TangoDatabase, TangoServer, free_port
+from tests.support.ports import lasting_port
+from tests.support.tango_processes.servers import TIMEOUT, DeviceProbe, TangoDatabase, TangoServer
 
 
 def admin_of(server: TangoServer) -> DeviceProxy:
@@ -474,7 +475,7 @@ def test_a_call_waits_for_other_threads_no_longer_than_its_deadline_and_close_wa
 @pytest.mark.spec("TG-33")
 def test_addresses_are_tried_in_order_and_none_that_answers_is_an_error() -> None:
     """TG-33 in the control plane: an object may name several addresses."""
-    nobody = Address("127.0.0.1", free_port())
+    nobody = Address("127.0.0.1", lasting_port())
     with (
         Scripted(lambda connection, request: connection.sendall(ok(request()))) as scripted,
         RpcConnection([nobody, scripted.address], timeout=TIMEOUT) as connection,

@@ -34,7 +34,8 @@ from mama_spark.tango.types import (
 )
 from mama_spark.testing.waiting import until
 
-from tests.support.tango_processes.servers import BEAT, PATIENT, TIMEOUT, DeviceProbe, Failed, free_port
+from tests.support.ports import lasting_port
+from tests.support.tango_processes.servers import BEAT, PATIENT, TIMEOUT, DeviceProbe, Failed
 
 DEVICE = "test/pub/1"
 CALENDAR = 1_700_000_000_123_456_789  # nanoseconds
@@ -333,8 +334,8 @@ def recorded() -> list[tuple[bool, bytes]]:
 @pytest.mark.spec("TG-08", "TG-32", "TG-33")
 def test_clients_follow_alternate_endpoints(probe: DeviceProbe) -> None:
     """No server listens at the first pair."""
-    nowhere = f"tcp://127.0.0.1:{free_port()}"
-    beat, event = free_port(), free_port()
+    nowhere = f"tcp://127.0.0.1:{lasting_port()}"
+    beat, event = lasting_port(), lasting_port()
     pairs = [EndpointPair(nowhere, nowhere), EndpointPair(f"tcp://127.0.0.1:{beat}", f"tcp://127.0.0.1:{event}")]
     with source_of(Attribute("a"), heartbeat_port=beat, event_port=event, advertise=pairs) as source:
         assert source.endpoints() == tuple(pairs)
@@ -355,7 +356,7 @@ def test_a_source_on_all_interfaces_sends_endpoints_with_the_called_address(prob
 @pytest.mark.spec("TG-08")
 def test_ports_are_fixed_or_refused() -> None:
     """Upstream: catch2_configure_zmq_ports"""
-    ports = [free_port() for _ in range(3)]
+    ports = [lasting_port() for _ in range(3)]
     with TangoEventSource([], "127.0.0.1", *ports) as source:
         assert source.port == ports[0]
         assert source.endpoints()[0] == (f"tcp://127.0.0.1:{ports[1]}", f"tcp://127.0.0.1:{ports[2]}")

@@ -44,8 +44,9 @@ from mama_spark.testing.waiting import eventually, until
 
 from tests.support.malamute.restartable_broker import RestartableMalamuteBroker
 from tests.support.nats.nats_servers import Admin
+from tests.support.ports import lasting_port
 from tests.support.tango.tango import FAST
-from tests.support.tango_processes.servers import BEAT, TIMEOUT, DeviceProbe, Failed, free_port
+from tests.support.tango_processes.servers import BEAT, TIMEOUT, DeviceProbe, Failed
 
 DEVICE = "lab/cell/1"
 ADMIN, CHANGES = "dserver/mama/source", ("temperature", "CHANGE")
@@ -57,7 +58,7 @@ class Command:
     """The command in a thread of this process, with a position file and a port of its own that stay over restarts."""
 
     def __init__(self, folder: Path, log: str, *more: str) -> None:
-        self.port, self.position = free_port(), folder / "position.json"
+        self.port, self.position = lasting_port(), folder / "position.json"
         self._log, self._more = log, more
         self.lines: list[str] = []
         self._stop = threading.Event()

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from mama_spark.bridges.nats.discovery.layout import DiscoveryLayout
-from mama_spark.bridges.nats.server.nats_server import Cluster
 from mama_spark.testing.waiting import eventually
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.mama.discovery_harness import BatchRecorder, ForeignAnnouncer, desk
+from tests.support.nats.nats_cluster import Cluster
 
 PEERS = 10058  #: the stream is there
 

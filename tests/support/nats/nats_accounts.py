@@ -13,8 +13,9 @@ from typing import Any, Never
 import orjson
 from mama_spark.bridges.nats.connection.pool import POOL
 from mama_spark.bridges.nats.discovery import lease
-from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 
+from tests.support.nats.nats_cluster import Cluster
 from tests.support.nats.plain_nats_connection import PlainNatsConnection
 
 _PASSWORD = "p"
@@ -40,7 +41,7 @@ class SharedNatsServer(NatsServer):
     """
 
     def __init__(self, server: NatsServer, account: str) -> None:
-        super().__init__(server.folder, store=server.store, name=server._name)
+        super().__init__(server.folder, store=server.store, name=server.name)
         self.account, self.port, self.monitor, self._server = account, server.port, server.monitor, server
 
     @property

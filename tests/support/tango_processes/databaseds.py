@@ -10,7 +10,8 @@ from typing import Self
 
 from mama_spark.testing.waiting import eventually
 
-from tests.support.tango_processes.servers import answers, free_port
+from tests.support.ports import lasting_port
+from tests.support.tango_processes.servers import answers
 from tests.support.tango_processes.tango9 import program, run
 
 _END = 15.0
@@ -90,7 +91,7 @@ class MariaDatabase:
         tables = [(schema / f"{name}.sql").read_text() for name in ("create_db_tables", "stored_proc")]
         client = run("usr/bin/mariadb", "--no-defaults", f"--socket={self._socket}", "--user=root")
         self._feed(client, "create database tango;\nuse tango;\n", *tables, _HISTORIES, _OWN)
-        self.port = free_port()
+        self.port = lasting_port()
         reached = {"MYSQL_UNIX_PORT": str(self._socket), "MYSQL_USER": "root", "MYSQL_PASSWORD": "none"}
         words = run("usr/lib/tango/DataBaseds", "2", "-ORBendPoint", f"giop:tcp:127.0.0.1:{self.port}")
         database = self._program(words, {**reached, "TANGO_HOST": self.host})

@@ -16,8 +16,6 @@ do.
 
 from __future__ import annotations
 
-import contextlib
-import random
 import signal
 import socket
 import struct
@@ -29,6 +27,7 @@ from typing import Any, Never, Self
 from mama_spark.tango.client.subscription_states import Timeouts
 from mama_spark.testing.waiting import TIMEOUT
 
+from tests.support.ports import lasting_port
 from tests.support.tango_processes.process import Event, Failed, TangoProcess
 
 __all__ = [
@@ -43,7 +42,6 @@ __all__ = [
     "TangoMirror",
     "TangoServer",
     "answers",
-    "free_port",
 ]
 
 
@@ -52,30 +50,6 @@ __all__ = [
 PATIENT = Timeouts(heartbeat=30.0)
 #: Seconds between heartbeats of our own sources in such tests: real clients begin anew after 10 s without one.
 BEAT = 2.0
-
-_given_out: set[int] = set()
-
-
-def free_port() -> int:
-    """A port that nobody listens at, for who binds it later, or again after a restart: another one each time, and none
-    of those that sockets get that ask for any, since somebody else's might have it by then."""
-    while True:
-        port = random.SystemRandom().choice(_nobodys_ports())
-        if port in _given_out:
-            continue
-        with socket.socket() as found, contextlib.suppress(OSError):
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do
-            found.bind(("127.0.0.1", port))
-            _given_out.add(port)
-            return port
-
-
-def _nobodys_ports() -> range:
-    """Those that the system gives to nobody who does not name them."""
-    lowest = 32_768
-    with contextlib.suppress(OSError):
-        lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    return range(10_000, lowest) if lowest > 20_000 else range(10_000, 60_000)
 
 
 def answers(port: int, key: str, timeout: float = 5.0) -> bool:
@@ -112,7 +86,7 @@ class _Server(TangoProcess):
         :raises AssertionError: it ended, or did not answer in time
         """
         for _ in range(5):
-            self.port = self.port or free_port()
+            self.port = self.port or lasting_port()
             self.spawn()
             if self._wait_ready():
                 self._given = True

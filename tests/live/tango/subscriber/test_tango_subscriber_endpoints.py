@@ -15,17 +15,18 @@ from mama_spark.tango.errors import ServerAway
 from mama_spark.tango.idl.negotiation import EndpointPair
 from mama_spark.tango.topics import BadEndpoint, MulticastRefused
 
+from tests.support.ports import lasting_port
 from tests.support.tango.tango import FAST
 from tests.support.tango.tango_subscriptions import DEVICE, Watch, pair
-from tests.support.tango_processes.servers import PATIENT, TIMEOUT, TangoServer, free_port
+from tests.support.tango_processes.servers import PATIENT, TIMEOUT, TangoServer
 
 
 @pytest.mark.spec("TG-33")
 def test_the_first_of_several_endpoints_that_accepts_connections_is_chosen() -> None:
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
         first, second = (pair(s.getsockname()[1]) for s in (one, two))
-        assert choose([pair(free_port()), first, second]) == first
-        assert choose([pair(9, "epgm"), pair(free_port()), second]) == second
+        assert choose([pair(lasting_port()), first, second]) == first
+        assert choose([pair(9, "epgm"), pair(lasting_port()), second]) == second
 
 
 @pytest.mark.spec("TG-08", "TG-32")
@@ -51,7 +52,7 @@ def test_an_invalid_endpoint_is_an_error_and_other_subscriptions_continue(host: 
 
 def test_a_single_endpoint_is_not_probed() -> None:
     """Its heartbeats show whether it works."""
-    nobody = pair(free_port())
+    nobody = pair(lasting_port())
     assert choose([nobody]) == nobody
 
 
@@ -63,7 +64,7 @@ def test_multicast_endpoints_are_refused_and_unreachable_endpoints_are_an_error(
     with pytest.raises(BadEndpoint):
         choose([EndpointPair("tcp://h", "tcp://h:1")])
     with pytest.raises(ServerAway, match="none of 2 endpoints accepts a connection"):
-        choose([pair(free_port()), pair(free_port())])
+        choose([pair(lasting_port()), pair(lasting_port())])
 
 
 @pytest.mark.spec("TG-10", "TG-44")

@@ -20,9 +20,10 @@ from mama_spark.tango.client.subscription_states import SubscriptionState, Timeo
 from mama_spark.tango.events.sequence_tracker import SequenceRestart
 from mama_spark.testing.waiting import until
 
+from tests.support.ports import lasting_port
 from tests.support.tango.tango import FAST
 from tests.support.tango.tango_subscriptions import DEVICE, Watch, number, own, reasons
-from tests.support.tango_processes.servers import TIMEOUT, TangoDatabase, TangoServer, free_port
+from tests.support.tango_processes.servers import TIMEOUT, TangoDatabase, TangoServer
 from tests.support.tango_processes.source_process import SourceProcess
 
 
@@ -64,7 +65,7 @@ def test_a_restarted_server_is_reconnected_with_one_value_and_a_restart(
 @pytest.mark.spec("TG-40", "TG-41")
 def test_the_counter_shows_the_restart_of_a_server_with_fixed_ports(tmp_path: Path) -> None:
     """cppTango catch2_configure_zmq_ports: the endpoints stay the same, so only the counter shows the restart."""
-    ports = {f"TANGO_ZMQ_{name}_PORT": str(free_port()) for name in ("HEARTBEAT", "EVENT")}
+    ports = {f"TANGO_ZMQ_{name}_PORT": str(lasting_port()) for name in ("HEARTBEAT", "EVENT")}
     with (
         TangoServer(tmp_path / "server", environment=ports) as server,
         TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as subscriber,

@@ -15,15 +15,16 @@ from mama_spark.tango.client.subscription_states import SubscriptionState
 from mama_spark.tango.errors import ServerAway
 from mama_spark.testing.waiting import until
 
+from tests.support.ports import lasting_port
 from tests.support.tango.tango import FAST
 from tests.support.tango.tango_subscriptions import Watch, reasons
-from tests.support.tango_processes.servers import TIMEOUT, TangoDatabase, TangoServer, free_port
+from tests.support.tango_processes.servers import TIMEOUT, TangoDatabase, TangoServer
 
 
 @pytest.mark.spec("TG-30")
 def test_a_subscription_connects_when_its_server_starts(tmp_path: Path) -> None:
     """No exception is raised, an ERROR is delivered each period, and the subscription connects when the server runs."""
-    server = TangoServer(tmp_path / "server", port=free_port())
+    server = TangoServer(tmp_path / "server", port=lasting_port())
     with TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as subscriber:
         watch = Watch(subscriber)
         modes = (EventSubMode.STATELESS, EventSubMode.ASYNC, EventSubMode.ASYNC_READ)
@@ -45,7 +46,7 @@ def test_a_subscription_connects_when_its_server_starts(tmp_path: Path) -> None:
 
 @pytest.mark.spec("TG-30")
 def test_a_subscription_connects_when_its_database_starts(tmp_path: Path) -> None:
-    with TangoSubscriber(f"127.0.0.1:{(port := free_port())}", timeouts=FAST, timeout=TIMEOUT) as subscriber:
+    with TangoSubscriber(f"127.0.0.1:{(port := lasting_port())}", timeouts=FAST, timeout=TIMEOUT) as subscriber:
         watch = Watch(subscriber)
         subscriber.subscribe("test/lab/1", "long", mode=EventSubMode.ASYNC_READ)
         watch.wait(SubscriptionEventKind.ERROR, 2)
@@ -63,7 +64,7 @@ def test_in_the_modes_that_raise_an_unreachable_server_is_an_error_and_no_event(
         for mode in (EventSubMode.SYNC, EventSubMode.SYNC_READ):
             with pytest.raises(ServerAway):
                 subscriber.subscribe(
-                    f"tango://127.0.0.1:{free_port()}/a/b/c#dbase=no", "x", mode=mode, callback=came.append
+                    f"tango://127.0.0.1:{lasting_port()}/a/b/c#dbase=no", "x", mode=mode, callback=came.append
                 )
         assert (subscriber.subscriptions, came) == ([], [])
 
@@ -73,7 +74,7 @@ def test_a_subscription_that_never_connected_can_be_cancelled(tmp_path: Path) ->
     with TangoSubscriber(timeouts=FAST) as subscriber:
         watch = Watch(subscriber)
         subscription = subscriber.subscribe(
-            f"tango://127.0.0.1:{free_port()}/a/b/c#dbase=no", "x", mode=EventSubMode.STATELESS
+            f"tango://127.0.0.1:{lasting_port()}/a/b/c#dbase=no", "x", mode=EventSubMode.STATELESS
         )
         watch.wait(SubscriptionEventKind.ERROR, 2)
         subscription.unsubscribe()

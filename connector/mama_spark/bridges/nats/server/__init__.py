@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from mama_spark.moved_names import lazy
 
 if TYPE_CHECKING:
-    from .nats_server import Cluster, NatsServer, find_binary
+    from .nats_server import NatsServer, find_binary
 
-__all__ = ["Cluster", "NatsServer", "find_binary"]
+__all__ = ["NatsServer", "find_binary"]
 
 if not TYPE_CHECKING:
-    __getattr__ = lazy(__name__, {"Cluster": "nats_server", "NatsServer": "nats_server", "find_binary": "nats_server"})
+    __getattr__ = lazy(__name__, {"NatsServer": "nats_server", "find_binary": "nats_server"})

@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -102,7 +101,7 @@ class NatsServer:
         self._temporary = folder is None
         self._folder = None if folder is None else Path(folder)
         self._store = None if store is None else Path(store)
-        self._name, self._config, self._jetstream = name, config, jetstream
+        self.name, self._config, self._jetstream = name, config, jetstream
         self._process: subprocess.Popen[bytes] | None = None
         self._kept = False  # the port is that of an earlier start
         self._logged = 0  # bytes in the log of earlier processes
@@ -111,7 +110,7 @@ class NatsServer:
 
     def __repr__(self) -> str:
         state = f"pid {self.pid}" if self.running else "stopped"
-        return f"<NatsServer {self._name} port {self.port} {state}>"
+        return f"<NatsServer {self.name} port {self.port} {state}>"
 
     @property
     def folder(self) -> Path:
@@ -169,7 +168,7 @@ class NatsServer:
 
     def _configuration(self) -> str:
         lines = [
-            f"server_name: {self._name}",
+            f"server_name: {self.name}",
             f'listen: "127.0.0.1:{self.port or -1}"',
             'http: "127.0.0.1:-1"',
             f'ports_file_dir: "{self.folder}"',
@@ -280,88 +279,3 @@ class NatsServer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()
-
-
-class Cluster:
-    """``size`` servers on loopback with JetStream over all of them.
-
-    :param folder: one folder a node below it
-    """
-
-    def __init__(self, folder: Path | str, size: int = 3, *, config: str = "", jetstream: str = "") -> None:
-        self.folder, self.size = Path(folder), size
-        self._config, self._jetstream = config, jetstream
-        self.nodes: list[NatsServer] = []
-
-    @property
-    def url(self) -> str:
-        """URLs of all nodes, separated by commas."""
-        return ",".join(node.url for node in self.nodes)
-
-    def node(self, name: str) -> NatsServer:
-        return next(n for n in self.nodes if n._name == name)
-
-    def start(self, timeout: float = 2 * READY_TIMEOUT) -> Self:
-        """Start all and wait until they elected a leader.
-
-        :raises Unavailable: not ready in time
-        """
-        for attempt in range(5):
-            routes = _free_ports(self.size)
-            self.nodes = [self._make(i, routes) for i in range(self.size)]
-            try:
-                for node in self.nodes:
-                    node.spawn()
-                for node in self.nodes:
-                    node.wait_ready(timeout)
-                self._wait_leader(timeout)
-                return self
-            except Unavailable:
-                taken = any("address already in use" in node._tail() for node in self.nodes)
-                self.stop()
-                if not taken or attempt == 4:
-                    raise
-                shutil.rmtree(self.folder, ignore_errors=True)
-        raise AssertionError("unreachable")
-
-    def _make(self, i: int, routes: list[int]) -> NatsServer:
-        urls = ", ".join(f'"nats://127.0.0.1:{p}"' for p in routes)
-        cluster = f'cluster {{\n  name: mama\n  listen: "127.0.0.1:{routes[i]}"\n  routes: [{urls}]\n}}'
-        name = f"n{i + 1}"
-        text = f"{cluster}\n{self._config}"
-        return NatsServer(self.folder / name, name=name, config=text, jetstream=self._jetstream)
-
-    def _wait_leader(self, timeout: float) -> None:
-        deadline = time.monotonic() + timeout
-        while True:
-            try:
-                meta = [node.ask("jsz").get("meta_cluster", {}) for node in self.nodes]
-                if all(m.get("leader") and m.get("cluster_size") == self.size for m in meta):
-                    return
-            except (OSError, ValueError):
-                pass  # a node that has not opened its monitoring port yet
-            if time.monotonic() > deadline:
-                raise Unavailable(f"the cluster elected no leader within {timeout:g} s")
-            time.sleep(0.05)
-
-    def stop(self) -> None:
-        for node in self.nodes:
-            node._signal(signal.SIGKILL)  # the store of a cluster is not needed again
-        for node in self.nodes:
-            node.kill()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
-
-
-def _free_ports(n: int) -> list[int]:
-    """Ports that are free now; another process may take one, so the caller tries again."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
-    try:
-        return [s.getsockname()[1] for s in sockets]
-    finally:
-        for s in sockets:
-            s.close()
