@@ -65,7 +65,8 @@ class RawClient:
 
 
 class Site:
-    """A broker, whose clients need not ping unless it is given a ``timeout``, and its clients.
+    """A broker, whose clients need not ping unless it is given a ``timeout``, and its clients. A PONG is an answer: it
+    ends what :meth:`RawClient.ask` collects, so none comes unasked.
 
     :param clock: the broker's
     """
@@ -80,7 +81,7 @@ class Site:
         )
         if folder is not None:
             choices += tuple(EngineChoice(name, "durable", {"folder": str(folder)}) for name in (b"^kept", b"^_MAMA"))
-        given = SessionSettings(**{"timeout": 0.0, **machine})
+        given = SessionSettings(**{"timeout": 0.0, "pong_silence": 0.0, **machine})
         settings = BrokerSettings("tcp://127.0.0.1:*", given, choices, high_water=20)
         self.broker = Broker(settings, self.events.extend)
         self.broker.start()

@@ -19,6 +19,8 @@ class SessionSettings:
 
     :ivar repeats: repeated WRITE, READ and OFFER answered per client and second; more are executed and not answered,
         which ends the replay storm of the C client
+    :ivar pong_silence: seconds without PONG after which a plain client that sends gets one unasked
+        (:mod:`.streams.unasked_pongs`); 0 = never
     """
 
     timeout: float = option(
@@ -42,6 +44,7 @@ class SessionSettings:
         "What happens beyond `backlog`; `hold`: all clients wait.", shown="`drop-newest`",
     )  # fmt: skip
     repeats: int = 100
+    pong_silence: float = 1.0
     events: bytes = b"_MAMA_EVENTS"  #: the broker's own stream (:mod:`.broker_events`); empty = none
     streams: int = option("integer", integer(1), 4096, "clients", "That clients may have open, all together.")
     client_streams: int = option(

@@ -109,7 +109,7 @@ class ServerMachine:
         self._pings = PingHandler(output, engines, streams, self.publish_windows, self.queries)
         self._discarded: list[ByteQueue[Any]] = []  # queues of clients that are gone
         self._idle_streams = IdleStreams(settings)
-        self._unasked_pongs = UnaskedPongs(clients, output)
+        self._unasked_pongs = UnaskedPongs(settings.pong_silence, clients, output)
         self._answers = EngineAnswerHandler(
             streams, engines, output, self.deliveries, self._pings, self.publish_windows, events
         )
