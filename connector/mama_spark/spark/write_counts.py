@@ -23,6 +23,7 @@ class TaskCounts:
     """Of one attempt at one partition, in messages.
 
     :ivar job: the write, or the micro-batch
+    :ivar attempt: a later one has a greater number
     :ivar taken: that came from Spark
     :ivar waits_for: what the task waits for, for people; empty = nothing
     :ivar ended: nothing follows

@@ -54,6 +54,8 @@ class TaskInfo:
 
     :ivar query_id, batch_id, stream_run: of a streaming query; None in a batch write
     :ivar progress: where the driver shows the progress; None = it does not
+    :ivar attempt_id: Spark's number of this attempt in the whole application. ``attempt`` begins at 0 again when Spark
+        repeats a stage, because an executor was lost with the shuffle files that it reads
     """
 
     partition: int
@@ -65,6 +67,12 @@ class TaskInfo:
     app_name: str | None = None
     app_id: str | None = None
     progress: str | None = None
+    attempt_id: int | None = None
+
+    @property
+    def unique_attempt(self) -> int:
+        """Another number for every attempt at a partition; later ones are greater."""
+        return self.attempt if self.attempt_id is None else self.attempt_id
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ from mama_spark.sending.send_loop import messages_of
 from .dead_letter_queue import DeadLetterContext, DeadLetterQueue
 from .event_reporter import EventReporter
 from .failure_policy import becomes_dead_letter
-from .job import PartitionReport, SinkJob
+from .job import PartitionReport, SinkJob, TaskInfo
 from .outcomes import count_outcomes, failed_flights, flight_columns, joined_ids, published_columns
 from .packed_messages import FlightContext, PackedMessages, RowMessages, single_rows_of
 
@@ -46,9 +46,10 @@ class OutcomeRecorder:
     :ivar events: of the publisher, to the flight log and to discovery
     """
 
-    def __init__(self, job: SinkJob, report: PartitionReport) -> None:
+    def __init__(self, job: SinkJob, task: TaskInfo, report: PartitionReport) -> None:
         o, write_id = job.options, report.write_id
         self._job, self._options, self._report = job, o, report
+        self._number_prefix = f"{job.run_id}-{report.partition}-{task.unique_attempt}-"
         self._staging: Staging | None = None
         if o.flight_log is not None:
             self._staging = Staging(
@@ -193,7 +194,7 @@ class OutcomeRecorder:
             return batch.ids
         if context.ids is not None:
             return context.ids
-        return joined_ids(f"{self._job.run_id}-{self._report.partition}-{self._report.attempt}-", context.numbers)
+        return joined_ids(self._number_prefix, context.numbers)
 
     def _record_dead_letters(
         self,

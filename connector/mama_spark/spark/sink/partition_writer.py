@@ -85,7 +85,7 @@ def task_info(streaming: bool) -> TaskInfo:
     app_name, app_id = context.getLocalProperty("spark.app.name"), context.getLocalProperty("spark.app.id")
     return TaskInfo(
         context.partitionId(), context.attemptNumber(), query_id, batch_id, stream_run, speculation, app_name, app_id,
-        context.getLocalProperty(PROPERTY),
+        context.getLocalProperty(PROPERTY), context.taskAttemptId(),
     )  # fmt: skip
 
 
@@ -162,7 +162,7 @@ class PartitionWriter:
 
     def __init__(self, job: SinkJob, task: TaskInfo, report: PartitionReport) -> None:
         self._job, self._task, self._report, self._options = job, task, report, job.options
-        self.recorder = OutcomeRecorder(job, report)
+        self.recorder = OutcomeRecorder(job, task, report)
         self._announcer: SourceAnnouncer | None = None
         self._bridge: PublisherBridge | None = None
         self._publisher: BatchPublisher | None = None
@@ -322,7 +322,7 @@ class PartitionWriter:
             self._options, identity, streaming=job.streaming, query_name=job.query_name,
             app_name=task.app_name, app_id=task.app_id,
         )  # fmt: skip
-        ids = f"{write_id.run_id}-{write_id.batch_id or 0}-{task.partition}-{task.attempt}"
+        ids = f"{write_id.run_id}-{write_id.batch_id or 0}-{task.partition}-{task.unique_attempt}"
         self._announcer = SourceAnnouncer(self._options, job.discovery, record, ids)
         if self._announcer.start():
             self._report.source = record

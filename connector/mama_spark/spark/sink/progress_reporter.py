@@ -31,7 +31,7 @@ class ProgressReporter:
 
     def __init__(self, job: str, task: TaskInfo, publisher: BatchPublisher) -> None:
         self._publisher, self._stop = publisher, threading.Event()
-        self._counts = TaskCounts(job, task.partition, task.attempt)
+        self._counts = TaskCounts(job, task.partition, task.unique_attempt)
         self._thread: threading.Thread | None = None
         self._socket: socket.socket | None = None
         sinks: list[Callable[[TaskCounts], object]] = []

@@ -142,10 +142,15 @@ def test_stream_is_known_by_its_query_and_a_repeated_batch_by_its_transaction(na
     assert report.source.id == source_id("daily")
 
 
-def test_events_of_two_attempts_have_different_ids(name: str) -> None:
-    publish(options(name), "a")
+@pytest.mark.parametrize(
+    "again",
+    [TaskInfo(3, 2, None, None, None, False), TaskInfo(3, 1, None, None, None, False, attempt_id=70)],
+    ids=["the task is repeated", "the stage is repeated"],
+)
+def test_events_of_two_attempts_have_different_ids(name: str, again: TaskInfo) -> None:
+    publish(options(name), "a", task=TaskInfo(3, 1, None, None, None, False, attempt_id=7))
     before = len(events(name))
-    publish(options(name), "a", task=TaskInfo(3, 2, None, None, None, False))
+    publish(options(name), "a", task=again)
     assert len(events(name)) == 2 * before
 
 

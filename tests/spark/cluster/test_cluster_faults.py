@@ -1,0 +1,217 @@
+"""What goes wrong on a cluster of Spark in the middle of writes: workers lost, stages repeated, executors given back,
+attempts doubled. The oracle after each."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.testing.oracle import Verdict
+from mama_spark.testing.waiting import eventually
+
+from tests.support.malamute.restartable_broker import RestartableNatsServer
+from tests.support.processes import task_workers
+from tests.support.spark.sink_harness import counts, flights, verdict
+from tests.support.spark.standalone import SMALL_BATCHES, Application, StandaloneCluster, submit
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
+
+SCRIPT = Path(__file__).parents[1] / "driver_scripts" / "on_cluster.py"
+PATIENCE = 600.0
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    with StandaloneCluster(tmp_path_factory.mktemp("cluster")) as found:
+        yield found
+
+
+@pytest.fixture
+def cluster(shared: StandaloneCluster) -> StandaloneCluster:
+    """Complete again, whatever the test before did."""
+    shared.repair()
+    return shared
+
+
+class Write:
+    """One write on the cluster, with what tests do to it."""
+
+    def __init__(self, cluster: StandaloneCluster, room: RestartableNatsServer, folder: Path, **given: Any) -> None:
+        self.cluster, self.room, self.folder, self.log = cluster, room, folder, folder / "log"
+        options = {"url": room.server.url, "flightLog": str(self.log), "flightLogPayload": "all"}
+        options |= given.pop("options", {})
+        self.rows = int(given.get("rows", 8_000))
+        self.given = {"folder": str(folder), "options": options, "rows": self.rows, "partitions": 4, **given}
+        self.given.setdefault("steps", ["publish"])
+        room.create("ORDERS", "orders.>")
+        self.stored = room.counter("ORDERS")
+
+    def submit(self, **conf: str) -> Application:
+        return submit(self.cluster, self.folder, SCRIPT, json.dumps(self.given), conf={**SMALL_BATCHES, **conf})
+
+    def open(self) -> None:
+        """The last rows of each partition may go."""
+        (self.folder / "open").touch()
+
+    def busy(self, application: Application, least: int, executors: int = 2) -> list[psutil.Process]:
+        """The executors that publish, when so many do and so much is stored."""
+
+        def found() -> list[psutil.Process]:
+            assert application.process.poll() is None, application.text()[-6_000:]
+            at_work = [one for one in self.cluster.executors() if task_workers(one.pid, self.room.port)]
+            return at_work if len(at_work) >= executors and self.stored() >= least else []
+
+        at_work: list[psutil.Process] = eventually(found, f"{executors} executors publish", PATIENCE)
+        return at_work
+
+    def conserved(self) -> Verdict:
+        found = verdict(self.room, "ORDERS", self.log, sent=self.rows).raise_faults()
+        assert found.acked == self.rows
+        assert found.duplicates == 0
+        return found
+
+    def results(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "results.json").read_text())
+        return found
+
+
+@pytest.fixture
+def write(cluster: StandaloneCluster, nats_server: NatsServer, tmp_path: Path) -> Iterator[Callable[..., Write]]:
+    with RestartableNatsServer(nats_server) as room:
+        yield lambda **given: Write(cluster, room, tmp_path, **given)
+
+
+def test_a_worker_that_is_lost_and_comes_back(write: Callable[..., Write]) -> None:
+    one = write()
+    with one.submit() as application:
+        one.busy(application, 2_000)
+        one.cluster.kill_worker(0)
+        one.cluster.start_worker(0)
+        one.cluster.wait_for_workers(2)
+        one.open()
+        application.wait(PATIENCE)
+    one.conserved()
+    assert max(counts(flights(one.log), "task_attempt")) >= 1
+
+
+def test_a_stage_that_is_repeated_because_its_shuffle_is_lost(write: Callable[..., Write]) -> None:
+    """Then partitions are tried by attempts that have the numbers of those before them."""
+    one = write(shuffled=True, options={"announce": "true"}, steps=["publish", "discover"])
+    with one.submit() as application:
+        busy = one.busy(application, 2_000)
+        busy[0].kill()
+        one.open()
+        text = application.wait(PATIENCE)
+    one.conserved()
+    assert "FetchFailed" in text or "Resubmitt" in text, text[-6_000:]
+    begun, ended = publisher_ends(one)
+    assert ended == 4
+    assert begun >= 5  # those of the killed executor began, and did not end
+
+
+def publisher_ends(one: Write) -> tuple[int, int]:
+    """How many publishers discovery has seen begin and end, by events of their own."""
+    events = [m.payload for m in one.room.messages("MAMA_EVENTS")]
+    return sum(b"CREATING" in e for e in events), sum(b"DESTROYED" in e for e in events)
+
+
+def test_speculation(write: Callable[..., Write]) -> None:
+    """A partition that stands still is published by two attempts, and stored once."""
+    one = write(slow=2)
+    conf = {"spark.speculation": "true", "spark.speculation.interval": "200ms", "spark.speculation.multiplier": "1.5"}
+    conf |= {"spark.speculation.quantile": "0.5", "spark.speculation.minTaskRuntime": "1s"}
+    one.open()
+    with one.submit(**conf) as application:
+        application.wait(PATIENCE)
+    one.conserved()
+    assert 1 in counts(flights(one.log), "task_attempt")
+
+
+def test_dynamic_allocation(write: Callable[..., Write]) -> None:
+    """Executors come for the write, go when it pauses, and come again."""
+    one = write(steps=["publish", "pause", "read_stream", "read_batch"], partitions=8)
+    conf = {
+        "spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.minExecutors": "0", "spark.dynamicAllocation.initialExecutors": "0",
+        "spark.dynamicAllocation.maxExecutors": "2", "spark.dynamicAllocation.executorIdleTimeout": "2s",
+        "spark.dynamicAllocation.shuffleTracking.timeout": "2s", "spark.executor.cores": "1",
+    }  # fmt: skip
+    with one.submit(**conf) as application:
+        one.busy(application, 2_000)
+        one.open()
+        eventually((one.folder / "paused").exists, "the write is done", PATIENCE)
+        eventually(lambda: not one.cluster.executors(), "all executors are given back", PATIENCE)
+        (one.folder / "go").touch()
+        application.wait(PATIENCE)
+    one.conserved()
+    assert one.results()["read"] == one.rows
+
+
+def test_ten_times_more_partitions_than_cores(write: Callable[..., Write]) -> None:
+    one = write(partitions=20, rows=20_000, options={"exactlyOnce": "true", "waitTimeout": "2s"})
+    with one.submit() as application:
+        one.busy(application, 1_000)[0].kill()
+        one.open()
+        application.wait(PATIENCE)
+    one.conserved()
+    assert set(counts(flights(one.log), "partition_id")) == set(range(20))
+
+
+def test_two_queries_read_one_stream(write: Callable[..., Write]) -> None:
+    one = write(steps=["publish", "read_twice"])
+    one.open()
+    with one.submit() as application:
+        application.wait(PATIENCE)
+    one.conserved()
+    for name in ("first", "second"):
+        values = pq.read_table(one.folder / name)["value"].to_pylist()
+        assert sorted(values) == sorted(f"order {n}" for n in range(one.rows))
+
+
+def test_two_applications_write_one_stream_and_one_flight_log(write: Callable[..., Write]) -> None:
+    """Each has an executor, and one of the two is killed."""
+    one = write(rows=4_000, partitions=2)
+    one.log.mkdir()
+    with contextlib.ExitStack() as stack:
+        applications = []
+        for number in range(2):
+            folder = one.folder / str(number)
+            folder.mkdir()
+            given = {**one.given, "folder": str(folder), "first": number * 2_000, "rows": 2_000}
+            conf = {**SMALL_BATCHES, "spark.cores.max": "1", "spark.executor.cores": "1"}
+            applications.append(stack.enter_context(submit(one.cluster, folder, SCRIPT, json.dumps(given), conf=conf)))
+        one.busy(applications[0], 500)[0].kill()
+        for number, application in enumerate(applications):
+            (one.folder / str(number) / "open").touch()
+            application.wait(PATIENCE)
+    one.conserved()
+    assert len(counts(flights(one.log), "run_id")) == 2
+
+
+def test_half_a_million_rows_through_all_faults(write: Callable[..., Write]) -> None:
+    """The server killed twice, both executors, and a worker: nothing lost, nothing doubled, one outcome a row."""
+    one = write(rows=500_000, partitions=20, shuffled=True, options={"retryDeadline": "120s"})
+    one.room.admin.update_stream("ORDERS", duplicate_window=1_800 * 10**9)
+    with one.submit(**{"spark.task.maxFailures": "12", "spark.stage.maxConsecutiveAttempts": "12"}) as application:
+        one.busy(application, 5_000)[0].kill()
+        one.busy(application, 10_000)
+        one.room.kill()
+        one.room.start()
+        one.busy(application, 15_000)[1].kill()
+        one.open()
+        one.busy(application, 100_000, executors=1)
+        one.cluster.kill_worker(1)
+        one.cluster.start_worker(1)
+        one.busy(application, 200_000, executors=1)
+        one.room.kill()
+        one.room.start()
+        application.wait(1_200)
+    found = one.conserved()
+    print(f"{found.rows:,} rows, {found.acked:,} acked, {found.duplicates} doubled, {found.faults}")

@@ -1,0 +1,244 @@
+"""A standalone cluster of Spark on this machine: a master and workers, whose executors are processes of their own.
+
+Each process is started by pyspark's own launcher, ``spark-class``, and ended by its id. Workers have folders of their
+own for work and temporary files, and neither the variables nor the current folder of the driver, as on other machines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.request import urlopen
+
+import psutil
+import pyspark
+from mama_spark.testing.waiting import eventually
+
+from tests.support.ports import lasting_port
+from tests.support.processes import descendant_processes, runs
+
+LAUNCHER = Path(pyspark.__file__).parent / "bin" / "spark-class"
+SUBMIT = LAUNCHER.with_name("spark-submit")
+PATIENCE = 120.0
+#: What a machine of the cluster knows: nothing of the environment of the tests.
+_KNOWN = ("HOME", "JAVA_HOME", "JDK_JAVA_OPTIONS", "LANG", "LC_ALL", "MALLOC_ARENA_MAX", "TZ", "USER")
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+#: Of every application that a test submits.
+CONF = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.executor.memory": "512m",
+    "spark.python.authenticate.socketTimeout": "120s",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+#: What holds rows back in small portions needs them, and nothing kept until there is more.
+SMALL_BATCHES = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "200",
+    "spark.sql.execution.pandas.udf.buffer.size": "4096",
+}
+
+
+@dataclass
+class _Daemon:
+    """A master or worker."""
+
+    output: Path
+    process: subprocess.Popen[bytes]
+
+    def end(self, how: int = signal.SIGTERM) -> None:
+        """With all that it has started: executors, and their Python workers."""
+        family = descendant_processes(self.process.pid)
+        self.process.send_signal(how)
+        if how == signal.SIGKILL:  # a machine that is gone takes all with it
+            _kill(family)
+        try:
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        _kill(family)
+
+
+@dataclass
+class StandaloneCluster:
+    """A master and ``workers`` workers of ``cores`` cores each, as a context.
+
+    :param env: variables of the machines of the workers, which executors inherit
+    """
+
+    folder: Path
+    workers: int = 2
+    cores: int = 1
+    memory: str = "1g"
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.port, self._page = lasting_port(), lasting_port()
+        self.url = f"spark://127.0.0.1:{self.port}"
+        self._master: _Daemon | None = None
+        self._workers: dict[int, _Daemon] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            where = ("--host", "127.0.0.1", "--port", str(self.port), "--webui-port", str(self._page))
+            self._master = self._start("master", "org.apache.spark.deploy.master.Master", *where)
+            for number in range(self.workers):
+                self.start_worker(number)
+            self.wait_for_workers(self.workers)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        for number in list(self._workers):
+            self.kill_worker(number)
+        if self._master is not None:
+            self._master.end()
+
+    def start_worker(self, number: int) -> None:
+        arguments = (
+            "--host", "127.0.0.1", "--port", "0", "--webui-port", "0", "--cores", str(self.cores),
+            "--memory", self.memory, "--work-dir", str(self.folder / f"worker-{number}" / "work"), self.url,
+        )  # fmt: skip
+        self._workers[number] = self._start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *arguments)
+
+    def repair(self) -> None:
+        """Start the workers again that are not there."""
+        for number in range(self.workers):
+            if number not in self._workers:
+                self.start_worker(number)
+        self.wait_for_workers(self.workers)
+
+    def kill_worker(self, number: int) -> None:
+        """The machine is gone, with its executors and all that was on their disks."""
+        self._workers.pop(number).end(signal.SIGKILL)
+
+    def wait_for_workers(self, count: int) -> None:
+        """Until the master counts so many, no more and no fewer."""
+
+        def there() -> bool:
+            for daemon in [self._master, *self._workers.values()]:
+                assert daemon is not None
+                assert daemon.process.poll() is None, daemon.output.read_text()[-3_000:]
+            with contextlib.suppress(OSError, ValueError):
+                return int(self.status()["aliveworkers"]) == count
+            return False
+
+        eventually(there, f"{count} workers are registered", PATIENCE)
+
+    def status(self) -> dict[str, Any]:
+        """What the master's page says, as JSON."""
+        with urlopen(f"http://127.0.0.1:{self._page}/json/", timeout=10) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+
+    def executors(self, number: int | None = None) -> list[psutil.Process]:
+        """The JVMs of the executors of one worker, or of all."""
+        chosen = self._workers.values() if number is None else [self._workers[number]]
+        found = [child for daemon in chosen for child in descendant_processes(daemon.process.pid)]
+        return [child for child in found if _is_executor(child)]
+
+    def _start(self, name: str, main: str, *arguments: str) -> _Daemon:
+        folder = self.folder / name
+        (folder / "tmp").mkdir(parents=True, exist_ok=True)
+        own = {"TMPDIR": str(folder / "tmp"), "SPARK_LOCAL_DIRS": str(folder / "tmp"), "SPARK_DAEMON_MEMORY": "256m"}
+        env = {name: os.environ[name] for name in _KNOWN if name in os.environ}
+        env = {**env, "PATH": _SYSTEM_PATH, "SPARK_NO_DAEMONIZE": "1", **own, **self.env}
+        output = folder / "output"
+        with output.open("ab") as out:
+            process = subprocess.Popen(
+                [str(LAUNCHER), main, *arguments], stdout=out, stderr=out, cwd=folder, env=env, start_new_session=True
+            )
+        return _Daemon(output, process)
+
+
+@dataclass
+class Application:
+    """One ``spark-submit`` in client mode."""
+
+    output: Path
+    process: subprocess.Popen[bytes]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        _kill({psutil.Process(self.process.pid)} if self.process.poll() is None else set())
+        self.process.wait()
+
+    def text(self) -> str:
+        return self.output.read_text(errors="replace")
+
+    def wait(self, patience: float = 400.0) -> str:
+        """To its end; what it printed.
+
+        :raises AssertionError: it failed
+        """
+        code = self.process.wait(patience)
+        assert code == 0, self.text()[-6_000:]
+        return self.text()
+
+
+def submit(
+    cluster: StandaloneCluster,
+    folder: Path,
+    script: Path,
+    *arguments: str,
+    python: str = sys.executable,
+    driver_python: str = sys.executable,
+    more: Sequence[str] = (),
+    conf: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Application:
+    """``spark-submit`` on the machine of a user.
+
+    :param folder: the current folder of the driver
+    :param python: ``PYSPARK_PYTHON``, of the executors
+    :param more: arguments of ``spark-submit``
+    """
+    known = {name: os.environ[name] for name in _KNOWN if name in os.environ}
+    known |= {"PATH": f"{Path(driver_python).parent}:{_SYSTEM_PATH}", "PYSPARK_PYTHON": python}
+    known |= {"PYSPARK_DRIVER_PYTHON": driver_python, **(env or {})}
+    settings = [part for name, value in {**CONF, **(conf or {})}.items() for part in ("--conf", f"{name}={value}")]
+    command = [str(SUBMIT), "--master", cluster.url, "--deploy-mode", "client", *settings, *more]
+    output = folder / f"{script.stem}.out"
+    with output.open("wb") as out:
+        process = subprocess.Popen(
+            [*command, str(script), *arguments], stdout=out, stderr=out, cwd=folder, env=known, start_new_session=True
+        )
+    return Application(output, process)
+
+
+def _is_executor(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return any("CoarseGrainedExecutorBackend" in part for part in process.cmdline())
+    return False
+
+
+def _kill(processes: set[psutil.Process]) -> None:
+    """These, and what they have started by now."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            if runs(process):
+                for child in descendant_processes(process.pid):
+                    with contextlib.suppress(psutil.Error):
+                        child.kill()
+                process.kill()
