@@ -33,7 +33,16 @@ MAY_IMPORT = {
     "openmama_wire": CONTRACTS | {"mama.messages"},
     "bridges": CONTRACTS | {"sending", "malamute", "tango", "mama.messages", "openmama_wire"},
     "services": CONTRACTS
-    | {"sending", "malamute", "tango", "mama.messages", "openmama_wire", "bridges.nats", "bridges.reconnecting"},
+    | {
+        "sending",
+        "malamute",
+        "tango",
+        "mama.messages",
+        "openmama_wire",
+        "flightlog",
+        "bridges.nats",
+        "bridges.reconnecting",
+    },
     "spark": CONTRACTS
     | REGISTRY
     | {
@@ -252,6 +261,7 @@ PURE = {
     "services/malamute_broker/session/streams/subscription_handler",
     "services/openmama_source/market_data_source",
     "services/openmama_source/record_fields",
+    "services/openmama_source/source_events",
     "services/tango_recorder/settings",
     "services/tango_server/admin_commands",
     "services/tango_server/attribute_state",
@@ -315,6 +325,7 @@ TIME_OF_DAY = {
     "publisher/clock",  # once a task, where the times of its flight log begin
     "mama/publisher/dq",  # stamps messages
     "services/malamute_broker/broker/event_publisher",  # stamps events
+    "services/openmama_source/event_reporter",  # stamps events
     "services/malamute_broker/engines/durable/store_reader",  # stamps messages; never falls. Retention by age, as told
     "services/tango_recorder/recorder",  # stamps records
     "services/tango_server/event_source",  # stamps events

@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import os
 import sys
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,29 +14,37 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..bridges import log_bridge
+from ..bridges import discovery_bridge, log_bridge
 from ..bridges.reconnecting import ReconnectingBridge
-from ..console.arguments import add_option, options
+from ..console.arguments import add_option, duration_argument, options, pairs
 from ..console.output import say_as
 from ..console.signals import stop_on_signals
 from ..errors import ConfigError, OptionError
+from ..mama.messages.event_records import LIVE
+from ..mama.messages.source_records import BEST, OK, ONLINE, UNKNOWN, SourceRecord
 from ..mama.messages.status import MsgStatus
 from ..openmama_wire.peer.peer import OpenMamaPeer
 from ..openmama_wire.peer.settings import PeerSettings
 from ..openmama_wire.protocol.dictionary import DictionaryEntry, by_name, parse_dictionary
 from ..openmama_wire.protocol.market_data import REFUSALS
-from ..options import SubscribeOptions, command
+from ..options import DiscoveryOptions, SubscribeOptions, command
+from ..options.paths import table_path
 from ..options.toml_file import read_toml
 from ..options.urls import log_urls, split_stream
 from ..options.urls import urls as server_urls
+from ..options.values import Duration
 from ..redaction import redact_url
+from ..services.openmama_source.event_reporter import SourceEventReporter, SourceEventReporters
+from ..services.openmama_source.event_stores import DiscoveryStore, FlightLogStore
 from ..services.openmama_source.log_follower import LogFollower
 from ..services.openmama_source.market_data_source import MarketDataSource, PublisherEvent, SourceRules
 from ..services.openmama_source.server import MarketDataServer
+from ..services.openmama_source.source_events import SourceEvents
 from ..services.openmama_source.source_state import SourceState
 
 _USE = command("mama-source", "stream", "wait_timeout")
 _HEARTBEAT = 30.0  #: seconds that a subscriber's process may stand still before it is disconnected
+_ANNOUNCE_INTERVAL, SOURCE_TTL = 1.0, 30.0  #: seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,6 +72,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="saved (at first: earliest), latest, earliest or a sequence",
     )  # fmt: skip
     parser.add_argument("--events", action="store_true", help="show requests and subscriptions as they come")
+    parser.add_argument("--flight-log", metavar="PATH", help="table that gets the events of the publisher")
+    parser.add_argument(
+        "--flight-log-every", type=duration_argument("--flight-log-every", Duration(bare=None)), default="1m",
+        metavar="TIME", help="time between two commits (default: 1m)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--storage", action="append", default=[], metavar="NAME=VALUE", help="storage option of the flight log"
+    )
+    parser.add_argument(
+        "--announce", nargs="?", const="", metavar="URL",
+        help="announce the source, and its events, to discovery there (default: at the servers of the log)",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help='each line as JSON: {"text": ...}')
     add_option(parser, "of the log's connection")
 
@@ -92,24 +113,26 @@ def run(args: argparse.Namespace) -> int:
     bridge = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
     follower = LogFollower(bridge, str(o.stream), args.begin, state.identity, state.served)
     peer = OpenMamaPeer(settings)
-    with stop_on_signals() as stop:
-        try:
+    reports = reporters(args, servers, state.sender)
+    try:
+        with stop_on_signals() as stop, reports:
             source = MarketDataSource(args.source, state.sender, rules, state.topics())
             server = MarketDataServer(
                 peer, source, state, follower, prefix=args.source if args.topic_prefix is None else args.topic_prefix,
                 dictionary=by_name(entries), say=say, warn=warn,
-                on_event=partial(_show, say) if args.events else _ignore,
+                on_event=partial(_report, reports, say if args.events else None),
             )  # fmt: skip
             follower.start()
             peer.open()
+            reports.lifecycle(LIVE)
             say(f"serving {o.stream} as {args.source} at {args.to} ({len(source.topics)} symbols; Ctrl-C ends it)")
             server.run(stop.is_set)
             say(f"ended: {server.progress()}")
-        finally:
-            follower.close()
-            bridge.close()
-            peer.close()
-            state.close()
+    finally:
+        follower.close()
+        bridge.close()
+        peer.close()
+        state.close()
     return 0
 
 
@@ -179,12 +202,52 @@ def _urls(argument: str, text: str, parse: Any) -> tuple[str, ...]:
     return found
 
 
-def _show(say: Callable[[str], None], event: PublisherEvent) -> None:
-    say(f"{event.callback} {event.symbol}{f': {event.info}' if event.info else ''}".rstrip())
+def reporters(args: argparse.Namespace, servers: tuple[str, ...], sender: int) -> SourceEventReporters:
+    """What stores the events of the source, not started.
+
+    :param servers: of the log
+    :raises ConfigError: the options say nothing sound
+    """
+    run_id, made = uuid.uuid4().hex, []
+    if args.flight_log is not None:
+        try:
+            uri = table_path(args.flight_log)
+        except ValueError as e:
+            raise OptionError(f"--flight-log {e}") from None
+        about = {"command": "mama mama-source", "source": args.source}
+        store = FlightLogStore(uri, dict(pairs(args.storage, "--storage")), run_id, about)
+        made.append(SourceEventReporter(store, SourceEvents(args.source, sender), args.flight_log_every, warn))
+    elif args.storage:
+        raise OptionError("--storage is for --flight-log PATH")
+    if args.announce is not None:
+        announced = DiscoveryStore(
+            partial(discovery_bridge, _discovery_options(args, servers)),
+            _source_record(args, sender),
+            run_id,
+            SOURCE_TTL,
+        )
+        made.append(SourceEventReporter(announced, SourceEvents(args.source, sender), _ANNOUNCE_INTERVAL, warn))
+    return SourceEventReporters(made)
 
 
-def _ignore(event: PublisherEvent) -> None:
-    pass
+def _discovery_options(args: argparse.Namespace, servers: tuple[str, ...]) -> DiscoveryOptions:
+    there = argparse.Namespace(
+        url=args.announce or ",".join(servers),
+        option=[o for o in args.option if o.partition("=")[0].strip().lower() != "stream"],
+    )
+    return options(there, DiscoveryOptions, command("mama-source --announce", "wait_timeout"))
+
+
+def _source_record(args: argparse.Namespace, sender: int) -> SourceRecord:
+    about = {"format": "mama-source", "bridge": "openmama", "url": redact_url(args.to), "log": redact_url(args.log)}
+    dictionary = UNKNOWN if args.dictionary is None else args.dictionary.name
+    return SourceRecord(args.source, sender, ONLINE, OK, BEST, BEST, dictionary, about)
+
+
+def _report(reports: SourceEventReporters, say: Callable[[str], None] | None, event: PublisherEvent) -> None:
+    reports.callback(event)
+    if say is not None:
+        say(f"{event.callback} {event.symbol}{f': {event.info}' if event.info else ''}".rstrip())
 
 
 def warn(text: str) -> None:

@@ -73,8 +73,8 @@ class LiveModel:
         one = self._publishers.pop(name, None) or _Publisher(row.source_name or "")
         self._publishers[name] = one  # at the end: the latest
         one.state, one.at = about.get("EventPublisherState", one.state), row.event_time or one.at
-        one.topics += row.event == "PUBLISH_CREATE" and row.topic is not None
-        if row.event == ERROR or row.event.startswith("PUBLISH_ERROR"):
+        one.topics += row.event in ("PUBLISH_CREATE", "onCreate") and row.topic is not None
+        if row.event in (ERROR, "onError") or row.event.startswith("PUBLISH_ERROR"):
             one.failed += 1
             one.info = " ".join(str(part) for part in (row.topic, row.status, row.info) if part)
         if len(self._publishers) > MOST_PUBLISHERS:

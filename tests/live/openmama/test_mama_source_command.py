@@ -9,17 +9,21 @@ import sys
 from pathlib import Path
 
 import pytest
-from mama_spark.bridges import log_bridge
+from mama_spark.bridges import discovery_bridge, log_bridge
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.cli import main
 from mama_spark.commands.mama_source import read_dictionary, read_rules
 from mama_spark.errors import ConfigError
+from mama_spark.mama.discovery.discovery_rows import DiscoveryRowReader
 from mama_spark.mama.messages.status import MsgStatus
 from mama_spark.message import MessageBatch
 from mama_spark.openmama_wire.protocol.market_data import MarketDataRequest, subscription_topic
-from mama_spark.options import SubscribeOptions
+from mama_spark.options import DiscoveryOptions, SubscribeOptions
+from mama_spark.testing.waiting import eventually
 
 from tests.live.openmama.test_market_data_live import ScriptedSubscriber
+from tests.support.flight_logs import rows
+from tests.support.malamute.broker_process import BrokerHere
 from tests.support.nats.nats_servers import Admin
 from tests.support.openmama.network import naming, peer, url_of
 
@@ -47,7 +51,7 @@ def test_a_server_that_is_killed_goes_on_with_its_numbers(nats_server: NatsServe
         admin.create_stream("QUOTES", ["S.>"])
         store(nats_server, x=1.5)
         words = ("--from", f"{nats_server.url}/QUOTES", "--to", url_of(names), "--source", "S",
-                 "--state", str(tmp_path / "state"))  # fmt: skip
+                 "--state", str(tmp_path / "state"), "--flight-log", str(tmp_path / "log"), "--announce")  # fmt: skip
         subscriber = ScriptedSubscriber(one)
         one.subscribe("S.A")
         topic, request = subscription_topic("S"), MarketDataRequest("A", 0, 0)
@@ -69,14 +73,76 @@ def test_a_server_that_is_killed_goes_on_with_its_numbers(nats_server: NatsServe
             process.send_signal(signal.SIGTERM)
             said, _ = process.communicate(timeout=60)
             assert (process.returncode, said.splitlines()[-1][:6]) == (0, "ended:")
+            assert [e for e, _, _ in logged(tmp_path / "log")] == [
+                "create", "live", "onCreate", "SUBSCRIBED", "onDestroy", "destroy"
+            ]  # fmt: skip
+            announced = discovery_bridge(DiscoveryOptions.parse({"url": nats_server.url}))
+            announced.open()
+            shown = DiscoveryRowReader("nats", "b").image(announced.image())
+            announced.close()
+            assert ("S", "OFFLINE") in [(r.source_name, r.source_state) for r in shown]
         finally:
             process.kill()
             process.communicate(timeout=30)
 
 
+@pytest.mark.spec("OW20")
+def test_a_malamute_stream_is_served_and_its_publisher_is_seen(tmp_path: Path) -> None:
+    """Events are in the flight log, and the source and its events in discovery."""
+    events = f'[events]\nfolder = "{tmp_path / "events"}"'
+    with BrokerHere(tmp_path / "broker", "^QUOTES$", events) as broker, naming() as names, peer(url_of(names)) as one:
+        broker.store("QUOTES", MessageBatch.of(["S.A"], [b'{"x":1.5}']))
+        process = started(
+            "--from", f"{broker.url}/QUOTES", "--to", url_of(names), "--source", "S",
+            "--state", str(tmp_path / "state"), "--flight-log", str(tmp_path / "log"), "--flight-log-every", "100ms",
+            "--announce",
+        )  # fmt: skip
+        discovery = discovery_bridge(DiscoveryOptions.parse({"url": broker.url}))
+        discovery.open()
+        try:
+            subscriber = ScriptedSubscriber(one)
+            one.subscribe("S.A")
+            subscriber.ask(subscription_topic("S"), MarketDataRequest("A", 0, 0))
+            subscriber.watched.until(lambda: (1, 1) in subscriber.numbers(), "the image arrives")
+            broker.store("QUOTES", MessageBatch.of(["S.A", "S.B"], [b'{"x":2.5}', b"no object"]))
+            subscriber.watched.until(lambda: subscriber.messages()[-1].get("x") == 2.5, "the update arrives")
+            subscriber.ask(subscription_topic("S"), MarketDataRequest("NONE", 0, 0))
+            subscriber.watched.until(lambda: len(subscriber.messages()) == 3, "the refusal arrives")
+            online = DiscoveryRowReader("malamute", "b").image(discovery.image())
+            assert [(r.source_name, r.source_state) for r in online] == [("S", "ONLINE")]
+            log = tmp_path / "log"
+            eventually(lambda: ("onNewRequest", "S.NONE", "NOT_FOUND") in logged(log), "events are in the flight log")
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=60)
+            happened = logged(log)
+            assert [e for e in happened if e[1] is None] == [(e, None, None) for e in ("create", "live", "destroy")]
+            assert happened[2:] == [
+                *[(e, "S.A", None) for e in ("onCreate", "SUBSCRIBED", "onRequest")],
+                ("onNewRequest", "S.NONE", "NOT_FOUND"), ("onDestroy", "S.A", None), ("destroy", None, None),
+            ]  # fmt: skip
+            start = discovery.initial_offset("earliest")
+            changes = [c for block in discovery.read(start, discovery.latest_offset(start)) for c in block]
+            shown = [DiscoveryRowReader("malamute", "b").row(c) for c in changes]
+            assert [
+                (r.event, r.topic, r.status) for r in shown if r.source_name == "S" and r.kind != "source"
+            ] == happened
+            assert [r.event for r in shown if r.kind == "source"][-1] == "offline"
+        finally:
+            discovery.close()
+            process.kill()
+            process.communicate(timeout=30)
+
+
+def logged(table: Path) -> list[tuple[str, str | None, str | None]]:
+    """Event, topic and status of the rows of a flight log."""
+    return [(row["event"], row["topic"], row["status"]) for row in rows(table)] if table.exists() else []
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
+        (["--source", "S", "--storage", "a=b"], "--storage is for --flight-log"),
+        (["--source", "S", "--announce", "oz://127.0.0.1:1"], "has no source discovery"),
         (["--source", "a.b"], "--source is one name without dots"),
         (["--source", "S", "--to", "zmq://127.0.0.1:1"], "--to needs incoming=tcp://host:port"),
         (["--source", "S", "--to", "x"], "--to"),

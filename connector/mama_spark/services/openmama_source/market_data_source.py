@@ -14,7 +14,7 @@ from typing import NamedTuple
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import Field, MamaMsg
 from mama_spark.mama.messages.omnm import BadMessage, decode, encode
-from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType, SubscriptionMsgType
+from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType, Status, SubscriptionMsgType
 from mama_spark.openmama_wire.protocol.dictionary import DictionaryEntry, dictionary_message
 from mama_spark.openmama_wire.protocol.frames import BridgeFrame, FrameType
 from mama_spark.openmama_wire.protocol.market_data import (
@@ -54,11 +54,15 @@ class AnswerRequest(NamedTuple):
 
 class PublisherEvent(NamedTuple):
     """One of the callbacks of OpenMAMA's publishers: ``onRequest``, ``onNewRequest``, ``onRefresh``, ``onMsg``,
-    ``onError``, ``onCreate``, ``onDestroy``."""
+    ``onError``, ``onCreate``, ``onDestroy``.
+
+    :ivar status: name of the status of an error, or of a refusal
+    """
 
     callback: str
     symbol: str
     info: str = ""
+    status: str = ""
 
 
 SourceAction = PublishMessage | AnswerRequest | PublisherEvent
@@ -173,7 +177,7 @@ class MarketDataSource:
         try:
             msg = decode(frame.payload)
         except BadMessage as e:
-            return [PublisherEvent("onError", "", f"NOT_FOUND: no OMNM message: {e.info}")]
+            return [_no_request(f"no OMNM message: {e.info}")]
         if frame.topic != subscription_topic(self.name):
             return self._ask_dictionary(frame)
         request = read_request(msg)
@@ -181,7 +185,7 @@ class MarketDataSource:
             symbol = msg.get("wIssueSymbol", None) or msg.get("MdSubscSymbol", None) or ""
             return [PublisherEvent("onMsg", symbol if isinstance(symbol, str) else "")]
         if isinstance(request, str):
-            return [PublisherEvent("onError", "", f"NOT_FOUND: {request}")]
+            return [_no_request(request)]
         return self._requested(frame, request)
 
     def _ask_dictionary(self, frame: BridgeFrame) -> list[SourceAction]:
@@ -204,7 +208,7 @@ class MarketDataSource:
         else:
             callback = "onRefresh" if request.message == SubscriptionMsgType.REFRESH else "onRequest"
         if refused is not None:
-            event = PublisherEvent(callback, symbol, f"{info}; refused: {refused.name}")
+            event = PublisherEvent(callback, symbol, f"{info}; refused: {refused.name}", refused.name)
             return [event, *self._answer(frame, symbol, [encode(refusal(symbol, refused, 1, self.sender))])]
         event = PublisherEvent(callback, symbol, info)
         if request.message == SubscriptionMsgType.REFRESH:
@@ -225,6 +229,11 @@ class MarketDataSource:
         if frame.type is FrameType.REQUEST:
             return [AnswerRequest(frame, payload, topic) for payload in payloads]
         return [PublishMessage(topic, payload) for payload in payloads]
+
+
+def _no_request(why: str) -> PublisherEvent:
+    status = Status.NOT_FOUND.name
+    return PublisherEvent("onError", "", f"{status}: {why}", status)
 
 
 def _shown(request: MarketDataRequest) -> str:

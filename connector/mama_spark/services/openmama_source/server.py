@@ -59,6 +59,8 @@ class MarketDataServer:
         """:raises MamaError: the log cannot be read any more, or the state cannot be saved"""
         for topic in self._source.request_topics:
             self._peer.subscribe(topic)
+        for symbol in sorted(self._source.topics):
+            self._on_event(PublisherEvent("onCreate", symbol))
         try:
             while not stop():
                 self._serve_peers(_FULL if self._unsent else 0.0 if self._serve_log() else _IDLE)

@@ -122,7 +122,7 @@ def test_messages_that_are_no_requests_reach_on_msg_and_on_error() -> None:
 
     assert received(without("MdSubscriptionType")) == [PublisherEvent("onMsg", "A")]
     assert received(without("MdSubscSymbol")) == [
-        PublisherEvent("onError", "", "NOT_FOUND: a request without a symbol")
+        PublisherEvent("onError", "", "NOT_FOUND: a request without a symbol", "NOT_FOUND")
     ]
     assert events(received(without("MdSubscMsgType")))[0][0] == "onError"
     assert events(one.received(BridgeFrame(FrameType.PUBLISH, "_MD.S", b"Qx")))[0][0] == "onError"

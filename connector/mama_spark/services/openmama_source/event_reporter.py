@@ -1,0 +1,168 @@
+"""Stores the events of a market data source in a thread of its own, so that a store that does not answer holds nothing
+else up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Protocol, Self
+
+from mama_spark.backoff import Backoff
+from mama_spark.errors import MamaError
+from mama_spark.mama.messages.event_records import CREATE, DESTROY, ERROR, EventRecord
+from mama_spark.mama.messages.status import Status
+
+from .market_data_source import PublisherEvent
+from .source_events import SourceEvents
+
+END_TIMEOUT = 15.0  #: seconds that the end waits for a store that does not answer
+_END_RETRIES = Backoff(0.2, 2.0)
+
+
+class EventStore(Protocol):
+    """Where events go; called by one thread at a time.
+
+    :ivar name: for messages
+    """
+
+    name: str
+
+    def open(self) -> None:
+        """:raises MamaError: it cannot be used; a retryable one: not now"""
+        ...
+
+    def store(self, number: int, events: Sequence[EventRecord]) -> None:
+        """Store a batch, once: after an error it comes again with its number.
+
+        :raises MamaError: it is not known to be stored
+        """
+        ...
+
+    def close(self) -> None:
+        """Never raises."""
+        ...
+
+
+class SourceEventReporter:
+    """Stores events every so often, and at the end. Usable from any thread.
+
+    :param interval: seconds between two batches
+    :param warn: gets what went wrong, once an outage
+    """
+
+    def __init__(self, store: EventStore, events: SourceEvents, interval: float, warn: Callable[[str], None]) -> None:
+        self._store, self._events, self._interval, self._warn = store, events, interval, warn
+        self._batch: list[EventRecord] = []
+        self._number = 0
+        self._failing = False
+        self._lock = threading.Lock()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"mama-events-{store.name}", daemon=True)
+
+    def __repr__(self) -> str:
+        return f"<SourceEventReporter to {self._store.name}, {len(self._batch) + len(self._events)} events wait>"
+
+    def start(self) -> None:
+        """:raises MamaError: the user must change something"""
+        try:
+            self._store.open()
+        except MamaError as e:
+            if not e.retryable:
+                raise
+            self._failed(e)
+        self._thread.start()
+
+    def lifecycle(self, event: str, *, status: str | None = None, info: str | None = None) -> None:
+        """See :meth:`.source_events.SourceEvents.lifecycle`."""
+        with self._lock:
+            self._events.lifecycle(event, _now(), status=status, info=info)
+
+    def callback(self, event: PublisherEvent) -> None:
+        """Queue a callback of the publisher; never waits."""
+        with self._lock:
+            self._events.callback(event, _now())
+
+    def close(self) -> None:
+        """Store what waits; waits a bounded time for that. May be repeated, never raises."""
+        self._ending.set()
+        if self._thread.ident is not None:
+            self._thread.join(2 * END_TIMEOUT)
+
+    # --- the thread ------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._ending.wait(self._interval):
+                self._store_waiting()
+            delays, until = _END_RETRIES.delays(), time.monotonic() + END_TIMEOUT
+            while not self._store_waiting():
+                if time.monotonic() >= until:
+                    self._warn(f"{len(self._batch)} events are not in {self._store.name}")
+                    break
+                time.sleep(delays.next())
+        finally:
+            self._store.close()
+
+    def _store_waiting(self) -> bool:
+        """Whether all is stored."""
+        if not self._batch:
+            with self._lock:
+                self._batch = self._events.take(_now())
+            self._number += bool(self._batch)
+        if not self._batch:
+            return True
+        try:
+            self._store.store(self._number, self._batch)
+        except MamaError as e:
+            self._failed(e)
+            return False
+        self._batch, self._failing = [], False
+        return not len(self._events)
+
+    def _failed(self, error: MamaError) -> None:
+        if not self._failing:
+            self._failing = True
+            self._warn(f"events of the source wait for {self._store.name}: {error}")
+
+
+class SourceEventReporters:
+    """Several of them as one: started when it is entered, closed when it is left."""
+
+    def __init__(self, reporters: Sequence[SourceEventReporter]) -> None:
+        self._reporters = reporters
+
+    def __enter__(self) -> Self:
+        """:raises MamaError: the user must change something"""
+        self.lifecycle(CREATE)
+        try:
+            for one in self._reporters:
+                one.start()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is not None:
+            self.lifecycle(ERROR, status=Status.PLATFORM.name, info=str(error))
+        self.lifecycle(DESTROY)
+        self._close()
+
+    def _close(self) -> None:
+        for one in self._reporters:
+            one.close()
+
+    def lifecycle(self, event: str, *, status: str | None = None, info: str | None = None) -> None:
+        """What happens to the source itself."""
+        for one in self._reporters:
+            one.lifecycle(event, status=status, info=info)
+
+    def callback(self, event: PublisherEvent) -> None:
+        for one in self._reporters:
+            one.callback(event)
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
