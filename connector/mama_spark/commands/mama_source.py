@@ -214,8 +214,7 @@ def reporters(args: argparse.Namespace, servers: tuple[str, ...], sender: int) -
             uri = table_path(args.flight_log)
         except ValueError as e:
             raise OptionError(f"--flight-log {e}") from None
-        about = {"command": "mama mama-source", "source": args.source}
-        store = FlightLogStore(uri, dict(pairs(args.storage, "--storage")), run_id, about)
+        store = FlightLogStore(uri, dict(pairs(args.storage, "--storage")), run_id)
         made.append(SourceEventReporter(store, SourceEvents(args.source, sender), args.flight_log_every, warn))
     elif args.storage:
         raise OptionError("--storage is for --flight-log PATH")

@@ -15,17 +15,19 @@ class WriteId:
     :ivar run_id: of the batch write, or of this run of the stream
     :ivar batch_id: micro-batch, or ``txnVersion`` of a batch write; None without
     :ivar bridge: name of the bridge
+    :ivar commit: number of the commit, where a write without micro-batches has several
     """
 
     query_id: str | None
     run_id: str
     batch_id: int | None
     bridge: str
+    commit: int = 0
 
     @property
     def prefix(self) -> str:
-        """Folder of the parts, below ``parts/``: ``<query or run>/<batch>``; all attempts at a micro-batch share it."""
-        return f"{_safe(self.query_id or self.run_id)}/{0 if self.batch_id is None else self.batch_id}"
+        """Folder of the parts, below ``parts/``: ``<query or run>/<batch or commit>``; attempts at a batch share it."""
+        return f"{_safe(self.query_id or self.run_id)}/{self.commit if self.batch_id is None else self.batch_id}"
 
 
 def _safe(name: str) -> str:

@@ -174,7 +174,10 @@ def _chart(values: list[Row]) -> alt.Chart:
 
 
 def _time(data: ReportData, field: str = "time") -> alt.X:
-    axis = alt.Axis(format=time_format(data.totals["last"] - data.totals["first"]), labelOverlap=True)
+    first, last = data.totals["first"], data.totals["last"]
+    if first is None:  # there are events of publishers only
+        first, last = (pick(row[name] for row in data.publishers) for pick, name in ((min, "first"), (max, "last")))
+    axis = alt.Axis(format=time_format(last - first), labelOverlap=True)
     return alt.X(f"{field}:T", title="time (UTC)", scale=alt.Scale(type="utc"), axis=axis)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from mama_spark.bridge import DiscoveryBridge, SourceKey
 from mama_spark.errors import MamaError
@@ -24,12 +23,11 @@ class FlightLogStore:
     """Rows of a flight log; a batch is a commit.
 
     :param run_id: of this run of the source: ``run_id`` of its rows
-    :param description: goes into each commit; no secrets
     """
 
-    def __init__(self, uri: str, storage: dict[str, str], run_id: str, description: Mapping[str, Any]) -> None:
+    def __init__(self, uri: str, storage: dict[str, str], run_id: str) -> None:
         self.name = f"the flight log {uri}"
-        self._uri, self._storage, self._run_id, self._description = uri, storage, run_id, description
+        self._uri, self._storage, self._run_id = uri, storage, run_id
 
     def open(self) -> None:
         self._staging(0).check()
@@ -40,15 +38,14 @@ class FlightLogStore:
             LoggedEvent(e.kind, e.event, e.at_us, e.topic, e.status, e.code, e.info, e.state) for e in events
         ])  # fmt: skip
         commit(
-            self._uri, self._storage, self._write_id(number), staging.close(), app=(self._run_id, number),
-            description=self._description,
+            self._uri, self._storage, self._write_id(number), staging.close(), app=(self._run_id, number)
         )  # fmt: skip
 
     def close(self) -> None:
         """Nothing is open."""
 
     def _write_id(self, number: int) -> WriteId:
-        return WriteId(None, self._run_id, number, BRIDGE)
+        return WriteId(None, self._run_id, None, BRIDGE, number)
 
     def _staging(self, number: int) -> Staging:
         return Staging(self._uri, self._storage, self._write_id(number), 0, 0)
