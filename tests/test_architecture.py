@@ -161,6 +161,7 @@ PURE = {
     "mama/properties",
     "mama/states",
     "mama/topics",
+    "openmama_wire/peer/frame_filter",
     "openmama_wire/peer/inboxes",
     "openmama_wire/peer/naming_client",
     "openmama_wire/peer/settings",

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mama_spark.bridge import RequestMessage
 from mama_spark.errors import BadTopic, NoResponders, PublishError
-from mama_spark.openmama_wire.peer.peer import OpenMamaPeer, ReceivedFrame
+from mama_spark.openmama_wire.peer import OpenMamaPeer, ReceivedFrame
 from mama_spark.openmama_wire.protocol.frames import BridgeFrame, FrameType, why_unsendable
 
 _SEPARATOR = "\0"  #: in an address of a reply: no topic holds it

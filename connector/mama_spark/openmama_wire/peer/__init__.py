@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from mama_spark.moved_names import lazy
 
 if TYPE_CHECKING:
+    from .frame_filter import ReceivedFrame
     from .naming_client import NamedPeer, PeerChange, PeerPresence
-    from .peer import OpenMamaPeer, PeerInput, ReceivedFrame
+    from .peer import OpenMamaPeer, PeerInput
     from .settings import Endpoint, PeerSettings
     from .subscription_table import SubscriptionChange, SubscriptionTable
 
@@ -39,7 +40,7 @@ if not TYPE_CHECKING:
             "PeerInput": "peer",
             "PeerPresence": "naming_client",
             "PeerSettings": "settings",
-            "ReceivedFrame": "peer",
+            "ReceivedFrame": "frame_filter",
             "SubscriptionChange": "subscription_table",
             "SubscriptionTable": "subscription_table",
         },

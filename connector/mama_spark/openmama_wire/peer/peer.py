@@ -15,8 +15,6 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
-from urllib.parse import urlsplit
 
 import zmq
 
@@ -24,9 +22,10 @@ from mama_spark.errors import ConfigError, PublishError, Unavailable
 from mama_spark.mama.messages.omnm import BadMessage
 from mama_spark.zmq_context import open_context
 
-from ..protocol.frames import BridgeFrame, FrameType, payload_fault, why_unsendable
+from ..protocol.frames import BridgeFrame, FrameType, why_unsendable
 from ..protocol.naming import CONNECT, NAMING_TOPIC, NamingFrame
-from .inboxes import OpenInboxes, PendingReplies, is_inbox
+from .frame_filter import FrameFilter, PeerCounters, ReceivedFrame
+from .inboxes import OpenInboxes, PendingReplies
 from .naming_client import (
     Announce,
     ConnectReceiver,
@@ -38,33 +37,17 @@ from .naming_client import (
     PeerChange,
 )
 from .settings import Endpoint, PeerSettings
+from .sockets import MAX_FRAME, MAX_SUBSCRIPTION, Socket, address_towards, attach, make_sender, make_socket
 from .subscription_table import SubscriptionChange, SubscriptionTable
 
 logger = logging.getLogger("mama_spark")
 
 PAUSE = 0.2  #: seconds between the last octet of data and ``D``: real receivers drop what they have not read by then
-MAX_FRAME = 64 << 20  #: octets; whoever sends more is disconnected
-MAX_SUBSCRIPTION = 1 << 16  #: octets of a message that readers send
-_RECONNECT = (100, 1000)  #: milliseconds, first and most
 _MOST = 4096  #: messages of one :meth:`OpenMamaPeer.poll`
-
-Socket = zmq.Socket[bytes]
 
 
 class JoinTimeout(Unavailable):
     """No name server answered in time."""
-
-
-class ReceivedFrame(NamedTuple):
-    """A message that this peer subscribed to, or a reply.
-
-    :ivar raw: its octets as they came
-    :ivar inbox: number of the request that it replies to
-    """
-
-    frame: BridgeFrame
-    raw: bytes
-    inbox: int | None = None
 
 
 @dataclass(slots=True)
@@ -77,27 +60,6 @@ class PeerInput:
 
     def __bool__(self) -> bool:
         return bool(self.frames or self.subscriptions or self.peers)
-
-
-@dataclass(slots=True)
-class PeerCounters:
-    """Since the peer was made.
-
-    :ivar malformed: received messages that are no frame of the framing; ``multipart``: of several ZeroMQ frames
-    :ivar neighbours: of topics that only begin like one that was subscribed to
-    :ivar unknown_inbox: replies to requests that are not known or finished
-    :ivar foreign_payload: of another payload library than OMNM; they are delivered
-    :ivar bad_endpoints: that another peer announced and no socket takes
-    """
-
-    sent: int = 0
-    received: int = 0
-    malformed: int = 0
-    multipart: int = 0
-    neighbours: int = 0
-    unknown_inbox: int = 0
-    foreign_payload: int = 0
-    bad_endpoints: int = 0
 
 
 class OpenMamaPeer:
@@ -118,9 +80,7 @@ class OpenMamaPeer:
         self.endpoint = ""
         self._inboxes = OpenInboxes(settings.framing, self.uuid)
         self._replies = PendingReplies()
-        self._topics: set[str] = set()
-        self._prefixes: tuple[str, ...] = ()
-        self._warned: set[str] = set()
+        self._filter = FrameFilter(settings.framing, self._inboxes, self.counters)
         self._contexts: list[zmq.Context[Socket]] = []
         self._out: Socket | None = None
         self._in: Socket | None = None
@@ -150,39 +110,33 @@ class OpenMamaPeer:
     def _open(self) -> None:
         s = self.settings
         data = self._context()
-        self._out = self._socket(data, zmq.XPUB, MAX_SUBSCRIPTION)
-        self._out.setsockopt(zmq.XPUB_VERBOSER, 1)
-        self._out.setsockopt(zmq.XPUB_NODROP, 1)
-        self._out.setsockopt(zmq.LINGER, round(s.linger * 1000))
-        if s.heartbeat is not None:
-            self._out.setsockopt(zmq.HEARTBEAT_IVL, round(s.heartbeat * 500))
-            self._out.setsockopt(zmq.HEARTBEAT_TIMEOUT, round(s.heartbeat * 500))
+        self._out = make_sender(data, s.high_water_mark, s.linger, s.heartbeat)
         self._poller.register(self._out, zmq.POLLIN)
         if s.receive:
-            self._in = self._socket(data, zmq.SUB, MAX_FRAME)
+            self._in = make_socket(data, zmq.SUB, MAX_FRAME, s.high_water_mark)
             self._poller.register(self._in, zmq.POLLIN)
             if s.framing.name == "oz":
                 self._in.subscribe(self._inboxes.subscription("").encode())
         if s.naming:
             self._join()
         else:
-            self._attach(self._out, s.outgoing)
+            self.endpoint = attach(self._out, s.outgoing)
             if self._in is not None:
-                self._attach(self._in, s.incoming)
+                attach(self._in, s.incoming)
 
     def _join(self) -> None:
         s = self.settings
         assert self._out is not None
-        host = s.publish_address or _address_towards(s.naming[0])
-        self._attach(self._out, (Endpoint(f"tcp://{host}:*", True),))
+        host = s.publish_address or address_towards(s.naming[0])
+        self.endpoint = attach(self._out, (Endpoint(f"tcp://{host}:*", True),))
         me = NamingFrame(CONNECT, s.program[:256], socket.gethostname()[:64], os.getpid(), self.uuid, self.endpoint)
         self.naming = NamingClient(me, len(s.naming))
         context = self._context()
-        self._naming_in = self._socket(context, zmq.SUB, MAX_SUBSCRIPTION)
-        self._naming_out = self._socket(context, zmq.PUB, MAX_SUBSCRIPTION)
+        self._naming_in = make_socket(context, zmq.SUB, MAX_SUBSCRIPTION, s.high_water_mark)
+        self._naming_out = make_socket(context, zmq.PUB, MAX_SUBSCRIPTION, s.high_water_mark)
         self._naming_in.subscribe(NAMING_TOPIC.encode())
         self._poller.register(self._naming_in, zmq.POLLIN)
-        self._attach(self._naming_in, [Endpoint(address) for address in s.naming])
+        attach(self._naming_in, [Endpoint(address) for address in s.naming])
         until = self._clock() + s.join_timeout
         while not self.naming.joined:
             if self._clock() >= until:
@@ -327,24 +281,13 @@ class OpenMamaPeer:
         """
         if self._in is None:
             raise ConfigError("a peer without a receiving socket cannot subscribe: give incoming in the url")
-        if prefix:
-            self._prefixes = (*self._prefixes, topic)
-        elif topic in self._topics:
-            return
-        else:
-            self._topics.add(topic)
-        self._in.subscribe(topic.encode() + (b"" if prefix else b"\0"))
+        if self._filter.add(topic, prefix=prefix):
+            self._in.subscribe(topic.encode() + (b"" if prefix else b"\0"))
 
     def unsubscribe(self, topic: str, *, prefix: bool = False) -> None:
         """Undo :meth:`subscribe`."""
-        known = topic in (self._prefixes if prefix else self._topics)
-        if self._in is None or not known:
-            return
-        if prefix:
-            self._prefixes = tuple(p for p in self._prefixes if p != topic)
-        else:
-            self._topics.discard(topic)
-        self._in.unsubscribe(topic.encode() + (b"" if prefix else b"\0"))
+        if self._in is not None and self._filter.remove(topic, prefix=prefix):
+            self._in.unsubscribe(topic.encode() + (b"" if prefix else b"\0"))
 
     def poll(self, timeout: float, most: int = _MOST) -> PeerInput:
         """Wait until something came, at most ``timeout`` seconds, and do what is due.
@@ -387,37 +330,8 @@ class OpenMamaPeer:
                 parts = receive(zmq.DONTWAIT)
                 if len(parts) > 1:
                     self.counters.multipart += 1
-                elif (found := self._accepted(parts[0])) is not None:
+                elif (found := self._filter.accepted(parts[0])) is not None:
                     came.frames.append(found)
-
-    def _accepted(self, raw: bytes) -> ReceivedFrame | None:
-        """A received message, unless it is nothing for this peer."""
-        counters = self.counters
-        counters.received += 1
-        try:
-            frame = self.settings.framing.decode(raw)
-        except BadMessage:
-            counters.malformed += 1
-            return None
-        if frame.payload[:1] != b"O":
-            self._foreign(frame)
-        if is_inbox(frame.topic):
-            number = self._inboxes.request_of(frame.topic)
-            if number is None or frame.type is not FrameType.REPLY:
-                counters.unknown_inbox += 1
-                return None
-            return ReceivedFrame(frame, raw, number)
-        if frame.topic in self._topics or (self._prefixes and frame.topic.startswith(self._prefixes)):
-            return ReceivedFrame(frame, raw)
-        counters.neighbours += 1
-        return None
-
-    def _foreign(self, frame: BridgeFrame) -> None:
-        self.counters.foreign_payload += 1
-        fault = payload_fault(frame.payload) or ""
-        if fault not in self._warned and len(self._warned) < 16:
-            self._warned.add(fault)
-            logger.warning("topic %r: %s (said once)", frame.topic, fault)
 
     # --- naming ----------------------------------------------------------------------------------------------
 
@@ -465,47 +379,7 @@ class OpenMamaPeer:
         self._contexts.append(open_context())
         return self._contexts[-1]
 
-    def _socket(self, context: zmq.Context[Socket], kind: int, most: int) -> Socket:
-        made = context.socket(kind)
-        made.setsockopt(zmq.LINGER, 0)
-        made.setsockopt(zmq.MAXMSGSIZE, most)
-        made.setsockopt(zmq.SNDHWM, self.settings.high_water_mark)
-        made.setsockopt(zmq.RCVHWM, self.settings.high_water_mark)
-        made.setsockopt(zmq.RECONNECT_IVL, _RECONNECT[0])
-        made.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT[1])
-        return made
-
-    def _attach(self, sock: Socket, endpoints: Sequence[Endpoint]) -> None:
-        for address, bind in endpoints:
-            try:
-                if bind:
-                    sock.bind(address)
-                else:
-                    sock.connect(address)
-            except zmq.ZMQError as e:
-                if bind and e.errno in (zmq.EADDRINUSE, zmq.EADDRNOTAVAIL):
-                    raise Unavailable(f"{address}: {e.strerror}") from e
-                raise ConfigError(f"{address}: {e.strerror}") from e
-            if bind and sock is self._out:
-                self.endpoint = str(sock.get_string(zmq.LAST_ENDPOINT)).rstrip("\0")
-
 
 def _check_topic(topic: str) -> None:
     if (fault := why_unsendable(topic)) is not None:
         raise PublishError(fault, status="BAD_SYMBOL")
-
-
-def _address_towards(endpoint: str) -> str:
-    """The address of the interface by which a host is reached: where others of its network reach this one.
-
-    :raises Unavailable: its name is not known
-    """
-    parts = urlsplit(endpoint)
-    try:
-        family, _, _, _, address = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)
-            found = str(probe.getsockname()[0])
-    except OSError as e:
-        raise Unavailable(f"{endpoint}: {e.strerror or e}") from e
-    return f"[{found}]" if ":" in found else found

@@ -1,0 +1,109 @@
+"""Which received messages are for a peer: those of topics that it subscribed to, and replies to its requests. Pure."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mama_spark.mama.messages.omnm import BadMessage
+
+from ..protocol.frames import BridgeFrame, FrameType, Framing, payload_fault
+from .inboxes import OpenInboxes, is_inbox
+
+logger = logging.getLogger("mama_spark")
+
+
+class ReceivedFrame(NamedTuple):
+    """A message that this peer subscribed to, or a reply.
+
+    :ivar raw: its octets as they came
+    :ivar inbox: number of the request that it replies to
+    """
+
+    frame: BridgeFrame
+    raw: bytes
+    inbox: int | None = None
+
+
+@dataclass(slots=True)
+class PeerCounters:
+    """Since the peer was made.
+
+    :ivar malformed: received messages that are no frame of the framing; ``multipart``: of several ZeroMQ frames
+    :ivar neighbours: of topics that only begin like one that was subscribed to
+    :ivar unknown_inbox: replies to requests that are not known or finished
+    :ivar foreign_payload: of another payload library than OMNM; they are delivered
+    :ivar bad_endpoints: that another peer announced and no socket takes
+    """
+
+    sent: int = 0
+    received: int = 0
+    malformed: int = 0
+    multipart: int = 0
+    neighbours: int = 0
+    unknown_inbox: int = 0
+    foreign_payload: int = 0
+    bad_endpoints: int = 0
+
+
+class FrameFilter:
+    """Decodes what came, and drops what is not for this peer: ZeroMQ delivers by prefixes.
+
+    :param counters: of the peer
+    """
+
+    def __init__(self, framing: Framing, inboxes: OpenInboxes, counters: PeerCounters) -> None:
+        self._framing, self._inboxes, self._counters = framing, inboxes, counters
+        self._topics: set[str] = set()
+        self._prefixes: tuple[str, ...] = ()
+        self._warned: set[str] = set()
+
+    def add(self, topic: str, *, prefix: bool) -> bool:
+        """Take the messages of a topic, or of all that begin so; False: a topic was taken before."""
+        if prefix:
+            self._prefixes = (*self._prefixes, topic)
+        elif topic in self._topics:
+            return False
+        else:
+            self._topics.add(topic)
+        return True
+
+    def remove(self, topic: str, *, prefix: bool) -> bool:
+        """Undo :meth:`add`; False: there is nothing to undo."""
+        if topic not in (self._prefixes if prefix else self._topics):
+            return False
+        if prefix:
+            self._prefixes = tuple(p for p in self._prefixes if p != topic)
+        else:
+            self._topics.discard(topic)
+        return True
+
+    def accepted(self, raw: bytes) -> ReceivedFrame | None:
+        """A received message, unless it is nothing for this peer."""
+        counters = self._counters
+        counters.received += 1
+        try:
+            frame = self._framing.decode(raw)
+        except BadMessage:
+            counters.malformed += 1
+            return None
+        if frame.payload[:1] != b"O":
+            self._foreign(frame)
+        if is_inbox(frame.topic):
+            number = self._inboxes.request_of(frame.topic)
+            if number is None or frame.type is not FrameType.REPLY:
+                counters.unknown_inbox += 1
+                return None
+            return ReceivedFrame(frame, raw, number)
+        if frame.topic in self._topics or (self._prefixes and frame.topic.startswith(self._prefixes)):
+            return ReceivedFrame(frame, raw)
+        counters.neighbours += 1
+        return None
+
+    def _foreign(self, frame: BridgeFrame) -> None:
+        self._counters.foreign_payload += 1
+        fault = payload_fault(frame.payload) or ""
+        if fault not in self._warned and len(self._warned) < 16:
+            self._warned.add(fault)
+            logger.warning("topic %r: %s (said once)", frame.topic, fault)

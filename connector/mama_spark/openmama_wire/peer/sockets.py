@@ -1,0 +1,88 @@
+"""Makes and attaches the sockets of a peer."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+import zmq
+
+from mama_spark.errors import ConfigError, Unavailable
+
+from .settings import Endpoint
+
+MAX_FRAME = 64 << 20  #: octets; whoever sends more is disconnected
+MAX_SUBSCRIPTION = 1 << 16  #: octets of a message that readers send
+_RECONNECT = (100, 1000)  #: milliseconds, first and most
+
+Socket = zmq.Socket[bytes]
+
+
+def make_socket(context: zmq.Context[Socket], kind: int, most: int, high_water_mark: int) -> Socket:
+    """
+    :param most: octets of a message that is taken
+    :param high_water_mark: messages that wait in each direction and connection
+    """
+    made = context.socket(kind)
+    made.setsockopt(zmq.LINGER, 0)
+    made.setsockopt(zmq.MAXMSGSIZE, most)
+    made.setsockopt(zmq.SNDHWM, high_water_mark)
+    made.setsockopt(zmq.RCVHWM, high_water_mark)
+    made.setsockopt(zmq.RECONNECT_IVL, _RECONNECT[0])
+    made.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT[1])
+    return made
+
+
+def make_sender(context: zmq.Context[Socket], high_water_mark: int, linger: float, heartbeat: float | None) -> Socket:
+    """XPUB that tells of each subscription and its end, and drops nothing.
+
+    :param linger: seconds that its end waits until all is written
+    :param heartbeat: seconds that a reader may be silent; None: for ever
+    """
+    made = make_socket(context, zmq.XPUB, MAX_SUBSCRIPTION, high_water_mark)
+    made.setsockopt(zmq.XPUB_VERBOSER, 1)
+    made.setsockopt(zmq.XPUB_NODROP, 1)
+    made.setsockopt(zmq.LINGER, round(linger * 1000))
+    if heartbeat is not None:
+        made.setsockopt(zmq.HEARTBEAT_IVL, round(heartbeat * 500))
+        made.setsockopt(zmq.HEARTBEAT_TIMEOUT, round(heartbeat * 500))
+    return made
+
+
+def attach(sock: Socket, endpoints: Sequence[Endpoint]) -> str:
+    """Bind and connect; where it is bound, empty if it is not.
+
+    :raises Unavailable: an address is in use
+    :raises ConfigError: an address cannot be used
+    """
+    bound = ""
+    for address, bind in endpoints:
+        try:
+            if bind:
+                sock.bind(address)
+            else:
+                sock.connect(address)
+        except zmq.ZMQError as e:
+            if bind and e.errno in (zmq.EADDRINUSE, zmq.EADDRNOTAVAIL):
+                raise Unavailable(f"{address}: {e.strerror}") from e
+            raise ConfigError(f"{address}: {e.strerror}") from e
+        if bind:
+            bound = str(sock.get_string(zmq.LAST_ENDPOINT)).rstrip("\0")
+    return bound
+
+
+def address_towards(endpoint: str) -> str:
+    """The address of the interface by which a host is reached: where others of its network reach this one.
+
+    :raises Unavailable: its name is not known
+    """
+    parts = urlsplit(endpoint)
+    try:
+        family, _, _, _, address = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)
+            found = str(probe.getsockname()[0])
+    except OSError as e:
+        raise Unavailable(f"{endpoint}: {e.strerror or e}") from e
+    return f"[{found}]" if ":" in found else found
