@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Iterable
 
 import pytest
 
@@ -54,12 +54,20 @@ HEAVY = (
 )
 #: pyspark and pyarrow are there already; what they load is not counted.
 BEFORE = """
-import json, pickle, sys
+import json, os, pickle, sys
 import pyarrow, pyspark.sql.datasource, pyspark.sql.types as T
 from pyspark.sql.pandas.types import from_arrow_schema
 before = set(sys.modules)
 """
-AFTER = "\nprint(json.dumps(sorted(set(sys.modules) - before)))"
+EACH = """
+for name, program in json.loads(sys.argv[1]).items():
+    child = os.fork()
+    if not child:
+        exec(program, globals())
+        print(json.dumps([name, sorted(set(sys.modules) - before)]), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
 FOUND = "import pyspark_mamapub, pyspark_mamasub, pyspark_mamadiscovery\n"
 WRITER = """
 from pyspark_mamapub import DefaultSource
@@ -83,22 +91,59 @@ source.schema()
 pickle.loads(pickle.dumps(source.reader(from_arrow_schema(SCHEMA))))
 pickle.loads(pickle.dumps(source.streamReader(from_arrow_schema(SCHEMA))))
 """
+#: What connects, plans and reads or publishes, by task or planner: module -> libraries of HEAVY that it may load.
+#: Whatever makes an Arrow value of a Python value at import loads pandas, too.
+STEPS = {
+    "mama_spark.bridges.nats.read.logs": {"asyncio", "nats", "ssl", "pyarrow.compute"},
+    "mama_spark.bridges.nats.discovery.bridge": {"asyncio", "nats", "ssl", "pyarrow.compute"},
+    "mama_spark.bridges.nats.publish.bridge": {"asyncio", "nats", "ssl", "pyarrow.compute"},
+    "mama_spark.bridges.malamute": {"asyncio", "ssl", "zmq", "pyarrow.compute"},
+    "mama_spark.bridges.tango": {"pyarrow.compute"},
+    "mama_spark.spark.discovery.data_source": {"pyarrow.compute"},
+    "mama_spark.spark.subscribe.packed_rows": {"pyarrow.compute"},
+    "mama_spark.spark.subscribe.tango_rows": {"pyarrow.compute"},
+    "mama_spark.spark.subscribe.openmama_rows": {"pyarrow.compute"},
+    "mama_spark.spark.sink.partition_writer": {"pyarrow.compute", "xxhash"},
+    "mama_spark.flightlog.staging": {"deltalake", "pyarrow.compute", "pyarrow.parquet", "ssl"},
+}
+LIBRARIES = [name for name in HEAVY if not name.startswith("mama_spark.")]
 
 
-def loaded(program: str, folder: Path) -> list[str]:
-    """Modules that a new process, started in ``folder``, loads for this program."""
-    command = [sys.executable, "-c", BEFORE + program + AFTER]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
-    found: list[str] = json.loads(done.stdout.splitlines()[-1])
+PROGRAMS = {
+    "found": FOUND,
+    "mamapub": WRITER % "off",
+    "mamapub, packed": WRITER % "arrow",
+    "mamasub": SUBSCRIBE,
+    "mamadiscovery": DISCOVERY,
+}
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """Modules that a new process loads for each program and step: forks of one that has loaded what Spark's has."""
+    programs = PROGRAMS | {module: f"import {module}\n" for module in STEPS}
+    command = [sys.executable, "-c", BEFORE + EACH, json.dumps(programs)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path_factory.mktemp("folder"))
+    found: dict[str, list[str]] = dict(map(json.loads, done.stdout.splitlines()))
+    assert found.keys() == programs.keys(), done.stderr
     return found
 
 
-@pytest.mark.parametrize(
-    "program",
-    [FOUND, WRITER % "off", WRITER % "arrow", SUBSCRIBE, DISCOVERY],
-    ids=["found", "mamapub", "mamapub, packed", "mamasub", "mamadiscovery"],
-)
-def test_a_format_that_is_found_made_or_unpickled_loads_no_heavy_module(program: str, tmp_path: Path) -> None:
-    modules = loaded(program, tmp_path)
-    assert "mama_spark" in modules
-    assert [name for name in modules if any(name == heavy or name.startswith(f"{heavy}.") for heavy in HEAVY)] == []
+def among(modules: list[str], heavy: Iterable[str]) -> list[str]:
+    return [name for name in modules if any(name == one or name.startswith(f"{one}.") for one in heavy)]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_format_that_is_found_made_or_unpickled_loads_no_heavy_module(
+    program: str, loaded: dict[str, list[str]]
+) -> None:
+    assert "mama_spark" in loaded[program]
+    assert among(loaded[program], HEAVY) == []
+
+
+@pytest.mark.parametrize("module", STEPS)
+def test_a_step_of_a_task_or_planner_loads_no_library_that_it_does_not_need(
+    module: str, loaded: dict[str, list[str]]
+) -> None:
+    assert module in loaded[module]
+    assert among(loaded[module], [name for name in LIBRARIES if name not in STEPS[module]]) == []

@@ -25,7 +25,7 @@ MAX_PAYLOAD = 16 * 1024 * 1024
 _MAX_FIELD = 65_535  #: octets of an id, or of a header's name and value
 
 _BINARY = pa.binary()
-_EMPTY = pa.scalar(b"", _BINARY)
+_EMPTY = b""  # no Arrow scalar at import: to make one loads pandas, which planners do not need
 _BLOCK = b"MS\x01"  #: extensions, version 1
 _ID, _HEADER = 7, 8
 

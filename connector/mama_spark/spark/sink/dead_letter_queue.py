@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from mama_spark.errors import BadRow, PublishError, TooLarge
-from mama_spark.flightlog.dead_letter_table import DeadLetterStaging
 from mama_spark.message import Int64s, MessageBatch
 from mama_spark.packing import PACK, PACK_ROWS
 from mama_spark.publisher.ids import IdMaker
+
+if TYPE_CHECKING:
+    from mama_spark.flightlog.dead_letter_table import DeadLetterStaging
 
 #: Waiting dead letters are published when they are so many rows or bytes, and at the end of the partition.
 MIN_BATCH_ROWS, MIN_BATCH_BYTES = 1_000, 4 << 20

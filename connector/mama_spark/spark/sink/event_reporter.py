@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mama_spark.bridge import BridgeEvent, EventKind
 from mama_spark.errors import MamaError
 from mama_spark.flightlog.columns import LoggedEvent
-from mama_spark.flightlog.staging import Staging
 from mama_spark.mama.messages.event_records import ERROR, EventRecord
 from mama_spark.mama.publisher.partition_events import PartitionEvents
 from mama_spark.message import Bools, Int64s, MessageBatch
@@ -18,6 +18,9 @@ from mama_spark.publisher.clock import WallClock
 from mama_spark.sending.flight_batch import FlightBatch
 
 from .outcomes import failed_flights
+
+if TYPE_CHECKING:
+    from mama_spark.flightlog.staging import Staging
 
 #: Gets events in order; True: publish them now, False: they may wait for the end of the partition.
 PublishEvents = Callable[[Sequence[EventRecord], bool], None]

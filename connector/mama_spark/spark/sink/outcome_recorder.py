@@ -9,15 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from mama_spark.bridge import Capabilities
 from mama_spark.errors import ConfigError, Unavailable
-from mama_spark.flightlog.dead_letter_table import DeadLetterStaging
 from mama_spark.flightlog.schema import Level
-from mama_spark.flightlog.staging import Staging
 from mama_spark.mama.publisher.partition_events import PartitionEvents
 from mama_spark.message import Bools, Int64s, MessageBatch
 from mama_spark.publisher.batch_publisher import BatchPublisher
@@ -33,6 +32,10 @@ from .failure_policy import becomes_dead_letter
 from .job import PartitionReport, SinkJob, TaskInfo
 from .outcomes import count_outcomes, failed_flights, flight_columns, joined_ids, published_columns
 from .packed_messages import FlightContext, PackedMessages, RowMessages, single_rows_of
+
+if TYPE_CHECKING:
+    from mama_spark.flightlog.dead_letter_table import DeadLetterStaging
+    from mama_spark.flightlog.staging import Staging
 
 #: Seconds between checks that the publisher is still alive.
 _CHECK_INTERVAL = 0.5
@@ -52,12 +55,16 @@ class OutcomeRecorder:
         self._number_prefix = f"{job.run_id}-{report.partition}-{task.unique_attempt}-"
         self._staging: Staging | None = None
         if o.flight_log is not None:
+            from mama_spark.flightlog.staging import Staging
+
             self._staging = Staging(
                 o.flight_log, o.storage_options, write_id, report.partition, report.attempt,
                 extra=job.log_fields, level=Level(o.flight_log_level),
             )  # fmt: skip
         self._dead_letter_staging: DeadLetterStaging | None = None
         if o.dead_letter_table is not None:
+            from mama_spark.flightlog.dead_letter_table import DeadLetterStaging
+
             self._dead_letter_staging = DeadLetterStaging(
                 o.dead_letter_table, o.storage_options, write_id, report.partition, report.attempt
             )

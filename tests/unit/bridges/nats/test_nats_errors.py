@@ -5,6 +5,7 @@ from typing import Any
 
 import nats.errors
 import nats.js.errors
+import nkeys  # type: ignore[import-untyped]
 import pytest
 from mama_spark.bridges.nats import errors
 from mama_spark.bridges.nats.connection import client_errors
@@ -38,6 +39,12 @@ def test_no_error_of_the_client_library_is_unmapped(cls: type[Exception]) -> Non
     stand_in: Any = type(cls.__name__, (cls,), {"__str__": lambda _: "text"})  # constructors differ
     translated = client_errors.from_client(stand_in.__new__(stand_in))
     assert type(translated) is kind
+
+
+def test_an_invalid_seed_is_a_wrong_setting() -> None:
+    with pytest.raises(nkeys.NkeysError) as raised:
+        nkeys.from_seed(b"SUNOSEED")
+    assert type(client_errors.from_client(raised.value)) is ConfigError
 
 
 @pytest.mark.parametrize("code", sorted(errors.BY_CODE))

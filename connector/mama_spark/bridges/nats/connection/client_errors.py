@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 import nats.errors
 import nats.js.errors
-import nkeys  # type: ignore[import-untyped]
 
 from mama_spark.errors import (
     BackgroundTaskFailed,
@@ -60,11 +59,15 @@ CLIENT: Mapping[type[BaseException], type[MamaError]] = {
     _J.ServerError: Unavailable,
     _J.ServiceUnavailableError: Unavailable,
     _J.NoStreamResponseError: NoResponders,
-    nkeys.NkeysError: ConfigError,  # the seed, or that in the credentials file, is invalid
     ssl.SSLError: ConfigError,
     OSError: Unavailable,
     asyncio.TimeoutError: Unavailable,
     ValueError: ConfigError,
+}
+
+#: The same by name, of modules that only some connections need and that take long to import.
+BY_NAME: Mapping[str, type[MamaError]] = {
+    "nkeys.NkeysError": ConfigError,  # the seed, or that in the credentials file, is invalid
 }
 
 
@@ -77,7 +80,7 @@ def from_client(error: BaseException) -> MamaError:
         ways = "options user and password, token, nkeySeed, credentials"
         return ConfigError(f"the server refuses the credentials: {text}; correct what logs in ({ways}, or the url)")
     for base in type(error).__mro__:
-        kind = CLIENT.get(base)
+        kind = CLIENT.get(base) or BY_NAME.get(f"{base.__module__}.{base.__qualname__}")
         if kind is not None:
             return kind(text)
     return BackgroundTaskFailed(f"{type(error).__name__}: {text}")

@@ -23,9 +23,9 @@ TOKEN_WIDTH = 12  #: digits: fixed, so that acknowledgements can be parsed as co
 BIG = 16 * 1024
 
 _BINARY = pa.binary()
-_EMPTY = pa.scalar(b"", _BINARY)
-_CRLF = pa.scalar(b"\r\n", _BINARY)
-_BLANK = pa.scalar(b" ", _BINARY)
+_EMPTY = b""  # no Arrow scalar at import: to make one loads pandas, which planners do not need
+_CRLF = b"\r\n"
+_BLANK = b" "
 _ID_HEAD = b"NATS/1.0\r\nNats-Msg-Id: "
 _LOW = np.frombuffer(b"".join(b"%04d" % i for i in range(10_000)), np.uint8).reshape(10_000, 4)
 

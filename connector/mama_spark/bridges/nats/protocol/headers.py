@@ -20,7 +20,7 @@ _VERSION = b"NATS/1.0\r\n"
 ID_OVERHEAD = len(_VERSION) + len(MSG_ID) + 2 + 4
 
 _BINARY = pa.binary()
-_EMPTY = pa.scalar(b"", _BINARY)
+_EMPTY = b""  # no Arrow scalar at import: to make one loads pandas, which planners do not need
 
 
 def blocks(batch: MessageBatch) -> tuple[Any, Int64s | None]:
