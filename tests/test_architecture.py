@@ -285,6 +285,7 @@ PURE = {
     "spark/subscribe/tango_rows",
     "topics",
     "tango/client/event_dispatcher",
+    "tango/client/losses/loss_detector",
     "tango/client/subscription_events",
     "tango/client/subscription_machine",
     "tango/client/subscription_states",
@@ -335,6 +336,7 @@ TIME_OF_DAY = {
     "spark/formats",  # what "now" is in an option
     "tango/client/event_consumer",  # stamps events
     "tango/client/event_queue",  # stamps events
+    "tango/client/losses/loss_checks",  # stamps events
     "tango/client/zmq_event_receiver",  # stamps events
 }
 IMPURE = {"socket", "ssl", "select", "threading", "queue", "concurrent", "time", "asyncio", "subprocess", "nats", "zmq"}

@@ -93,8 +93,11 @@ def settings(lab: TangoServer, **more: Any) -> RecorderSettings:
     """Change events of ``double``, if nothing else is said. Servers may be slow: it is no error of theirs that the log
     would tell."""
     given = {"attributes": ["double"], "events": ["change"], "devices": list(lab.devices), **SLOW}
-    url = f"tango://{lab.database.host}" if lab.database else f"tango://127.0.0.1:{lab.port}#dbase=no"
-    return RecorderSettings.of({**given, "url": url, **more})
+    return RecorderSettings.of({**given, "url": _url(lab), **more})
+
+
+def _url(lab: TangoServer) -> str:
+    return f"tango://{lab.database.host}" if lab.database else f"tango://127.0.0.1:{lab.port}#dbase=no"
 
 
 class RecorderThread:
@@ -142,8 +145,9 @@ def words(log: RecorderLog, lab: TangoServer, folder: Path, **more: str) -> list
     lines = ["[recorder]", *(f'{name} = "{value}"' for name, value in {**SLOW, **more}.items())]
     lines += ["[log]", "createStream = true"] if "createStream" in log.given else []
     conf.write_text("\n".join([*lines, ""]))
-    given = ["record", "--url", f"tango://127.0.0.1:{lab.port}#dbase=no", "--device", lab.devices[0]]
-    given += ["--attribute", "double", "--event", "change", "--conf-file", str(conf)]
+    given = ["record", "--url", _url(lab), "--device", lab.devices[0]]
+    given += [] if "attributes" in more else ["--attribute", "double"]
+    given += ["--event", "change", "--conf-file", str(conf)]
     return given + [word for name, value in log.given.items() for word in ("-o", f"{name}={value}")]
 
 

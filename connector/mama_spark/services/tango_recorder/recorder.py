@@ -30,6 +30,7 @@ from mama_spark.tango.log.recovery import WriterState
 from mama_spark.tango.types import EventType
 
 from .device_subscriptions import DeviceSubscriptions
+from .loss_check_thread import LossCheckThread
 from .other_recorders import OtherRecorders, about, conflict
 from .settings import RecorderSettings
 
@@ -101,6 +102,7 @@ class Recorder:
             report_causes=True,
         )
         self._subscriptions = DeviceSubscriptions(settings, self._subscriber)
+        self._loss_checks = LossCheckThread(self._subscriber, settings.loss_check)
         self._decoder = BatchDecoder()
         self._numbers = itertools.count(1)
         self._ids = self._next_ids if ids else None
@@ -155,11 +157,13 @@ class Recorder:
             self._write(self.state.started(time.time_ns(), self.settings.wants), stop)
             self._write_state(stop)
             self._subscriptions.start()
+            self._loss_checks.start()
             say("ready")
             try:
                 self._loop(stop, say)
             finally:
                 self._subscriptions.stop()
+                self._loss_checks.stop()
         return self._finish(subscriber)
 
     def _loop(self, stop: Callable[[], bool], say: Callable[[str], None]) -> None:
@@ -167,9 +171,7 @@ class Recorder:
         next_state = time.monotonic() + settings.state_every
         next_line = time.monotonic() + settings.report if settings.report else float("inf")
         while not stop():
-            failure = self._failure or self._subscriptions.failure or (self.others.failure if self.others else None)
-            if failure is not None:
-                raise failure
+            self._raise_failure()
             self._record(self._subscriber.take(_BATCH, _TAKE_TIMEOUT), stop)
             now = time.monotonic()
             if now >= next_state or self.state.is_stale:
@@ -178,6 +180,12 @@ class Recorder:
             if now >= next_line:
                 next_line = now + settings.report
                 say(str(self.counts))
+
+    def _raise_failure(self) -> None:
+        others = self.others.failure if self.others else None
+        for failure in (self._failure, self._subscriptions.failure, self._loss_checks.failure, others):
+            if failure is not None:
+                raise failure
 
     def _record(self, events: list[SubscriptionEvent], stop: Callable[[], bool]) -> None:
         if events:

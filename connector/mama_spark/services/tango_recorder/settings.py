@@ -117,6 +117,11 @@ class RecorderSettings:
         "Longest time between attempts to subscribe to an attribute that a pattern matches and that sends no such "
         "events yet, since it is not polled, for example.", shown="5m",
     )  # fmt: skip
+    loss_check: float = option(
+        "duration", _duration_or_off, 60.0, _GROUP,
+        "Longest time until a loss that no later event shows is recorded; servers are asked twice in it. 0 or `off`: "
+        "it is not looked for.", shown="60s",
+    )  # fmt: skip
     heartbeat: float = option(
         "duration", duration, 10.0, _GROUP, "Heartbeats that are older are missed; servers send one every 9 s.",
         shown="10s",

@@ -157,6 +157,14 @@ _ROW_MAKERS: dict[RecordKind, Callable[[DecodedRecords], DiscoveryRow]] = {
     RecordKind.STARTED: _recorder_row(STARTED),
     RecordKind.STOPPED: _recorder_row(STOPPED),
     **dict.fromkeys(
-        (RecordKind.EVENT, RecordKind.INITIAL, RecordKind.RESUBSCRIBED, RecordKind.PUSH, RecordKind.ERROR), _event
+        (
+            RecordKind.EVENT,
+            RecordKind.INITIAL,
+            RecordKind.RESUBSCRIBED,
+            RecordKind.CHECKED,
+            RecordKind.PUSH,
+            RecordKind.ERROR,
+        ),
+        _event,
     ),
 }

@@ -53,12 +53,13 @@ KINDS_AND_ORIGINS: dict[RecordKind, tuple[str, str | None]] = {
     RecordKind.EVENT: ("event", "event"),
     RecordKind.INITIAL: ("event", "initial"),
     RecordKind.RESUBSCRIBED: ("event", "resubscription"),
+    RecordKind.CHECKED: ("event", "check"),
     RecordKind.PUSH: ("event", "push"),
     RecordKind.ERROR: ("error", None),
-    **{k: (k.name.lower(), None) for k in RecordKind if k not in (1, 2, 3, 4, 7)},
+    **{k: (k.name.lower(), None) for k in RecordKind if k not in (1, 2, 3, 4, 7, 14)},
 }
 _HAS_FRAMES = np.zeros(256, np.bool_)
-_HAS_FRAMES[[RecordKind.EVENT, RecordKind.INITIAL, RecordKind.RESUBSCRIBED, RecordKind.PUSH, RecordKind.ERROR]] = True
+_HAS_FRAMES[[kind for kind, (name, _) in KINDS_AND_ORIGINS.items() if name in ("event", "error")]] = True
 _HAS_COUNTS = np.zeros(256, np.bool_)
 _HAS_COUNTS[[RecordKind.GAP, RecordKind.RESTART]] = True
 

@@ -26,6 +26,7 @@ from . import subscription_states
 from .device_connections import DeviceConnectionPool
 from .event_delivery import EventDelivery
 from .event_dispatcher import EventDispatcher
+from .losses.loss_checks import CheckedSubscription, LossChecks
 from .subscription import SubscriberCounts, Subscription
 from .subscription_calls import NO_COMMAND, NegotiatedSubscription, SubscriptionCalls, errors_of, frames_of
 from .subscription_events import SubscriptionEvent, SubscriptionEventKind
@@ -91,6 +92,7 @@ class EventConsumer:
         self._last_connect = 0.0
         self._calls = SubscriptionCalls(DeviceConnectionPool(timeout))
         self._receiver = ZmqEventReceiver(self, hwm=hwm or _DEFAULT_HWM)
+        self._losses = LossChecks(self._calls, self._dispatcher, self._receiver.execute, self.delivery.deliver)
         self._reconnects = 0
         self._wakeup = threading.Event()
         self._threads: dict[str, threading.Thread] = {}
@@ -191,6 +193,18 @@ class EventConsumer:
         with self._lock:
             negotiated = self._machine.negotiated(subscription.id)
         return None if negotiated is None else negotiated.topic
+
+    def check_losses(self) -> None:
+        """See :meth:`~mama_spark.tango.client.subscriber.TangoSubscriber.check_losses`."""
+        with self._lock:
+            connected = [
+                CheckedSubscription(s.device, s.attribute, s.event, s.idl, negotiated.topic)
+                for id, s in self._subscriptions.items()
+                if self._machine.state(id) is SubscriptionState.CONNECTED
+                and (negotiated := self._machine.negotiated(id)) is not None
+            ]
+        self._losses.check(connected)
+        self._receiver.wait(self._timeout)
 
     @property
     def counts(self) -> SubscriberCounts:
@@ -325,6 +339,8 @@ class EventConsumer:
         with self._lock:
             event = SubscriptionEvent(subscription, kind, time.time_ns(), frames, 0, errors)
             self.delivery.release(subscription, [event])
+        if frames is not None:
+            self._losses.value_was_read(frames)
         subscription.ready.set()
 
     def _confirm(self, action: subscription_states.ConfirmSubscription) -> None:

@@ -5,7 +5,7 @@ An event costs one look-up and one comparison; it is not decoded here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from struct import Struct
@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from ..events.frames import LITTLE
 from ..events.sequence_tracker import SequenceGap, SequenceTracker, is_counted_type
 from ..types import EventType
+from .losses.loss_detector import LossDetector
 from .subscription_events import SubscriptionEvent, SubscriptionEventKind
 
 _COUNTER_END = 8  # size of a call info up to the end of the counter, in octets
@@ -64,6 +65,7 @@ class EventDispatcher:
     def __init__(self) -> None:
         self.counts = DispatchCounts()
         self.sequences = SequenceTracker()
+        self.losses = LossDetector(self.sequences)
         self._routes: dict[bytes, _Route] = {}
 
     def __repr__(self) -> str:
@@ -91,6 +93,7 @@ class EventDispatcher:
             return False
         del self._routes[topic]
         self.sequences.forget(topic)
+        self.losses.forget(topic)
         return True
 
     def mark_restarted(self, topics: Iterable[bytes]) -> None:
@@ -133,6 +136,31 @@ class EventDispatcher:
                 dispatched.append(_make_event((target, event, received, frames, ctr, None)))
         counts.events += events
         return dispatched
+
+    def check_counters(self, sent: Mapping[bytes, int], received: int) -> list[SubscriptionEvent]:
+        """Return GAP for events that were lost after the newest one, and CHECK for topics without an event so far.
+
+        :param sent: topic -> counter of the newest event that its server has sent
+        """
+        events: list[SubscriptionEvent] = []
+        counted = {topic: ctr for topic, ctr in sent.items() if (route := self._routes.get(topic)) and route.counted}
+        for topic, gap, counter in self.losses.check_counters(counted):
+            kind = SubscriptionEventKind.CHECK if gap is None else self._count(gap)
+            found = (received, None, counter if gap is None else 0, gap)
+            events += [SubscriptionEvent(target, kind, *found) for target in self._routes[topic].targets]
+        return events
+
+    def check_values(self, values: Iterable[Sequence[bytes]], received: int) -> list[SubscriptionEvent]:
+        """Return CHECK for values that differ from what was received.
+
+        :param values: frames of values that were read now, with the counter 0
+        """
+        return [
+            SubscriptionEvent(target, SubscriptionEventKind.CHECK, received, frames)
+            for frames in values
+            if frames[0] in self._routes and self.losses.check_value(frames)
+            for target in self._routes[frames[0]].targets
+        ]
 
     def _count(self, marker: object) -> SubscriptionEventKind:
         if isinstance(marker, SequenceGap):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mama_spark.errors import MamaError
 
-from ..errors import CallLost, DevFailed, ServerAway
+from ..errors import BadReply, CallLost, DevFailed, ServerAway
 from ..events.event_codec import Data, Event, encode
 from ..events.frames import CallInfo
 from ..giop.ior import DeviceName
@@ -115,6 +115,40 @@ class SubscriptionCalls:
             if isinstance(error, ServerAway):
                 self._connections.drop(name)
             return errors_of(error)
+
+    def admin_name(self, name: DeviceName) -> DeviceName:
+        """Name of the admin device of a device's server.
+
+        :raises MamaError: the device or the admin device cannot be reached
+        """
+        return self._connections.admin(name)[0]
+
+    def sent_counters(self, name: DeviceName) -> dict[str, int] | None:
+        """Counters of the newest events that a device's server has sent, by topic without the IDL version; None: its
+        release cannot be asked (before Tango 10).
+
+        :raises MamaError: the server cannot be reached, or its reply cannot be used
+        """
+        try:
+            state = self._connections.admin(name)[1].query_event_system()
+        except DevFailed as error:
+            if error.reason == NO_COMMAND:
+                return None
+            raise
+        try:
+            next_counters: dict[str, int] = (state["server"] or {}).get("event_counters") or {}
+            return {str(topic).lower(): int(ctr) - 1 for topic, ctr in next_counters.items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BadReply(f"QueryEventSystem of the server of {name}: unexpected JSON: {error!r}") from None
+
+    def read_values(self, name: DeviceName, topics: Mapping[str, str], idl: int) -> list[list[bytes]]:
+        """Read attributes of one device in one call; returns the frames of each value.
+
+        :param topics: topic -> attribute
+        :raises MamaError: the device cannot be reached
+        """
+        values = self._connections.device(name).read(list(topics.values()), idl)
+        return [frames_of(topic, value) for topic, value in zip(topics, values, strict=True) if not value.errors]
 
 
 def _topic_host(name: DeviceName) -> str:

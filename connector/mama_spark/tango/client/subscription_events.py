@@ -24,8 +24,9 @@ class SubscriptionEventKind(Enum):
     EVENT = "event"  #: an event as the server sent it; it may carry errors
     INITIAL = "initial"  #: the value that was read after the first negotiation
     RESUBSCRIPTION = "resubscription"  #: the value that was read after a reconnection
+    CHECK = "check"  #: a check of losses: the value, or without frames the counter, that was asked for
     ERROR = "error"  #: the server cannot be reached (API_EventTimeout), or refused the subscription
-    GAP = "gap"  #: events were lost; delivered before the next event (TG-46)
+    GAP = "gap"  #: events were lost; delivered before the next event, or by a check of losses (TG-46)
     RESTART = "restart"  #: the counter started again; delivered before the next event
     OVERFLOW = "overflow"  #: the full queue dropped its oldest events (TG-44)
     ONLINE = "online"  #: heartbeats of the server arrive
@@ -49,9 +50,10 @@ class SubscriptionEvent(NamedTuple):
     """One event that a subscriber delivers for a subscription.
 
     :ivar received: time of arrival, nanoseconds since the epoch
-    :ivar frames: topic, byte order, call info and data. Of an EVENT as received; of INITIAL and RESUBSCRIPTION as the
-        server would send the value, with the counter 0; of other kinds None
-    :ivar ctr: counter of an EVENT; 0 for other kinds
+    :ivar frames: topic, byte order, call info and data. Of an EVENT as received; of INITIAL, RESUBSCRIPTION and CHECK
+        as the server would send the value, with the counter 0; of other kinds None
+    :ivar ctr: counter of an EVENT; of a CHECK without frames, that of the last event that the server has sent when
+        nothing was received yet; 0 for other kinds
     :ivar detail: error stack of an ERROR, and of an OFFLINE its cause;
         :class:`~mama_spark.tango.events.sequence_tracker.SequenceGap` of a GAP,
         :class:`~mama_spark.tango.events.sequence_tracker.SequenceRestart` of a RESTART, :class:`QueueOverflow` of an

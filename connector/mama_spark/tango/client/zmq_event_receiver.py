@@ -86,19 +86,19 @@ class ZmqEventReceiver:
 
         :param hwm: high-water mark of the new event connection
         """
-        self._enqueue(lambda: self._connect(pair, heartbeats, hwm))
+        self.execute(lambda: self._connect(pair, heartbeats, hwm))
 
     def disconnect(self, pair: EndpointPair, heartbeats: tuple[str, str]) -> None:
         """Disconnect from both endpoints, and unsubscribe from the heartbeats."""
-        self._enqueue(lambda: self._disconnect(pair, heartbeats))
+        self.execute(lambda: self._disconnect(pair, heartbeats))
 
     def subscribe(self, topic: bytes) -> None:
         """Subscribe the event socket to a topic."""
-        self._enqueue(lambda: self._events.setsockopt(zmq.SUBSCRIBE, topic))
+        self.execute(lambda: self._events.setsockopt(zmq.SUBSCRIBE, topic))
 
     def unsubscribe(self, topic: bytes) -> None:
         """Unsubscribe the event socket from a topic."""
-        self._enqueue(lambda: self._events.setsockopt(zmq.UNSUBSCRIBE, topic))
+        self.execute(lambda: self._events.setsockopt(zmq.UNSUBSCRIBE, topic))
 
     def wait(self, timeout: float) -> bool:
         """Wait until all commands so far were executed; returns False if they were not executed in time.
@@ -106,10 +106,11 @@ class ZmqEventReceiver:
         :param timeout: seconds
         """
         done = threading.Event()
-        self._enqueue(done.set)
+        self.execute(done.set)
         return done.wait(timeout)
 
-    def _enqueue(self, command: Callable[[], None]) -> None:
+    def execute(self, command: Callable[[], None]) -> None:
+        """Call a function in the receiving thread, between two messages. If it raises, the subscriber fails."""
         self._commands.append(command)
         with self._wakeup_lock:
             if self._wakeup is not None and not self._wakeup_sent:
@@ -124,7 +125,7 @@ class ZmqEventReceiver:
         """
         if self._thread is None:
             return
-        self._enqueue(self._stop)
+        self.execute(self._stop)
         self._thread.join(_STOP_TIMEOUT)
         if self._thread.is_alive():
             raise Unavailable(f"the thread that receives Tango events did not end within {_STOP_TIMEOUT:g} s")

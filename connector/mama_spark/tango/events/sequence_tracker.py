@@ -1,7 +1,8 @@
 """The one place that compares event counters: consecutive events, gaps, duplicates, server restarts (TG-46). Pure.
 
 A Tango server counts the events of each attribute and event type in one u32, from 1, shared by all subscribers. The
-counter wraps at 2^32, and starts again when the server does. A loss after the newest event cannot be detected.
+counter wraps at 2^32, and starts again when the server does. A loss after the newest event cannot be seen here; what
+else tells of it says so by :meth:`SequenceTracker.lose`.
 
 ========================= ============================================== ====================================
 counter                   condition                                      result
@@ -30,7 +31,8 @@ from ..types import EventType
 
 WRAP = 2**32
 #: Data of at most so many octets is kept to recognise a duplicate; of longer data only a hash.
-_MAX_KEPT = 4096
+MAX_KEPT = 4096
+_HASH_SIZE = 16
 
 
 class SequenceGap(NamedTuple):
@@ -95,10 +97,11 @@ def discontinuity(last: int, ctr: int) -> SequenceGap | SequenceRestart | None:
 class SequenceTracker:
     """Remembers the last event of each topic. A topic is any hashable key of one stream of events."""
 
-    __slots__ = ("_last",)
+    __slots__ = ("_last", "_lost")
 
     def __init__(self) -> None:
         self._last: dict[object, tuple[int, bytes, bytes]] = {}
+        self._lost: dict[object, int] = {}  #: topic -> last counter after the newest event that is known to be lost
 
     def __len__(self) -> int:
         return len(self._last)
@@ -112,7 +115,7 @@ class SequenceTracker:
         :param call: the third frame
         :param data: the fourth frame
         """
-        kept = data if len(data) <= _MAX_KEPT else xxhash.xxh3_128_digest(data)
+        kept = data if len(data) <= MAX_KEPT else xxhash.xxh3_128_digest(data)
         before = self._last.get(topic)
         self._last[topic] = (ctr, call, kept)
         if before is None:
@@ -125,14 +128,50 @@ class SequenceTracker:
         if ctr == last:
             return DUPLICATE if is_counted(ctr) and before[1] == call and before[2] == kept else DELIVER
         marker = discontinuity(last, ctr)
+        if isinstance(marker, SequenceGap):
+            marker = self._without_known(topic, marker)
         return DELIVER if marker is None else SequenceResult(True, marker)
+
+    def _without_known(self, topic: object, gap: SequenceGap) -> SequenceGap | None:
+        """The part of a gap that :meth:`lose` has not told of."""
+        first = max(gap.first, self._lost.pop(topic, 0) + 1)
+        return SequenceGap(first, gap.last) if first <= gap.last else None
+
+    # --- what is known from elsewhere ---
+
+    def newest(self, topic: object) -> object:
+        """Stands for the newest event of a topic: the same object as long as none follows. None: there is none."""
+        return self._last.get(topic)
+
+    def newest_frames(self, topic: object) -> tuple[bytes, bytes] | None:
+        """Third and fourth frame of the newest event; None: there is none, or it is too large to be kept."""
+        found = self._last.get(topic)
+        return None if found is None or not found[1] or len(found[2]) == _HASH_SIZE else found[1:]
+
+    def begin(self, topic: object, ctr: int) -> None:
+        """The server has counted to ``ctr`` before anything was received."""
+        self._last.setdefault(topic, (ctr, b"", b""))
+
+    def lose(self, topic: object, until: int) -> SequenceGap | None:
+        """The server has sent the events up to the counter ``until``, and those after the newest one will not come;
+        returns those that were not known yet. The next event shows no gap for them."""
+        last = self._last[topic][0]
+        if last < 0:
+            return None  # it restarted, and the next event says so
+        first = max(last, self._lost.get(topic, 0)) + 1
+        if first > until:
+            return None
+        self._lost[topic] = until
+        return SequenceGap(first, until)
 
     def mark_restarted(self, topic: object) -> None:
         """The server restarted: the next event of this topic follows a restart, whatever its counter."""
         before = self._last.get(topic)
         if before is not None and before[0] >= 0:
             self._last[topic] = (-1 - before[0], b"", b"")  # negative: restarted after this counter
+            self._lost.pop(topic, None)
 
     def forget(self, topic: object) -> None:
         """Treat the next event of this topic as its first one."""
         self._last.pop(topic, None)
+        self._lost.pop(topic, None)

@@ -8,7 +8,7 @@ from typing import Any
 from ..events.sequence_tracker import SequenceGap, discontinuity, is_counted
 from .records import UNKNOWN_COUNT, DecodedRecords, GapCause, GapNumbers, RecordKind
 
-_VALUES = (RecordKind.EVENT, RecordKind.INITIAL, RecordKind.RESUBSCRIBED, RecordKind.ERROR)
+_VALUES = (RecordKind.EVENT, RecordKind.INITIAL, RecordKind.RESUBSCRIBED, RecordKind.CHECKED, RecordKind.ERROR)
 _GAPS = (RecordKind.GAP, RecordKind.RESTART)
 #: Reason of the error record that says why a topic's records are rejected. It is no event, so no gap counts it.
 RECORD_REFUSED = "RecordRefused"

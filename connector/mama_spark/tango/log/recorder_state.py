@@ -26,6 +26,7 @@ from ..events.sequence_tracker import (
     discontinuity,
     is_counted,
     is_counted_type,
+    next_counter,
 )
 from ..topics import BadEventTopic, Topic, event_topic, parse, read_topic
 from ..types import DevError, Quality, Severity
@@ -46,7 +47,12 @@ from .records import (
 )
 
 STATE_VERSION = 1
-_FROM_SERVERS = (RecordKind.EVENT, RecordKind.INITIAL, RecordKind.RESUBSCRIBED)
+_FROM_SERVERS = (RecordKind.EVENT, RecordKind.INITIAL, RecordKind.RESUBSCRIBED, RecordKind.CHECKED)
+_OF_READS = {
+    SubscriptionEventKind.INITIAL: RecordKind.INITIAL,
+    SubscriptionEventKind.RESUBSCRIPTION: RecordKind.RESUBSCRIBED,
+    SubscriptionEventKind.CHECK: RecordKind.CHECKED,
+}
 #: Most topics in one STATE record, so that it fits into a message.
 _TOPICS_IN_PART = 4000
 _INVALID = (DevError("API_AttrQualityInvalid", Severity.ERR, "the quality of the value is INVALID", ""),)
@@ -291,9 +297,17 @@ class RecorderState:
     def _record_read(self, records: RecordBuilder, event: SubscriptionEvent) -> None:
         frames = event.frames
         assert frames is not None
-        kind = RecordKind.INITIAL if event.kind is SubscriptionEventKind.INITIAL else RecordKind.RESUBSCRIBED
         name, _, _ = self._topics.get(frames[0]) or self._topic_info(frames[0])
-        records.add(kind, name, event.received, frames)
+        records.add(_OF_READS[event.kind], name, event.received, frames)
+
+    def _record_check(self, records: RecordBuilder, event: SubscriptionEvent) -> None:
+        if event.frames is not None:
+            self._record_read(records, event)
+            return
+        topic = self._topic(event.subscription, records, event.received).encode()
+        if topic in self._resumed:
+            self._resume(records, topic, next_counter(event.ctr), event.received)
+        self._last[topic] = event.ctr
 
     def _record_lost(self, records: RecordBuilder, event: SubscriptionEvent) -> None:
         topic, detail = self._topic(event.subscription, records, event.received), event.detail
@@ -303,6 +317,8 @@ class RecorderState:
             self._record_gap(records, topic, event.received, numbers)
         elif isinstance(detail, SequenceGap | SequenceRestart):
             self._record_missing(records, topic, event.received, detail, GapCause.WAY)
+            if isinstance(detail, SequenceGap):  # by a check, no event follows
+                self._last[topic.encode()] = detail.last
 
     def _record_error(self, records: RecordBuilder, event: SubscriptionEvent) -> None:
         frame = self._topic(event.subscription, records, event.received).encode()
@@ -420,6 +436,7 @@ class _OthersTopics(dict[bytes, bool]):
 _RECORD: dict[SubscriptionEventKind, Callable[[RecorderState, RecordBuilder, SubscriptionEvent], None]] = {
     SubscriptionEventKind.INITIAL: RecorderState._record_read,
     SubscriptionEventKind.RESUBSCRIPTION: RecorderState._record_read,
+    SubscriptionEventKind.CHECK: RecorderState._record_check,
     SubscriptionEventKind.ERROR: RecorderState._record_error,
     SubscriptionEventKind.GAP: RecorderState._record_lost,
     SubscriptionEventKind.RESTART: RecorderState._record_lost,

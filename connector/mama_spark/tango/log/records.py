@@ -68,6 +68,7 @@ class RecordKind(IntEnum):
     STOPPED = 11  #: the writer stopped normally
     STATE = 12  #: state of the writer, so that a recorder or reader need not read the log from its start
     SUSPECT = 13  #: heartbeats arrive, and the last event of an attribute was INVALID or carried errors
+    CHECKED = 14  #: the value that was read in a check of losses, since it differs; the recorder made the frames
 
 
 class GapCause(IntEnum):

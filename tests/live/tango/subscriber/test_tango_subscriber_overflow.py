@@ -30,7 +30,7 @@ def test_every_event_lost_at_a_small_high_water_mark_is_in_a_gap(tmp_path: Path)
         subscription = subscriber.subscribe(server.address(), wide, mode=EventSubMode.SYNC)
         watch.wait(SubscriptionEventKind.EVENT, act=lambda: server.push(wide, [-1.0]))
         gate = threading.Event()
-        subscriber._consumer._receiver._enqueue(lambda: (gate.wait(TIMEOUT), None)[1])  # blocks the receiving thread
+        subscriber._consumer._receiver.execute(lambda: (gate.wait(TIMEOUT), None)[1])  # blocks the receiving thread
         server.do("burst", wide, count=pushed, width=128)
         gate.set()
         watch.until(
@@ -110,7 +110,7 @@ def test_a_receiver_whose_thread_failed_accepts_commands_and_closes() -> None:
     def fail() -> None:
         raise ZeroDivisionError("a defect")
 
-    receiver._enqueue(fail)
+    receiver.execute(fail)
     assert receiver._thread is not None
     assert receiver._wakeup is not None
     receiver._thread.join(TIMEOUT)

@@ -209,6 +209,31 @@ def test_the_next_recorder_reports_events_sent_between_recorders(
         assert found.cause[0] == GapCause.AWAY
 
 
+@pytest.mark.parametrize(("last", "sent", "wanted"), [(5, 9, RecordKind.GAP), (5, 5, None), (5, 2, RecordKind.RESTART)])
+def test_what_was_sent_between_recorders_is_told_though_no_event_follows(
+    last: int, sent: int, wanted: RecordKind | None
+) -> None:
+    state = RecorderState("r")
+    record(state, event(last))
+    after = restored(state)
+    found = record(after, delivered(SubscriptionEventKind.CHECK)._replace(ctr=sent))
+    assert kinds(found) == ([] if wanted is None else [wanted])
+    assert all(found.cause == GapCause.AWAY)
+    assert kinds(record(restored(after), event(sent + 1))) == [RecordKind.EVENT]
+
+
+def test_a_gap_at_the_end_is_not_told_again_by_the_next_recorder() -> None:
+    state = RecorderState("r")
+    record(state, event(5), delivered(SubscriptionEventKind.GAP, SequenceGap(6, 8)))
+    assert kinds(record(restored(state), event(10))) == [RecordKind.GAP, RecordKind.EVENT]
+    assert kinds(record(restored(state), event(9))) == [RecordKind.EVENT]
+
+
+def test_a_value_that_a_check_delivers_is_no_event() -> None:
+    found = record(RecorderState("r"), event(0)._replace(kind=SubscriptionEventKind.CHECK))
+    assert (kinds(found), found.ctr.tolist()) == ([RecordKind.CHECKED], [0])
+
+
 def test_records_behind_the_last_state_count_too() -> None:
     state, after = RecorderState("r"), RecorderState("r")
     written = merge_states(list(read(state.state(1)).frames.datas))

@@ -1,0 +1,3 @@
+"""Losses that no later event shows: what servers say that they have sent, against what was received."""
+
+__all__ = ["loss_checks", "loss_detector"]
