@@ -1,20 +1,23 @@
 """``python -m bench.mlp``: the Malamute broker beside what it is to be compared with, a table and one JSON file.
 
 Like :mod:`bench.run`: the order within a round is random, ratios are taken within a round, and everything that was sent
-is looked for at its end, in order. Part one has clients in C (``mlp_client.c``) and the brokers of
-:mod:`bench.mlp_brokers`; part two has Spark at one end, and our durable broker or NATS at the other.
+is looked for at its end, in order. Parts one and two have clients in C (``mlp_client.c``) and the brokers of
+:mod:`bench.mlp_brokers`, with ``--originals`` also the original broker: how much they forward, and how long messages
+of one stream take while another one is busy and its reader takes nothing (``fair``), or begins again to take what waits
+for it (``resume``). Part three has Spark at one end, and our durable broker or NATS at the other.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,6 +38,13 @@ FLOWS = {
     "simple": (400_000, 300_000),
     "durable": (300_000, 200_000),
 }
+#: The original broker, where it is installed: its messages are those of ``simple``.
+ORIGINAL = "original"
+#: Brokers whose streams are served beside a busy one, and messages a second to that one.
+FAIR = ("simple", "durable")
+BUSY = 22_000
+FAIR_PINGS = 1200  #: one each 5 ms
+FAIR_SIZE = 200
 PINGS = 3000  #: messages whose latency is measured, one after another
 ROWS = 1_000_000
 STREAM = "bench"
@@ -49,15 +59,18 @@ WRITES: list[tuple[str, str, dict[str, str]]] = [
 
 
 @contextmanager
-def serving(kind: str, folder: Path) -> Iterator[tuple[int, int]]:
+def serving(kind: str, folder: Path, originals: Path | None = None) -> Iterator[tuple[int, int]]:
     """Port and process id of a broker in a process of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "bench.mlp_brokers", kind, str(folder)]
+    if kind == ORIGINAL:
+        command.append(str(originals))
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        yield int(process.stdout.readline()), process.pid
+        port, pid = process.stdout.readline().split()
+        yield int(port), int(pid)
     finally:
         process.stdin.close()
         process.wait(60)
@@ -77,9 +90,13 @@ def compile_client(folder: Path) -> Path:
 
 
 class Bench:
-    """``runs`` collects one record a run."""
+    """``runs`` collects one record a run.
 
-    def __init__(self, work: Path, scale: float, patient: bool) -> None:
+    :param originals: where the original broker is installed, if it is
+    """
+
+    def __init__(self, work: Path, scale: float, patient: bool, originals: Path | None = None) -> None:
+        self.originals = originals
         self.work = work
         self.scale = scale
         self.patient = patient
@@ -88,7 +105,7 @@ class Bench:
 
     def _client(self, kind: str, port: int, mode: str, count: int, size: int) -> list[float]:
         self.program = self.program or compile_client(self.work)
-        command = [str(self.program), str(port), mode, str(count), str(size)]
+        command = [str(self.program), str(port), mode, str(count), str(size), str(BUSY)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600)
         if done.returncode:
             raise RuntimeError(f"{kind}: {done.stderr}")
@@ -96,12 +113,13 @@ class Bench:
 
     def _keep(self, **record: Any) -> None:
         self.runs.append(record)
-        shown = f"{record['rate']:10,.0f} /s" if "rate" in record else f"{record['p50_us']:8.1f} us"
+        latency = f"{record.get('p50_us', 0):8.1f} us, p99 {record.get('p99_us', 0):10.1f} us"
+        shown = f"{record['rate']:10,.0f} /s" if "rate" in record else latency
         print(f"  {record['name']:20s} {record['size']:5d} B  {shown}", flush=True)
 
     def flow(self, kind: str, size: int, round_: int) -> None:
-        count = max(1000, int(FLOWS[kind][size != 100] * self.scale))
-        with serving(kind, self.work / "broker") as (port, pid):
+        count = max(1000, int(FLOWS["simple" if kind == ORIGINAL else kind][size != 100] * self.scale))
+        with serving(kind, self.work / "broker", self.originals) as (port, pid):
             self._client(kind, port, "flow", count // 20, size)
             if self.patient:
                 wait_until_quiet()
@@ -114,7 +132,7 @@ class Bench:
 
     def latency(self, kind: str, round_: int) -> None:
         count = max(200, int(PINGS * self.scale))
-        with serving(kind, self.work / "broker") as (port, _):
+        with serving(kind, self.work / "broker", self.originals) as (port, _):
             self._client(kind, port, "latency", 200, 100)
             if self.patient:
                 wait_until_quiet()
@@ -124,7 +142,11 @@ class Bench:
     def brokers(self, rounds: int, minutes: float) -> None:
         """Flow at two sizes and latency (size 0) of all brokers, in rounds."""
         deadline = time.monotonic() + minutes * 60
-        tasks = [(kind, size) for kind in FLOWS for size in ((100, 1000, 0) if self.patient else (100, 0))]
+        tasks = [
+            (kind, size)
+            for kind in self._with_original(FLOWS)
+            for size in ((100, 1000, 0) if self.patient else (100, 0))
+        ]
         for round_ in range(rounds):
             if round_ and time.monotonic() > deadline:
                 print(f"out of time: {round_} rounds of {rounds}", flush=True)
@@ -135,6 +157,26 @@ class Bench:
                     self.flow(kind, size, round_)
                 else:
                     self.latency(kind, round_)
+
+    def _with_original(self, kinds: Iterable[str]) -> list[str]:
+        return [*kinds, ORIGINAL] if self.originals else list(kinds)
+
+    def fairness(self, rounds: int) -> None:
+        """Latency beside a busy stream whose reader takes nothing, or begins again."""
+        count = max(100, int(FAIR_PINGS * self.scale))
+        tasks = [(kind, mode) for kind in self._with_original(FAIR) for mode in ("fair", "resume")]
+        for round_ in range(rounds):
+            print(f"a busy stream, round {round_ + 1} of {rounds}", flush=True)
+            for kind, mode in random.sample(tasks, len(tasks)):
+                with serving(kind, self.work / "broker", self.originals) as (port, pid):
+                    if self.patient:
+                        wait_until_quiet(patience=5.0)
+                    with Meter(pid) as meter:
+                        p50, p99, most, busy = self._client(kind, port, mode, count, FAIR_SIZE)
+                self._keep(
+                    name=f"{kind}-{mode}", size=FAIR_SIZE, round=round_, p50_us=p50, p99_us=p99, most_us=most,
+                    busy_rate=busy, other_cores=meter.others,
+                )  # fmt: skip
 
     # --- Spark ---------------------------------------------------------------------------------------------------
 
@@ -197,18 +239,24 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the number of messages")
     parser.add_argument("--minutes", type=float, default=3.0, help="begin no other round of brokers after it")
     parser.add_argument("--write-minutes", type=float, default=2.0, help="the same for df.write")
-    parser.add_argument("--only", choices=("brokers", "writes"), help="one part")
+    parser.add_argument("--only", choices=("brokers", "fair", "writes"), help="one part")
+    parser.add_argument("--fair-rounds", type=int, default=3, help="of latency beside a busy stream")
+    parser.add_argument(
+        "--originals", type=Path, default=os.environ.get("ORIGINALS"), help="where the original broker is"
+    )
     parser.add_argument("--quick", action="store_true", help="does it run at all: few messages, one round")
     parser.add_argument("--out", type=Path, default=RESULTS / "mlp-latest.json")
     args = parser.parse_args(argv)
     if args.quick:
-        args.rounds, args.scale = 1, min(args.scale, 0.02)
+        args.rounds, args.fair_rounds, args.scale = 1, 1, min(args.scale, 0.02)
     work = Path(tempfile.mkdtemp(prefix="mama-bench-mlp-"))
     try:
-        bench = Bench(work, args.scale, patient=not args.quick)
-        if args.only != "writes":
+        bench = Bench(work, args.scale, not args.quick, args.originals)
+        if args.only in (None, "brokers"):
             bench.brokers(args.rounds, args.minutes)
-        if args.only != "brokers":
+        if args.only in (None, "fair"):
+            bench.fairness(args.fair_rounds)
+        if args.only in (None, "writes"):
             bench.writes(args.rounds, args.write_minutes)
     finally:
         shutil.rmtree(work, ignore_errors=True)

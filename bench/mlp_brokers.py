@@ -1,19 +1,25 @@
-"""``python -m bench.mlp_brokers KIND FOLDER``: one of the brokers that are compared, on a port that it prints, until
-its standard input ends.
+"""``python -m bench.mlp_brokers KIND FOLDER [PREFIX]``: one of the brokers that are compared, until its standard input
+ends. It prints its port and its process id.
 
 | kind | what it is |
 |---|---|
 | forward | one ROUTER, one thread; frames of the writer go to the reader as they are: no matching, no engine |
 | literal | the stream API as its specification has it: every ACCEPT and every delivery is a message between threads |
 | simple, durable | ``mama broker`` with this engine |
+| original | the original broker, ``PREFIX/bin/malamute`` |
 """
 
 from __future__ import annotations
 
+import os
+import socket
 import struct
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +28,20 @@ import zmq
 from mama_spark.malamute.protocol.commands import Ok, Pong, encode
 from mama_spark.services.malamute_broker.broker.broker import Broker
 from mama_spark.services.malamute_broker.broker.settings import BrokerSettings, EngineChoice
-from mama_spark.services.malamute_broker.serve import spare_collector
+from mama_spark.services.malamute_broker.serve import SWITCH, spare_collector
 
 ROUND = 500  #: messages that are read at a time
 _OK, _PONG = encode(Ok())[0], encode(Pong())[0]
 _PING, _WRITE, _READ, _SEND = 2, 5, 6, 7
 Frames = list[bytes]
+_CFG = """server
+    timeout = 10000
+mlm_server
+    security
+        mechanism = null
+    bind
+        endpoint = tcp://127.0.0.1:{}
+"""
 
 
 def _string(frame: bytes, at: int) -> tuple[bytes, int]:
@@ -93,8 +107,8 @@ class Literal(Plain):
         self.pointers: dict[bytes, bytes] = {}
         self.pipe, theirs = self.context.socket(zmq.PAIR), self.context.socket(zmq.PAIR)
         self.pull, push = self.context.socket(zmq.PULL), self.context.socket(zmq.PUSH)
-        for socket in (self.pipe, theirs, self.pull, push):
-            socket.set_hwm(0)
+        for each in (self.pipe, theirs, self.pull, push):
+            each.set_hwm(0)
         self.pipe.bind("inproc://pipe")
         theirs.connect("inproc://pipe")
         self.pull.bind("inproc://traffic")
@@ -147,19 +161,47 @@ def _engine(pipe: zmq.Socket[bytes], push: zmq.Socket[bytes]) -> None:
                     push.send_multipart([reader, sender, subject, *content])
 
 
-def serve(kind: str, folder: Path) -> None:
+def serve_original(folder: Path, prefix: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (folder / "broker.cfg").write_text(_CFG.format(port))
+    environ = {**os.environ, "ZSYS_LOGSYSTEM": "false"}
+    command = [str(prefix / "bin" / "malamute"), "-f", "broker.cfg"]
+    with open(os.devnull, "wb") as nowhere:
+        broker = subprocess.Popen(command, cwd=folder, env=environ, stdout=nowhere, stderr=nowhere)
+    try:
+        deadline = time.monotonic() + 30
+        while broker.poll() is None and time.monotonic() < deadline:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            time.sleep(0.05)
+        _ready(port, broker.pid)
+    finally:
+        broker.kill()
+        broker.wait()
+
+
+def _ready(port: int | str, pid: int) -> None:
+    print(port, pid, flush=True)
+    sys.stdin.read()
+
+
+def serve(kind: str, folder: Path, prefix: Path) -> None:
+    if kind == "original":
+        serve_original(folder, prefix)
+        return
     if kind in ("forward", "literal"):
         broker = Forwarder() if kind == "forward" else Literal()
         threading.Thread(target=broker.run, daemon=True).start()
-        print(broker.port, flush=True)
-        sys.stdin.read()
+        _ready(broker.port, os.getpid())
         return
     engines = (EngineChoice(b"", "durable", {"folder": str(folder)}),) if kind == "durable" else ()
     spare_collector()
+    sys.setswitchinterval(SWITCH)
     with Broker(BrokerSettings("tcp://127.0.0.1:*", engines=engines)) as ours:
-        print(ours.endpoint.rpartition(":")[2], flush=True)
-        sys.stdin.read()
+        _ready(ours.endpoint.rpartition(":")[2], os.getpid())
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], Path(sys.argv[2]))
+    serve(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3] if len(sys.argv) > 3 else ""))

@@ -1,10 +1,14 @@
 /* One writer and one reader of a Malamute stream, in one thread over two TCP connections, without a library: ZMTP 3.0
  * (NULL security, DEALER) with MLP in it, framed so that it costs almost nothing. Any error ends it with status 1.
  *
- *   mlp_client PORT MODE COUNT SIZE
+ *   mlp_client PORT MODE COUNT SIZE [RATE]
  *
  *   MODE  flow      COUNT messages as fast as they are taken; prints messages per second, first write to last read
  *         latency   one message at a time; prints the 50th and 99th percentile in microseconds
+ *         fair      a message each 5 ms, while another writer sends RATE messages a second to another stream, whose reader
+ *                   takes nothing; prints the 50th and 99th percentile and the most in microseconds, from the time at
+ *                   which each was due, and messages per second of the other writer
+ *         resume    the same, and that reader begins to take its messages when half of the time has passed
  *
  * Each message has two frames, STREAM SEND and its content, which begins with a number: the reader checks that every
  * one comes, in order. Like any Malamute client, each side sends a PING a second.
@@ -32,9 +36,12 @@ typedef struct {
     double pinged;
 } Peer;
 
-static Peer writer, reader;
+static Peer writer, reader, busy, stopped;
 static long count, sent, got;
-static int size;
+static int size, resumed;
+static double *due, *took; /* of the messages in mode fair: seconds */
+
+#define PERIOD 0.005
 
 static void fail(const char *what, const char *text) {
     fprintf(stderr, "%s: %s (%ld sent, %ld came)\n", what, text, sent, got);
@@ -89,7 +96,9 @@ static void take(Peer *p, int flags, const char *frame, size_t n) {
     } else if (p->kind == SEND || p->kind == DELIVER) {
         long number;
         memcpy(&number, frame, sizeof number);
+        if (p == &stopped) return;
         if (n != (size_t)size || number != got || p != &reader) fail("read", "out of order");
+        if (due) took[got] = now() - due[got];
         got++;
     }
 }
@@ -133,10 +142,12 @@ static void say(Peer *p, char *end) {
     p->out_len = end - p->out;
 }
 
-static void exchange(int wait) {
-    Peer *peers[] = {&writer, &reader};
-    struct pollfd polled[2];
-    for (int i = 0; i < 2; i++) {
+static void exchange(int wait_us) {
+    Peer *peers[] = {&writer, &reader, &busy, &stopped};
+    int all = busy.out ? resumed ? 4 : 3 : 2;
+    struct pollfd polled[4];
+    struct timespec wait = {wait_us / 1000000, wait_us % 1000000 * 1000L};
+    for (int i = 0; i < all; i++) {
         Peer *p = peers[i];
         if (p->out && p->out_at == p->out_len && now() - p->pinged > 1.0) {
             say(p, command(p->out, 0, 2, NULL, NULL));
@@ -144,8 +155,8 @@ static void exchange(int wait) {
         }
         polled[i] = (struct pollfd){.fd = p->sock, .events = POLLIN | (p->out_at < p->out_len ? POLLOUT : 0)};
     }
-    int n = poll(polled, 2, wait);
-    for (int i = 0; n && i < 2; i++) {
+    int n = ppoll(polled, all, &wait, NULL);
+    for (int i = 0; n > 0 && i < all; i++) {
         if (polled[i].revents & POLLOUT) flush(peers[i]);
         if (polled[i].revents & (POLLIN | POLLHUP)) receive(peers[i]);
     }
@@ -155,7 +166,8 @@ static void await(Peer *p, int answers) {
     double end = now() + 30;
     while (p->answers < answers) {
         if (now() > end) fail("handshake", "no answer");
-        exchange(100);
+        exchange(100000);
+        if (p == &stopped) flush(p), receive(p);
     }
 }
 
@@ -194,17 +206,17 @@ static void join(Peer *p, int port, const char *name) {
     await(p, 1);
 }
 
-/* The next messages. */
-static void more(long n, char *payload) {
-    char *to = writer.out;
+/* The next messages of a peer that has sent `*number`. */
+static void more(Peer *p, long *number, long n, char *payload) {
+    char *to = p->out;
     for (long i = 0; i < n; i++) {
-        memcpy(payload, &sent, sizeof sent);
-        sent++;
+        memcpy(payload, number, sizeof *number);
+        ++*number;
         to = command(to, MORE, SEND, "temp.moscow", NULL);
         to = head(to, 0, size);
         to = put(to, payload, size);
     }
-    say(&writer, to);
+    say(p, to);
 }
 
 static int ascending(const void *a, const void *b) {
@@ -215,8 +227,8 @@ static int ascending(const void *a, const void *b) {
 static void flow(char *payload) {
     double began = now(), moved = began;
     for (long before = 0; got < count;) {
-        if (writer.out_at == writer.out_len && sent < count) more(count - sent < CHUNK ? count - sent : CHUNK, payload);
-        exchange(1000);
+        if (writer.out_at == writer.out_len && sent < count) more(&writer, &sent, count - sent < CHUNK ? count - sent : CHUNK, payload);
+        exchange(1000000);
         if (got > before) moved = now(), before = got;
         if (now() > moved + 30) fail("flow", "nothing comes");
     }
@@ -226,13 +238,13 @@ static void flow(char *payload) {
 static void latency(char *payload) {
     double *times = malloc(count * sizeof *times), end = now() + 120;
     for (long i = 0; i < count; i++) {
-        while (writer.out_at < writer.out_len) exchange(1000);
+        while (writer.out_at < writer.out_len) exchange(1000000);
         double began = now();
-        more(1, payload);
+        more(&writer, &sent, 1, payload);
         flush(&writer);
         while (got <= i) {
             if (now() > end) fail("latency", "nothing comes");
-            exchange(1000);
+            exchange(1000000);
         }
         times[i] = (now() - began) * 1e6;
     }
@@ -240,15 +252,43 @@ static void latency(char *payload) {
     printf("%.1f %.1f\n", times[count / 2], times[count * 99 / 100]);
 }
 
+static void fair(char *payload, int port, long rate, int resumes) {
+    long flood = 0;
+    join(&stopped, port, "stopped");
+    say(&stopped, command(stopped.out, 0, 6, "busy", ""));
+    await(&stopped, 2);
+    join(&busy, port, "busy");
+    say(&busy, command(busy.out, 0, 5, "busy", NULL));
+    await(&busy, 2);
+    due = malloc(count * sizeof *due);
+    took = malloc(count * sizeof *took);
+    double began = now(), end = began + count * PERIOD + 60, t;
+    while (got < count) {
+        long late = ((t = now()) - began) * rate - flood;
+        if (busy.out_at == busy.out_len && late > 0) more(&busy, &flood, late < CHUNK ? late : CHUNK, payload), flush(&busy);
+        if (sent < count && t >= began + sent * PERIOD && writer.out_at == writer.out_len) {
+            due[sent] = began + sent * PERIOD;
+            more(&writer, &sent, 1, payload);
+            flush(&writer);
+        }
+        resumed = resumes && got > count / 2;
+        if (t > end) fail("fair", "nothing comes");
+        exchange(late > CHUNK ? 0 : 500);
+    }
+    t = now() - began;
+    qsort(took, count, sizeof *took, ascending);
+    printf("%.1f %.1f %.1f %.0f\n", took[count / 2] * 1e6, took[count * 99 / 100] * 1e6, took[count - 1] * 1e6, flood / t);
+}
+
 int main(int argc, char **argv) {
-    if (argc < 5) fail("usage", "mlp_client PORT flow|latency COUNT SIZE");
+    if (argc < 5) fail("usage", "mlp_client PORT flow|latency|fair|resume COUNT SIZE [RATE]");
     int port = atoi(argv[1]);
     count = atol(argv[3]);
     size = atoi(argv[4]);
     if (size < (int)sizeof sent) fail("usage", "SIZE is 8 or more");
     char *payload = malloc(size);
     memset(payload, 'x', size);
-    writer.sock = reader.sock = -1;
+    writer.sock = reader.sock = busy.sock = -1;
     join(&reader, port, "reader");
     join(&writer, port, "writer");
     say(&reader, command(reader.out, 0, 6, "weather", "temp.*"));
@@ -256,6 +296,7 @@ int main(int argc, char **argv) {
     say(&writer, command(writer.out, 0, 5, "weather", NULL));
     await(&writer, 2);
     if (!strcmp(argv[2], "flow")) flow(payload);
-    else latency(payload);
+    else if (!strcmp(argv[2], "latency")) latency(payload);
+    else fair(payload, port, argc > 5 ? atol(argv[5]) : 22000, !strcmp(argv[2], "resume"));
     return 0;
 }

@@ -24,7 +24,8 @@ def test_a_quick_run_measures_counts_and_reports(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(out.read_text())
-    expected = WRITES | (BROKERS | {f"{name}-latency" for name in BROKERS} if compiler else set())
+    beside = {f"{name}-{mode}" for name in ("simple", "durable") for mode in ("fair", "resume")}
+    expected = WRITES | (BROKERS | {f"{name}-latency" for name in BROKERS} | beside if compiler else set())
     assert {r["name"] for r in result["runs"]} == expected
     assert all(r.get("rate", r.get("p50_us")) > 0 for r in result["runs"])
     page = mlp_report.markdown(result)
@@ -32,4 +33,5 @@ def test_a_quick_run_measures_counts_and_reports(tmp_path: Path) -> None:
     assert "| `write-durable-dedup` to `write-nats-dedup` | ≥ 0.6 |" in page
     if compiler:
         assert "| 100 B | **mama broker**, engine `simple` |" in page
+        assert "| **mama broker**, engine `durable` | takes nothing | " in page
         assert "| `simple-latency` to `forward-latency` | ≤ 2 |" in page

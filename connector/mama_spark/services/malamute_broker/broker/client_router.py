@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import zmq
 
 from mama_spark.errors import Unavailable
@@ -17,6 +19,9 @@ from .traffic_counters import SocketCounters
 #: streams wait a few milliseconds only.
 ROUND_MESSAGES = 200
 ROUND_OCTETS = 1024 * 1024
+#: Messages that are sent to one client before others have their turn, and to all that were blocked in one round.
+CLIENT_TURN = 1000
+RETRY_TURN = 2000
 #: Longest time until a blocked client is retried, in milliseconds.
 MAX_RETRY_INTERVAL = 5
 #: TCP keep-alive detects hosts that failed without closing the connection: after a minute of silence and six probes.
@@ -25,7 +30,7 @@ _MORE, _MORE_NOW = zmq.SNDMORE, zmq.SNDMORE | zmq.NOBLOCK
 
 
 class ClientRouter:
-    """:ivar blocked: clients whose socket accepts no more
+    """:ivar blocked: clients whose socket accepts no more, or for whom there is more than a turn; the next one first
     :ivar retry_interval: milliseconds until they are retried
     :ivar input_pending: there may be more to read, although the socket's descriptor does not signal it
     """
@@ -91,27 +96,50 @@ class ClientRouter:
         """Send the machine's output to clients."""
         machine = self.machine
         while out := machine.take_output():
+            turns = Counter[ClientSession]() if len(out) > CLIENT_TURN else None
             for client, frames in out:
                 if isinstance(client, bytes):
                     self._send(client, frames)
-                elif (client.blocked or not self._send(client.identity, frames)) and client.connected:
+                elif (self._must_wait(client, turns) or not self._send(client.identity, frames)) and client.connected:
                     machine.output.block(client, frames)
                     self.blocked[client] = None
 
+    @staticmethod
+    def _must_wait(client: ClientSession, turns: Counter[ClientSession] | None) -> bool:
+        """Whether the client is blocked, or has had its turn."""
+        if turns is None or client.blocked:
+            return client.blocked
+        turns[client] += 1
+        return turns[client] > CLIENT_TURN and client.connected
+
     def retry_blocked(self) -> None:
-        """Retry blocked clients. The interval stays short while one of them accepts frames, because a fast reader is
-        often blocked for a short time."""
-        machine = self.machine
+        """Retry blocked clients, each for a turn. The interval stays short while one of them accepts frames, because a
+        fast reader is often blocked for a short time."""
         self.retry_interval = min(self.retry_interval + 1, MAX_RETRY_INTERVAL)
+        left = RETRY_TURN
         for client in list(self.blocked):
-            while client.connected and (frames := machine.deliveries.next_for(client)) is not None:
-                if not self._send(client.identity, frames):
-                    machine.output.put_back(client, frames)
-                    break
+            if left <= 0:
+                return
+            sent = self._retry(client)
+            left -= sent
+            if sent:
                 self.retry_interval = 1
-            else:
-                del self.blocked[client]
+
+    def _retry(self, client: ClientSession) -> int:
+        """Send a turn of what waits for a client; returns the number of messages."""
+        machine = self.machine
+        del self.blocked[client]
+        for sent in range(CLIENT_TURN):
+            frames = machine.deliveries.next_for(client) if client.connected else None
+            if frames is None:
                 machine.unblock(client)
+                return sent
+            if not self._send(client.identity, frames):
+                machine.output.put_back(client, frames)
+                self.blocked[client] = None
+                return sent
+        self.blocked[client] = None
+        return CLIENT_TURN
 
     def check_input(self) -> None:
         """Check after sending whether input arrived meanwhile (``ZMQ_FD`` is edge-triggered)."""

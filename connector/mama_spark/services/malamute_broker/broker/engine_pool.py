@@ -200,18 +200,19 @@ class StreamEngines:
     def has_reports(self) -> bool:
         return readable(self._reports.socket)
 
-    def apply_next_report(self) -> bool:
-        """Pass one report of an engine to the machine; False if there is none."""
+    def apply_next_report(self) -> int:
+        """Pass one report of an engine to the machine; returns the number of things that it reports, 0 = there is no
+        report."""
         taken = self._reports.take()
         if taken is None:
-            return False
+            return 0
         stream, report = taken
         try:
             self._apply(stream, report)
         except BadFrame as e:
             logger.error("the engine of stream %r delivers what no client can be sent: %s", stream.name, e)
             self._abandon(stream, str(e), 0.5)  # an idle engine ends at once
-        return True
+        return len(report)
 
     def _apply(self, stream: EngineHandle, report: Report) -> None:
         machine, name = self._machine, stream.name

@@ -38,6 +38,8 @@ END_TIMEOUT = 30.0
 #: Seconds; an idle round takes one. After a longer round messages of clients may be unread, so the round does not count
 #: as their silence.
 STALL_THRESHOLD = 1.5
+#: Deliveries and answers of engines after which clients are read again.
+ROUND_REPORTED = 1000
 
 
 class BrokerLoop:
@@ -151,13 +153,12 @@ class BrokerLoop:
             self._events.publish(events)
 
     def _apply_reports(self, reports: bool) -> None:
-        """Apply as many reports as there are engines, at most; send after each, so that no output is delayed."""
-        left = len(self.engines.streams) + 1
-        while reports and left:
-            if self.engines.apply_next_report():
-                self.clients.send_output()
+        """Apply some reports, of the engines in turn; send after each, so that no output is delayed."""
+        left = ROUND_REPORTED
+        while reports and left > 0:
+            left -= self.engines.apply_next_report()
+            self.clients.send_output()
             reports = self.engines.has_reports()
-            left -= 1
         self._reports_pending = reports
 
     # --- ending --------------------------------------------------------------------------------------------------
