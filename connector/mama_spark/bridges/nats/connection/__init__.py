@@ -1,4 +1,4 @@
-"""Connections to NATS servers: nats-py's client, its event loop, and bulk reads of its socket."""
+"""Connections to NATS servers: nats-py's client, its event loop, bulk reads and gathered writes of its socket."""
 
 __all__ = [
     "ack_parser",
@@ -6,6 +6,7 @@ __all__ = [
     "connect_options",
     "connection",
     "event_loop",
+    "gathered_write",
     "nats_py_compat",
     "pool",
     "raw_read",

@@ -46,7 +46,7 @@ from .nats_py_compat import (
     subscription_id,
     tls_client,
 )
-from .raw_read import read_in_bulk
+from .raw_read import move_in_bulk
 
 MAX_UNWRITTEN = 8 * 1024 * 1024
 Row = tuple[int, str, bytes, str, dict[str, str] | None]  # token, subject, payload, reply, headers
@@ -176,7 +176,7 @@ class Connection:
         """
         self.fast = self._fast_wanted is not False and fast_path_usable(self.client)
         if self.fast:
-            read_in_bulk(self.client)
+            move_in_bulk(self.client)
             self._parser = replace_parser(
                 self.client,
                 lambda stock: InboundParser(stock, self.inbox, self._on_acks, self._on_frame, self._on_exact_denied),
@@ -393,7 +393,7 @@ class Connection:
         self._cache.clear()
         cancel_reconnects(self.client)
         if self.fast:
-            read_in_bulk(self.client)
+            move_in_bulk(self.client)
         self._up = True
         if self.listener is not None:
             self.listener.on_reconnected()

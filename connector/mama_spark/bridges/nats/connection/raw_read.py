@@ -1,4 +1,5 @@
-"""Reads the socket of a nats-py connection in large pieces, and without copies if it is plain TCP.
+"""Reads the socket of a nats-py connection in large pieces, and without copies if it is plain TCP, as it is then
+written by :mod:`.gathered_write`.
 
 :class:`asyncio.StreamReader` copies everything three times before anybody sees it: a third of the work of reading large
 messages.
@@ -8,20 +9,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from nats.aio.client import Client
 
+from . import gathered_write
 from .nats_py_compat import is_tcp, stream_of, transport_of, unread
 
 _MOST = 1024 * 1024  #: bytes that may wait to be parsed; at more, reading of the socket is paused
 
 
-def read_in_bulk(client: Client) -> None:
-    """Read all available bytes instead of 32 KiB at a time. To be called for each transport of the client."""
+def move_in_bulk(client: Client) -> None:
+    """Read all available bytes instead of 32 KiB at a time, and write without joining. To be called for each connection
+    of the client."""
     transport = transport_of(client)
     if fits(transport):
-        RawReadProtocol(transport)
+        writer = gathered_write.GatheredWriter(transport) if gathered_write.fits(transport) else None
+        RawReadProtocol(transport, lambda: None if writer is None else writer.lost())
         return
     read = type(transport).read
 
@@ -35,13 +40,14 @@ class RawReadProtocol(asyncio.Protocol):
     """An asyncio protocol that passes data on as received; all other events go to the previous protocol.
 
     For one connection: a transport of nats-py outlives it, and its next connection is read by nats-py until
-    :func:`read_in_bulk` is called again.
+    :func:`move_in_bulk` is called again.
 
     :param transport: of nats-py, connected; see :func:`fits`
+    :param on_lost: called when the connection has ended
     """
 
-    def __init__(self, transport: Any) -> None:
-        self._transport = transport
+    def __init__(self, transport: Any, on_lost: Callable[[], None] = lambda: None) -> None:
+        self._transport, self._on_lost = transport, on_lost
         reader, socket = stream_of(transport)
         assert reader is not None
         assert socket is not None
@@ -112,6 +118,7 @@ class RawReadProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._before.connection_lost(exc)
+        self._on_lost()
         self._wake()
 
     def pause_writing(self) -> None:
