@@ -299,3 +299,43 @@ def test_rejected_packs_are_split_into_halves_and_single_rows(kind: str, data: s
 def test_columns_that_cannot_travel_are_refused_before_anything_is_packed(option: str, schema: pa.Schema) -> None:
     with pytest.raises(SchemaError):
         codec_of(option, schema)
+
+
+SECRETS = pa.schema([("text", pa.string()), ("n", pa.int32()), ("tags", pa.list_(pa.string())), ("flag", pa.bool_())])
+
+
+def secret_rows(schema: pa.Schema, n: int) -> list[Row]:
+    rows = [{"text": f"x{i}", "n": i, "tags": [str(i)], "flag": i % 3 == 0} for i in range(n)]
+    return rows if schema is SECRETS else [{"value": b"%d" % i * (4 + 20 * (i % 2))} for i in range(n)]
+
+
+@pytest.mark.parametrize("schema", [LINES, SECRETS], ids=["value", "typed"])
+def test_a_pack_has_the_octets_of_its_rows_and_no_others(schema: pa.Schema) -> None:
+    """Whoever may read one topic learns nothing of others, and ids do not depend on what lies behind a row."""
+    n = 55
+    rows = secret_rows(schema, n)
+    topics = [f"t{i % 4}" for i in range(n)]
+    codec = codec_of("arrow", schema)
+    table = pa.RecordBatch.from_pylist(rows, schema=schema)
+    for packed in pack(Packer(codec, max_rows=5, max_bytes=65_536), [rows_of(topics, rows, schema)]):
+        for i, payload in enumerate(packed.batch.payloads.to_pylist()):
+            mine = packed.numbers[packed.starts[i] : packed.starts[i + 1]]
+            alone = table.take(pa.array(mine))
+            assert [payload] == codec.encode(alone, np.array([0, len(mine)])).to_pylist()
+
+
+@pytest.mark.parametrize("option", ["lines", "arrow"])
+def test_packs_do_not_depend_on_the_batches_in_which_their_rows_came(
+    option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mama_spark.packing.packer.CUT_ROWS", 90)
+
+    def payloads(step: int) -> set[tuple[str, bytes]]:
+        packer = Packer(codec_of(option, LINES), max_rows=50, max_bytes=3_000)
+        batches = [whole.slice(i, min(step, len(whole) - i)) for i in range(0, len(whole), step)]
+        packs = pack(packer, batches)
+        return {pair for p in packs for pair in zip(p.batch.topics.to_pylist(), p.batch.payloads.to_pylist(),
+                                                    strict=True)}  # fmt: skip
+
+    whole = orders(2_000, 7)
+    assert payloads(2_000) == payloads(130) == payloads(37)
