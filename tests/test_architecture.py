@@ -192,6 +192,8 @@ PURE = {
     "packing/compression",
     "packing/decompress",
     "packing/format",
+    "packing/gathering/value_ipc",
+    "packing/gathering/value_views",
     "packing/ipc",
     "packing/json_text",
     "packing/pack_headers",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Protocol
 
@@ -12,9 +13,12 @@ import pyarrow.compute as pc
 from ..errors import SchemaError
 from ..message import Int64s, payload_sizes
 from .format import VALUE, PackFormat, canonical_type, check_types
+from .gathering.value_ipc import ValueFrames
+from .gathering.value_views import ValueViews, inline, joined, views_of
 from .ipc import read_pack
 
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  #: end of an Arrow IPC stream
+_LINE_FEED = inline(b"\n")
 
 
 class Codec(Protocol):
@@ -45,6 +49,14 @@ class Codec(Protocol):
         """Payloads, binary: pack ``i`` has the rows from ``starts[i]`` to ``starts[i + 1]``."""
         ...
 
+    def views(self, batches: Sequence[pa.RecordBatch]) -> ValueViews | None:
+        """Views of the values of the rows of all batches, where they are all that a pack has; else None."""
+        ...
+
+    def encode_views(self, values: ValueViews, starts: Int64s) -> pa.Array:
+        """As :meth:`encode`, of rows that lie anywhere; each octet is copied once."""
+        ...
+
     def decode(self, payload: pa.Buffer, rows: int) -> pa.RecordBatch:
         """The rows of one payload that this codec made."""
         ...
@@ -67,6 +79,16 @@ class LinesCodec:
     def encode(self, columns: pa.RecordBatch, starts: Int64s) -> pa.Array:
         lists = pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), columns.column(VALUE))
         return pc.binary_join(lists, b"\n")
+
+    def views(self, batches: Sequence[pa.RecordBatch]) -> ValueViews | None:
+        return views_of([batch.column(VALUE) for batch in batches])
+
+    def encode_views(self, values: ValueViews, starts: Int64s) -> pa.Array:
+        views = np.empty((2 * len(values.views), 4), np.int32)
+        views[0::2], views[1::2] = values.views, _LINE_FEED
+        views[2 * starts[1:] - 1, 0] = 0  # none behind the last
+        octets: Int64s = np.add.reduceat(values.sizes + 1, starts[:-1]) - 1
+        return binary_of(joined(views, values.buffers), octets)
 
     def decode(self, payload: pa.Buffer, rows: int) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([pa.array(payload.to_pybytes().split(b"\n"), pa.binary())], [VALUE])
@@ -91,6 +113,8 @@ class ArrowCodec:
         # each buffer is padded to eight bytes, and one of offsets has an element more than there are rows
         padding = 16 * sum(_buffers(f.type) for f in self.schema)
         self.fixed_bits = 8 * (len(self._head) + len(batch.serialize()) + padding + len(_END))
+        only_values = [(f.name, f.type) for f in self.schema] == [(VALUE, pa.binary())]
+        self._frames = ValueFrames(self.schema, self._head.to_pybytes(), _END) if only_values else None
 
     def normal(self, columns: pa.RecordBatch) -> pa.RecordBatch:
         return columns if columns.schema == self.schema else columns.cast(self.schema)
@@ -111,6 +135,23 @@ class ArrowCodec:
             sizes[i] = around + len(body)
         return binary_of(b"".join(pieces), sizes)
 
+    def views(self, batches: Sequence[pa.RecordBatch]) -> ValueViews | None:
+        return None if self._frames is None else views_of([batch.column(VALUE) for batch in batches])
+
+    def encode_views(self, values: ValueViews, starts: Int64s) -> pa.Array:
+        assert self._frames is not None
+        packs, n, sizes = np.arange(len(starts) - 1), len(values.buffers), values.sizes
+        heads, bounds = self._frames.heads(sizes, starts)
+        octets: Int64s = np.add.reduceat(sizes, starts[:-1])
+        ends, closing = self._frames.ends(octets, n + 1)
+        views = np.zeros((len(sizes) + 2 * len(packs), 4), np.int32)
+        first, last = starts[:-1] + 2 * packs, starts[1:] + 2 * packs + 1
+        views[first, 0], views[first, 2], views[first, 3] = np.diff(bounds), n, bounds[:-1]
+        views[last] = ends
+        views[np.arange(len(sizes)) + 1 + 2 * np.repeat(packs, np.diff(starts))] = values.views
+        whole = np.diff(bounds) + octets + ends[:, 0].astype(np.int64)
+        return binary_of(joined(views, [*values.buffers, heads, closing]), whole)
+
     def decode(self, payload: pa.Buffer, rows: int) -> pa.RecordBatch:
         return read_pack(payload, rows)
 
@@ -122,7 +163,7 @@ def _alone(columns: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(some, schema=columns.schema)
 
 
-def binary_of(data: bytes, sizes: Int64s) -> pa.Array:
+def binary_of(data: bytes | pa.Buffer, sizes: Int64s) -> pa.Array:
     """A binary array over ``data``, cut at ``sizes``; shares memory."""
     offsets = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -101,6 +102,33 @@ def _record_batch(metadata: bytes) -> tuple[int, int, _Buffers]:
     if rows < 0 or body < 0:
         raise BadPack("it announces sizes below zero")
     return rows, body, None if _field(metadata, table, 3) is None else _buffers_of(metadata, table)
+
+
+class BatchNumbers(NamedTuple):
+    """Where numbers of 64 bits stand in the metadata of a record batch with one binary column.
+
+    :ivar rows: of the batch; ``node``: of the column
+    :ivar offsets, data: offset of each buffer, which its length follows
+    :ivar body: octets of the body
+    """
+
+    rows: int
+    node: int
+    offsets: int
+    data: int
+    body: int
+
+
+def batch_numbers(metadata: bytes) -> BatchNumbers:
+    """The places in metadata that Arrow has written, of a batch that is not empty."""
+    (root,) = _i32.unpack_from(metadata, 0)
+    table = _header(metadata)
+    body, rows = _field(metadata, root, 3), _field(metadata, table, 0)
+    vectors = [_field(metadata, table, field) for field in (1, 2)]
+    assert body is not None
+    assert rows is not None
+    node, buffers = (at + _i32.unpack_from(metadata, at)[0] + 4 for at in vectors if at is not None)
+    return BatchNumbers(rows, node, buffers + 16, buffers + 32, body)
 
 
 def _buffers_of(metadata: bytes, table: int) -> tuple[tuple[int, int], ...]:

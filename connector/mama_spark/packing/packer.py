@@ -16,16 +16,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..message import HEADERS_TYPE, Bools, Int64s, MessageBatch
-from .codec import Codec
+from .codec import Codec, binary_of
 from .format import PACK, PACK_ROWS
+from .gathering.value_views import ValueViews, joined
 
 #: Limit of the bytes of rows that wait for their packs to be full, in one partition.
 GATHER_BYTES = 32 << 20
 #: Bytes and packs that are encoded and yielded together.
-BLOCK_BYTES, BLOCK_PACKS = 8 << 20, 2_048
+BLOCK_BYTES, BLOCK_PACKS = 12 << 20, 2_048
 #: New rows are cut into packs when they are so many rows or bytes, and at least half of the bytes that already wait, so
 #: that waiting rows are copied a bounded number of times.
 CUT_ROWS, CUT_BYTES = 32_768, 8 << 20
+_NO_COLUMNS = pa.RecordBatch.from_arrays([], [])
 #: Rows are added in pieces of this size: a batch of Spark may have 64 MB, and usually has 10,000 rows.
 _PIECE_BYTES = 16 << 20
 
@@ -145,10 +147,13 @@ class Packer:
 
     def _cut(self, *, everything: bool) -> Iterator[Packed]:
         rows = [*([] if self._old is None else [self._old]), *self._new]
-        if len(self._new) > 1:  # what must be joined takes the old rows along
-            rows = [_concatenated(rows)]
+        n_old = 0 if self._old is None else len(self._old)
+        values = self._codec.views([r.columns for r in rows])
+        if len(self._new) > 1 and values is None:  # what must be joined takes the old rows along
+            rows, n_old = [_concatenated(rows)], 0
         self._old, self._new, self._new_bytes, self._new_rows = None, [], 0, 0
-        order, places = _by_destination(rows)
+        waiting = _Waiting(self._codec, rows, values)
+        order, places = _by_destination(waiting.labels)
         bits = np.concatenate([self._codec.row_bits(r.columns) for r in rows])
         upto = np.zeros(len(bits) + 1, np.int64)
         np.cumsum(bits if order is None else bits[order], out=upto[1:])
@@ -158,16 +163,17 @@ class Packer:
         go = np.ones(len(unfinished), np.bool_) if everything else self._due(unfinished, held)
         if not go.all():
             left = ranges(starts[:-1][~go], starts[1:][~go])
-            self._old = _compact(_taken(rows, left if order is None else order[left]))
-        # Packs that begin with an old row go first, each the first of its place: the others have new rows only, which
-        # need not be copied once more to stand beside old ones.
+            self._old = _compact(waiting.take(left if order is None else order[left]))
+        # Packs that begin with an old row go first, each the first of its place: where rows must be copied to stand
+        # side by side, those of the others, which have new rows only, are copied once.
         heads = starts[:-1] if order is None else order[starts[:-1]]
-        new = heads >= (len(rows[0]) if len(rows) > 1 else 0)
-        for packs in (np.flatnonzero(go & ~new), np.flatnonzero(go & new)):
+        new = heads >= n_old
+        groups = [np.flatnonzero(go & ~new), np.flatnonzero(go & new)]
+        for packs in groups if values is None else [np.concatenate(groups)]:
             blocks = np.maximum(np.cumsum(weights[packs]) // (BLOCK_BYTES * 8), np.arange(len(packs)) // BLOCK_PACKS)
             for some in np.split(packs, np.flatnonzero(np.diff(blocks)) + 1):
                 if len(some):
-                    yield self._encoded(rows, order, starts[:-1][some], starts[1:][some])
+                    yield waiting.encoded(order, starts[:-1][some], starts[1:][some])
 
     def _due(self, unfinished: Bools, held: npt.NDArray[np.floating[Any]]) -> Bools:
         """Which packs go now: the finished ones, and of the others the largest when too many bytes wait."""
@@ -180,24 +186,53 @@ class Packer:
             go[largest[:enough]] = True
         return go
 
-    def _encoded(self, rows: list[Rows], order: Int64s | None, starts: Int64s, ends: Int64s) -> Packed:
+
+class _Waiting:
+    """Rows of which packs are made.
+
+    :param rows: one after the other
+    :param values: of all rows; None = a pack has more than values
+    :ivar labels: the rows without what is packed
+    """
+
+    def __init__(self, codec: Codec, rows: list[Rows], values: ValueViews | None) -> None:
+        self._codec, self._rows, self._values = codec, rows, values
+        labels = [replace(r, columns=_NO_COLUMNS) for r in rows]
+        self.labels = labels[0] if len(labels) == 1 else _concatenated(labels)
+
+    def encoded(self, order: Int64s | None, starts: Int64s, ends: Int64s) -> Packed:
+        """Packs of the rows from each start to its end, counted in the order given."""
         local = np.concatenate(([0], np.cumsum(ends - starts)))
-        first, last = int(starts[0]), int(ends[-1])
-        begin = sum(map(len, rows[:-1]))  # of the last rows
-        if order is None and last - first == local[-1] and first >= begin:
-            some = rows[-1].slice(first - begin, last - first)
-        else:
-            index = ranges(starts, ends)
-            some = _taken(rows, index if order is None else order[index])
-        return packed(self._codec, some, local)
+        index = ranges(starts, ends)
+        index = index if order is None else order[index]
+        if self._values is not None:
+            payloads = self._codec.encode_views(self._values.take(index), local)
+            return _packed(self._codec, self.labels.take(index), payloads, local)
+        first, begin = int(starts[0]), sum(map(len, self._rows[:-1]))  # of the last rows
+        if order is None and first >= begin and (starts[1:] == ends[:-1]).all():
+            return packed(self._codec, self._rows[-1].slice(first - begin, len(index)), local)
+        return packed(self._codec, _taken(self._rows, index), local)
+
+    def take(self, index: Int64s) -> Rows:
+        """Copies."""
+        if self._values is None:
+            return _taken(self._rows, index)
+        some = self._values.take(index)
+        column = binary_of(joined(some.views, some.buffers), some.sizes)
+        columns = pa.RecordBatch.from_arrays([column], schema=self._rows[0].columns.schema)
+        return replace(self.labels.take(index), columns=columns)
 
 
 def packed(codec: Codec, rows: Rows, starts: Int64s) -> Packed:
     """Packs of rows that are grouped already, their columns in the types of ``codec``."""
+    return _packed(codec, rows, codec.encode(rows.columns, starts), starts)
+
+
+def _packed(codec: Codec, rows: Rows, payloads: pa.Array, starts: Int64s) -> Packed:
     heads = starts[:-1]
     batch = MessageBatch(
         _compacted(rows.topics.take(pa.array(heads))),
-        codec.encode(rows.columns, starts),
+        payloads,
         _headers(codec.format.value, np.diff(starts), rows.parts, heads),
         streams=None if rows.streams is None else _compacted(rows.streams.take(pa.array(heads))),
     )
@@ -229,12 +264,12 @@ def cuts(upto: Int64s, places: Int64s, max_rows: int, max_bits: int) -> tuple[In
     return starts, unfinished
 
 
-def _by_destination(rows: list[Rows]) -> tuple[Int64s | None, Int64s]:
+def _by_destination(rows: Rows) -> tuple[Int64s | None, Int64s]:
     """The order that groups rows by destination (None: they are grouped), and where each destination begins."""
-    codes = _one([r.topics for r in rows]).indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    others = [] if rows[0].streams is None else [_one([r.streams for r in rows])]
-    if rows[0].parts is not None:
-        others += [column.dictionary_encode() for column in _one([r.parts for r in rows]).columns]
+    codes = rows.topics.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    others = [] if rows.streams is None else [rows.streams]
+    if rows.parts is not None:
+        others += [column.dictionary_encode() for column in rows.parts.columns]
     for column in others:
         distinct = len(column.dictionary) + 1
         index = column.indices.fill_null(distinct - 1).to_numpy(zero_copy_only=False)
@@ -270,6 +305,8 @@ def _one(parts: list[Any]) -> Any:
     if len(parts) == 1:
         return parts[0]
     if isinstance(parts[0], pa.RecordBatch):
+        if not parts[0].num_columns:
+            return parts[0]
         return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
     return pa.chunked_array(parts).unify_dictionaries().combine_chunks()
 

@@ -339,3 +339,33 @@ def test_packs_do_not_depend_on_the_batches_in_which_their_rows_came(
 
     whole = orders(2_000, 7)
     assert payloads(2_000) == payloads(130) == payloads(37)
+
+
+@pytest.mark.parametrize("option", ["lines", "arrow"])
+@examples(60)
+@given(data=st.data())
+def test_values_that_are_gathered_in_one_copy_make_the_payloads_of_values_that_lie_side_by_side(
+    option: str, data: st.DataObject
+) -> None:
+    value = st.binary(min_size=13, max_size=60).map(lambda v: v.replace(b"\n", b"\r"))
+    columns = [pa.array(some, pa.binary()) for some in data.draw(st.lists(st.lists(value, min_size=1), min_size=1))]
+    cut = data.draw(st.integers(0, len(columns[0]) - 1))
+    columns[0] = columns[0].slice(cut)
+    n = sum(map(len, columns))
+    index = np.array(data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=40)))
+    inner = data.draw(st.sets(st.integers(1, max(1, len(index) - 1)), max_size=5)) if len(index) > 1 else set()
+    starts = np.array(sorted({0, len(index), *inner}))
+    codec = codec_of(option, LINES)
+    batches = [pa.RecordBatch.from_arrays([column], schema=LINES) for column in columns]
+    views = codec.views(batches)
+    assert views is not None
+    side_by_side = pa.RecordBatch.from_arrays([pa.concat_arrays(columns).take(pa.array(index))], schema=LINES)
+    made = codec.encode_views(views.take(index), starts)
+    made.validate(full=True)
+    assert made.equals(codec.encode(side_by_side, starts))
+
+
+def test_short_values_and_nulls_are_not_gathered() -> None:
+    codec = codec_of("arrow", LINES)
+    for values in ([b"x" * 20, b"x" * 12], [b"x" * 20, None]):
+        assert codec.views([pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], schema=LINES)]) is None

@@ -1,0 +1,85 @@
+"""Writes record batches of one binary column without nulls as Arrow IPC messages, many at a time. Pure.
+
+The octets are those of :meth:`pyarrow.RecordBatch.serialize`. Its metadata has the same length for every batch of a
+schema; only numbers in it differ, which are written into a copy of it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ...message import Int64s
+from ..ipc import BatchNumbers, batch_numbers
+from .value_views import INLINE, Views
+
+_ALIGN = 8
+
+
+class ValueFrames:
+    """What stands around the values of packs.
+
+    :param schema: one binary column
+    :param begin: octets before each message, a multiple of eight
+    :param end: octets behind each message
+    """
+
+    def __init__(self, schema: pa.Schema, begin: bytes, end: bytes) -> None:
+        sample = pa.RecordBatch.from_arrays([pa.array([b"x"], pa.binary())], schema=schema).serialize().to_pybytes()
+        size = 8 + int.from_bytes(sample[4:8], "little")
+        self._begin = begin
+        self._head = np.frombuffer(begin + sample[:size], np.int64)
+        self._numbers: BatchNumbers = batch_numbers(sample[8:size])
+        self._closing = bytes(_ALIGN - 1) + end
+        self._end = len(end)
+
+    def heads(self, sizes: Int64s, starts: Int64s) -> tuple[pa.Buffer, Int64s]:
+        """What stands before the values: begin, metadata and offsets of each pack, one after the other, and where each
+        begins, with the end of the last.
+
+        :param sizes: octets of each value
+        :param starts: first value of each pack, with the end of the last
+        """
+        rows = np.diff(starts)
+        upto = np.concatenate(([0], np.cumsum(sizes)))
+        words = len(self._head) + (rows + 2) // 2  # of 64 bits: offsets of 32 bits, one more than rows, padded
+        begin = np.concatenate(([0], np.cumsum(words)))
+        out = np.zeros(int(begin[-1]), np.int64)
+        out[begin[:-1, None] + np.arange(len(self._head))] = self._metadata(rows, upto[starts[1:]] - upto[starts[:-1]])
+        first = np.repeat(2 * (begin[:-1] + len(self._head)) - starts[:-1] - np.arange(len(rows)), rows + 1)
+        inside = np.repeat(starts[:-1] - np.concatenate(([0], np.cumsum(rows + 1)))[:-1], rows + 1)
+        value = np.arange(len(first)) + inside  # of each offset: the value that begins there, or the end of the last
+        pack = np.repeat(np.arange(len(rows)), rows + 1)
+        out.view(np.int32)[first + value + pack] = upto[value] - np.repeat(upto[starts[:-1]], rows + 1)
+        return pa.py_buffer(out), begin * 8
+
+    def ends(self, octets: Int64s, buffer: int) -> tuple[Views, pa.Buffer]:
+        """Views of what stands behind the values of each pack: padding, and the end.
+
+        :param octets: of the values of each pack
+        :param buffer: number that the buffer returned will have
+        """
+        table = np.zeros((_ALIGN, 4), np.int32)
+        for padding in range(_ALIGN):
+            text = self._closing[_ALIGN - 1 - padding :]
+            table[padding, 0] = len(text)
+            if len(text) <= INLINE:
+                table[padding].view(np.uint8)[4 : 4 + len(text)] = np.frombuffer(text, np.uint8)
+            else:
+                table[padding, 2:] = buffer, _ALIGN - 1 - padding
+        return table[-octets % _ALIGN], pa.py_buffer(self._closing)
+
+    def _metadata(self, rows: Int64s, octets: Int64s) -> npt.NDArray[np.int64]:
+        """Begin and metadata of each pack."""
+        found = np.tile(self._head, (len(rows), 1))
+        at = self._numbers
+        offsets = 4 * (rows + 1)
+        padded = (offsets + _ALIGN - 1) // _ALIGN * _ALIGN
+        body = padded + (octets + _ALIGN - 1) // _ALIGN * _ALIGN
+        shift = (len(self._begin) + 8) // 8
+        values = ((at.rows, rows), (at.node, rows), (at.offsets + 8, offsets), (at.data, padded), (at.data + 8, octets),
+                  (at.body, body))  # fmt: skip
+        for place, numbers in values:
+            found[:, place // 8 + shift] = numbers
+        return found
