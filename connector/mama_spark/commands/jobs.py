@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from ..errors import ConfigError
-from ..jobs import configuration_files, copy, find, jobs
+from ..jobs import configuration_files, copy, delta_jars, find, jobs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +19,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="copy a job with its configuration file, or one configuration file, into jobs/ and conf/ of FOLDER",
     )
+    wanted.add_argument(
+        "--delta-jars",
+        action="store_true",
+        help='jars of Delta on this machine, without a resolver at each start: spark-submit --jars "$(mama jobs '
+        '--delta-jars)"',
+    )
     parser.add_argument("--json", action="store_true", help="one line of JSON for each job or file")
     parser.add_argument("folder", nargs="?", metavar="FOLDER", help="of --copy (without it: the current one)")
 
@@ -28,6 +34,9 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"FOLDER is used by --copy only; got {args.folder!r}")
     if args.path is not None:
         _say_path(find(args.path).path, args.json)
+    elif args.delta_jars:
+        found = [str(jar) for jar in delta_jars()]
+        print(json.dumps({"jars": found}) if args.json else ",".join(found))
     elif args.copy is not None:
         for path in copy(args.copy, Path(args.folder or ".")):
             _say_path(path, args.json)

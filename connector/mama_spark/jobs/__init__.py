@@ -13,7 +13,10 @@ from pathlib import Path
 
 from ..errors import ConfigError
 
-__all__ = ["Job", "configuration_files", "copy", "find", "jobs"]
+__all__ = ["DELTA", "Job", "configuration_files", "copy", "delta_jars", "find", "jobs"]
+
+#: The package of Delta that fits Spark 4.2, for ``--packages``.
+DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
 
 _HERE = Path(__file__).parent
 _INSTALLED = (_HERE / "conf").is_dir()
@@ -82,6 +85,24 @@ def copy(name: str, folder: Path) -> list[Path]:
     except OSError as e:
         raise ConfigError(f"{name} cannot be copied to {folder}: {e.strerror}") from e
     return [folder / file for file in files]
+
+
+def delta_jars(folder: Path | None = None) -> list[Path]:
+    """The jars of :data:`DELTA` that ``--packages`` has brought to this machine, for ``--jars``. What else it brings,
+    Spark has.
+
+    :param folder: where Spark keeps them; None = ``~/.ivy2.5.2/jars``
+    :raises ConfigError: they are not there
+    """
+    place = folder or Path.home() / ".ivy2.5.2" / "jars"
+    group, name, version = DELTA.split(":")
+    found = sorted(place.glob(f"{group}_*-{version}.jar"))
+    if not any(jar.name.startswith(f"{group}_{name}-") for jar in found):
+        raise ConfigError(
+            f"the jars of Delta are not in {place}; fetch them once with spark-submit --packages {DELTA}, "
+            "which prints what it resolves"
+        )
+    return found
 
 
 def _place(file: str) -> Path:

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mama_spark import jobs
 from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[3]
-DELTA = ("--packages", "io.delta:delta-spark_4.2_2.13:4.4.0")
+DELTA = ("--packages", jobs.DELTA)
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
@@ -47,7 +48,7 @@ def in_session(spark: SparkSession, job: str, conf: Path) -> None:
 
 
 def start(job: str, conf: Path, output: Path, *more: str) -> subprocess.Popen[str]:
-    """``spark-submit``.
+    """``spark-submit $(mama jobs --path JOB)``.
 
     :param output: file that gets what it prints
     :param more: arguments of ``spark-submit``
@@ -57,7 +58,7 @@ def start(job: str, conf: Path, output: Path, *more: str) -> subprocess.Popen[st
     env |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     command = [str(programs / "spark-submit"), "--master", "local[2,4]", *more]
     command += [part for name, value in _SETTINGS.items() for part in ("--conf", f"{name}={value}")]
-    command += [str(ROOT / "jobs" / f"{job}.py"), "--conf-file", str(conf)]
+    command += [str(jobs.find(job).path), "--conf-file", str(conf)]
     with output.open("w") as out:
         return subprocess.Popen(command, env=env, stdout=out, stderr=out, text=True, cwd=conf.parent)
 

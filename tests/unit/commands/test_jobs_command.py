@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from mama_spark.cli import main
-from mama_spark.jobs import jobs
+from mama_spark.jobs import DELTA, jobs
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -45,6 +47,28 @@ def test_no_copy_replaces_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "conf/publish.toml exists, nothing was copied" in capsys.readouterr().err
     assert (tmp_path / "conf" / "publish.toml").read_text() == "mine"
     assert not (tmp_path / "jobs").exists()
+
+
+def test_jars_of_delta_are_those_that_spark_has_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["jobs", "--delta-jars"]) == 2
+    assert f"fetch them once with spark-submit --packages {DELTA}" in capsys.readouterr().err
+    folder = tmp_path / ".ivy2.5.2" / "jars"
+    folder.mkdir(parents=True)
+    for name in ("delta-spark_4.2_2.13-4.4.0", "delta-storage-4.4.0", "delta-storage-3.2.0"):
+        (folder / f"io.delta_{name}.jar").touch()
+    (folder / "org.slf4j_slf4j-api-2.0.13.jar").touch()
+    assert main(["jobs", "--delta-jars"]) == 0
+    fetched = [f"{folder}/io.delta_{name}.jar" for name in ("delta-spark_4.2_2.13-4.4.0", "delta-storage-4.4.0")]
+    assert capsys.readouterr().out.strip().split(",") == fetched
+
+
+def test_the_package_of_delta_is_the_one_that_is_installed_and_documented() -> None:
+    assert DELTA.rpartition(":")[2] == version("delta-spark")
+    for path in [*(ROOT / "jobs").glob("*.py"), *(ROOT / "conf").glob("*.toml"), *(ROOT / "docs").rglob("*.md")]:
+        assert set(re.findall(r"io\.delta:[\w.:-]*[\w]", path.read_text("utf-8"))) <= {DELTA}, path
 
 
 @pytest.mark.parametrize("arguments", [["--path", "publsh"], ["--copy", "publsh"]])
