@@ -16,7 +16,7 @@ from ..flightlog.maintenance import STEPS, maintain
 from ..options.values import Duration
 
 USAGE = (
-    "mama flights PATH [--failed] [--json] [--all]\n"
+    "mama flights PATH [--failed | --shared-ids] [--json] [--all]\n"
     "       mama flights sweep PATH [--older-than 1d]\n"
     "       mama flights maintain PATH [--keep 30d] [--older-than 1d]"
 )
@@ -31,7 +31,13 @@ _KEEP = duration_argument("--keep", Duration(bare=None))
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage, parser.description = USAGE, DESCRIPTION
     parser.add_argument("paths", nargs="+", metavar="PATH")
-    parser.add_argument("--failed", action="store_true", help="the latest flights that failed or timed out")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--failed", action="store_true", help="the latest flights that failed or timed out")
+    shown.add_argument(
+        "--shared-ids",
+        action="store_true",
+        help="ids that several rows of a write share: a broker stores one",
+    )
     parser.add_argument("--json", action="store_true", help="one line of JSON")
     parser.add_argument("--all", action="store_true", help="all topics, reasons and failed flights")
     parser.add_argument("--limit", type=int, default=20, help="how many of them otherwise (default 20)")
@@ -70,6 +76,13 @@ def run(args: argparse.Namespace) -> int:
             print(json.dumps(rows, ensure_ascii=False, default=str))
         else:
             print_tables(report.failed_text(rows), [table_of("", rows, report.FAILED_COLUMNS)] if rows else [])
+        return 0
+    if args.shared_ids:
+        rows = report.shared_ids(args.paths[0], storage, limit)
+        if args.json:
+            print(json.dumps(rows, ensure_ascii=False, default=str))
+        else:
+            print_tables(report.shared_ids_text(rows), [table_of("", rows, report.SHARED_COLUMNS)] if rows else [])
         return 0
     with Progress("reading the flight log", "passes", report.PASSES) as progress:
         summary = report.summarise(args.paths[0], storage, limit, progress.add)

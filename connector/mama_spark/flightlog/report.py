@@ -60,11 +60,22 @@ SELECT event_time, event, status, code, info, topic, flight_id, may_have_landed,
 FROM log WHERE kind = 'flight' AND {IS_FAILED}
 ORDER BY event_time DESC, flight_id LIMIT {{limit}}"""
 
+#: A row of a committed write has one terminal event. Only few ids are counted: of rows that share one, the broker has
+#: called one a duplicate, unless it does not say.
+_SHARED_IDS = """
+SELECT flight_id, stream, min(topic) AS topic, count(*) AS rows, sum(CAST(duplicate AS int)) AS duplicates,
+       count(DISTINCT partition_id) AS tasks, query_id, run_id, batch_id
+FROM log WHERE kind = 'flight' AND event = 'acked' AND committed AND flight_id IN
+  (SELECT flight_id FROM log WHERE kind = 'flight' AND event = 'acked' AND committed AND duplicate IS NOT FALSE)
+GROUP BY flight_id, stream, query_id, run_id, batch_id HAVING count(*) > 1
+ORDER BY rows DESC, flight_id LIMIT {limit}"""
 
 #: Passes of :func:`summarise` over the log; one more where ids are doubled.
 PASSES = 5
 #: Columns of :func:`failed_text`.
 FAILED_COLUMNS = ("event_time", "event", "status", "code", "info", "topic", "flight_id")
+#: Columns of :func:`shared_ids_text`.
+SHARED_COLUMNS = ("rows", "tasks", "flight_id", "topic", "batch_id", "run_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +232,22 @@ def failed_text(rows: list[Row]) -> str:
     if not rows:
         return "no flight failed"
     return "\n".join(_table("failed", rows, *FAILED_COLUMNS)[1:])
+
+
+def shared_ids(path: str, storage: dict[str, str], limit: int = 20) -> list[Row]:
+    """Ids that several acknowledged messages of one committed write share, of which a broker that deduplicates stored
+    one: flight_id, stream, topic of one, rows, duplicates, tasks, query_id, run_id, batch_id; most rows first.
+
+    Holds in memory the ids that were duplicates; all ids where the broker does not say (``ackMode=batch``).
+    """
+    return query(open_log(path, storage), storage, _SHARED_IDS.format(limit=int(limit)))
+
+
+def shared_ids_text(rows: list[Row]) -> str:
+    """``rows`` of :func:`shared_ids` for people."""
+    if not rows:
+        return "no two messages of a write share an id"
+    return "\n".join(_table("shared ids", rows, *SHARED_COLUMNS)[1:])
 
 
 def open_log(path: str, storage: dict[str, str]) -> DeltaTable:

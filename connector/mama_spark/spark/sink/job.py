@@ -130,6 +130,8 @@ class OutcomeCounts:
     def sentence(self) -> str:
         """``1,000 rows: 997 acked, 2 failed, 1 timed out; first failures: ...``"""
         parts = [f"{self.acked:,} acked"]
+        if self.duplicates:
+            parts[0] += f" ({self.duplicates_text()})"
         if self.published:
             parts.append(f"{self.published:,} published without acknowledgement")
         parts += [f"{self.failed:,} failed", f"{self.timed_out:,} timed out"]
@@ -156,8 +158,12 @@ class OutcomeCounts:
         """``336,776 rows, all acknowledged``, or the whole sentence where that is not so."""
         if self.rows == self.acked and not self.doubled_ids:
             text = f"{self.rows:,} row{'' if self.rows == 1 else 's'}" + (", all acknowledged" if self.rows else "")
-            return text + (f" ({self.duplicates:,} stored before)" if self.duplicates else "")
+            return text + (f" ({self.duplicates_text()})" if self.duplicates else "")
         return self.sentence()
+
+    def duplicates_text(self) -> str:
+        """What the broker answered ``duplicate``: of such a row it has a message, of this row or of one with its id."""
+        return f"{self.duplicates:,} with an id stored before, by another task or an earlier attempt or write"
 
 
 @dataclass

@@ -57,7 +57,8 @@ class FlightContext:
     :ivar ids: given by the user; None = none
     :ivar packed: the packs, where the flights are packed messages
     :ivar sends: how often the rows of each pack were sent before, in larger ones; None = never
-    :ivar doubled: flights that are sent although a row before them has their id; None = none
+    :ivar doubled: flights that are sent although a row before them has their id, or the id of a row in them; None =
+        none
     """
 
     numbers: Int64s
@@ -122,8 +123,8 @@ class PackedMessages:
 
     :param schema: of the rows that Spark gives
     :param capabilities: of the bridge, which is open and knows where the topics lead
-    :param doubled_ids: of the rows; None = they bring no ids. Doubled ids that do not fail their row are counted only:
-        a flight is a pack here, and no broker looks at the ids in it
+    :param doubled_ids: of the rows; None = they bring no ids. A doubled id that does not fail its row marks the pack:
+        no broker looks at the ids in it
     :raises ConfigError: the middleware carries no packs
     """
 
@@ -149,6 +150,7 @@ class PackedMessages:
             self._compressor = PackCompressor(o.pack_compression, o.pack_compression_level)
         self._lock = threading.Lock()
         self._resends: list[PublishBatch] = []
+        self._doubled: Int64s = np.empty(0, np.int64)  # numbers of rows with a doubled id, ascending
 
     # --- the task's thread -----------------------------------------------------------------------------------
 
@@ -161,30 +163,41 @@ class PackedMessages:
         rejected = dict(encoded.rejected)
         self._check(encoded, rejected)
         if self._doubled_ids is not None:
-            rejected = dict(self._doubled_ids.check(encoded.batch, sorted(rejected.items()))[0])
+            found, doubled = self._doubled_ids.check(encoded.batch, sorted(rejected.items()))
+            rejected = dict(found)
+            if doubled is not None:
+                self._doubled = np.concatenate((self._doubled, first + doubled))
         columns = self._columns(encoded)
         numbers = np.arange(first, first + rows.num_rows)
         batch = encoded.batch
         all_rows = Rows(batch.topics, columns, numbers, batch.streams, encoded.parts, encoded.extra)
         if not rejected:
-            yield from map(flights_of, self._packer.add(all_rows))
+            yield from map(self._flights_of, self._packer.add(all_rows))
             return
         left = np.array(sorted(rejected), np.int64)
         reasons = [(i, rejected[row]) for i, row in enumerate(left.tolist())]
         yield replace(self._as_single_messages(rows, encoded, all_rows, left), rejected=reasons)
         good = np.setdiff1d(np.arange(rows.num_rows), left)
         if len(good):
-            yield from map(flights_of, self._packer.add(all_rows.take(good)))
+            yield from map(self._flights_of, self._packer.add(all_rows.take(good)))
 
     def finish(self) -> Iterator[PublishBatch]:
         """Packs of all rows that still wait."""
-        yield from map(flights_of, self._packer.finish())
+        yield from map(self._flights_of, self._packer.finish())
 
     def take_resends(self) -> list[PublishBatch]:
         """Halves of packs that were rejected as too large, to be sent."""
         with self._lock:
             resends, self._resends = self._resends, []
         return resends
+
+    def _flights_of(self, packs: Packed) -> PublishBatch:
+        found, doubled = flights_of(packs), self._doubled
+        if not len(doubled):
+            return found
+        ends = np.concatenate(([0], np.cumsum(np.isin(packs.numbers, doubled))))
+        marked = np.flatnonzero(np.diff(ends[packs.starts]))
+        return replace(found, context=replace(found.context, doubled=marked)) if len(marked) else found
 
     def _columns(self, encoded: EncodedBatch) -> pa.RecordBatch:
         if encoded.typed is not None:
@@ -239,7 +252,7 @@ class PackedMessages:
         if not len(which):
             return None
         sends = flights.sends[which] + (0 if context.sends is None else context.sends[which])
-        half_packs = flights_of(halves(self.codec, replace(context.packed, batch=batch), which))
+        half_packs = self._flights_of(halves(self.codec, replace(context.packed, batch=batch), which))
         half_packs = replace(
             half_packs, context=replace(half_packs.context, sends=np.repeat(sends, 2).astype(np.int32))
         )

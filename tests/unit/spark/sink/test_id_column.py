@@ -15,7 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from mama_spark.bridges.memory import MemoryBroker
 from mama_spark.errors import ConfigError, OptionError, RowsFailed, SchemaError
+from mama_spark.flightlog.report import shared_ids
 from mama_spark.options import SinkOptions
+from mama_spark.spark.sink import packed_messages
 from mama_spark.spark.sink.data_source import MamaPubWriter, batch_writer
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.encoding.columns import plan_columns
@@ -187,6 +189,44 @@ def test_a_doubled_id_is_counted_whatever_the_broker_does_with_it(
     for what in ("warn", "fail"):
         report = publish(job(broker, tmp_path / what, onDuplicateId=what, **options), rows(list(FOUR)))
         assert (report.counts.doubled_ids, report.counts.failed) == (2, 2 if what == "fail" else 0)
+
+
+def test_a_pack_with_a_doubled_id_is_told_in_the_flight_log(broker: MemoryBroker, tmp_path: Path) -> None:
+    one = job(broker, tmp_path, onDuplicateId="warn", pack="arrow", packMaxRows="2")
+    report = publish(one, rows(["a", "b"]), rows(["c", "a", "d", "e"]))
+    assert (report.counts.acked, report.counts.doubled_ids) == (6, 1)
+    assert Counter(f["info"] for f in flights(tmp_path)) == {None: 2, "doubled id in the same write": 1}
+
+
+def test_halves_of_a_pack_that_is_too_large_are_told_by_their_own_rows(
+    broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed_messages, "HEADER_BYTES", -(1 << 20))  # packs may be larger than the broker takes
+    large = pa.record_batch(
+        {"topic": ["t"] * 4, "value": [bytes([i]) * 300_000 for i in range(4)], "id": ["a", "b", "c", "a"]}
+    )
+    one = job(broker, tmp_path, onDuplicateId="warn", pack="arrow", packMaxRows="4", packMaxBytes=str(2 << 20))
+    assert publish(one, large).counts.acked == 4
+    assert [f["info"] for f in sorted(flights(tmp_path), key=lambda f: f["sequence"])] == [
+        None,
+        "doubled id in the same write",
+    ]
+
+
+def test_two_tasks_of_a_write_that_share_an_id_are_told_as_what_they_are(
+    broker: MemoryBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = job(broker, tmp_path)
+    made = [
+        publish_partition(one, TaskInfo(task, 0, None, None, None, False), iter([rows(["shared", f"own {task}"])]))
+        for task in (0, 1)
+    ]
+    MamaPubWriter(one).commit(made)
+    told = "4 rows, all acknowledged (1 with an id stored before, by another task or an earlier attempt or write)"
+    assert told in capsys.readouterr().err
+    assert len(values(broker)) == 3
+    (found,) = shared_ids(str(tmp_path), {})
+    assert (found["flight_id"], found["rows"], found["duplicates"], found["tasks"]) == ("shared", 2, 1, 2)
 
 
 def test_a_repetition_is_a_duplicate_and_no_doubled_id(broker: MemoryBroker, tmp_path: Path) -> None:

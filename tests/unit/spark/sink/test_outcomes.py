@@ -178,7 +178,15 @@ def test_the_dead_letter_of_a_row_that_is_too_large_is_empty() -> None:
     [
         (OutcomeCounts(), "0 rows"),
         (OutcomeCounts(rows=1, acked=1), "1 row, all acknowledged"),
-        (OutcomeCounts(rows=3000, acked=3000, duplicates=2), "3,000 rows, all acknowledged (2 stored before)"),
+        (
+            OutcomeCounts(rows=3000, acked=3000, duplicates=2),
+            "3,000 rows, all acknowledged (2 with an id stored before, by another task or an earlier attempt or write)",
+        ),
+        (
+            OutcomeCounts(rows=3, acked=2, failed=1, duplicates=1),
+            "3 rows: 2 acked (1 with an id stored before, by another task or an earlier attempt or write), "
+            "1 failed, 0 timed out",
+        ),
         (OutcomeCounts(rows=2, acked=1, failed=1), "2 rows: 1 acked, 1 failed, 0 timed out"),
     ],
 )
