@@ -12,6 +12,9 @@ from typing import Any
 
 import zmq
 
+#: Milliseconds: ZeroMQ takes a C int, which is less than a time to live of 25 days.
+_LONGEST_WAIT = 2**31 - 1
+
 
 class ZmqFdPoller:
     """Polls the file descriptors of some sockets."""
@@ -30,9 +33,9 @@ class ZmqFdPoller:
 
 
 def readable(socket: zmq.Socket[bytes], milliseconds: int = 0) -> bool:
-    """Whether a message can be received within ``milliseconds``; cheaper than a ``recv`` that fails."""
+    """Whether a message can be received within ``milliseconds``, or 24 days; cheaper than a ``recv`` that fails."""
     events: Any = socket.getsockopt(zmq.EVENTS)
-    return bool(events & zmq.POLLIN) or (milliseconds > 0 and bool(socket.poll(milliseconds)))
+    return bool(events & zmq.POLLIN) or (milliseconds > 0 and bool(socket.poll(min(milliseconds, _LONGEST_WAIT))))
 
 
 def receive(socket: zmq.Socket[bytes], flags: int = 0) -> list[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -57,3 +58,14 @@ def test_a_message_is_received_with_all_its_frames_and_no_other(sockets: tuple[S
     assert [receive(router)[1:] for _ in sent] == sent
     with pytest.raises(zmq.Again):
         receive(router, zmq.NOBLOCK)
+
+
+def test_a_thread_may_wait_for_longer_than_zeromq_can(sockets: tuple[Socket, Socket, Socket]) -> None:
+    """A time to live of a month is more milliseconds than a C int has."""
+    router, _, dealer = sockets
+    sender = threading.Timer(0.05, dealer.send, (b"x",))
+    sender.start()
+    try:
+        assert readable(router, 30 * 86_400_000)
+    finally:
+        sender.join()
