@@ -25,6 +25,7 @@ from uuid import uuid4
 
 import psutil
 import pyarrow as pa
+from mama_spark.bridges import batch_ledger, publisher_bridge
 from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 from mama_spark.testing.waiting import eventually
@@ -103,13 +104,16 @@ def _die(*, whole: bool) -> NoReturn:
     raise AssertionError
 
 
-def _at(kind: type, method: str, call: int, strike: Callable[[], None]) -> None:
-    """Strike before the ``call``-th call of a method."""
+def _at(kind: type, method: str, call: int, strike: Callable[[], None], *, stream: str | None = None) -> None:
+    """Strike before the ``call``-th call of a method.
+
+    :param stream: only calls of a bridge that publishes there count: the markers may go through one, too
+    """
     real, calls = getattr(kind, method), [0]
 
     @functools.wraps(real)
     def counted(*args: Any, **kwargs: Any) -> Any:
-        calls[0] += 1
+        calls[0] += stream is None or args[0].settings.stream == stream
         if calls[0] == call:
             strike()
         return real(*args, **kwargs)
@@ -117,26 +121,24 @@ def _at(kind: type, method: str, call: int, strike: Callable[[], None]) -> None:
     setattr(kind, method, counted)
 
 
-def _arm(point: str, chance: random.Random, file: str) -> None:
+def _arm(point: str, chance: random.Random, job: SinkJob, file: str) -> None:
     """In a task that is to die."""
-    from mama_spark.bridges.nats.batches.ledger import NatsBatchLedger
-    from mama_spark.bridges.nats.publish.bridge import NatsBridge
-
+    ledger, bridge, sends = batch_ledger(job.options), publisher_bridge(job.options), chance.randint(2, 6)
     if point == BEFORE_MARKER:
-        _at(NatsBatchLedger, "set_marker", chance.randint(1, 2), _dies(whole=True))
+        _at(type(ledger), "set_marker", chance.randint(1, 2), _dies(whole=True))
     elif point == BEFORE_FIRST:
-        _at(NatsBridge, "send", 1, _dies(whole=True))
+        _at(type(bridge), "send", 1, _dies(whole=True), stream=job.options.stream)
     elif point in (MIDDLE, WORKER):
-        _at(NatsBridge, "send", chance.randint(2, 6), _dies(whole=point == MIDDLE))
+        _at(type(bridge), "send", sends, _dies(whole=point == MIDDLE), stream=job.options.stream)
     elif point == SERVER_KILLED:
-        _at(NatsBridge, "send", chance.randint(2, 6), Path(file).touch)
+        _at(type(bridge), "send", sends, Path(file).touch, stream=job.options.stream)
 
 
 def task(job: SinkJob, info: TaskInfo, plan: Plan, partitions: int, point: str, report: Path) -> None:
     """One attempt at one partition, in a process of its own."""
     chance = random.SystemRandom()
     if info.attempt == 0 and info.partition == 0:
-        _arm(point, chance, plan.signal)
+        _arm(point, chance, job, plan.signal)
     done = publish_partition(job, info, plan.of_partition(info, partitions))
     if point == AFTER_LAST and info.partition == partitions - 1:
         _die(whole=True)

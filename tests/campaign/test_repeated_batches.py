@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 
-from tests.campaign.oracle import read_nats
 from tests.campaign.repeated_batches import POINTS, SERVER_KILLED, Outcome, Plan, judge, repeat_until_done, tail
-from tests.support.nats.nats_servers import Admin
+from tests.campaign.repeated_brokers import BROKERS, WINDOW, ForgetfulBroker, ForgetfulMalamute, ForgetfulNats
+from tests.support.malamute.broker_process import BrokerProcess
 
-#: Seconds: the duplicate window of the streams, and the pause between a kill and the next run.
-WINDOW, PAUSE = 1.0, 1.3
+#: Seconds between a kill and the next run, longer than the window.
+PAUSE = 1.3 * WINDOW
 CYCLES = int(os.environ.get("MAMA_REPEATED_CYCLES", "500"))
 #: name -> options of the sink, and what is special about the rows
 CASES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
@@ -27,8 +27,12 @@ CASES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "equal rows": ({}, {"shuffled": True, "copies": 4, "partitions": (2, 4, 3)}),
     "lines": ({"pack": "lines", "packMaxRows": "7"}, {"shuffled": True, "copies": 3}),
     "arrow": ({"pack": "arrow", "packMaxRows": "7"}, {"shuffled": True, "partitions": (2, 4, 3), "copies": 2}),
-    "ordered": ({"order": "partition", "ackMode": "batch"}, {}),
+    "ordered": ({"order": "partition"}, {}),
 }
+
+
+def cases(broker: ForgetfulBroker) -> list[str]:
+    return [name for name in CASES if name != "ordered" or broker.ordered is not None]
 
 
 def options(url: str, folder: Path, stream: str, exactly_once: bool, extra: dict[str, str]) -> dict[str, str]:
@@ -40,7 +44,7 @@ def options(url: str, folder: Path, stream: str, exactly_once: bool, extra: dict
 
 
 def kill_and_repeat(
-    server: NatsServer,
+    broker: ForgetfulBroker,
     folder: Path,
     name: str,
     points: tuple[str, ...],
@@ -52,23 +56,24 @@ def kill_and_repeat(
     batches: int = 4,
 ) -> Outcome:
     extra, special = CASES[name]
+    if name == "ordered":
+        extra = broker.ordered or {}
     stream = "".join(word.capitalize() for word in name.split())
     folder.mkdir()
-    with Admin(server.url) as admin:
-        admin.create_stream(stream, [f"{stream}.>"], duplicate_window=int(WINDOW * 1e9), allow_batched=True)
-    given = options(server.url, folder, stream, exactly_once, extra)
+    broker.create(stream)
+    given = options(broker.url, folder, stream, exactly_once, extra)
     plan = Plan(given, str(folder), stream, points=points, seed=seed, signal=signal, batches=batches, **special)
     runs = repeat_until_done(plan, pause=PAUSE, most=most)
-    outcome = judge(plan, read_nats([server.url], stream), folder / "log", ordered=name == "ordered")
+    outcome = judge(plan, broker.messages(stream), folder / "log", ordered=name == "ordered")
     outcome.runs, outcome.output = runs, tail(folder / "driver.out")
     return outcome
 
 
 def test_each_row_is_stored_once_though_drivers_and_workers_are_killed_at_every_moment(tmp_path: Path) -> None:
     """30 kills; the window of the stream is over before each repetition."""
-    with NatsServer(tmp_path / "nats") as server, ThreadPoolExecutor(len(CASES)) as pool:
+    with ForgetfulNats(tmp_path / "nats") as server, ThreadPoolExecutor(len(CASES)) as pool:
         running = {}
-        for i, name in enumerate(CASES):
+        for i, name in enumerate(cases(server)):
             points, folder = (*POINTS[i:], *POINTS[:i]), tmp_path / name.replace(" ", "")
             running[name] = pool.submit(kill_and_repeat, server, folder, name, points)
         outcomes = {name: future.result() for name, future in running.items()}
@@ -78,7 +83,21 @@ def test_each_row_is_stored_once_though_drivers_and_workers_are_killed_at_every_
         assert outcome.runs > len(POINTS), (name, outcome)
 
 
-def kill_on_signal(server: NatsServer, file: Path, over: threading.Event) -> None:
+def test_rows_of_a_malamute_stream_are_stored_once_though_drivers_and_workers_are_killed(tmp_path: Path) -> None:
+    """Other numbers of partitions, equal rows, another order, packs."""
+    with ForgetfulMalamute(tmp_path / "malamute") as server, ThreadPoolExecutor(2) as pool:
+        plan = {"equal rows": POINTS[::2], "arrow": POINTS[1::2]}
+        running = {
+            name: pool.submit(kill_and_repeat, server, tmp_path / name.replace(" ", ""), name, points, batches=3)
+            for name, points in plan.items()
+        }
+        outcomes = {name: future.result() for name, future in running.items()}
+    for name, outcome in outcomes.items():
+        assert not outcome.wrong, (name, outcome, outcome.output)
+        assert outcome.runs == 4, (name, outcome)
+
+
+def kill_on_signal(server: NatsServer | BrokerProcess, file: Path, over: threading.Event) -> None:
     """Kill the server when a task asks for it, and start it again when it has forgotten the ids."""
     while not over.is_set():
         if file.exists():
@@ -91,7 +110,8 @@ def kill_on_signal(server: NatsServer, file: Path, over: threading.Event) -> Non
 
 @pytest.mark.slow
 @pytest.mark.timeout(14_400)
-def test_no_long_sequence_of_kills_loses_or_doubles_a_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bridge", list(BROKERS))
+def test_no_long_sequence_of_kills_loses_or_doubles_a_row(tmp_path: Path, bridge: str) -> None:
     """``MAMA_REPEATED_CYCLES`` (500) kills at random moments, also of the server, one case after another."""
     drawn = int(os.environ.get("MAMA_CAMPAIGN_SEED", random.SystemRandom().randrange(1_000_000)))
     print(f"MAMA_CAMPAIGN_SEED={drawn} MAMA_REPEATED_CYCLES={CYCLES}")
@@ -100,10 +120,10 @@ def test_no_long_sequence_of_kills_loses_or_doubles_a_row(tmp_path: Path) -> Non
         folder, over = tmp_path / str(done), threading.Event()
         folder.mkdir()
         signal = folder / "kill the server"
-        with NatsServer(folder / "nats") as server, ThreadPoolExecutor(len(CASES) + 1) as pool:
-            pool.submit(kill_on_signal, server, signal, over)
+        with BROKERS[bridge](folder / "broker") as server, ThreadPoolExecutor(len(CASES) + 1) as pool:
+            pool.submit(kill_on_signal, server.process, signal, over)
             running = {}
-            for name in CASES:
+            for name in cases(server):
                 points = tuple(chance.choices((*POINTS, SERVER_KILLED), k=10))
                 case = partial(kill_and_repeat, seed=chance.randrange(1 << 30), signal=str(signal), most=60, batches=12)
                 running[name] = pool.submit(case, server, folder / name.replace(" ", ""), name, points)
@@ -118,7 +138,7 @@ def test_no_long_sequence_of_kills_loses_or_doubles_a_row(tmp_path: Path) -> Non
 
 
 def test_without_the_option_the_same_kills_double_rows(tmp_path: Path) -> None:
-    with NatsServer(tmp_path / "nats") as server:
+    with ForgetfulNats(tmp_path / "nats") as server:
         outcome = kill_and_repeat(server, tmp_path / "without", "rows", ("in mid-partition",) * 2, exactly_once=False)
     assert outcome.doubled
     assert not outcome.lost

@@ -13,7 +13,7 @@ from .declare import camel, option, require
 from .paths import absolute_path, is_inside, table_path
 from .transport import DISCOVERY, TransportOptions
 from .urls import log_urls, split_stream
-from .uses import BATCHES, NATS, OPENMAMA, STREAMS, Scope
+from .uses import BATCHES, OPENMAMA, STORED, STREAMS, Scope
 from .values import (
     boolean,
     duration,
@@ -184,7 +184,7 @@ class SinkOptions(TransportOptions, format_name="mamapub"):
         "the stream which rows are there, and publishes the others "
         "([what that promises and costs](../explanation/delivery.md#exactly-once)). Needs `dedup=true`; batch writes "
         "are recognised by `txnAppId` and `txnVersion`.",
-        scope=NATS,
+        scope=STORED,
     )
     on_retention: str = option(
         "`fail`, `publish`",
@@ -193,16 +193,17 @@ class SinkOptions(TransportOptions, format_name="mamapub"):
         _ACK,
         "With `exactlyOnce`, when messages of the batch may have been removed before they were read back: fail, or "
         "publish all rows that are not found, of which some may then be stored twice.",
-        scope=NATS,
+        scope=STORED,
     )
     batches_stream: str = option(
         "text",
         single_token,
         "MAMA_BATCHES",
         _ACK,
-        "With `exactlyOnce`: the stream that keeps where each batch began. Made when it is missing.",
+        "With `exactlyOnce`: the stream that keeps where each batch began. Made when it is missing; over Malamute the "
+        "broker's configuration must make it durable.",
         shown="`MAMA_BATCHES`",
-        scope=NATS,
+        scope=STORED,
     )
     wait_for_subscribers: float = option(
         "duration", duration_or_none, 5.0, _READERS,

@@ -54,6 +54,7 @@ class Use:
 EVERYWHERE = Scope()
 STREAMS, BATCHES = Scope(streaming=True), Scope(streaming=False)
 NATS, MALAMUTE = Scope(bridges=("nats",)), Scope(bridges=("malamute",))
+STORED = Scope(bridges=("nats", "malamute"))
 OPENMAMA = Scope(bridges=("openmama",))
 
 #: A library call: some of the options, for a purpose that nobody told.

@@ -127,7 +127,7 @@ class QueryRules:
         unreadable = cls.unreadable(stream.name, kind.settings)
         assert unreadable or isinstance(self, ReadableRules), "an engine that answers is held to ReadableEngineSuite"
         numbers: dict[Op, tuple[int, ...]] = {
-            Op.BOUNDS: (), Op.AT: (0,), Op.MISSING: (0, 9), Op.TRIM: (0,), Op.MATCH: (0, 9, 9),
+            Op.BOUNDS: (), Op.AT: (0,), Op.MISSING: (0, 9), Op.TRIM: (0,), Op.MATCH: (0, 9, 9), Op.DEDUP: (),
         }  # fmt: skip
         ops = [op for op in Op if op is not Op.NAMES]  # which the broker answers
         questions = [LogQuery(op, 90 - op, stream.name, numbers.get(op, (0, 9, 9, 9))) for op in ops]
@@ -204,6 +204,32 @@ class ReadableRules:
             refused = client.ask(op, 0, 9, 9, 9, kind=Selection.PATTERNS, texts=(pattern,))
             assert (refused.answer.code, refused.records) == (StatusCode.FAILED, [])
             assert refused.answer.reason
+
+    def test_ids_are_found_by_what_they_begin_with(self, client: QueryClient) -> None:
+        for n in range(300):
+            client.accept(b"%c" % (97 + n % 2), b"x", extension=Extension(message_id=b"%d-%d" % (n % 3, n)))
+        client.accept(b"a", b"without an id")
+
+        def found(prefix: bytes, kind: Selection = Selection.ALL, texts: tuple[bytes, ...] = ()) -> dict[int, bytes]:
+            some, after = dict[int, bytes](), 0
+            while after < 301:
+                got = client.ask(Op.IDS, after, _FAR, 70, 1_000_000, text=prefix, kind=kind, texts=texts)
+                (reached, last), _ = parse_numbers(client._body(got), 2)
+                assert after < reached <= last == 301
+                for _, sequences, lengths, joined in got.records:
+                    at = 0
+                    for i, length in enumerate(struct.unpack(f">{len(lengths) // 2}H", lengths)):
+                        some[int.from_bytes(sequences[8 * i : 8 * i + 8], "big")] = joined[at : at + length]
+                        at += length
+                after = reached
+            return some
+
+        wanted = {n + 1: b"%d-%d" % (n % 3, n) for n in range(300)}
+        assert found(b"") == wanted
+        assert found(b"1-") == {n: one for n, one in wanted.items() if one.startswith(b"1-")}
+        one_subject = {n: one for n, one in wanted.items() if n % 2 and one.startswith(b"2-")}
+        assert found(b"2-", Selection.SUBJECTS, (b"a",)) == one_subject
+        assert found(b"3-") == {}
 
     def test_times_find_their_messages(self, client: QueryClient) -> None:
         for n in range(5):

@@ -40,6 +40,19 @@ QUESTIONS = st.one_of(
         U32,
         TEXTS,
     ),
+    st.builds(
+        lambda n, s, a, b, rows, text, texts: LogQuery(
+            Op.IDS, n, s, (a, b, rows, rows), text, Selection.PATTERNS if texts else Selection.ALL, texts
+        ),
+        U32,
+        NAMES,
+        U63,
+        U63,
+        U32,
+        NAMES,
+        TEXTS,
+    ),
+    st.builds(lambda n, s: LogQuery(Op.DEDUP, n, s), U32, NAMES),
     st.builds(lambda n, text: LogQuery(Op.NAMES, n, b"", (), text), U32, NAMES),
     st.builds(lambda n, s: LogQuery(Op.BOUNDS, n, s), U32, NAMES),
     st.builds(lambda n, s, t: LogQuery(Op.AT, n, s, (t,)), U32, NAMES, st.integers(-(2**63), 2**63 - 1)),

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from mama_spark.options import ReadOptions, SinkOptions, SubscribeOptions, TransportOptions
 
+from .batches.ledger import MalamuteBatchLedger
 from .bridge import MalamuteBridge
 from .discovery.bridge import MalamuteDiscovery
 from .discovery.client import DiscoverySettings
@@ -12,10 +13,12 @@ from .logs import MalamuteLogs
 from .settings import MalamuteSettings, stream_of
 
 __all__ = [
+    "MalamuteBatchLedger",
     "MalamuteBridge",
     "MalamuteDiscovery",
     "MalamuteLogs",
     "MalamuteSettings",
+    "batch_ledger",
     "check_transport",
     "discovery_bridge",
     "log_bridge",
@@ -25,6 +28,11 @@ __all__ = [
 
 def publisher_bridge(o: SinkOptions) -> MalamuteBridge:
     return MalamuteBridge(MalamuteSettings.from_options(o))
+
+
+def batch_ledger(o: SinkOptions) -> MalamuteBatchLedger:
+    settings, timeout = MalamuteSettings.from_options(o), max(o.retry_deadline, 2 * o.wait_timeout)
+    return MalamuteBatchLedger(settings, o.batches_stream, timeout)
 
 
 def discovery_bridge(o: TransportOptions) -> MalamuteDiscovery:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from mama_spark.backoff import Backoff
@@ -90,11 +91,21 @@ class LogQueries:
             return None
         return self._checked(query, answer)
 
+    def records(self, query: LogQuery) -> list[Sequence[bytes]]:
+        """As :meth:`ask`; the messages that come before the answer."""
+        pending, answer = self._asked(query)
+        self._checked(query, answer)
+        return pending.records
+
     def _answer(self, query: LogQuery) -> LogQueryAnswer:
+        return self._asked(query)[1]
+
+    def _asked(self, query: LogQuery) -> tuple[PendingQuery, LogQueryAnswer]:
         until = time.monotonic() + self.timeout
         while True:
             try:
-                return self._wait(self.send(query, until))
+                pending = self.send(query, until)
+                return pending, self._wait(pending)
             except Unavailable as e:
                 self.wait_for_connection(until, e)
 

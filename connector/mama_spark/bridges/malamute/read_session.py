@@ -36,13 +36,25 @@ class ReadSession:
 
     An answer is limited in octets, so a part may come back unfinished; the rest of it is then queried, before the parts
     that were queried meanwhile.
+
+    :param ids: fetch ids that begin with this only, instead of messages
     """
 
-    def __init__(self, after: int, up_to: int, selection: Selection, texts: tuple[bytes, ...]) -> None:
+    def __init__(
+        self,
+        after: int,
+        up_to: int,
+        selection: Selection,
+        texts: tuple[bytes, ...],
+        *,
+        ids: bytes | None = None,
+    ) -> None:
         self.parts: deque[_Part] = deque()
         self._done, self._end = after, up_to  # all up to ``_done`` is read
         self._next = after
         self._selection, self._texts = selection, texts
+        self._op, self._prefix = (Op.BLOCK, b"") if ids is None else (Op.IDS, ids)
+        self._rows = FETCH_ROWS if ids is None else LOOK
         self._end_known = False
         self._width = FETCH_ROWS
         self._rest: tuple[int, int] | None = None
@@ -62,8 +74,8 @@ class ReadSession:
             else:
                 return
             self._queried = [(low, high)]
-            numbers = (low, high, FETCH_ROWS, FETCH_OCTETS)
-            yield LogQuery(Op.BLOCK, 0, stream, numbers, b"", self._selection, self._texts)
+            numbers = (low, high, self._rows, FETCH_OCTETS)
+            yield LogQuery(self._op, 0, stream, numbers, self._prefix, self._selection, self._texts)
 
     def sent(self, pending: PendingQuery) -> None:
         part = _Part(*self._queried.pop(), pending)
@@ -84,7 +96,7 @@ class ReadSession:
         self._done = max(self._done, min(part.up_to, self._end) if whole else reached)
         examined = max(1, reached - part.after)
         if whole:
-            most = FETCH_ROWS if self._selection is Selection.ALL else LOOK
+            most = self._rows if self._selection is Selection.ALL else LOOK
             self._width = min(most, max(self._width, 2 * examined))
         else:
             self._width = max(1, examined * 7 // 8)

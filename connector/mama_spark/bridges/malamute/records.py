@@ -60,6 +60,20 @@ def block(message: Sequence[bytes], headers: bool = True) -> Records:
     return _records(message[2] + _MORE, np.cumsum(lengths[:n]), payloads, headers)
 
 
+def ids(message: Sequence[bytes]) -> tuple[Int64s, list[bytes]]:
+    """Sequences and ids of an answer to IDS.
+
+    :raises Unavailable: it is none
+    """
+    n = len(message[1]) // 8 if len(message) == 4 else 0
+    lengths = np.frombuffer(message[2], ">u2").astype(np.int64) if n and len(message[2]) == 2 * n else None
+    if lengths is None or len(message[1]) != 8 * n or lengths.sum() != len(message[3]):
+        raise Unavailable("the broker sent something else than ids")
+    ends, joined = np.cumsum(lengths).tolist(), message[3]
+    found = [joined[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+    return np.frombuffer(message[1], ">u8").astype(np.int64), found
+
+
 def _records(joined: bytes, ends: Int64s, payloads: pa.Array, headers: bool) -> Records:
     """:param joined: command frames, one behind another, and :data:`_MORE`
     :param ends: of each

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.malamute.protocol.log_query import (
+    FETCH_OCTETS,
     LogQuery,
     LogQueryAnswer,
     Op,
+    Selection,
     parse_numbers,
     parse_texts,
 )
-from mama_spark.message import MessageBatch
+from mama_spark.message import Int64s, MessageBatch
 from mama_spark.record_log import Bounds, MatchRange, Records
 
 from . import records as rc
@@ -23,6 +26,7 @@ from .read_session import ReadSession
 from .selection import selection_of
 from .settings import MAX_NAME
 
+T = TypeVar("T")
 _LARGEST = 2**63 - 1
 _MOST_MATCHING = 2**32 - 1  #: a number of the question has four octets
 
@@ -103,6 +107,19 @@ class MalamuteLog:
             after = reached
         return found
 
+    def certain_window(self) -> float | None:
+        """Seconds for which the stream surely recognises the id of a message; None: the broker is older than that."""
+        answer = self._queries.ask_if_known(LogQuery(Op.DEDUP, 0, self._stream))
+        return None if answer is None else parse_numbers(answer.body, 1)[0][0] / 1e6
+
+    def last_of(self, subject: str) -> Records | None:
+        """The last message of a subject whose messages have a time to live."""
+        query = LogQuery(
+            Op.STANDING, 0, self._stream, (0, _LARGEST, 1, FETCH_OCTETS), b"", Selection.SUBJECTS, (subject.encode(),)
+        )
+        found = self._queries.records(query)
+        return rc.records(found) if found else None
+
     def trim(self, before: int) -> None:
         """See :class:`~mama_spark.record_log.RecordLog`."""
         before = min(before, self.bounds().last + 1)
@@ -131,9 +148,17 @@ class MalamuteLog:
         """See :class:`~mama_spark.record_log.RecordLog`. A few megabytes are fetched ahead, and no more: a fetch is the
         credit."""
         selection, texts = selection_of(topics, self._pattern)
-        return self._read(ReadSession(max(0, after), min(up_to, _LARGEST), selection, texts))
+        return self._read(ReadSession(max(0, after), min(up_to, _LARGEST), selection, texts), rc.block)
 
-    def _read(self, session: ReadSession) -> Iterator[Records]:
+    def ids(
+        self, after: int, up_to: int, prefix: bytes, topics: Sequence[str] = ()
+    ) -> Iterator[tuple[Int64s, list[bytes]]]:
+        """Sequences and ids of the messages whose id begins with ``prefix``; as :meth:`read`, without the messages."""
+        selection, texts = selection_of(topics, self._pattern)
+        session = ReadSession(max(0, after), min(up_to, _LARGEST), selection, texts, ids=prefix)
+        return self._read(session, rc.ids)
+
+    def _read(self, session: ReadSession, convert: Callable[[Sequence[bytes]], T]) -> Iterator[T]:
         queries = self._queries
         until = time.monotonic() + queries.timeout
         while not session.complete:
@@ -149,5 +174,5 @@ class MalamuteLog:
             session.take(answer)
             until = time.monotonic() + queries.timeout
             if pending.records:
-                yield rc.block(pending.records[0])
+                yield convert(pending.records[0])
                 until = time.monotonic() + queries.timeout  # the reader took its time

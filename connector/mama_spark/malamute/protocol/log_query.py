@@ -19,6 +19,8 @@ unless noted::
 | 7 STANDING | as FETCH | as FETCH |
 | 8 BLOCK | as FETCH | as FETCH |
 | 9 MATCH | after, up to (number-8 each), most (number-4), selection | reached, found (number-8 each) |
+| 10 IDS | as FETCH, with prefix (string) before the selection | as FETCH |
+| 11 DEDUP | - | microseconds (number-8) for which the stream surely recognises the id of a message |
 
 A selection is empty (every message), or kind (1 octet) and texts (length (number-2), text): subjects (kind 1) or
 patterns (kind 2, any of which matches). The messages of FETCH are sent as STREAM DELIVERs immediately before the
@@ -26,11 +28,14 @@ answer, each with sequence and time, and with id and headers if it has them; the
 messages in one STREAM DELIVER (none if there is no message) with three content frames: the lengths (number-4 each) of
 all command frames that FETCH would send, then of all contents; these command frames, joined; the contents, joined.
 MATCH counts the selected messages behind ``after`` up to ``reached``, at most ``most``, and sends none.
+IDS returns sequences and ids of the messages whose id begins with ``prefix``, in one STREAM DELIVER (none if there is
+no such message) with three content frames: the sequences (number-8 each), the lengths of the ids (number-2 each), the
+ids, joined.
 STANDING returns the last message of each subject that ever had a time to live (:mod:`.ttl`).
 
-The answer and the work for one question are bounded: MISSING, FETCH and MATCH return the last sequence they covered
-(``reached``), TRIM the sequence of the first message left, NAMES whether there are more; the client continues from
-there. ``identity`` is that of the stream; it changes when the stream is deleted and created again.
+The answer and the work for one question are bounded: MISSING, FETCH, MATCH and IDS return the last sequence they
+covered (``reached``), TRIM the sequence of the first message left, NAMES whether there are more; the client continues
+from there. ``identity`` is that of the stream; it changes when the stream is deleted and created again.
 """
 
 from __future__ import annotations
@@ -66,6 +71,8 @@ class Op(IntEnum):
     STANDING = 7
     BLOCK = 8
     MATCH = 9
+    IDS = 10
+    DEDUP = 11
 
 
 class Selection(IntEnum):
@@ -87,9 +94,11 @@ _NUMBERS: dict[Op, str] = {
     Op.STANDING: "qqii",
     Op.BLOCK: "qqii",
     Op.MATCH: "qqi",
+    Op.IDS: "qqii",
+    Op.DEDUP: "",
 }
-_WITH_TEXT = (Op.NAMES, Op.TRIM)
-_WITH_SELECTION = (Op.FETCH, Op.STANDING, Op.BLOCK, Op.MATCH)
+_WITH_TEXT = (Op.NAMES, Op.TRIM, Op.IDS)
+_WITH_SELECTION = (Op.FETCH, Op.STANDING, Op.BLOCK, Op.MATCH, Op.IDS)
 #: Reason of an answer to a question of a later version.
 NOT_UNDERSTOOD = b"the question is not understood"
 _WIDTH = {"q": 8, "t": 8, "i": 4}
@@ -101,7 +110,7 @@ class LogQuery:
 
     :ivar number: chosen by the client, repeated in the answer
     :ivar numbers: by op, in the order of the table above
-    :ivar text: NAMES: ``after``; TRIM: the identity
+    :ivar text: NAMES: ``after``; TRIM: the identity; IDS: ``prefix``
     """
 
     op: Op

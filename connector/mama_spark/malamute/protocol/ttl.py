@@ -5,6 +5,9 @@ that time, the engine appends a *marker* to it: an empty message with ``Mama-Mar
 like any other. A message without the header, or with ``Mama-Ttl: 0``, stops the timer. A *renewal* (``Mama-Renewal``
 with any value) is not stored: it restarts the timer and is answered DUPLICATE, with the sequence of the message;
 without a running timer it is REFUSED. Timers use the broker's clock; a restart of the broker restarts them.
+
+A message with ``Mama-Expected-Sequence: <n>`` is stored only if the running message of its subject has this sequence
+(0: no timer runs there): compare-and-set. Otherwise it is answered DUPLICATE, with the sequence that it has.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from enum import Enum
 TTL = b"Mama-Ttl"
 RENEWAL = b"Mama-Renewal"
 MARKER = b"Mama-Marker"
+EXPECTED = b"Mama-Expected-Sequence"
 EXPIRED = b"MaxAge"  #: value of :data:`MARKER`
 
 #: Most octets of a message with a TTL: such messages are exempt from retention.
@@ -45,6 +49,14 @@ def ttl_directive_of(headers: Iterable[tuple[bytes, bytes]]) -> int | TtlDirecti
             short = value.isdigit() and len(value) <= len(str(_LONGEST))
             found = int(value) if short and int(value) <= _LONGEST else TtlDirective.BAD
     return found
+
+
+def expected_sequence_of(headers: Iterable[tuple[bytes, bytes]]) -> int | TtlDirective | None:
+    """The sequence that :data:`EXPECTED` names; None for a message without it."""
+    for name, value in headers:
+        if name == EXPECTED:
+            return int(value) if value.isdigit() and len(value) < 20 else TtlDirective.BAD
+    return None
 
 
 @dataclass(slots=True)
@@ -164,6 +176,10 @@ class TtlTracker:
     def renew(self, subject: bytes) -> int | None:
         """See :meth:`ExpiryQueue.renew`."""
         return self._index.renew(subject, self.tick())
+
+    def sequence(self, subject: bytes) -> int:
+        """Sequence of the stored message whose timer runs at the subject; 0 = none runs."""
+        return self._index.sequence(subject) or 0
 
     def repeated(self, subject: bytes, sequence: int) -> None:
         """Restart the timer, if it runs, of a stored message that was sent again."""

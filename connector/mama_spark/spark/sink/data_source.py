@@ -78,6 +78,11 @@ def _job(given: dict[str, str], schema: StructType, *, streaming: bool) -> SinkJ
 
         check_announce(options, loaded.discovery)
     plan = plan_columns(schema, options)
+    if options.exactly_once and plan.stream is not None:
+        raise OptionError(
+            f"option exactlyOnce goes with one stream for all rows, and the column {plan.stream!r} names one for each: "
+            "give the option stream, and write the rows of each stream in a query of its own"
+        )
     if plan.id_by_name:
         _warn_of_id_by_name(plan)
     arrow: pa.Schema = to_arrow_schema(StructType([f for f in schema.fields if f.name in plan.log]), timezone="UTC")

@@ -76,7 +76,7 @@ def beside(chance: random.Random) -> bytes:
     """What our own clients say behind the last field, or what it may have become on its way."""
     question = LogQuery(chance.choice(list(Op)[1:]), chance.randrange(99), chance.choice([b"kept", b"a"]), ())
     numbers = {Op.AT: (5,), Op.TRIM: (9,), Op.MISSING: (1, 9**9), Op.MATCH: (1, 9**9, 5)}.get(question.op, (0, 9, 9, 9))
-    question = replace(question, numbers=() if question.op is Op.BOUNDS else numbers)
+    question = replace(question, numbers=() if question.op in (Op.BOUNDS, Op.DEDUP) else numbers)
     block = write(
         chance.choice(
             [
@@ -85,7 +85,14 @@ def beside(chance: random.Random) -> bytes:
                 Extension(block=chance.choice([0, 1, 2, 9999])),
                 Extension(after=chance.choice([0, 1, 2**63])),
                 Extension(message_id=b"%d" % chance.randrange(9), headers=((b"k", b"v"),)),
-                Extension(headers=((chance.choice([b"Mama-Ttl", b"Mama-Renewal", b"Mama-Marker"]), b"20"),)),
+                Extension(
+                    headers=(
+                        (
+                            chance.choice([b"Mama-Ttl", b"Mama-Renewal", b"Mama-Marker", b"Mama-Expected-Sequence"]),
+                            b"20",
+                        ),
+                    )
+                ),
             ]
         )
     )

@@ -17,6 +17,7 @@ from mama_spark.services.malamute_broker.engines.durable.engine import DurableEn
 from mama_spark.services.malamute_broker.engines.durable.store_reader import StoreFull, StoreReader, store_path
 
 TTL, RENEWAL, MARKER = b"Mama-Ttl", b"Mama-Renewal", b"Mama-Marker"
+EXPECTED = b"Mama-Expected-Sequence"
 
 
 class EngineHarness:
@@ -229,6 +230,52 @@ def test_a_stream_that_uses_none_of_it_has_no_table_and_looks_at_nothing(engines
     assert not one.engine.store.has_ttl_table
     assert one.standing() == []
     assert one.engine.idle() is None
+
+
+def swap(one: EngineHarness, *expected: int, subject: bytes = b"a") -> list[tuple[StoreOutcome, int]]:
+    """Messages of one batch, each of which expects a sequence."""
+    for number in expected:
+        headers = ((TTL, b"5000"), (EXPECTED, b"%d" % number))
+        one.engine.accept("w", b"writer", subject, [b"%d" % number], Extension(headers=headers))
+    runs = one.engine.sync("w")
+    one.engine.flush()
+    found = runs if isinstance(runs, tuple) else runs()
+    return [(run.outcome, run.first + i if run.first else 0) for run in found for i in range(run.count)]
+
+
+def test_a_message_that_expects_another_one_is_stored_if_that_one_runs(engines: Make) -> None:
+    stored, refused, duplicate = StoreOutcome.STORED, StoreOutcome.REFUSED, StoreOutcome.DUPLICATE
+    one = engines()
+    assert swap(one, 1) == [(duplicate, 0)]
+    assert swap(one, 0, 0, 1) == [(stored, 1), (duplicate, 1), (stored, 2)], (
+        "the second of two loses, in one batch, too"
+    )
+    assert swap(one, 0, subject=b"b") == [(stored, 3)]
+    one.send(b"other")
+    assert swap(one, 1, 2) == [(duplicate, 2), (stored, 5)]
+    one = engines()
+    assert swap(one, 2, 5) == [(duplicate, 5), (stored, 6)], "after a restart, too"
+    assert one.pass_(5.1) == [b"a", b"b"]
+    assert swap(one, 6, 0) == [(duplicate, 0), (stored, 9)], "what has expired is not there"
+    bad = ((TTL, b"5000"), (EXPECTED, b"-1")), ((EXPECTED, b"9"),)
+    for headers in bad:
+        one.engine.accept("w", b"writer", b"a", [b""], Extension(headers=headers))
+        assert swap(one) == [(refused, 0)]
+    assert one.engine.store.last == 9
+
+
+def test_one_that_expects_is_numbered_anew_when_those_before_it_are_not_stored(
+    engines: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = engines()
+    with monkeypatch.context() as m:
+        m.setattr(one.engine.store, "append", _full)
+        one.engine.accept("v", b"writer", b"other", [b"lost"], Extension(message_id=b"1"))
+        one.engine.accept("w", b"writer", b"a", [b"x"], Extension(headers=((TTL, b"5000"), (EXPECTED, b"0"))))
+        m.undo()
+        one.engine.flush()
+    assert one.engine.store.last == 1
+    assert one.standing() == [(1, b"a", b"x")]
 
 
 @given(st.lists(st.tuples(st.sampled_from(["start", "renew", "end", "look"]), st.integers(0, 3), st.integers(1, 9))))

@@ -19,6 +19,7 @@ class DedupWindow:
         self.count = count
         self._sequences: dict[bytes, int] = {}
         self._order: deque[tuple[bytes, int]] = deque()  # id, time; ascending, as they were added
+        self._dropped: int | None = None  # time of the newest id that was forgotten because there were too many
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -61,4 +62,13 @@ class DedupWindow:
         order, sequences = self._order, self._sequences
         horizon = now - self.span
         while order and (len(order) > self.count or order[0][1] < horizon):
-            del sequences[order.popleft()[0]]
+            message_id, time = order.popleft()
+            del sequences[message_id]
+            if time >= horizon:
+                self._dropped = time
+
+    def certain(self, now: int) -> int:
+        """Microseconds for which an id is surely known: fewer than ``span`` where there were too many."""
+        if not self.count or self._dropped is None:
+            return self.span if self.count else 0
+        return max(0, min(self.span, now - self._dropped - 1))

@@ -20,9 +20,16 @@ from itertools import repeat
 from typing import Any
 
 from mama_spark.malamute.protocol.extensions import NO_EXTENSION, AckRun, Extension, StoreOutcome, of_stored
-from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer
+from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op, numbers
 from mama_spark.malamute.protocol.message_blocks import MessageBlock
-from mama_spark.malamute.protocol.ttl import EXPIRED, MARKER, TtlDirective, TtlTracker, ttl_directive_of
+from mama_spark.malamute.protocol.ttl import (
+    EXPIRED,
+    MARKER,
+    TtlDirective,
+    TtlTracker,
+    expected_sequence_of,
+    ttl_directive_of,
+)
 
 from ..ack_tracker import AckTracker
 from ..base import Delivery
@@ -126,6 +133,7 @@ class DurableEngine(StoredStreamEngine[Row]):
             self._acks.add(client, outcome, first)
         if outcome is not _STORED:
             return
+        sequence = first
         self._next = sequence + 1
         given = NO_EXTENSION if extension is None else extension
         sender = self._cursors.get(client)
@@ -156,6 +164,14 @@ class DurableEngine(StoredStreamEngine[Row]):
             self._complete_accepted()  # the message to be renewed may be among them
             found = self._ttl.renew(subject)
             return (StoreOutcome.REFUSED, 0) if found is None else (StoreOutcome.DUPLICATE, found)
+        expected = expected_sequence_of(extension.headers) if extension.headers else None
+        if expected is not None:
+            if not isinstance(expected, int) or directive is None:
+                return StoreOutcome.REFUSED, 0
+            self._complete_accepted()  # another one may be among them
+            found = self._ttl.sequence(subject)
+            if found != expected:
+                return StoreOutcome.DUPLICATE, found
         if extension.message_id:
             outcome, first = self._first_of(extension.message_id)
             if outcome is StoreOutcome.DUPLICATE:
@@ -189,6 +205,9 @@ class DurableEngine(StoredStreamEngine[Row]):
         return runs.acks if self._accepted else runs.acks()
 
     def ask(self, query: LogQuery) -> tuple[LogQueryAnswer, list[list[bytes]]]:
+        if query.op is Op.DEDUP:
+            certain = numbers(self._ids.certain(self._ticks()))
+            return LogQueryAnswer(query.number, identity=self.store.identity.encode(), body=certain), []
         return answer(self.store, query, self._options)
 
     @classmethod

@@ -32,6 +32,8 @@ _SEARCH_OCTETS = 8 * 1024 * 1024
 #: Most messages counted for one query, and their octets.
 _COUNTED = 250_000
 _COUNTED_OCTETS = 64 * 1024 * 1024
+#: Subjects that are looked up one by one, and messages whose ids are read at least.
+_FEW_SUBJECTS = 64
 #: Most patterns of one query, and their octets in total: each is matched against each subject.
 MAX_PATTERNS = 256
 PATTERN_OCTETS = 16 * 1024
@@ -126,6 +128,34 @@ def _fetch(store: MessageStore, query: LogQuery, settings: DurableSettings) -> t
     return numbers(max(reached, 0), last), list(_frames(store.name, found))
 
 
+def _last_of_subjects(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
+    after, up_to, _, _ = query.numbers
+    if query.selection is not Selection.SUBJECTS or len(query.texts) > _FEW_SUBJECTS:
+        return _fetch(store, query, settings)
+    last = store.bounds()[1]
+    found = store.ttl_of(query.texts, after, min(up_to, last))
+    return numbers(min(up_to, last), last), list(_frames(store.name, found))
+
+
+def _ids(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
+    after, up_to, rows, _ = query.numbers
+    first, last = store.bounds()
+    after, up_to = max(after, first - 1), min(up_to, last)
+    each = max(1, store.octets // max(1, last + 1 - first))  # ids stand behind the contents: these are read, too
+    reached = min(up_to, after + max(_FEW_SUBJECTS, min(rows, qu.LOOK, _SEARCH_OCTETS // each)))
+    wanted = _selection_test(query)
+    found = store.ids_of(after, reached, query.text)
+    if wanted is not None:
+        found = [row for row in found if wanted(row[2])]
+    body = numbers(max(reached, 0), last)
+    if not found:
+        return body, []
+    sequences, ids, _ = zip(*found, strict=True)
+    n = len(ids)
+    lengths = struct.pack(f">{n}H", *map(len, ids))
+    return body, [[deliver_frame(store.name, b"", b""), struct.pack(f">{n}Q", *sequences), lengths, b"".join(ids)]]
+
+
 def _match(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
     after, asked, most = query.numbers
     up_to = min(asked, store.bounds()[1])
@@ -211,9 +241,10 @@ _HANDLERS: dict[Op, Callable[[MessageStore, LogQuery, DurableSettings], tuple[by
     Op.MISSING: _missing,
     Op.TRIM: _trim,
     Op.FETCH: _fetch,
-    Op.STANDING: _fetch,
+    Op.STANDING: _last_of_subjects,
     Op.BLOCK: _block,
     Op.MATCH: _match,
+    Op.IDS: _ids,
 }
 
 

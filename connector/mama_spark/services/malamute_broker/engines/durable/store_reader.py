@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time as clock
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -136,6 +136,27 @@ class StoreReader:
             return self._db.execute(
                 "SELECT sequence, subject FROM messages WHERE sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?",
                 (max(0, after), up_to, rows),
+            ).fetchall()
+
+    def ids_of(self, after: int, up_to: int, prefix: bytes) -> list[tuple[int, bytes, bytes]]:
+        """Sequence, id and subject of the messages with ``after < sequence <= up_to`` whose id begins with this."""
+        with self._translated():
+            return self._db.execute(
+                "SELECT sequence, id, subject FROM messages WHERE sequence > ? AND sequence <= ?"
+                " AND substr(id, 1, ?) = ? ORDER BY sequence",
+                (max(0, after), up_to, len(prefix), prefix),
+            ).fetchall()
+
+    def ttl_of(self, subjects: Sequence[bytes], after: int, up_to: int) -> list[Row]:
+        """The rows of :meth:`read_ttl` of these subjects, which are found without looking at others."""
+        with self._translated():
+            if not self._has_ttl_table():
+                return []
+            marks = ", ".join("?" * len(subjects))
+            return self._db.execute(
+                "SELECT sequence, time, sender, subject, content, lengths, id, headers, origin FROM standing"
+                f" WHERE subject IN ({marks}) AND sequence > ? AND sequence <= ? ORDER BY sequence",
+                (*subjects, max(0, after), up_to),
             ).fetchall()
 
     def read_ttl(self, after: int, up_to: int, rows: int, octets: int) -> list[Row]:

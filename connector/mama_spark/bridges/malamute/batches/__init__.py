@@ -1,0 +1,3 @@
+"""Which rows of a batch are stored already: markers in a durable stream, and message ids read back by log queries."""
+
+__all__ = ["ledger", "marker_stream"]
