@@ -53,10 +53,15 @@ def count(pipe: Connection, n: int) -> None:
     context.term()
 
 
+def encoded_frames() -> list[bytes]:
+    """Of :func:`columns`."""
+    payloads = FieldCodec(FieldForms(), TOPIC).encode(columns()).payloads.to_pylist()
+    return [OZ.publish_head(TOPIC) + payload for payload in payloads]
+
+
 def bare(port: int, n: int) -> None:
     """Send encoded frames by PUB."""
-    payloads = FieldCodec(FieldForms(), TOPIC).encode(columns()).payloads.to_pylist()
-    frames = [OZ.publish_head(TOPIC) + payload for payload in payloads]
+    frames = encoded_frames()
     context = zmq.Context[zmq.Socket[bytes]]()
     pub = context.socket(zmq.XPUB)
     pub.setsockopt(zmq.SNDHWM, 0)

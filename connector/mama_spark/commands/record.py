@@ -157,7 +157,7 @@ def run(args: argparse.Namespace) -> int:
     """
     settings, options = settings_of(args)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="mama: %(message)s")
-    with stop_on_signals() as stop, _few_collections():
+    with stop_on_signals() as stop, few_collections():
         return 0 if record(settings, options, stop.is_set, say_as(args.json)) else NOT_ALL
 
 
@@ -255,7 +255,7 @@ def _restore(recorder: Recorder | OpenMamaRecorder, log: _Log) -> None:
 
 
 @contextlib.contextmanager
-def _few_collections() -> Iterator[None]:
+def few_collections() -> Iterator[None]:
     """Freeze the objects that exist now, and collect garbage rarely."""
     before = gc.get_threshold()
     gc.collect()

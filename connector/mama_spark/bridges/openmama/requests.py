@@ -69,7 +69,8 @@ class PeerRequests:
 
     def take(self, frames: Sequence[ReceivedFrame]) -> None:
         """What the peer received."""
-        for frame, _, number in frames:
+        for received in frames:
+            frame, number = received.frame, received.inbox
             if number is not None:
                 known = self._sent.get(number)
                 if known is not None:

@@ -61,6 +61,16 @@ class GapTracker:
         self.gaps += 1
         return MissingNumbers(_after(last, 1), _after(last, missing))
 
+    def continues(self, topic: str, sender: int, first: int, last: int) -> bool:
+        """Take published messages with the consecutive numbers from ``first`` to ``last``; False: something else than
+        ``first`` was expected, and nothing was taken."""
+        key = topic, sender
+        known = self._last.get(key)
+        if known is not None and first != known + 1:
+            return False
+        self._replace(key, last)
+        return True
+
     def image(self, topic: str, sender: int, number: int) -> MissingNumbers | None:
         """An image or recap: what is between its number and the last one has not come, and will not."""
         if not number:

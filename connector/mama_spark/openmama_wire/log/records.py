@@ -113,6 +113,24 @@ class MamaRecord:
         return head + self.body
 
 
+def frame_records(
+    kinds: npt.NDArray[np.integer[Any]], framing: str, received: int, payload_at: Int64s, frames: Sequence[bytes]
+) -> list[bytes]:
+    """Encoded records of frames; as :meth:`MamaRecord.encode`, for many at once.
+
+    :param kinds: :class:`MamaRecordKind` of each, shape (n,)
+    :param payload_at: where the payload begins in each frame, shape (n,)
+    """
+    heads = np.zeros(len(frames), _DTYPE)
+    heads["magic"], heads["version"], heads["kind"] = MAGIC, VERSION, kinds
+    heads["framing"], heads["received"] = FRAMING_NUMBERS[framing], received
+    heads["payload_at"] = HEAD_SIZE + payload_at
+    octets = heads.tobytes()
+    return [
+        octets[at : at + HEAD_SIZE] + frame for at, frame in zip(range(0, len(octets), HEAD_SIZE), frames, strict=True)
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class MamaRecords:
     """Payloads of ``n`` messages of a log, as columns of shape (n,).

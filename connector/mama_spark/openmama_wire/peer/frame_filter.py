@@ -13,17 +13,27 @@ from .inboxes import OpenInboxes, is_inbox
 
 logger = logging.getLogger("mama_spark")
 
+MAX_HEADS = 100_000
+
 
 class ReceivedFrame(NamedTuple):
     """A message that this peer subscribed to, or a reply.
 
     :ivar raw: its octets as they came
+    :ivar payload_at: where the payload begins in them
     :ivar inbox: number of the request that it replies to
     """
 
-    frame: BridgeFrame
+    topic: str
     raw: bytes
+    payload_at: int
+    framing: Framing
     inbox: int | None = None
+
+    @property
+    def frame(self) -> BridgeFrame:
+        """Decoded, at each call: what is only stored needs none."""
+        return self.framing.decode(self.raw)
 
 
 @dataclass(slots=True)
@@ -58,9 +68,11 @@ class FrameFilter:
         self._topics: set[str] = set()
         self._prefixes: tuple[str, ...] = ()
         self._warned: set[str] = set()
+        self._heads: dict[bytes, str] = {}  #: what stands before the payload of accepted publications -> topic
 
     def add(self, topic: str, *, prefix: bool) -> bool:
         """Take the messages of a topic, or of all that begin so; False: a topic was taken before."""
+        self._heads.clear()
         if prefix:
             self._prefixes = (*self._prefixes, topic)
         elif topic in self._topics:
@@ -73,6 +85,7 @@ class FrameFilter:
         """Undo :meth:`add`; False: there is nothing to undo."""
         if topic not in (self._prefixes if prefix else self._topics):
             return False
+        self._heads.clear()
         if prefix:
             self._prefixes = tuple(p for p in self._prefixes if p != topic)
         else:
@@ -81,13 +94,21 @@ class FrameFilter:
 
     def accepted(self, raw: bytes) -> ReceivedFrame | None:
         """A received message, unless it is nothing for this peer."""
-        counters = self._counters
-        counters.received += 1
+        self._counters.received += 1
+        at = raw.find(0) + self._framing.publish_tail
+        topic = self._heads.get(raw[:at])
+        if topic is not None and raw[at : at + 1] == b"O":
+            return ReceivedFrame(topic, raw, at, self._framing)
+        return self._decoded(raw)
+
+    def _decoded(self, raw: bytes) -> ReceivedFrame | None:
+        counters, framing = self._counters, self._framing
         try:
-            frame = self._framing.decode(raw)
+            frame = framing.decode(raw)
         except BadMessage:
             counters.malformed += 1
             return None
+        at = len(raw) - len(frame.payload)
         if frame.payload[:1] != b"O":
             self._foreign(frame)
         if is_inbox(frame.topic):
@@ -95,9 +116,13 @@ class FrameFilter:
             if number is None or frame.type is not FrameType.REPLY:
                 counters.unknown_inbox += 1
                 return None
-            return ReceivedFrame(frame, raw, number)
+            return ReceivedFrame(frame.topic, raw, at, framing, number)
         if frame.topic in self._topics or (self._prefixes and frame.topic.startswith(self._prefixes)):
-            return ReceivedFrame(frame, raw)
+            if frame.type is FrameType.PUBLISH:
+                if len(self._heads) >= MAX_HEADS:
+                    self._heads.clear()
+                self._heads[raw[:at]] = frame.topic
+            return ReceivedFrame(frame.topic, raw, at, framing)
         counters.neighbours += 1
         return None
 

@@ -43,6 +43,7 @@ class Framing(Protocol):
 
     :ivar name: as in URLs
     :ivar answers_requests: real programs of this framing survive a request
+    :ivar publish_tail: octets between topic and payload of a published message, the topic's NUL included
     """
 
     @property
@@ -50,6 +51,9 @@ class Framing(Protocol):
 
     @property
     def answers_requests(self) -> bool: ...
+
+    @property
+    def publish_tail(self) -> int: ...
 
     def decode(self, data: bytes) -> BridgeFrame:
         """:raises BadMessage: for octets that are no frame of this framing"""

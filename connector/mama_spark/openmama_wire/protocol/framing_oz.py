@@ -22,6 +22,7 @@ class OzFraming:
 
     name: str = "oz"
     answers_requests: bool = True
+    publish_tail: int = len(_PUBLISH)
 
     def decode(self, data: bytes) -> BridgeFrame:
         topic, at = text_at(data, 0, "topic")

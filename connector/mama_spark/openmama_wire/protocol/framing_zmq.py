@@ -24,6 +24,7 @@ class ZmqFraming:
 
     name: str = "zmq"
     answers_requests: bool = False
+    publish_tail: int = 1 + len(RESERVED) + 1
 
     def decode(self, data: bytes) -> BridgeFrame:
         topic, at = text_at(data, 0, "topic")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ import pyarrow as pa
 from mama_spark.mama.messages.omnm_columns import ColumnDecoder, DecodedColumns
 from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType
 from mama_spark.mama.messages.typed_columns import first_of_each
-from mama_spark.message import MessageBatch
+from mama_spark.message import Int64s, MessageBatch
 from mama_spark.openmama_wire.log.gap_tracker import GapTracker, MissingNumbers
 from mama_spark.openmama_wire.log.records import (
     DICTIONARY,
@@ -20,6 +20,7 @@ from mama_spark.openmama_wire.log.records import (
     MamaRecord,
     MamaRecordKind,
     decode_records,
+    frame_records,
     message_topic,
     record_topic,
 )
@@ -38,6 +39,19 @@ _NUMBERED = (MamaRecordKind.MESSAGE, MamaRecordKind.IMAGE, MamaRecordKind.RECAP)
 _HIGHEST_NUMBER = 2**32 - 1
 
 Numbers = npt.NDArray[np.uint64]
+Kinds = npt.NDArray[np.int64]
+
+
+class RecordedFrames(NamedTuple):
+    """Records to write.
+
+    :ivar topics: of the records in the log; ``payloads``: the records
+    :ivar gaps: topics in which messages are missing, one for each gap
+    """
+
+    topics: list[str]
+    payloads: list[bytes]
+    gaps: list[str]
 
 
 class FrameRecorder:
@@ -56,36 +70,32 @@ class FrameRecorder:
 
     def records(
         self, frames: Sequence[ReceivedFrame], asked: Sequence[MarketDataAsk | None], received: int
-    ) -> tuple[list[MamaRecord], list[str]]:
-        """The records of these frames, and the topics in which messages are missing.
+    ) -> RecordedFrames:
+        """The records of these frames, with gap records before the messages that show them.
 
         :param asked: for each frame what it answers; None: it was published
         :param received: nanoseconds since the epoch
         """
-        payloads = [frame.frame.payload for frame in frames]
-        sizes = np.array([len(payload) for payload in payloads], np.int64)
-        ends = np.cumsum(sizes)
-        found = self._decoder.decode(b"".join(payloads), ends - sizes, ends)
-        columns = {name: _numbers(found, name, len(frames)).tolist() for name in _NUMBERS}
-        rows = zip(frames, asked, *columns.values(), strict=True)
-        records: list[MamaRecord] = []
-        gaps: list[str] = []
-        for (frame, raw, _), ask, kind, status, number, sender, conflated in rows:
-            topic = frame.topic if ask is None else f"{ask.source}.{ask.symbol}"
-            what = _kind(ask, kind, status)
-            if what in _NUMBERED and 0 < number <= _HIGHEST_NUMBER:
-                missing = self._missing(topic, what, kind, number, sender, conflated)
-                if missing is not None:
-                    records.append(self._gap(topic, sender, missing, received))
-                    gaps.append(topic)
-                self._restored.discard((topic, sender))
-            stored = (
-                self._topic(topic)
-                if what is not MamaRecordKind.DICTIONARY
-                else self.own_topic(f"{DICTIONARY}.{frame.topic if ask is None else ask.source}")
-            )
-            records.append(MamaRecord(what, stored, received, raw, self._framing, len(raw) - len(frame.payload)))
-        return records, gaps
+        raws = [frame.raw for frame in frames]
+        payload_at = np.array([frame.payload_at for frame in frames], np.int64)
+        ends = np.cumsum(np.array([len(raw) for raw in raws], np.int64))
+        begins = np.concatenate(([0], ends[:-1])) + payload_at
+        found = self._decoder.decode(b"".join(raws), begins, ends)
+        columns = {name: _numbers(found, name, len(frames)) for name in _NUMBERS}
+        kinds = np.where(columns["MdMsgType"] == MsgType.RECAP, MamaRecordKind.RECAP, MamaRecordKind.MESSAGE)
+        topics = [frame.topic for frame in frames]
+        stored = [self._topic(topic) for topic in topics]
+        for row, ask in enumerate(asked):
+            if ask is not None:
+                kinds[row] = _answer_kind(ask, int(columns["MdMsgType"][row]), int(columns["MdMsgStatus"][row]))
+                topics[row] = f"{ask.source}.{ask.symbol}"
+                stored[row] = self._topic(topics[row]) if ask.symbol else self.own_topic(f"{DICTIONARY}.{ask.source}")
+        payloads = frame_records(kinds, self._framing, received, payload_at, raws)
+        gaps = self._gaps(topics, kinds, columns, received)
+        for row, gap in reversed(gaps):
+            stored.insert(row, gap.topic)
+            payloads.insert(row, gap.encode())
+        return RecordedFrames(stored, payloads, [topics[row] for row, _ in gaps])
 
     def own_topic(self, rest: str) -> str:
         """Topic in the log of what is about no topic of messages."""
@@ -115,12 +125,56 @@ class FrameRecorder:
             for row in np.flatnonzero(np.isin(decoded.heads["kind"], _NUMBERED)).tolist()
         ]  # fmt: skip
 
-    def _missing(
-        self, topic: str, what: MamaRecordKind, kind: int, number: int, sender: int, conflated: int
-    ) -> MissingNumbers | None:
-        if what is not MamaRecordKind.MESSAGE or kind in _STATES:
-            return self.tracker.image(topic, sender, number)
-        return self.tracker.update(topic, sender, number, conflated)
+    def _gaps(
+        self, topics: list[str], kinds: Kinds, columns: Mapping[str, Numbers], received: int
+    ) -> list[tuple[int, MamaRecord]]:
+        """Gap records, each with the row that shows it, in the order of the rows."""
+        numbers = columns["MdSeqNum"]
+        rows = np.flatnonzero(np.isin(kinds, _NUMBERED) & (numbers > 0) & (numbers <= _HIGHEST_NUMBER))
+        rows = self._without_consecutive(topics, kinds, columns, rows)
+        what = kinds[rows].tolist()
+        fields = (columns[name][rows].tolist() for name in ("MdMsgType", "MdSeqNum", "MamaSenderId", CONFLATE_COUNT[0]))
+        gaps: list[tuple[int, MamaRecord]] = []
+        for row, what, kind, number, sender, conflated in zip(
+            rows.tolist(), kinds[rows].tolist(), *fields, strict=True
+        ):
+            topic = topics[row]
+            if what != MamaRecordKind.MESSAGE or kind in _STATES:
+                missing = self.tracker.image(topic, sender, number)
+            else:
+                missing = self.tracker.update(topic, sender, number, conflated)
+            if missing is not None:
+                gaps.append((row, self._gap(topic, sender, missing, received)))
+            self._restored.discard((topic, sender))
+        return gaps
+
+    def _without_consecutive(
+        self, topics: list[str], kinds: Kinds, columns: Mapping[str, Numbers], rows: Int64s
+    ) -> Int64s:
+        """The rows of topics and senders whose messages are other than published ones with one number after the other;
+        all others are taken by the tracker, topic by topic and not row by row."""
+        if not len(rows):
+            return rows
+        codes: dict[str, int] = {}
+        code = np.array([codes.setdefault(topics[row], len(codes)) for row in rows.tolist()], np.int64)
+        sender, number = columns["MamaSenderId"][rows], columns["MdSeqNum"][rows].astype(np.int64)
+        order = np.lexsort((sender, code))  # stable: rows of one topic and sender stay in order
+        code, sender, number = code[order], sender[order], number[order]
+        begins = np.flatnonzero(np.concatenate(([True], (np.diff(code) != 0) | (sender[1:] != sender[:-1]))))
+        ends = np.concatenate((begins[1:], [len(rows)]))
+        good = ((kinds[rows] == MamaRecordKind.MESSAGE) & ~np.isin(columns["MdMsgType"][rows], list(_STATES)))[order]
+        begin = np.zeros(len(rows), np.bool_)
+        begin[begins] = True
+        good[1:] &= begin[1:] | (np.diff(number) == 1)
+        names = list(codes)
+        left = np.ones(len(rows), np.bool_)
+        for group in np.flatnonzero(np.logical_and.reduceat(good, begins)).tolist():
+            first, last = int(begins[group]), int(ends[group]) - 1
+            key = names[code[first]], int(sender[first])
+            if self.tracker.continues(*key, int(number[first]), int(number[last])):
+                left[first : last + 1] = False
+                self._restored.discard(key)
+        return np.sort(rows[order][left])
 
     def _gap(self, topic: str, sender: int, missing: MissingNumbers, received: int) -> MamaRecord:
         cause = MamaGapCause.AWAY if (topic, sender) in self._restored else MamaGapCause.WAY
@@ -159,9 +213,7 @@ def _unsigned(values: npt.NDArray[Any]) -> Numbers:
     return np.where(values < 0, 0, values).astype(np.uint64) if values.dtype.kind == "i" else values.astype(np.uint64)
 
 
-def _kind(ask: MarketDataAsk | None, kind: int, status: int) -> MamaRecordKind:
-    if ask is None:
-        return MamaRecordKind.RECAP if kind == MsgType.RECAP else MamaRecordKind.MESSAGE
+def _answer_kind(ask: MarketDataAsk, kind: int, status: int) -> MamaRecordKind:
     if ask.asks is Asks.DICTIONARY:
         return MamaRecordKind.DICTIONARY
     if status not in (MsgStatus.OK, MsgStatus.STALE, MsgStatus.POSSIBLY_STALE):

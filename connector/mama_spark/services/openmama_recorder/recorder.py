@@ -7,12 +7,15 @@ here up to a limit; beyond it they wait at their publishers.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from mama_spark.errors import ConfigError, MamaError, PublishError, Unavailable
 from mama_spark.mama.messages.omnm import encode
@@ -102,7 +105,7 @@ class OpenMamaRecorder:
         self._waiting: deque[ReceivedFrame] = deque()
         self._peers: list[PeerChange] = []
         self._run_id = f"{settings.name}-{time.time_ns():x}"
-        self._numbers = itertools.count(1)
+        self._number = 1  #: of the next id
         self._ids = ids
         self._recorded = self._refused = self._gaps = 0
         self._refused_batches: deque[MessageBatch] = deque()
@@ -192,22 +195,21 @@ class OpenMamaRecorder:
     def _record(self, stop: Callable[[], bool]) -> None:
         """Make records of what waits, at most one batch."""
         now = time.time_ns()
-        records = [self._peer_record(change, now) for change in self._peers]
-        self._peers.clear()
+        changes, self._peers = self._peers, []
+        self._write([self._peer_record(change, now) for change in changes], stop)
         frames = [self._waiting.popleft() for _ in range(min(_MOST, len(self._waiting)))]
         if frames:
             asked = [None if frame.inbox is None else self._asked.get(frame.inbox) for frame in frames]
-            made, gaps = self._frames.records(frames, asked, now)
-            records += made
+            made = self._frames.records(frames, asked, now)
             for ask in asked:
                 if ask is not None:
                     self._requests.came(ask)
-            self._note_gaps(gaps)
+            self._note_gaps(made.gaps)
+            self._write_messages(made.topics, made.payloads, stop)
         while self._refused_batches:
             refused = self._frames.refused(self._refused_batches.popleft(), now)
             self._gaps += len(refused)
-            records += refused
-        self._write(records, stop)
+            self._write(refused, stop)
 
     def _note_gaps(self, topics: list[str]) -> None:
         self._gaps += len(topics)
@@ -216,14 +218,21 @@ class OpenMamaRecorder:
                 self._requests.gap(topic, time.monotonic())
 
     def _write(self, records: list[MamaRecord], stop: Callable[[], bool]) -> None:
-        if not records:
-            return
-        topics, payloads = messages(records)
-        ids = [f"{self._run_id}-{n}" for n in itertools.islice(self._numbers, len(records))] if self._ids else None
-        batch = MessageBatch.of(topics, payloads, ids=ids)
-        self._recorded += len(records)
+        if records:
+            self._write_messages(*messages(records), stop)
+
+    def _write_messages(self, topics: list[str], payloads: list[bytes], stop: Callable[[], bool]) -> None:
+        batch = MessageBatch(_encoded(topics), pa.array(payloads, pa.binary()), ids=self._next_ids(len(topics)))
+        self._recorded += len(topics)
         if not self._writer.write(batch, lambda: self._keep_alive() or stop()):
             self._unwritten.append(batch)
+
+    def _next_ids(self, n: int) -> pa.Array | None:
+        if not self._ids:
+            return None
+        first, self._number = self._number, self._number + n
+        numbers = pa.array(np.arange(first, first + n)).cast(pa.string())
+        return pc.binary_join_element_wise(self._run_id, numbers, "-")
 
     def _keep_alive(self) -> bool:
         """Called while the log takes nothing: answer the naming service, and take messages up to the limit."""
@@ -294,3 +303,9 @@ class OpenMamaRecorder:
         self._write([self._own(MamaRecordKind.STOPPED)], late)
         drained = self._writer.drain(max(0.0, deadline - time.monotonic()))
         return drained and not self._refused_batches and not self._unwritten and not self._waiting
+
+
+def _encoded(topics: list[str]) -> pa.DictionaryArray:
+    codes: dict[str, int] = {}
+    indices = np.array([codes.setdefault(topic, len(codes)) for topic in topics], np.int32)
+    return pa.DictionaryArray.from_arrays(pa.array(indices), pa.array(list(codes), pa.string()))

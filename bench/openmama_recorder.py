@@ -1,0 +1,177 @@
+"""``python -m bench.openmama_recorder``: messages of an OpenMAMA network into a log, beside a bare pyzmq SUB.
+
+One process sends encoded frames of 100 bytes with two fields by a bare XPUB, which drops nothing; another one receives
+all of them: a bare SUB, which counts their octets, or the recorder, which decodes them, looks for gaps, and stores each
+as a record in a JetStream stream, acknowledged. A third way stores records that were made before, in the same way: what
+the log alone takes. In rounds, in random order; compared by the processor time of the process from the first message to
+the last one that is stored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import zmq
+from mama_spark.bridges import publisher_bridge
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.commands.record import few_collections, log_options
+from mama_spark.message import MessageBatch
+from mama_spark.openmama_wire.peer import ReceivedFrame
+from mama_spark.openmama_wire.protocol.framings import OZ
+from mama_spark.publisher.resilient_publisher import ResilientPublisher
+from mama_spark.services.openmama_recorder import OpenMamaRecorder, OpenMamaRecorderSettings
+from mama_spark.services.openmama_recorder.frame_recorder import FrameRecorder
+
+from .openmama import FRAME, ROWS, TOPIC, bare, encoded_frames
+
+SPAWN = multiprocessing.get_context("spawn")
+MESSAGES, BATCH = 400_000, 4096
+
+
+class Stopwatch:
+    """Processor seconds and seconds since the first message."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic(), time.process_time()
+
+    def read(self) -> tuple[float, float]:
+        wall, cpu = self._began
+        return time.process_time() - cpu, time.monotonic() - wall
+
+
+def count(pipe: Connection, port: int, n: int, log: str) -> None:
+    """Receive and count; nothing is kept."""
+    context = zmq.Context[zmq.Socket[bytes]]()
+    sub = context.socket(zmq.SUB)
+    sub.setsockopt(zmq.RCVHWM, 0)
+    sub.bind(f"tcp://127.0.0.1:{port}")
+    sub.subscribe(TOPIC.encode() + b"\0")
+    pipe.send("ready")
+    octets = len(sub.recv())
+    watch = Stopwatch()
+    octets += sum(len(sub.recv()) for _ in range(n - 1))
+    pipe.send((*watch.read(), octets))
+    sub.close(0)
+    context.term()
+
+
+def record(pipe: Connection, port: int, n: int, log: str) -> None:
+    """As ``mama record`` does it."""
+    options = log_options({"url": log, "createStream": "true"})
+    writer = ResilientPublisher(
+        lambda: publisher_bridge(options), max_in_flight=options.max_in_flight, wait_timeout=options.wait_timeout
+    )
+    settings = OpenMamaRecorderSettings.of(
+        {"url": f"oz://127.0.0.1:{port}?mode=direct&bind=true", "topics": TOPIC, "report": "off", "dictionary": "off"}
+    )
+    recorder = OpenMamaRecorder(settings, writer, ids=options.dedup)
+    watch: list[Stopwatch] = []
+
+    def stop() -> bool:
+        stored = recorder.counts.stored
+        if not watch and recorder.counts.recorded > 1:  # 1: that it began
+            watch.append(Stopwatch())
+        return stored > n
+
+    def say(text: str) -> None:
+        pipe.send(text)
+
+    with few_collections():
+        recorder.run(stop, say)
+    pipe.send((*watch[0].read(), n * FRAME))
+    writer.close()
+
+
+def store(pipe: Connection, port: int, n: int, log: str) -> None:
+    """What the log alone takes: records that were made before."""
+    options = log_options({"url": log, "createStream": "true"})
+    writer = ResilientPublisher(
+        lambda: publisher_bridge(options), max_in_flight=options.max_in_flight, wait_timeout=options.wait_timeout
+    )
+    head = OZ.publish_head(TOPIC)
+    frames = [ReceivedFrame(TOPIC, frame, len(head), OZ) for frame in encoded_frames()[:BATCH]]
+    made = FrameRecorder("mama", "oz").records(frames, [None] * len(frames), time.time_ns())
+    sizes = [BATCH] * (n // BATCH) + [n % BATCH] * bool(n % BATCH)
+    batches, first = [], 0
+    for size in sizes:
+        ids = [f"bench-{number}" for number in range(first, first + size)] if options.dedup else None
+        batches.append(MessageBatch.of(made.topics[:size], made.payloads[:size], ids=ids))
+        first += size
+    pipe.send("ready")
+    watch = Stopwatch()
+    with few_collections():
+        for batch in batches:
+            writer.write(batch)
+        assert writer.drain(600)
+    pipe.send((*watch.read(), n * FRAME))
+    writer.close()
+
+
+WAYS: dict[str, Callable[[Connection, int, int, str], None]] = {
+    "bare SUB": count,
+    "recorder": record,
+    "log alone": store,
+}
+
+
+def free_port() -> int:
+    with zmq.Context[Any]() as context, context.socket(zmq.PULL) as probe:
+        return int(probe.bind_to_random_port("tcp://127.0.0.1"))
+
+
+def measure(way: str, n: int, log: str) -> tuple[float, float]:
+    """Processor seconds of the receiver, and seconds.
+
+    :raises AssertionError: other octets came
+    """
+    (mine, theirs), port = SPAWN.Pipe(), free_port()
+    reader = SPAWN.Process(target=WAYS[way], args=(theirs, port, n, log), daemon=True)
+    reader.start()
+    assert mine.recv() == "ready"
+    if way != "log alone":
+        SPAWN.Process(target=bare, args=(port, n), daemon=True).start()
+    cpu, wall, octets = mine.recv()
+    assert octets == n * FRAME, f"{octets} octets arrived, not {n * FRAME}"
+    reader.join()
+    return cpu, wall
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.openmama_recorder")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--messages", type=int, default=MESSAGES, help=f"a multiple of {ROWS}")
+    args = parser.parse_args()
+    found: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
+    for _ in range(args.rounds):
+        for way in random.sample(list(WAYS), len(WAYS)):
+            with tempfile.TemporaryDirectory() as folder:
+                server = NatsServer(Path(folder), jetstream="max_file: 10GB")
+                server.start()
+                try:
+                    found[way].append(measure(way, args.messages, f"{server.url}/MAMA"))
+                finally:
+                    server.stop()
+    print(f"| way | messages a processor second of its process | messages a second | ({args.rounds} rounds)")
+    print("|---|---|---|")
+    for way, runs in found.items():
+        cpu, wall = (args.messages / statistics.median(run[n] for run in runs) for n in (0, 1))
+        print(f"| {way} | {cpu:,.0f} | {wall:,.0f} |")
+    print()
+    for beside in ("bare SUB", "log alone"):
+        for n, what in ((0, "by processor time"), (1, "by rate")):
+            ratios = [b[n] / r[n] for b, r in zip(found[beside], found["recorder"], strict=True)]
+            spread = f"({min(ratios):.2f} to {max(ratios):.2f})"
+            print(f"recorder / {beside} {what}: {statistics.median(ratios):.2f} {spread}")
+
+
+if __name__ == "__main__":
+    main()

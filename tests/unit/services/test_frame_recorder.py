@@ -1,0 +1,96 @@
+"""Records of received frames: gaps are found over a whole batch as they are message by message."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mama_spark.mama.messages.msg import MamaMsg
+from mama_spark.mama.messages.omnm import encode
+from mama_spark.mama.messages.status import MsgType
+from mama_spark.openmama_wire.log.gap_tracker import GapTracker
+from mama_spark.openmama_wire.log.records import MamaGapCause, MamaRecordKind, decode_records
+from mama_spark.openmama_wire.peer import ReceivedFrame
+from mama_spark.openmama_wire.peer.frame_filter import FrameFilter, PeerCounters
+from mama_spark.openmama_wire.peer.inboxes import OpenInboxes
+from mama_spark.openmama_wire.protocol.framings import FRAMINGS, OZ
+from mama_spark.openmama_wire.protocol.market_data import Stamp, stamped
+from mama_spark.services.openmama_recorder.frame_recorder import FrameRecorder
+
+from tests.support.examples import examples
+
+Sent = tuple[str, int, int, int]  #: topic, sender, number, type
+
+
+def frame(topic: str, sender: int, number: int, kind: int) -> ReceivedFrame:
+    payload = encode(MamaMsg(stamped(Stamp(kind, number=number, sender=sender), []).fields))
+    head = OZ.publish_head(topic)
+    return ReceivedFrame(topic, head + payload, len(head), OZ)
+
+
+def one_by_one(sent: list[Sent]) -> list[tuple[str, int, int, int]]:
+    """Topic, sender, first and last number of each gap, in order."""
+    tracker, gaps = GapTracker(), []
+    for topic, sender, number, kind in sent:
+        found = (tracker.update if kind == MsgType.UPDATE else tracker.image)(topic, sender, number)
+        if found is not None:
+            gaps.append((topic, sender, found.first, found.last))
+    return gaps
+
+
+@pytest.mark.spec("OW29")
+@examples(30)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["A", "B"]), st.sampled_from([1, 2**63]), st.integers(0, 6),
+                  st.sampled_from([int(MsgType.UPDATE)] * 5 + [int(MsgType.RECAP)])),
+        max_size=40,
+    ),
+    st.integers(1, 40),
+)  # fmt: skip
+def test_gaps_of_a_batch_are_those_of_its_messages(sent: list[Sent], size: int) -> None:
+    recorder, gaps, frames = FrameRecorder("mama", "oz"), [], []
+    for begin in range(0, len(sent), size):
+        batch = [frame(*one) for one in sent[begin : begin + size]]
+        made = recorder.records(batch, [None] * len(batch), 7)
+        decoded = decode_records(pa.array(made.payloads, pa.binary()))
+        for row, topic in enumerate(made.topics):
+            head = decoded.heads[row]
+            if head["kind"] == MamaRecordKind.GAP:
+                gaps.append((topic.removeprefix("mama."), int(head["sender"]), int(head["first"]), int(head["last"])))
+                assert head["cause"] == MamaGapCause.WAY
+                assert made.topics[row + 1] == topic, "it stands before the message that shows it"
+            else:
+                frames.append((topic.removeprefix("mama."), decoded.body(row)))
+    assert gaps == one_by_one(sent)
+    assert frames == [(one[0], frame(*one).raw) for one in sent]
+
+
+def test_consecutive_numbers_in_a_batch_are_not_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = FrameRecorder("mama", "oz")
+    monkeypatch.setattr(recorder.tracker, "update", None)
+    for begin in (1, 51):
+        batch = [frame(topic, 1, n, int(MsgType.UPDATE)) for n in range(begin, begin + 50) for topic in "AB"]
+        assert len(recorder.records(batch, [None] * 100, 7).topics) == 100
+    assert len(recorder.tracker) == 2
+
+
+@pytest.mark.parametrize("name", ["oz", "zmq"])
+@pytest.mark.spec("OW12")
+def test_known_heads_are_those_of_accepted_topics(name: str) -> None:
+    framing, counters = FRAMINGS[name], PeerCounters()
+    one = FrameFilter(framing, OpenInboxes(framing, "0" * 8 + "-0000-0000-0000-" + "0" * 12), counters)
+    one.add("FOO", prefix=False)
+    good = framing.publish_head("FOO") + b"O\x02\x00"
+    for _ in range(3):
+        found = one.accepted(good)
+        assert found is not None
+        assert (found.topic, found.raw[found.payload_at :]) == ("FOO", b"O\x02\x00")
+        assert found.frame == framing.decode(good)
+        assert one.accepted(framing.publish_head("FOOBAR") + b"O\x02\x00") is None
+        assert one.accepted(framing.publish_head("FOO")) is None, "without a payload"
+        assert one.accepted(b"FOO") is None
+    assert (counters.received, counters.neighbours, counters.malformed) == (12, 3, 6)
+    one.remove("FOO", prefix=False)
+    assert one.accepted(good) is None
