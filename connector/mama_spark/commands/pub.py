@@ -19,7 +19,17 @@ from ..publisher.managed.managed_publisher import ManagedPublisher
 
 _USE = command(
     "pub",
-    *("stream", "create_stream", "ack_mode", "dedup", "order", "on_uncertain", "wait_timeout"),
+    *(
+        "stream",
+        "streams",
+        "create_stream",
+        "grow_streams",
+        "ack_mode",
+        "dedup",
+        "order",
+        "on_uncertain",
+        "wait_timeout",
+    ),
     *("max_in_flight", "refill_allowed_at", "poll_time", "hold_pause_time"),
     *("retry_attempts", "retry_backoff", "retry_max_backoff", "retry_deadline"),
 )

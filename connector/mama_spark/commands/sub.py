@@ -22,6 +22,7 @@ from ..bridges.reconnecting import OutageTimer
 from ..console.arguments import add_transport, options
 from ..errors import OptionError, Unavailable
 from ..options import SubscribeOptions, command
+from ..options.stream_names import chosen_streams
 from ..packing import Unpacked, as_json_column, unpack_chunks, unpacked_as_is
 from ..record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity
 
@@ -29,7 +30,7 @@ from ..record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records
 #: discovery keeps a bounded number.
 _POLL = Backoff(0.1, 1.0)
 
-_USE = command("sub", "topics", "stream", "unpack", "wait_timeout")
+_USE = command("sub", "topics", "stream", "streams", "unpack", "wait_timeout")
 
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # without line feed and tab
 
@@ -82,6 +83,12 @@ class _Cursor:
         return bounds.last
 
 
+def _names(bridge: RecordLogBridge, o: SubscribeOptions) -> list[str]:
+    if o.streams:
+        return chosen_streams(o.streams, bridge.names(()))
+    return [o.stream] if o.stream is not None else bridge.names(o.topics)
+
+
 def _follow(o: SubscribeOptions, begin: int | None) -> Iterator[Row]:
     """Rows as they come. Retries during an outage, up to ``waitTimeout``, unless nothing was reached at first.
 
@@ -94,8 +101,7 @@ def _follow(o: SubscribeOptions, begin: int | None) -> Iterator[Row]:
         try:
             bridge.open()
             if not cursors:
-                names = [o.stream] if o.stream is not None else bridge.names(o.topics)
-                cursors = [_Cursor(bridge.log(name), begin) for name in names]
+                cursors = [_Cursor(bridge.log(name), begin) for name in _names(bridge, o)]
             delays = _POLL.delays()
             while True:
                 outage.succeeded()

@@ -266,3 +266,9 @@ def _by_name(cls: type) -> dict[str, tuple[str, Declared]]:
 
 def _titles(bridges: Iterable[str]) -> str:
     return " and ".join(MIDDLEWARES[bridge].title for bridge in bridges)
+
+
+def refuse_alone(given: Collection[str], prefix: str, needed: str) -> None:
+    """Refuse options whose names begin with ``prefix``: they have no effect without ``needed``."""
+    alone = sorted(name for name in given if name.startswith(prefix))
+    require(not alone, f"option {camel(alone[0]) if alone else ''} needs {needed}")

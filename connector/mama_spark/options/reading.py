@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 
 from ..middlewares import MIDDLEWARES
 from .declare import camel, option, require
+from .stream_names import stream_patterns
 from .transport import TransportOptions
-from .uses import BATCHES, MALAMUTE, STREAMS, Scope
+from .uses import BATCHES, MALAMUTE, NATS, STREAMS, Scope
 from .values import (
     NOW,
     Offsets,
@@ -107,6 +108,16 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
         _WHAT,
         "Stream to read: of JetStream, or a durable one of Malamute.",
         shown="found from the topics; Malamute: the one of the `url`",
+    )
+    streams: tuple[str, ...] = option(
+        "names",
+        stream_patterns,
+        (),
+        _WHAT,
+        "Streams to read as one source, separated by commas; `{0..7}` stands for numbers, `*` for anything: "
+        "`orders-{0..7}`, `orders-*`. Those that exist are read, and one that appears while a query runs is read from "
+        "its beginning. With `topics`, only these. Instead of `stream`.",
+        scope=NATS,
     )
     starting_offsets: Offsets = option(
         "`earliest`, `latest`, `now`, time, JSON",
@@ -293,6 +304,9 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
         require(self.pattern is None or by_pattern, "option pattern is for Malamute; others take topics with wildcards")
         require(self.pattern is None or not self.topics, "options topics and pattern exclude each other")
         named = self.stream is not None or (by_pattern and any(urlsplit(url).path.strip("/") for url in self.url))
+        require(self.stream is None or not self.streams, "options stream and streams exclude each other")
+        require(self.pattern is None or not self.streams, "options pattern and streams exclude each other")
+        named = named or bool(self.streams)
         require(
             self.pattern is None or named, "option pattern needs a stream: option stream, or mlp://host:9999/stream"
         )

@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 
 from ..errors import ConfigError, OptionError
 from ..middlewares import SCHEMES
-from .declare import camel, option, require
+from .declare import camel, option, refuse_alone, require
 from .paths import absolute_path, is_inside, table_path
+from .stream_names import StreamRange, stream_range
 from .transport import DISCOVERY, TransportOptions
 from .urls import log_urls, split_stream
 from .uses import BATCHES, OPENMAMA, STORED, STREAMS, Scope
@@ -79,6 +80,15 @@ class SinkOptions(TransportOptions, format_name="mamapub"):
         "Create a missing stream: file storage, duplicate window of twice `retryDeadline`, fast ingest allowed. "
         "(A Malamute broker makes streams when they are first written to; its configuration says which are durable.)",
     )
+    streams: StreamRange | None = option(
+        "names", stream_range, None, _WHAT,
+        "Spread the topics over the streams of a set ([how](../how-to/spread-over-streams.md)), `orders-{0..7}`: those "
+        "of a topic are in one, in their order. `createStream` makes what is missing. Instead of `stream`.", scope=NATS,
+    )  # fmt: skip
+    grow_streams: bool = option(
+        "boolean", boolean, False, _WHAT,
+        "The streams of `streams` may be a smaller set, which becomes this one: topics change streams.", scope=NATS,
+    )  # fmt: skip
     ignore_unknown_columns: bool = option(
         "boolean", boolean, False, _WHAT, "Leave out columns that no rule uses instead of refusing them."
     )
@@ -485,6 +495,7 @@ class SinkOptions(TransportOptions, format_name="mamapub"):
             )
 
     def _check_ids(self) -> None:
+        require(self.streams is None or self.stream is None, "options stream and streams exclude each other")
         require(
             self.id_column != "" or self.on_duplicate_id is None,
             "option onDuplicateId needs a column of ids, and idColumn is empty: there is none",
@@ -512,7 +523,7 @@ class SinkOptions(TransportOptions, format_name="mamapub"):
             require(
                 self.on_error != "log", "option onError=log needs flightLog: failed rows would vanish without a trace"
             )
-            _refuse_alone(given, "flight_log_", "flightLog")
+            refuse_alone(given, "flight_log_", "flightLog")
 
     def _check_order(self) -> None:
         if self.order == "none":
@@ -530,7 +541,7 @@ class SinkOptions(TransportOptions, format_name="mamapub"):
 
     def _check_pack(self, given: Collection[str]) -> None:
         if self.pack == "off":
-            _refuse_alone(given, "pack_", "pack=lines or pack=arrow")
+            refuse_alone(given, "pack_", "pack=lines or pack=arrow")
         level, most = self.pack_compression_level, {"none": 0, "lz4": 12, "zstd": 22}[self.pack_compression]
         require(
             level is None or most > 0, "option packCompressionLevel needs packCompression=lz4 or packCompression=zstd"
@@ -547,6 +558,7 @@ class SinkOptions(TransportOptions, format_name="mamapub"):
             (("source_name", "source_ttl", *_PLACES), "announce=true", self.announce),
             (("topic_events",), "flightLog or announce=true", self.announce or self.flight_log is not None),
             (("on_retention", "batches_stream"), "exactlyOnce=true", self.exactly_once),
+            (("grow_streams",), "streams", self.streams is not None),
             (("error_tolerance",), "onError=deadletter or onError=log", self.on_error != "fail"),
             (("retry_backoff", "retry_max_backoff"), "retryAttempts above 0", self.retry_attempts != 0),
             (("storage",), "flightLog or deadLetterTable", kept),
@@ -580,17 +592,8 @@ class SinkOptions(TransportOptions, format_name="mamapub"):
         for name in ("stream", "dead_letter_topic"):
             require(getattr(self, name) is None, f"option {camel(name)} does not go with OpenMAMA: it has no streams")
         require(self.pack == "off", "option pack does not go with OpenMAMA: its programs read one message a row")
-        require(
-            self.on_unavailable == "fail",
-            "option onUnavailable=wait does not go with OpenMAMA: it stores nothing",
-        )
+        require(self.on_unavailable == "fail", "option onUnavailable=wait does not go with OpenMAMA: it stores nothing")
         require(
             not (self.require_subscribers and self.ack_mode == "none"),
             "option requireSubscribers needs acknowledgements, and ackMode=none has none",
         )
-
-
-def _refuse_alone(given: Collection[str], prefix: str, needed: str) -> None:
-    """Refuse options whose names begin with ``prefix``: they have no effect without ``needed``."""
-    alone = sorted(name for name in given if name.startswith(prefix))
-    require(not alone, f"option {camel(alone[0]) if alone else ''} needs {needed}")

@@ -110,7 +110,7 @@ def test_a_stage_that_is_repeated_because_its_shuffle_is_lost(write: Callable[..
         one.open()
         text = application.wait(PATIENCE)
     one.conserved()
-    assert "FetchFailed" in text or "Resubmitt" in text, text[-6_000:]
+    assert "FetchFailed" in text, text[-6_000:]
     begun, ended = publisher_ends(one)
     assert ended == 4
     assert begun >= 5  # those of the killed executor began, and did not end

@@ -1,7 +1,8 @@
 """A standalone cluster of Spark on this machine: a master and workers, whose executors are processes of their own.
 
 Each process is started by pyspark's own launcher, ``spark-class``, and ended by its id. Workers have folders of their
-own for work and temporary files, and neither the variables nor the current folder of the driver, as on other machines.
+own for work and temporary files, a host of their own (all of 127.0.0.0/8 is this machine), and neither the variables
+nor the current folder of the driver, as on other machines.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -44,6 +46,9 @@ CONF = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.databricks.delta.snapshotPartitions": "2",
+    # a machine that does not answer is gone
+    "spark.shuffle.io.maxRetries": "1",
+    "spark.shuffle.io.retryWait": "200ms",
 }
 #: What holds rows back in small portions needs them, and nothing kept until there is more.
 SMALL_BATCHES = {
@@ -115,7 +120,7 @@ class StandaloneCluster:
 
     def start_worker(self, number: int) -> None:
         arguments = (
-            "--host", "127.0.0.1", "--port", "0", "--webui-port", "0", "--cores", str(self.cores),
+            "--host", f"127.0.0.{2 + number}", "--port", "0", "--webui-port", "0", "--cores", str(self.cores),
             "--memory", self.memory, "--work-dir", str(self.folder / f"worker-{number}" / "work"), self.url,
         )  # fmt: skip
         self._workers[number] = self._start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *arguments)
@@ -130,6 +135,7 @@ class StandaloneCluster:
     def kill_worker(self, number: int) -> None:
         """The machine is gone, with its executors and all that was on their disks."""
         self._workers.pop(number).end(signal.SIGKILL)
+        shutil.rmtree(self.folder / f"worker-{number}" / "tmp", ignore_errors=True)
 
     def wait_for_workers(self, count: int) -> None:
         """Until the master counts so many, no more and no fewer."""

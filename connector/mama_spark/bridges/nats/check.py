@@ -19,7 +19,8 @@ def check_server(settings: NatsSettings, topics: list[str] | None = None) -> lis
     found: list[tuple[bool, str]] = []
     servers = ", ".join(settings.shown_servers)
     makes = settings.create_stream  # only a write may create a stream
-    bridge = NatsBridge(replace(settings, create_stream=False, stream=None) if makes else settings)
+    missing_is_fine = replace(settings, create_stream=False, stream=None, streams=None)
+    bridge = NatsBridge(missing_is_fine if makes else settings)
     try:
         bridge.open()
         found.append((True, f"connection: {bridge.connected_to} of {servers}"))
@@ -30,6 +31,8 @@ def check_server(settings: NatsSettings, topics: list[str] | None = None) -> lis
             prepared = bridge.prepare(MessageBatch.of(topics, [b""] * len(topics)))
             found += [(False, f"topic: {error}") for _, error in prepared.rejected]
         found += [(True, f"stream: {text}") for text in bridge.describe_streams()]
+        if settings.streams is not None:
+            found += [(True, f"streams: {text}") for text in bridge.describe_load(settings.streams)]
         caps = bridge.capabilities
         found.append((True, f"acknowledgements: ackMode={bridge.mode}, payload up to {caps.max_payload} bytes"))
         found += [(True, f"warning: {text}") for text in bridge.warnings]

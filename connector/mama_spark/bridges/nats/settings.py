@@ -8,6 +8,7 @@ from urllib.parse import ParseResult, SplitResult, unquote, urlsplit
 
 from mama_spark.errors import ConfigError
 from mama_spark.options import ReadOptions, SinkOptions, TransportOptions
+from mama_spark.options.stream_names import StreamRange
 from mama_spark.options.urls import with_scheme
 from mama_spark.redaction import redact_url
 
@@ -32,6 +33,8 @@ class NatsSettings:
     :param name: name of the connection in the server's monitoring
     :param stream: the stream that must take all messages; None = found from the topics
     :param create_stream: create a missing stream
+    :param streams: the stream set that all topics are spread over, instead of ``stream``
+    :param grow_streams: the set may have been a smaller one
     :param dedup: messages carry ids, and the stream drops duplicates
     :param ordered: keep the order of the messages over resends
     :param wait_timeout: of the publisher: seconds to wait for an acknowledgement
@@ -57,6 +60,8 @@ class NatsSettings:
     name: str = "mama-spark"
     stream: str | None = None
     create_stream: bool = False
+    streams: StreamRange | None = None
+    grow_streams: bool = False
     ack_mode: AckMode = "auto"
     dedup: bool = True
     ordered: bool = False
@@ -91,6 +96,8 @@ class NatsSettings:
             **connection,
             stream=o.stream,
             create_stream=o.create_stream,
+            streams=o.streams,
+            grow_streams=o.grow_streams,
             ack_mode=cast(AckMode, o.ack_mode),  # the option allows these values only
             dedup=o.dedup,
             ordered=o.order == "partition",

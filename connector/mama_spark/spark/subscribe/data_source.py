@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from mama_spark.errors import ConfigError, MamaError, OptionError
 from mama_spark.options import ANY_READ, BATCH_READ, STREAM_READ, SubscribeOptions, Use
+from mama_spark.options.stream_names import chosen_streams, matching_streams
 from mama_spark.record_log import Bounds, RecordLog, RecordLogBridge
 
 from ..option_loading import read_options
@@ -180,6 +181,8 @@ class _LogReader:
         :raises ConfigError: a topic is in none
         """
         o = self.options
+        if o.streams:
+            return chosen_streams(o.streams, bridge.names(()))
         if o.stream is None:
             return bridge.names(o.topics)
         if o.topics and o.stream not in (found := bridge.names(o.topics)):
@@ -331,6 +334,8 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
         o = self.options
         if o.stream is not None:
             return {o.stream}
+        if o.streams:
+            return set(matching_streams(o.streams, bridge.names(())))
         names = set() if o.topics else set(bridge.names(()))  # without topics, the URL names the stream
         for topic in o.topics:
             with contextlib.suppress(ConfigError):

@@ -146,10 +146,13 @@ async def stream_names(api: JetStreamClient, subject: str | None = None) -> list
             return found
 
 
-async def create(api: JetStreamClient, name: str, subjects: list[str], settings: NatsSettings) -> StreamInfo:
+async def create(
+    api: JetStreamClient, name: str, subjects: list[str], settings: NatsSettings, **more: Any
+) -> StreamInfo:
     """Create a stream for a publisher with these settings; repeated while the server still removes the files of a
     deleted stream of this name.
 
+    :param more: of its configuration, in the words of the API
     :raises ConfigError: the server rejects it
     """
     config = {
@@ -159,6 +162,7 @@ async def create(api: JetStreamClient, name: str, subjects: list[str], settings:
         "num_replicas": 1,
         "duplicate_window": int(_duplicate_window(settings) * 1e9),
         "allow_batched": True,
+        **more,
     }
     try:
         return StreamInfo.of(await api.request(f"STREAM.CREATE.{name}", config))

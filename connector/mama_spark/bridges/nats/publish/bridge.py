@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -30,6 +31,7 @@ from mama_spark.errors import (
     Unavailable,
 )
 from mama_spark.message import Int64s, MessageBatch
+from mama_spark.options.stream_names import StreamRange
 
 from ..connection import nats_py_compat as compat
 from ..connection.client_errors import from_client
@@ -42,6 +44,7 @@ from ..protocol.acks import AckColumns, PubAck, Reply
 from ..protocol.frames import MAX_CONTROL_LINE, TOKEN_WIDTH, Framer
 from ..protocol.frames import ReplySubject as ReplyTo
 from ..settings import NatsSettings, shown_server
+from ..stream_set import StreamSet
 from .ack_queue import AckQueue
 from .client_rows import client_rows
 from .fast_ingest import FastIngestPublisher
@@ -67,6 +70,7 @@ class NatsBridge:
         self._connection: Connection | None = None
         self._ack_queue = AckQueue()
         self._router = StreamRouter(settings, self._warn)
+        self._set = self._router.set
         self._base = 0
         self._sent_topics = SentTopics()
         self._framer: Framer | None = None
@@ -113,7 +117,7 @@ class NatsBridge:
             headers=True,
             ordered=self.mode == "batch" and self.settings.dedup and self.settings.ordered,  # in each stream
             max_payload=self._max_payload,
-            max_topic=MAX_CONTROL_LINE - reply - 24,
+            max_topic=MAX_CONTROL_LINE - reply - 24 - (self._set.longest_prefix if self._set else 0),
             discovery=True,
         )
 
@@ -128,6 +132,12 @@ class NatsBridge:
     def describe_streams(self) -> list[str]:
         """The streams that were looked up, one line each."""
         return self._router.describe()
+
+    def describe_load(self, streams: StreamRange) -> list[str]:
+        """How messages are spread over a stream set, a line for the set and one for each stream."""
+        if self._connection is None:
+            raise ClientClosed("the bridge is not open")
+        return self._router.describe_load(self._connection, StreamSet(streams))
 
     # --- opening ---------------------------------------------------------------------------------------------
 
@@ -216,11 +226,14 @@ class NatsBridge:
         if capacity <= 0 or not (connection.up or attached_soon) or not len(batch):
             self._waiting_for_capacity = True
             return 0
+        if self._set is not None:
+            batch = replace(batch, topics=self._set.subjects(batch.topics))
         ends = np.cumsum(batch.sizes())
         n = max(1, int(np.searchsorted(ends, capacity, "right")))
         if self.mode == "batch":
             assert self._fast_ingest is not None
-            taken = self._fast_ingest.send(batch.slice(0, n), first_token, self._router.stream_for)
+            stream_for = self._router.stream_for if self._set is None else self._set.stream_of_subject
+            taken = self._fast_ingest.send(batch.slice(0, n), first_token, stream_for)
             self._waiting_for_capacity = taken < n
             self._sent_topics.add(first_token, batch.topics.slice(0, taken))
             return taken

@@ -14,7 +14,9 @@ from mama_spark.topics import unpublishable, why_unpublishable
 from ..connection.connection import Connection
 from ..jetstream import streams as st
 from ..jetstream.api import ApiForbidden, JetStreamClient
+from ..jetstream.stream_sets import describe_load, prepare_members
 from ..settings import NatsSettings
+from ..stream_set import StreamSet
 from .missing_acks import ANSWER_TIME, MOST_STREAMS, explain
 
 FAST_SINCE = (2, 14)  #: first version of the server with fast ingest
@@ -23,6 +25,7 @@ FAST_SINCE = (2, 14)  #: first version of the server with fast ingest
 class StreamRouter:
     """Topics and streams of one bridge.
 
+    :ivar set: the stream set of the settings
     :param warn: called with each warning
     :ivar mode: ``message``, ``batch`` or ``none``; with ``ack_mode="auto"`` it is known after the first topics
     """
@@ -31,6 +34,7 @@ class StreamRouter:
         self.settings, self._warn = settings, warn
         self.mode = "message" if settings.ack_mode == "auto" else settings.ack_mode
         self.cache = st.StreamCache()
+        self.set = None if settings.streams is None else StreamSet(settings.streams)
         self._mode_chosen = settings.ack_mode != "auto"
         self._owners: dict[str, str | None] = {}
         self._checked: Any = None
@@ -75,6 +79,11 @@ class StreamRouter:
             for s in self.cache.streams.values()
         ]
 
+    def describe_load(self, connection: Connection, streams: StreamSet) -> list[str]:
+        """See :func:`~..jetstream.stream_sets.describe_load`."""
+        work = describe_load(self._api(connection), streams)
+        return connection.loop.run(work, 10 * self.settings.connect_timeout, "asking for the streams of the set")
+
     # --- when the bridge opens -------------------------------------------------------------------------------
 
     async def check(self, connection: Connection) -> None:
@@ -91,6 +100,9 @@ class StreamRouter:
             connection.cache("directory", cache)
         cache.forget_absent()
         self.cache = cache
+        if self.set is not None:
+            await self._check_set(connection, self.set)
+            return
         name = self.settings.stream
         if cache.lookup_denied:
             self._warn_unchecked("INFO", name)
@@ -109,6 +121,13 @@ class StreamRouter:
             except ApiForbidden:
                 known = "no permission to list those that exist"
             raise ConfigError(f"there is no stream {name!r}; {known}")
+
+    async def _check_set(self, connection: Connection, streams: StreamSet) -> None:
+        """Anew for each bridge: a writer must not go on with a set that has grown."""
+        members = await prepare_members(self._api(connection), self.cache, streams, self.settings)
+        for stream in members:
+            self._validate(stream)
+        self._choose_mode(connection, members)
 
     def _api(self, connection: Connection) -> JetStreamClient:
         timeout = self.settings.connect_timeout
@@ -205,6 +224,10 @@ class StreamRouter:
 
     def _unroutable(self, connection: Connection | None, topics: dict[int, str]) -> dict[int, PublishError]:
         """Topics that no stream takes, or another stream than that of the settings."""
+        if self.set is not None:
+            new = [t for t in topics.values() if t not in self._owners]
+            self._owners |= zip(new, self.set.streams_of(new), strict=True)
+            return {}
         if connection is None or not connection.owned or self.cache.lookup_denied or not topics:
             return {}
         new = [t for t in topics.values() if t not in self._owners]

@@ -1,0 +1,93 @@
+"""Stream sets: streams side by side that share the topics of a write. Pure.
+
+A topic belongs to the member with the number ``partition(topic)``, which is what the server's own subject mapping
+``{{partition(n)}}`` gives (FNV-1a of the whole subject, modulo n): other programs come to the same member when the
+account maps their subjects. A message travels to ``stream-set.<set>.<number>.<topic>``, which the member takes; the
+subject transform of the member takes this prefix away again, so that the topic is stored as it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mama_spark.options.stream_names import StreamRange
+
+FIRST_TOKEN = "stream-set"
+#: Metadata of a member: the set that it belongs to, with all its members.
+METADATA = "mama-spark.streams"
+
+_OFFSET_BASIS, _PRIME = 2166136261, 16777619
+
+
+class StreamSet:
+    """:param streams: the members"""
+
+    def __init__(self, streams: StreamRange) -> None:
+        self.streams = streams
+        self.name = "-".join(filter(None, (streams.before.strip("-_"), streams.after.strip("-_")))) or "streams"
+        self._prefixes = [f"{FIRST_TOKEN}.{self.name}.{number}." for number in range(streams.count)]
+        self._known: tuple[tuple[int, int, int], pa.Array, pa.Array] | None = None
+
+    def __repr__(self) -> str:
+        return f"<StreamSet {self.streams}>"
+
+    @property
+    def longest_prefix(self) -> int:
+        """Bytes that are put before a topic, at most."""
+        return len(self._prefixes[-1])
+
+    def streams_of(self, topics: Sequence[str]) -> list[str]:
+        """The member that stores each topic."""
+        names = self.streams.names
+        return [names[number] for number in partition(pa.array(topics, pa.string()), self.streams.count).tolist()]
+
+    def stream_of_subject(self, subject: str) -> str:
+        """The member that takes a subject of :meth:`subjects`."""
+        return self.streams.name(int(subject.split(".", 3)[2]))
+
+    def subjects(self, topics: pa.DictionaryArray) -> pa.DictionaryArray:
+        """What messages of these topics are sent to."""
+        names = topics.dictionary
+        values = names.buffers()[2]
+        key = (values.address if values else 0, names.offset, len(names))
+        if self._known is None or self._known[0] != key:
+            prefixes = pa.array(self._prefixes).take(pa.array(partition(names, self.streams.count)))
+            made = pc.binary_join_element_wise(prefixes, names.cast(pa.string()), "")
+            self._known = (key, names, made.cast(names.type))  # the reference keeps the address valid
+        return pa.DictionaryArray.from_arrays(topics.indices, self._known[2])
+
+    def filter_of(self, number: int) -> str:
+        """The subjects that a member takes."""
+        return f"{self._prefixes[number]}>"
+
+    def config_of(self, number: int) -> dict[str, Any]:
+        """What makes a stream this member of the set, in the words of the JetStream API."""
+        return {
+            "name": self.streams.name(number),
+            "subjects": [self.filter_of(number)],
+            "subject_transform": {"src": self.filter_of(number), "dest": ">"},
+            "metadata": {METADATA: str(self.streams)},
+        }
+
+
+def partition(topics: pa.Array, count: int) -> npt.NDArray[np.int64]:
+    """Number of the member for each topic, as ``{{partition(count)}}`` of nats-server computes it.
+
+    :param topics: text
+    """
+    data = topics.cast(pa.large_binary())
+    ends = np.frombuffer(data.buffers()[1], np.int64)[data.offset : data.offset + len(data) + 1]
+    octets = np.frombuffer(data.buffers()[2] or b"", np.uint8)
+    starts, sizes = ends[:-1], np.diff(ends)
+    found = np.full(len(data), _OFFSET_BASIS, np.uint32)
+    for place in range(int(sizes.max(initial=0))):
+        rows = np.flatnonzero(sizes > place)
+        found[rows] = (found[rows] ^ octets[starts[rows] + place]) * np.uint32(_PRIME)
+    numbers: npt.NDArray[np.int64] = (found % np.uint32(count)).astype(np.int64)
+    return numbers

@@ -1,0 +1,47 @@
+"""Which member of a stream set a topic belongs to."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+from mama_spark.bridges.nats.stream_set import StreamSet, partition
+from mama_spark.options.stream_names import StreamRange
+
+
+def of_the_server(topic: str, count: int) -> int:
+    """``getHashPartition`` of nats-server: FNV-1a with 32 bits."""
+    found = 2166136261
+    for octet in topic.encode():
+        found = ((found ^ octet) * 16777619) & 0xFFFFFFFF
+    return found % count
+
+
+@given(st.lists(st.text() | st.none(), max_size=20), st.integers(1, 1_000), st.integers(0, 5))
+def test_members_are_those_that_the_server_would_choose(topics: list[str | None], count: int, skipped: int) -> None:
+    column = pa.array(["skipped"] * skipped + topics, pa.string()).slice(skipped)
+    found = partition(column, count).tolist()
+    assert len(found) == len(topics)
+    assert all(n == of_the_server(t, count) for t, n in zip(topics, found, strict=True) if t is not None)
+
+
+def test_subjects_lead_to_members() -> None:
+    streams = StreamSet(StreamRange("orders-", 4))
+    topics = pa.array(["orders.r10", None, "orders.r0", "orders.r10"]).dictionary_encode()
+    subjects = streams.subjects(topics)
+    assert subjects.to_pylist() == [
+        "stream-set.orders.1.orders.r10", None, "stream-set.orders.0.orders.r0", "stream-set.orders.1.orders.r10",
+    ]  # fmt: skip
+    assert streams.streams_of(["orders.r10", "orders.r0"]) == ["orders-1", "orders-0"]
+    assert streams.stream_of_subject("stream-set.orders.1.orders.r10") == "orders-1"
+    assert streams.config_of(1) == {
+        "name": "orders-1",
+        "subjects": ["stream-set.orders.1.>"],
+        "subject_transform": {"src": "stream-set.orders.1.>", "dest": ">"},
+        "metadata": {"mama-spark.streams": "orders-{0..3}"},
+    }
+
+
+def test_sets_with_other_names_have_other_subjects() -> None:
+    names = [StreamSet(StreamRange(before, 2, after)).name for before, after in (("a-", ""), ("a", "-b"), ("", ""))]
+    assert names == ["a", "a-b", "streams"]
