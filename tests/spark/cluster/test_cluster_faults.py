@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.testing.oracle import Verdict
 from mama_spark.testing.waiting import eventually
 
+from tests.support.discovery_watcher import Watcher
 from tests.support.malamute.restartable_broker import RestartableNatsServer
 from tests.support.processes import task_workers
 from tests.support.spark.sink_harness import counts, flights, verdict
@@ -25,6 +28,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
 
 SCRIPT = Path(__file__).parents[1] / "driver_scripts" / "on_cluster.py"
 PATIENCE = 600.0
+ROOT = Path(__file__).parents[3]
+#: The commit whose code wrote ``tests/data/0.1.0``.
+OLDER = "1550d9d"
 
 
 @pytest.fixture(scope="module")
@@ -111,15 +117,9 @@ def test_a_stage_that_is_repeated_because_its_shuffle_is_lost(write: Callable[..
         text = application.wait(PATIENCE)
     one.conserved()
     assert "FetchFailed" in text, text[-6_000:]
-    begun, ended = publisher_ends(one)
-    assert ended == 4
-    assert begun >= 5  # those of the killed executor began, and did not end
-
-
-def publisher_ends(one: Write) -> tuple[int, int]:
-    """How many publishers discovery has seen begin and end, by events of their own."""
-    events = [m.payload for m in one.room.messages("MAMA_EVENTS")]
-    return sum(b"CREATING" in e for e in events), sum(b"DESTROYED" in e for e in events)
+    with Watcher(one.room.server) as watcher:
+        ended = {event.publisher for event in watcher.events() if event.state == "DESTROYED"}
+    assert len({str(name).split("/")[2] for name in ended}) == 4
 
 
 def test_speculation(write: Callable[..., Write]) -> None:
@@ -193,6 +193,52 @@ def test_two_applications_write_one_stream_and_one_flight_log(write: Callable[..
             application.wait(PATIENCE)
     one.conserved()
     assert len(counts(flights(one.log), "run_id")) == 2
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package as it wrote ``tests/data/0.1.0``."""
+    folder = tmp_path_factory.mktemp("older")
+    archive = folder / "older.tar"
+    command = ["git", "archive", "-o", str(archive), OLDER, "connector"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"needs the history of the repository: {done.stderr}")
+    with tarfile.open(archive) as packed:
+        packed.extractall(folder, filter="data")
+    return folder / "connector"
+
+
+def test_an_older_and_a_newer_release_write_one_stream_and_one_flight_log(
+    write: Callable[..., Write], older: Path
+) -> None:
+    """Side by side, again and again; both read what the other has written."""
+    one = write(rows=4_000, partitions=2)
+    one.log.mkdir()
+    with contextlib.ExitStack() as stack:
+        applications = []
+        for number, path in enumerate([older, ROOT / "connector"]):
+            folder = one.folder / str(number)
+            folder.mkdir()
+            given = {**one.given, "folder": str(folder), "first": number * 2_000, "rows": 2_000}
+            given["steps"] = ["publish", "pause", "read_stream"]
+            conf = {"spark.cores.max": "1", "spark.executor.cores": "1", "spark.executorEnv.PYTHONPATH": str(path)}
+            (folder / "open").touch()
+            applications.append(
+                stack.enter_context(
+                    submit(one.cluster, folder, SCRIPT, json.dumps(given), conf=conf, env={"PYTHONPATH": str(path)})
+                )
+            )
+        for number in range(2):
+            eventually((one.folder / str(number) / "paused").exists, "the rows are published", PATIENCE)
+        for number, application in enumerate(applications):
+            (one.folder / str(number) / "go").touch()
+            application.wait(PATIENCE)
+    one.conserved()
+    assert len(counts(flights(one.log), "run_id")) == 2
+    for number in range(2):
+        values = pq.read_table(one.folder / str(number) / "read")["value"].to_pylist()
+        assert sorted(values) == sorted(f"order {n}" for n in range(one.rows))
 
 
 def test_half_a_million_rows_through_all_faults(write: Callable[..., Write]) -> None:
