@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from .errors import BadRow, PublishError
 
 if TYPE_CHECKING:  # protocols need the limits, and no Arrow
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
     from .message import Int64s
@@ -58,6 +60,8 @@ class HeaderLines(NamedTuple):
         lo, hi = int(offsets[0]), int(offsets[-1])
         keys, lists = headers.keys[lo:hi], headers.items[lo:hi]
         counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+        if (counts == 1).all():
+            return cls(keys, lists.flatten(), (offsets - lo).astype(np.int64))
         names = keys.take(pa.array(np.repeat(np.arange(len(keys)), counts)))
         ends = np.zeros(len(keys) + 1, np.int64)
         np.cumsum(counts, out=ends[1:])
@@ -74,9 +78,40 @@ class HeaderLines(NamedTuple):
 
 def bad_values(values: pa.Array) -> pa.Array:
     """True for each value of a header, or id, that cannot be sent, and for null."""
+    import numpy as np
+    import pyarrow as pa
     import pyarrow.compute as pc
 
+    if not values.null_count and not (_octets(values) <= ord("\r")).any():  # most are: one pass over all of them
+        return pa.array(np.zeros(len(values), np.bool_))
     return pc.fill_null(pc.match_substring_regex(values, _BAD_VALUE), True)
+
+
+def _bad_names(names: pa.Array) -> pa.Array:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from .message import payload_sizes
+
+    octets = _octets(names)
+    good = not names.null_count and payload_sizes(names).min(initial=1) > 0
+    if good and not ((octets <= ord(" ")) | (octets == ord(":")) | (octets == 0x7F)).any():
+        return pa.array(np.zeros(len(names), np.bool_))
+    return pc.match_substring_regex(names, _BAD_NAME)
+
+
+def _octets(texts: pa.Array) -> npt.NDArray[np.uint8]:
+    """Of all texts, one after the other."""
+    import numpy as np
+
+    from .message import payload_bounds
+
+    data = texts.buffers()[2]
+    if data is None or not len(texts):
+        return np.zeros(0, np.uint8)
+    bounds = payload_bounds(texts)
+    return np.frombuffer(data, np.uint8)[int(bounds[0]) : int(bounds[-1])]
 
 
 def reject_lines(lines: HeaderLines, bad: dict[int, PublishError], also: Sequence[tuple[pa.Array, str]] = ()) -> None:
@@ -88,7 +123,7 @@ def reject_lines(lines: HeaderLines, bad: dict[int, PublishError], also: Sequenc
     import pyarrow.compute as pc
 
     checks = [
-        (pc.match_substring_regex(lines.names, _BAD_NAME), _NAME_FAULT),
+        (_bad_names(lines.names), _NAME_FAULT),
         (bad_values(lines.values), _VALUE_FAULT),
         *also,
     ]

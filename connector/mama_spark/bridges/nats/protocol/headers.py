@@ -110,7 +110,12 @@ def _check_lines(headers: pa.Array, bad: dict[int, PublishError]) -> Bools | Non
     lines = HeaderLines.of(headers)
     if not len(lines.names):
         return None
-    lower = pc.utf8_lower(lines.names)
+    coded = lines.names.dictionary_encode()  # few names, many lines
+    lower = pc.utf8_lower(coded.dictionary)
+    if not pc.any(pc.starts_with(lower, "nats-")).as_py():
+        reject_lines(lines, bad)
+        return None
+    lower = lower.take(coded.indices)
     reject_lines(lines, bad, [(pc.equal(lower, MSG_ID.lower()), "is not for the headers: use the id column")])
     expects = pc.starts_with(lower, "nats-expected-").to_numpy(zero_copy_only=False)
     if not expects.any():
