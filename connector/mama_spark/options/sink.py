@@ -14,7 +14,7 @@ from .paths import absolute_path, is_inside, table_path
 from .stream_names import StreamRange, stream_range
 from .transport import DISCOVERY, TransportOptions
 from .urls import log_urls, split_stream
-from .uses import BATCHES, OPENMAMA, STORED, STREAMS, Scope
+from .uses import BATCHES, NATS, OPENMAMA, STORED, STREAMS, Scope
 from .values import (
     boolean,
     duration,

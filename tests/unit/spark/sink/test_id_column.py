@@ -221,7 +221,7 @@ def test_two_tasks_of_a_write_that_share_an_id_are_told_as_what_they_are(
         publish_partition(one, TaskInfo(task, 0, None, None, None, False), iter([rows(["shared", f"own {task}"])]))
         for task in (0, 1)
     ]
-    MamaPubWriter(one).commit(made)
+    MamaPubWriter(one).commit([*made])
     told = "4 rows, all acknowledged (1 with an id stored before, by another task or an earlier attempt or write)"
     assert told in capsys.readouterr().err
     assert len(values(broker)) == 3
