@@ -108,3 +108,53 @@ def test_packages_say_what_they_are_and_list_their_names() -> None:
         if "__all__" not in assigned or not sentence.endswith((".", ":")):
             wrong.append(path.parent.relative_to(product).as_posix())
     assert wrong == []
+
+
+#: Durations that Tango and Malamute count in milliseconds, under the names that they have there.
+FOREIGN_DURATIONS = {"period", "ttls"}
+#: Where a text says what a number counts, and not how long something takes.
+_UNIT_OF_TEXT = re.compile(r"(?:^|[:;,] (?:in )?|\bmaximum )\s*(?:milli|micro|nano)seconds\b", re.I)
+#: Parts of a time.
+_PARTS = {"nanos", "_seconds", "_set_seconds"}
+_FIELD = re.compile(r":(?:ivar|param|cvar) (\w+):((?:.|\n(?!\s*(?::|\"\"\"|$)))*)")
+_COMMENTED = re.compile(r"(?:^ *#: (.*)\n)?^ *(?:self\.)?(\w+)(?:: \w+)? = [^#\n]*(?:#:? (.*))?$", re.M)
+
+
+def durations_of_other_units(text: str) -> set[str]:
+    """Names that a text of the source says to be milli-, micro- or nanoseconds, without times since an epoch."""
+    said = [(found[1], found[2]) for found in _FIELD.finditer(text)]
+    said += [(found[2], one) for found in _COMMENTED.finditer(text) for one in (found[1], found[3]) if one]
+    of_unit = {name for name, what in said if _UNIT_OF_TEXT.search(what.strip()) and not re.search(r"epoch|1970", what)}
+    return {name for name in of_unit - _PARTS if not re.search(r"(?i)_(ms|us|ns)$", name)}
+
+
+def test_durations_of_other_units_are_found() -> None:
+    text = '''
+    #: Milliseconds between looks.
+    INTERVAL = 5
+    wait = 50  # milliseconds
+    self.at = 0  # microseconds since the epoch
+    """
+    :ivar period: nanoseconds
+    :param age_us: microseconds since it was stored
+    :param timeout: seconds; a row takes some milliseconds
+    """'''
+    assert durations_of_other_units(text) == {"INTERVAL", "wait", "period"}
+
+
+def test_a_duration_is_in_seconds_or_its_name_has_its_unit() -> None:
+    """A number alone is seconds wherever it goes; what counts otherwise says so where it is used."""
+    for path in sorted(p for folder in ("connector", "jobs") for p in (ROOT / folder).rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        assert durations_of_other_units(text) <= FOREIGN_DURATIONS, path
+        named = {n for n in identifiers(path) if re.search(r"(?i)[a-z]_(s|secs?|seconds|minutes|hours|days)$", n)}
+        assert named <= _PARTS, path
+
+
+def test_every_duration_in_a_configuration_file_has_its_unit() -> None:
+    pages = [*(ROOT / "docs" / "reference").glob("*.md")]
+    names = {name for page in pages for name in re.findall(r"\| `(\w+)` \| duration \|", page.read_text("utf-8"))}
+    assert len(names) > 20
+    for path in (ROOT / "conf").glob("*.toml"):
+        given = re.findall(r"(?m)^(?:# )?(\w+) *= *\"?([\d.]+)\"? *(?:#.*)?$", path.read_text(encoding="utf-8"))
+        assert [(name, value) for name, value in given if name in names and float(value)] == [], path

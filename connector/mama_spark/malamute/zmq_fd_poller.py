@@ -7,13 +7,14 @@ forwards a single message sleeps twice for it. Polling the sockets' file descrip
 
 from __future__ import annotations
 
+import math
 import select
 from typing import Any
 
 import zmq
 
 #: Milliseconds: ZeroMQ takes a C int, which is less than a time to live of 25 days.
-_LONGEST_WAIT = 2**31 - 1
+_LONGEST_WAIT_MS = 2**31 - 1
 
 
 class ZmqFdPoller:
@@ -27,15 +28,21 @@ class ZmqFdPoller:
             self._poll.register(descriptor, select.POLLIN)
             self._socket_by_descriptor[descriptor] = socket
 
-    def wait(self, milliseconds: int) -> list[zmq.Socket[bytes]]:
-        """Sockets with a ready descriptor: it signals a message or only an event of a connection."""
-        return [self._socket_by_descriptor[descriptor] for descriptor, _ in self._poll.poll(milliseconds)]
+    def wait(self, timeout: float) -> list[zmq.Socket[bytes]]:
+        """Sockets with a ready descriptor: it signals a message or only an event of a connection.
+
+        :param timeout: seconds
+        """
+        found = self._poll.poll(math.ceil(timeout * 1000))  # to wake too early would be to look again and again
+        return [self._socket_by_descriptor[descriptor] for descriptor, _ in found]
 
 
-def readable(socket: zmq.Socket[bytes], milliseconds: int = 0) -> bool:
-    """Whether a message can be received within ``milliseconds``, or 24 days; cheaper than a ``recv`` that fails."""
+def readable(socket: zmq.Socket[bytes], timeout: float = 0.0) -> bool:
+    """Whether a message can be received within ``timeout`` seconds, or 24 days; cheaper than a ``recv`` that fails."""
     events: Any = socket.getsockopt(zmq.EVENTS)
-    return bool(events & zmq.POLLIN) or (milliseconds > 0 and bool(socket.poll(min(milliseconds, _LONGEST_WAIT))))
+    if events & zmq.POLLIN or timeout <= 0:
+        return bool(events & zmq.POLLIN)
+    return bool(socket.poll(int(min(timeout * 1000, _LONGEST_WAIT_MS))))
 
 
 def receive(socket: zmq.Socket[bytes], flags: int = 0) -> list[bytes]:

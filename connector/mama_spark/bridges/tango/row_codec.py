@@ -46,7 +46,7 @@ from .columns import COLUMNS, REQUIRED, ValueForm, check, form_of, numbers, out_
 
 _CALL = usual_call(0)
 _REMEMBERED = 65536
-_LAST_TIME = 2**31 * 1_000_000_000  #: end of the times of Tango, whose seconds have 32 bits, in nanoseconds
+_LAST_TIME_NS = 2**31 * 1_000_000_000  #: end of the times of Tango, whose seconds have 32 bits, in nanoseconds
 _SPLIT = "\n"  #: separates device and attribute; not allowed in names
 _OUT_OF_RANGE = "the value is outside the range of DevULong64, 0 to 2^64 - 1"
 _FIXED = ("state", "status")  #: attributes that every device has
@@ -240,7 +240,7 @@ def _times(rows: pa.RecordBatch, bad: Bad) -> Int64s:
     column = rows.column("time")
     unit = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}[getattr(column.type, "unit", "ns")]
     given = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    out = (given < 0) | (given >= _LAST_TIME // unit)
+    out = (given < 0) | (given >= _LAST_TIME_NS // unit)
     for row in np.flatnonzero(out).tolist():
         bad.setdefault(row, BadRow("the time must be between 1970 and 2038, the range of times in Tango"))
     times: Int64s = np.where(out, 0, given) * unit

@@ -14,7 +14,7 @@ from .settings import Endpoint
 
 MAX_FRAME = 64 << 20  #: octets; whoever sends more is disconnected
 MAX_SUBSCRIPTION = 1 << 16  #: octets of a message that readers send
-_RECONNECT = (100, 1000)  #: milliseconds, first and most
+_RECONNECT, _MAX_RECONNECT = 0.1, 1.0  #: seconds until the first attempt, and at most
 
 Socket = zmq.Socket[bytes]
 
@@ -29,8 +29,8 @@ def make_socket(context: zmq.Context[Socket], kind: int, most: int, high_water_m
     made.setsockopt(zmq.MAXMSGSIZE, most)
     made.setsockopt(zmq.SNDHWM, high_water_mark)
     made.setsockopt(zmq.RCVHWM, high_water_mark)
-    made.setsockopt(zmq.RECONNECT_IVL, _RECONNECT[0])
-    made.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT[1])
+    made.setsockopt(zmq.RECONNECT_IVL, round(_RECONNECT * 1000))
+    made.setsockopt(zmq.RECONNECT_IVL_MAX, round(_MAX_RECONNECT * 1000))
     return made
 
 

@@ -26,7 +26,7 @@ _TIMEOUT = "server/timeout"
 _MAILBOX, _SERVICE = "mlm_server/mailbox", "mlm_server/service/queue"
 _KINDS = ("limit", "warn")
 #: Milliseconds of ``server/timeout`` in a file that does not have it.
-_DEFAULT_TIMEOUT = "60000"
+_DEFAULT_TIMEOUT_MS = "60000"
 #: Settings that change nothing a client can observe, with the value that means nothing.
 _IGNORED = {"server/background": "0", "server/workdir": ".", "server/verbose": "0", "server/auth/verbose": "0"}
 
@@ -43,7 +43,7 @@ def load_malamute_cfg(path: str | Path, bind: Iterable[str] | None = None) -> Br
     if not endpoints:
         raise ConfigError(f"{path}: it names no endpoint ({_BIND})")
     machine = SessionSettings(
-        timeout=_number(path, _TIMEOUT, values.get(_TIMEOUT, _DEFAULT_TIMEOUT)) / 1000,
+        timeout=_number(path, _TIMEOUT, values.get(_TIMEOUT, _DEFAULT_TIMEOUT_MS)) / 1000,
         mailboxes=_limits(path, values, _MAILBOX),
         services=_limits(path, values, _SERVICE),
     )

@@ -45,11 +45,11 @@ class _Series:
 class ErrorSeries:
     """Series of errors by topic.
 
-    :param period: nanoseconds between two summaries of a series that goes on; 0: every error is a record
+    :param period_ns: between two summaries of a series that goes on; 0: every error is a record
     """
 
-    def __init__(self, period: int) -> None:
-        self._period = period
+    def __init__(self, period_ns: int) -> None:
+        self._period_ns = period_ns
         self._open: dict[bytes, _Series] = {}
 
     def __repr__(self) -> str:
@@ -70,7 +70,7 @@ class ErrorSeries:
         :param received: nanoseconds since the epoch
         :param ctr: counter of its event; 0: none
         """
-        if not self._period:
+        if not self._period_ns:
             return False
         reasons = tuple(error.reason for error in errors)
         series = self._open.get(topic)
@@ -82,8 +82,8 @@ class ErrorSeries:
 
     def begin(self, topic: bytes, errors: Sequence[DevError], received: int) -> None:
         """Note the first error of a series, which is recorded."""
-        if self._period:
-            self._open[topic] = _Series(tuple(error.reason for error in errors), received + self._period)
+        if self._period_ns:
+            self._open[topic] = _Series(tuple(error.reason for error in errors), received + self._period_ns)
 
     def end(self, topic: bytes) -> ErrorSummary | None:
         """End the series of a topic; returns its summary, None if nothing is to be summed up."""
@@ -98,7 +98,7 @@ class ErrorSeries:
         found = []
         for topic, series in self._open.items():
             if now >= series.next_summary:
-                series.next_summary = now + self._period
+                series.next_summary = now + self._period_ns
                 summary = _summary(topic, series)
                 if summary is not None:
                     found.append(summary)

@@ -18,7 +18,7 @@ from .records import DecodedRecords, RecordKind, decode
 
 WRITERS = "*.*"  #: topics of the records about recorders
 _FIRST_RANGE = 50_000  #: records that are searched first, from the end of the log; each further range is doubled
-_BESIDE = 300_000_000  #: microseconds before the newest state in which states of other recorders are searched
+_BESIDE_US = 300_000_000  #: microseconds before the newest state in which states of other recorders are searched
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def writer_states(log: RecordLog, first: int, last: int) -> dict[str, WriterStat
     states = found.states()
     if not states:
         return {}
-    begin = log.at(max(state.time for state in states.values()) - _BESIDE)
+    begin = log.at(max(state.time for state in states.values()) - _BESIDE_US)
     if begin <= low:
         found.read(log, max(begin, first) - 1, low, (WRITERS,))
     states = found.states()

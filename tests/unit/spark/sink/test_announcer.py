@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import mama_spark
 import pyarrow as pa
 import pytest
 from mama_spark import bridges
@@ -355,3 +356,8 @@ def test_annotated_properties_file_is_one_that_can_be_used(monkeypatch: pytest.M
 @pytest.fixture(autouse=True)
 def _warnings_are_seen(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "mama_spark")
+
+
+def test_what_is_no_query_cannot_be_withdrawn() -> None:
+    with pytest.raises(TypeError, match=r"announced\(\) takes a streaming query, what start\(\) returns, and not 3"):
+        mama_spark.announced(3)

@@ -24,6 +24,7 @@ from mama_spark.spark.sink.encoding.columns import plan_columns
 from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 from pyspark.sql import types as T
+from pyspark.sql.datasource import WriterCommitMessage
 
 PLAN = ColumnPlan("topic", (), "value", (), None, "", "id", ())
 BY_NAME = replace(PLAN, id_by_name=True)
@@ -217,7 +218,7 @@ def test_two_tasks_of_a_write_that_share_an_id_are_told_as_what_they_are(
     broker: MemoryBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = job(broker, tmp_path)
-    made = [
+    made: list[WriterCommitMessage | None] = [
         publish_partition(one, TaskInfo(task, 0, None, None, None, False), iter([rows(["shared", f"own {task}"])]))
         for task in (0, 1)
     ]

@@ -16,8 +16,8 @@ from . import advisories as adv
 _NEAR = 50  #: maximum distance in sequences between the advisory and the audit of a consumer
 _TOGETHER = 250  #: audits read at a time
 _PAUSE, _TRIES = 0.1, 20  #: seconds between two requests for an audit that is still missing, and their number
-_FRESH = 10_000_000  #: microseconds after which a missing audit is not waited for
-_LATE = 1_000_000  #: maximum microseconds between a consumer and its audit, by the clocks of the servers
+_FRESH_US = 10_000_000  #: microseconds after which a missing audit is not waited for
+_LATE_US = 1_000_000  #: maximum microseconds between a consumer and its audit, by the clocks of the servers
 
 
 class _Audits(NamedTuple):
@@ -74,11 +74,11 @@ class ConsumerTracker:
             stream, f"{adv.DELETED}{consumer_event.stream}.{consumer_event.consumer}", made.sequence
         )
         deleted = None if before is None else adv.consumer_event(before)
-        again = _TRIES if (time.monotonic() + self._clock_offset) * 1e6 - made.at < _FRESH else 0
+        again = _TRIES if (time.monotonic() + self._clock_offset) * 1e6 - made.at < _FRESH_US else 0
         while True:
             audits = await self._audits_near(stream, made.sequence)
             reader = adv.find_reader(consumer_event, deleted, audits.readers)
-            if reader is not None or not again or audits.newest > consumer_event.at + _LATE:
+            if reader is not None or not again or audits.newest > consumer_event.at + _LATE_US:
                 return reader
             again -= 1
             self.forget()

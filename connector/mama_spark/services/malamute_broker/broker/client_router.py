@@ -22,8 +22,8 @@ ROUND_OCTETS = 1024 * 1024
 #: Messages that are sent to one client before others have their turn, and to all that were blocked in one round.
 CLIENT_TURN = 1000
 RETRY_TURN = 2000
-#: Longest time until a blocked client is retried, in milliseconds.
-MAX_RETRY_INTERVAL = 5
+#: Seconds until a blocked client is retried, at first and at most.
+RETRY_INTERVAL, MAX_RETRY_INTERVAL = 0.001, 0.005
 #: TCP keep-alive detects hosts that failed without closing the connection: after a minute of silence and six probes.
 _KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 60, zmq.TCP_KEEPALIVE_INTVL: 10, zmq.TCP_KEEPALIVE_CNT: 6}
 _MORE, _MORE_NOW = zmq.SNDMORE, zmq.SNDMORE | zmq.NOBLOCK
@@ -31,7 +31,7 @@ _MORE, _MORE_NOW = zmq.SNDMORE, zmq.SNDMORE | zmq.NOBLOCK
 
 class ClientRouter:
     """:ivar blocked: clients whose socket accepts no more, or for whom there is more than a turn; the next one first
-    :ivar retry_interval: milliseconds until they are retried
+    :ivar retry_interval: seconds until they are retried
     :ivar input_pending: there may be more to read, although the socket's descriptor does not signal it
     """
 
@@ -45,7 +45,7 @@ class ClientRouter:
         self.machine = machine
         self.counters = counters
         self.blocked: dict[ClientSession, None] = {}
-        self.retry_interval = 1
+        self.retry_interval = RETRY_INTERVAL
         self.input_pending = True
         self._endpoints = settings.endpoints
         self._has_sent = False  # since the last check of input: the descriptor may then not signal input
@@ -115,7 +115,7 @@ class ClientRouter:
     def retry_blocked(self) -> None:
         """Retry blocked clients, each for a turn. The interval stays short while one of them accepts frames, because a
         fast reader is often blocked for a short time."""
-        self.retry_interval = min(self.retry_interval + 1, MAX_RETRY_INTERVAL)
+        self.retry_interval = min(self.retry_interval + RETRY_INTERVAL, MAX_RETRY_INTERVAL)
         left = RETRY_TURN
         for client in list(self.blocked):
             if left <= 0:
@@ -123,7 +123,7 @@ class ClientRouter:
             sent = self._retry(client)
             left -= sent
             if sent:
-                self.retry_interval = 1
+                self.retry_interval = RETRY_INTERVAL
 
     def _retry(self, client: ClientSession) -> int:
         """Send a turn of what waits for a client; returns the number of messages."""

@@ -38,6 +38,7 @@ END_TIMEOUT = 30.0
 #: Seconds; an idle round takes one. After a longer round messages of clients may be unread, so the round does not count
 #: as their silence.
 STALL_THRESHOLD = 1.5
+_MAX_WAIT = 1.0  #: seconds, of an idle round
 #: Deliveries and answers of engines after which clients are read again.
 ROUND_REPORTED = 1000
 
@@ -98,7 +99,7 @@ class BrokerLoop:
         last_round = time.monotonic()
         while not self._stopping:
             self.reading_paused = self.engines.must_pause_reading(self._settings.machine.behind)
-            signalled = (without_clients if self.reading_paused else all_sockets).wait(self._wait_milliseconds())
+            signalled = (without_clients if self.reading_paused else all_sockets).wait(self._wait_timeout())
             now = self.machine.clock.now = time.monotonic()
             if self._control in signalled:
                 self._handle_control()
@@ -115,19 +116,19 @@ class BrokerLoop:
             self._execute(self._reports_pending or reports in signalled)
         self._finish()
 
-    def _wait_milliseconds(self) -> int:
-        """Time-out of the next wait for the sockets."""
+    def _wait_timeout(self) -> float:
+        """Of the next wait for the sockets, seconds."""
         machine, clients = self.machine, self.clients
         expiry = machine.next_expiry()
         self._next_expiry = math.inf if expiry is None else expiry
         input_pending = clients.input_pending and not self.reading_paused
         if self._reports_pending or input_pending or len(machine.engines) or len(machine.output) or machine.has_garbage:
-            return 0
+            return 0.0
         if clients.blocked or self.reading_paused:
             return clients.retry_interval
         if expiry is None:
-            return 1000
-        return max(0, min(1000, int((expiry - time.monotonic()) * 1000) + 1))
+            return _MAX_WAIT
+        return max(0.0, min(_MAX_WAIT, expiry - time.monotonic()))
 
     def _handle_control(self) -> None:
         while readable(self._control):
@@ -170,7 +171,7 @@ class BrokerLoop:
         deadline = time.monotonic() + self._settings.linger
         self.clients.send_output()
         while self.clients.blocked and time.monotonic() < deadline:
-            time.sleep(MAX_RETRY_INTERVAL / 1000)
+            time.sleep(MAX_RETRY_INTERVAL)
             self.clients.retry_blocked()
             self.clients.send_output()
         self.clients.close(max(0.0, deadline - time.monotonic()))

@@ -17,7 +17,7 @@ from mama_spark.options.values import nonempty_text, texts
 
 logger = logging.getLogger(__name__)
 _ZAP = b"1.0"
-_STOP_POLL = 50  #: milliseconds between checks of the stop flag
+_STOP_POLL = 0.05  #: seconds between checks of the stop flag
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -110,7 +110,7 @@ class ZapHandler:
 
     def _run(self, socket: zmq.Socket[bytes]) -> None:
         while not self._stopping.is_set():
-            if socket.poll(_STOP_POLL):
+            if socket.poll(round(_STOP_POLL * 1000)):
                 socket.send_multipart(self._answer(socket.recv_multipart()))
         socket.close(0)
 

@@ -141,7 +141,7 @@ class EngineThread:
         due: float | None = None
         fresh = False  # a report was just sent: do not delay its receiver by polling the socket
         while True:
-            if due is not None and not (len(inbox) if fresh else readable(pipe, int(due * 1000))):
+            if due is not None and not (len(inbox) if fresh else readable(pipe, due)):
                 due, fresh = engine.idle() if len(self.stream.reports) < MAX_WAITING_REPORTS else RECHECK, False
                 self.stream.may_end = engine.may_end()
                 self._fill_in()

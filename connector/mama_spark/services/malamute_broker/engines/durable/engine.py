@@ -229,7 +229,7 @@ class DurableEngine(StoredStreamEngine[Row]):
         self._replay()
         if any(cursor.can_read for cursor in self._behind):
             return 0.0
-        if self.store.retention.age is None and not self.store.overdue and not self._ttl:
+        if self.store.retention.age_us is None and not self.store.overdue and not self._ttl:
             return None
         times = [due for due in (self._retain(), self._ttl.seconds_to_next_expiry) if due is not None]
         return min(times, default=None)
@@ -237,13 +237,13 @@ class DurableEngine(StoredStreamEngine[Row]):
     def may_end(self) -> bool:
         """Not while messages have a time to live, or an age at which they are removed."""
         store = self.store
-        ages = store.retention.age is not None and store.last >= store.first
+        ages = store.retention.age_us is not None and store.last >= store.first
         return not (self._cursors or self._ttl or store.overdue or ages)
 
     def _retain(self) -> float | None:
         """Remove messages that are too old; seconds until the next check."""
         store = self.store
-        if store.retention.age is None and not store.overdue:
+        if store.retention.age_us is None and not store.overdue:
             return None
         try:
             store.retain(max(self._clock(), store.last_time))

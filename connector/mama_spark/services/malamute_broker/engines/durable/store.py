@@ -75,8 +75,8 @@ PAGE = 8192
 WAL_PAGES = 2000
 #: Messages after which the state is written: at most as many are counted when a store is opened.
 STATE_INTERVAL = 8192
-#: Microseconds between checks of the age of messages.
-AGE_INTERVAL = 1_000_000
+#: Between checks of the age of messages.
+AGE_INTERVAL_US = 1_000_000
 #: A message of more octets than this is refused; SQLite's own limit for a row is 10^9.
 MAX_OCTETS = 900_000_000
 
@@ -85,15 +85,15 @@ MAX_OCTETS = 900_000_000
 class Retention:
     """Limits of the stored messages; None = no limit. The newest message is always kept.
 
-    :ivar age: microseconds since storage
+    :ivar age_us: since storage
     :ivar octets: of sender, subject, content, id and headers; the file is larger, and does not shrink
-    :ivar ids_span: microseconds for which ids are kept, also those of removed messages
+    :ivar ids_span_us: for which ids are kept, also those of removed messages
     """
 
-    age: int | None = None
+    age_us: int | None = None
     octets: int | None = None
     messages: int | None = None
-    ids_span: int = 0
+    ids_span_us: int = 0
 
 
 class MessageStore(StoreReader):
@@ -230,7 +230,7 @@ class MessageStore(StoreReader):
             self._insert(values, rows, time, width, common)
             if ttls:
                 self._store_ttls(ttls)
-            if self.retention.ids_span:
+            if self.retention.ids_span_us:
                 self._keep_ids(width, time)
             removed = self._removable(last, time, self.octets + octets)
             first, freed = self._remove(removed) if removed >= self.first else (self.first, 0)
@@ -254,8 +254,8 @@ class MessageStore(StoreReader):
     def _needs_transaction(self, width: int, last: int, time: int, ttls: Mapping[int, int] | None) -> bool:
         """Whether a batch changes more than its own rows."""
         limits = self.retention
-        limited = (limits.age, limits.octets, limits.messages) != (None, None, None)
-        ids = limits.ids_span and (width > PLAIN or time - self._ids_pruned >= AGE_INTERVAL)
+        limited = (limits.age_us, limits.octets, limits.messages) != (None, None, None)
+        ids = limits.ids_span_us and (width > PLAIN or time - self._ids_pruned >= AGE_INTERVAL_US)
         return bool(ttls or limited or ids or last - self._saved_last >= STATE_INTERVAL)
 
     def _save_state(self, last: int, time: int, octets: int) -> None:
@@ -303,9 +303,9 @@ class MessageStore(StoreReader):
         removed = 0
         if limits.messages is not None:
             removed = last - limits.messages
-        if limits.age is not None and (self.overdue or time - self._age_checked >= AGE_INTERVAL):
+        if limits.age_us is not None and (self.overdue or time - self._age_checked >= AGE_INTERVAL_US):
             self._age_checked = time
-            removed = max(removed, self.at(time - limits.age) - 1)
+            removed = max(removed, self.at(time - limits.age_us) - 1)
         if limits.octets is not None and octets > limits.octets:
             removed = max(removed, self._removable_for(octets - limits.octets))
         removed = min(removed, last - 1)
@@ -341,9 +341,9 @@ class MessageStore(StoreReader):
                 "INSERT INTO ids SELECT sequence, time, id FROM messages WHERE sequence > ? AND id IS NOT NULL",
                 (self.last,),
             )
-        if time - self._ids_pruned >= AGE_INTERVAL:
+        if time - self._ids_pruned >= AGE_INTERVAL_US:
             self._ids_pruned = time
-            horizon = time - self.retention.ids_span
+            horizon = time - self.retention.ids_span_us
             self._db.execute(
                 "DELETE FROM ids WHERE sequence <"
                 " ifnull((SELECT sequence FROM ids WHERE time >= ? ORDER BY sequence LIMIT 1), ?)",
