@@ -346,12 +346,12 @@ def test_a_second_query_on_a_checkpoint_takes_the_place_of_the_first_and_stores_
 
     case.add(40)
     first = start()
-    eventually(lambda: case.stored() == 40 or not first.isActive, "the first query has published", 120)
+    eventually(lambda: case.stored() == 40 or not first.isActive, "the first query has published", 240)
     second = start()
-    eventually(lambda: not first.isActive, "the first query has ended", 120)
+    eventually(lambda: not first.isActive, "the first query has ended", 240)
     assert first.exception() is None
     case.add(30)
-    eventually(lambda: case.stored() == 70 or not second.isActive, "the second query has published", 120)
+    eventually(lambda: case.stored() == 70 or not second.isActive, "the second query has published", 240)
     second.processAllAvailable()
     second.stop()
     case.conserved(70)
