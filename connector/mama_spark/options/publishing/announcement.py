@@ -1,0 +1,38 @@
+"""Options of ``mamapub``: how a write announces itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..declare import option
+from ..transport import DISCOVERY
+from ..values import boolean, duration, one_of, text
+
+
+@dataclass(frozen=True, repr=False)
+class AnnouncementOptions:
+    """Part of :class:`~mama_spark.options.sink.SinkOptions`."""
+
+    announce: bool = option(
+        "boolean", boolean, False, DISCOVERY, "Announce the write as a source, and its partitions as publishers."
+    )
+    source_name: str | None = option(
+        "text", text, None, DISCOVERY, "Name of the source.", shown="query or application name"
+    )
+    source_ttl: float = option(
+        "duration",
+        duration,
+        30.0,
+        DISCOVERY,
+        "A source that is not heard of for half as long turns SUSPECT, and OFFLINE after all of it. Must exceed the "
+        "trigger interval of a stream.",
+        shown="30s",
+    )
+    topic_events: str = option(
+        "`topic`, `publisher`, `off`",
+        one_of("topic", "publisher", "off"),
+        "topic",
+        DISCOVERY,
+        "Which events of publishers go to the flight log (and to discovery with `announce`): of each topic too, only "
+        "of the publishers, or none.",
+    )

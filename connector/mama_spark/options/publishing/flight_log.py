@@ -1,0 +1,66 @@
+"""Options of ``mamapub``: the flight log, and metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..declare import option
+from ..paths import table_path
+from ..uses import STREAMS
+from ..values import integer, metrics_setup, names, one_of
+
+_GROUP = "Flight log"
+
+
+@dataclass(frozen=True, repr=False)
+class FlightLogOptions:
+    """Part of :class:`~mama_spark.options.sink.SinkOptions`."""
+
+    flight_log: str | None = option(
+        "path",
+        table_path,
+        None,
+        _GROUP,
+        "Delta table that tells what became of every row: a folder that the driver and all executors see, or a URL of "
+        "an object store. A relative path begins where the driver was started.",
+        shown="off, with a warning",
+    )
+    flight_log_level: str = option(
+        "`all`, `outcomes`, `errors`",
+        one_of("all", "outcomes", "errors"),
+        "outcomes",
+        _GROUP,
+        "`all`: also `published` events. `outcomes`: one terminal event a row. `errors`: only what was not acked.",
+    )
+    flight_log_columns: tuple[str, ...] = option(
+        "columns",
+        names("column"),
+        (),
+        _GROUP,
+        "Columns of the DataFrame that go to the flight log, to join with the source.",
+        shown="",
+    )
+    flight_log_payload: str = option(
+        "`none`, `failed`, `all`",
+        one_of("none", "failed", "all"),
+        "failed",
+        _GROUP,
+        "Whose payload and headers the flight log keeps, to publish them again.",
+    )
+    flight_log_compact_every: int = option(
+        "integer",
+        integer(0),
+        0,
+        _GROUP,
+        "Merge the small files of the flight log in the commit of every so many micro-batches. A failure of that is "
+        "logged and fails nothing. 0: leave it to `mama flights maintain`.",
+        scope=STREAMS,
+    )
+    metrics: str = option(
+        "`off`, `otel`, `module:function`",
+        metrics_setup,
+        "off",
+        _GROUP,
+        "Whether executors export metrics by OpenTelemetry (extra `otel`): by the meter provider of the process, or by "
+        "the one that the function returns, which is called once in each process.",
+    )
