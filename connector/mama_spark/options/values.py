@@ -20,6 +20,7 @@ from ..topics import is_filter, why_unpublishable
 
 Parse = Callable[[Any], Any]
 Choice = TypeVar("Choice", bound=Enum)
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def text(value: Any) -> str:
@@ -55,6 +56,21 @@ def names(what: str) -> Parse:
         return found
 
     return parse
+
+
+def some_names(value: Any) -> tuple[str, ...]:
+    """A list of texts or a text with commas, as the names in it, each once; at least one."""
+    found = tuple(part.strip() for part in (value.split(",") if isinstance(value, str) else value) if part.strip())
+    if not found:
+        raise ValueError("must name at least one")
+    return tuple(dict.fromkeys(found))
+
+
+def plain_name(value: Any) -> str:
+    """A name of letters, digits, ``-`` and ``_``."""
+    if not isinstance(value, str) or not _PLAIN.fullmatch(value):
+        raise ValueError("must be letters, digits, - and _")
+    return value
 
 
 def boolean(value: Any) -> bool:
@@ -185,6 +201,11 @@ duration = Duration()
 duration_or_none = Duration(zero=True)
 
 _FIELD = re.compile(r"(?P<name>[^:,]*)(?::(?P<fid>\d*)(?::(?P<type>\w+(?:\(\d+\))?))?)?", re.ASCII)
+
+
+def duration_or_off(value: Any) -> float:
+    """Seconds; 0 for ``off``."""
+    return 0.0 if value == "off" else Duration(zero=True)(value)
 
 
 def mama_fields(value: str) -> tuple[tuple[str, int | None, str | None], ...]:

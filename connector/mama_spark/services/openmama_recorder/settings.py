@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,38 +13,20 @@ from mama_spark.openmama_wire.protocol.frames import why_unsendable
 from mama_spark.options import camel, duration
 from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
-from mama_spark.options.values import Duration, integer, text
+from mama_spark.options.values import duration_or_off, integer, plain_name, some_names, text
 
 SCHEMES = ("oz://", "zmq://")
-_TOKEN = re.compile(r"[A-Za-z0-9_-]+")
 _GROUP = "recorder"
-
-
-def _names(value: Any) -> tuple[str, ...]:
-    found = tuple(part.strip() for part in (value.split(",") if isinstance(value, str) else value) if part.strip())
-    if not found:
-        raise ValueError("must name at least one")
-    return tuple(dict.fromkeys(found))
 
 
 def _symbols(value: Any) -> tuple[tuple[str, str], ...]:
     found = []
-    for name in _names(value):
+    for name in some_names(value):
         source, dot, symbol = name.partition(".")
         if not (source and dot and symbol):
             raise ValueError("must be SOURCE.SYMBOL, such as OM.IBM")
         found.append((source, symbol))
     return tuple(found)
-
-
-def _token(value: Any) -> str:
-    if not isinstance(value, str) or not _TOKEN.fullmatch(value):
-        raise ValueError("must be letters, digits, - and _")
-    return value
-
-
-def _duration_or_off(value: Any) -> float:
-    return 0.0 if value == "off" else Duration(zero=True)(value)
 
 
 @dataclass(frozen=True)
@@ -57,7 +38,7 @@ class OpenMamaRecorderSettings:
 
     peer: PeerSettings
     topics: tuple[str, ...] = option(
-        "names", _names, (), _GROUP,
+        "names", some_names, (), _GROUP,
         "Topics whose messages are recorded as they are published, such as `OM.IBM`; `OM.>`: all that begin so.",
         shown="none",
     )  # fmt: skip
@@ -71,8 +52,8 @@ class OpenMamaRecorderSettings:
         "Source that the data dictionary is fetched from (`oz`); `off`: none; `auto`: the sources of the symbols, and "
         "WOMBAT, whichever serves one.",
     )  # fmt: skip
-    name: str = option("name", _token, "recorder", _GROUP, "Of this recorder; one log has one recorder of a name.")
-    prefix: str = option("name", _token, PREFIX, _GROUP, "First part of the topics in the log.")
+    name: str = option("name", plain_name, "recorder", _GROUP, "Of this recorder; one log has one recorder of a name.")
+    prefix: str = option("name", plain_name, PREFIX, _GROUP, "First part of the topics in the log.")
     buffer: int = option(
         "integer", integer(1), 200_000, _GROUP,
         "Messages that wait while the log is away; then the network is not read, and publishers hold or drop.",
@@ -86,7 +67,7 @@ class OpenMamaRecorderSettings:
         "a gap; 0: none.",
     )  # fmt: skip
     report: float = option(
-        "duration", _duration_or_off, 60.0, _GROUP, "Between two lines of progress; 0 or `off`: none.", shown="60s"
+        "duration", duration_or_off, 60.0, _GROUP, "Between two lines of progress; 0 or `off`: none.", shown="60s"
     )
     drain: float = option(
         "duration", duration, 10.0, _GROUP, "Longest wait at the end for what the log has not acknowledged.",

@@ -12,7 +12,7 @@ from mama_spark.errors import ConfigError
 from mama_spark.options import camel, duration
 from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
-from mama_spark.options.values import Duration, byte_size, integer
+from mama_spark.options.values import byte_size, duration_or_off, integer, plain_name, some_names
 from mama_spark.tango.giop.ior import BadAddress, parse_device, parse_tango_host
 from mama_spark.tango.log.device_states import RecordedDevice
 from mama_spark.tango.log.records import PREFIX
@@ -20,40 +20,22 @@ from mama_spark.tango.topics import NO_DATABASE, SCHEME
 from mama_spark.tango.types import EVENT_NAMES, EventType
 
 _WILD = re.compile(r"[*?\[]")
-_TOKEN = re.compile(r"[A-Za-z0-9_-]+")
 _GROUP = "recorder"
 DEFAULT_EVENTS = ("change", "attr_conf", "intr_change")
 
 
-def _names(value: Any) -> tuple[str, ...]:
-    found = tuple(part.strip() for part in (value.split(",") if isinstance(value, str) else value) if part.strip())
-    if not found:
-        raise ValueError("must name at least one")
-    return found
-
-
 def _devices(value: Any) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name.lower() for name in _names(value)))
+    return tuple(dict.fromkeys(name.lower() for name in some_names(value)))
 
 
 def _events(value: Any) -> tuple[EventType, ...]:
     found = []
-    for name in _names(value):
+    for name in some_names(value):
         event = EVENT_NAMES.get(name.lower(), EVENT_NAMES.get(f"{name.lower()}_event"))
         if event is None or event is EventType.QUALITY:
             raise ValueError(f"must be among {', '.join(n for n in EVENT_NAMES if n != 'quality')}")
         found.append(event)
     return tuple(dict.fromkeys(found))
-
-
-def _token(value: Any) -> str:
-    if not isinstance(value, str) or not _TOKEN.fullmatch(value):
-        raise ValueError("must be letters, digits, - and _")
-    return value
-
-
-def _duration_or_off(value: Any) -> float:
-    return 0.0 if value == "off" else Duration(zero=True)(value)
 
 
 @dataclass(frozen=True)
@@ -71,15 +53,15 @@ class RecorderSettings:
     )  # fmt: skip
     dbase: bool = True
     attributes: tuple[str, ...] = option(
-        "names", _names, ("*",), _GROUP,
+        "names", some_names, ("*",), _GROUP,
         "Names or patterns (`*`, `?`, `[ab]`), with the device in front where they have slashes.", shown="`*`",
     )  # fmt: skip
     events: tuple[EventType, ...] = option(
         "events", _events, tuple(EVENT_NAMES[name] for name in DEFAULT_EVENTS), _GROUP, "Types of events.",
         shown="change, attr_conf, intr_change",
     )  # fmt: skip
-    name: str = option("name", _token, "recorder", _GROUP, "Of this recorder; each recorder of a log has its own.")
-    prefix: str = option("name", _token, PREFIX, _GROUP, "First part of the topics in the log.")
+    name: str = option("name", plain_name, "recorder", _GROUP, "Of this recorder; each recorder of a log has its own.")
+    prefix: str = option("name", plain_name, PREFIX, _GROUP, "First part of the topics in the log.")
     buffer: int = option(
         "integer", integer(1), 500_000, _GROUP,
         "Events that wait while the log is away; then the oldest are dropped, and counted.",
@@ -101,14 +83,14 @@ class RecorderSettings:
         shown="60s",
     )  # fmt: skip
     report: float = option(
-        "duration", _duration_or_off, 60.0, _GROUP, "Between two lines of progress; 0 or `off`: none.", shown="60s"
+        "duration", duration_or_off, 60.0, _GROUP, "Between two lines of progress; 0 or `off`: none.", shown="60s"
     )
     drain: float = option(
         "duration", duration, 10.0, _GROUP, "Longest wait at the end for what the log has not acknowledged.",
         shown="10s",
     )  # fmt: skip
     error_summary: float = option(
-        "duration", _duration_or_off, 600.0, _GROUP,
+        "duration", duration_or_off, 600.0, _GROUP,
         "Of equal errors of an attribute in a row only the first is recorded; between two summaries of the others. 0 "
         "or `off`: each error is recorded.", shown="10m",
     )  # fmt: skip
@@ -118,7 +100,7 @@ class RecorderSettings:
         "events yet, since it is not polled, for example.", shown="5m",
     )  # fmt: skip
     loss_check: float = option(
-        "duration", _duration_or_off, 60.0, _GROUP,
+        "duration", duration_or_off, 60.0, _GROUP,
         "Longest time until a loss that no later event shows is recorded; servers are asked twice in it. 0 or `off`: "
         "it is not looked for.", shown="60s",
     )  # fmt: skip
