@@ -5,7 +5,7 @@ Its devices have an attribute of every type: ``double``, ``double_spectrum``, ``
 the names of types: :data:`TYPES`). Their values are what the test says; events are pushed when the test says so. The
 attributes ``level`` (abs_change 0.5) and ``level_rel`` (rel_change 10) send change events by the server's own criteria.
 ``texts`` has a configuration beyond Latin-1. ``plain`` sends none; ``auto`` change events that code pushes, and with
-them the alarm events that are due.
+them the alarm events that are due. Before PyTango 10.1 there is a pipe, ``numbers``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import tango
+import tango.server
 from tango.server import Device, attribute, command, run
 
 from tests.support.tango_processes.child import JsonChannel, errors_of, failure, plain
@@ -114,6 +115,13 @@ class Lab(Device):  # type: ignore[misc]
         _declare("level", abs_change="0.5", archive_abs_change="0.5", unit="V", label="Level", description="a level")
     )
     locals().update(_declare("level_rel", rel_change="10", archive_rel_change="10"))
+
+    if hasattr(tango.server, "pipe"):
+
+        def read_numbers(self) -> tuple[str, dict[str, Any]]:
+            return "blob", {"x": 0.0}
+
+        numbers = tango.server.pipe(fget="read_numbers", name="numbers")
 
     def init_device(self) -> None:
         super().init_device()
@@ -237,6 +245,13 @@ def burst(device: str, attribute: str, count: int, event: str = "change", first:
         return time.monotonic() - begin
 
 
+def push_pipe(device: str, value: float) -> None:
+    """Push an event of the pipe."""
+    found = _device(device)
+    with tango.AutoTangoMonitor(found):
+        found.push_pipe_event("numbers", ("blob", {"x": value}))
+
+
 def data_ready(device: str, attribute: str, counter: int) -> None:
     found = _device(device)
     with tango.AutoTangoMonitor(found):
@@ -287,7 +302,7 @@ def rest(device: str) -> None:
 
 
 HANDLERS: dict[str, Callable[..., Any]] = {
-    f.__name__: f for f in (tell, state, written, push, burst, data_ready, add, remove, poll, rest)
+    f.__name__: f for f in (tell, state, written, push, push_pipe, burst, data_ready, add, remove, poll, rest)
 }
 
 
