@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from mama_spark.bridge import DiscoveryEventKind
@@ -18,7 +19,7 @@ from mama_spark.testing.waiting import eventually, until
 from tests.support.malamute.restartable_broker import RestartableNatsServer
 from tests.support.tango.tango import DeviceServers
 from tests.support.tango_processes.recorder import STREAM, RecorderLog, RecorderThread, accounted, consecutive, settings
-from tests.support.tango_processes.servers import TangoServer
+from tests.support.tango_processes.servers import TangoDatabase, TangoServer
 
 
 @pytest.fixture
@@ -32,6 +33,19 @@ def two(labs: DeviceServers) -> tuple[TangoServer, TangoServer]:
     """A device each."""
     both = labs.fresh(2)
     return both.only(both.devices[0]), both.only(both.devices[1])
+
+
+@pytest.fixture(params=[10, 9], ids=["PyTango 10.3.1", "PyTango 9.3.6"])
+def two_of_release(
+    request: pytest.FixtureRequest, tango_database: TangoDatabase, tmp_path: Path
+) -> Iterator[tuple[TangoServer, TangoServer]]:
+    """A device each; of PyTango 9.3.6 with a database, since it counts events only there."""
+    if request.param == 10:
+        yield request.getfixturevalue("two")
+        return
+    devices = ["several/old/1", "several/old/2"]
+    with TangoServer(tmp_path, devices, database=tango_database, instance="several9", release=9) as server:
+        yield server.only(devices[0]), server.only(devices[1])
 
 
 def of(lab: TangoServer, name: str, **more: object) -> RecorderSettings:
@@ -55,9 +69,9 @@ def image(log: RecorderLog) -> dict[str, str]:
 
 
 def test_each_recorder_goes_on_where_it_was_and_says_nothing_about_the_devices_of_the_other(
-    log: RecorderLog, two: tuple[TangoServer, TangoServer]
+    log: RecorderLog, two_of_release: tuple[TangoServer, TangoServer]
 ) -> None:
-    first, second = two
+    first, second = two_of_release
     with RecorderThread(log.options, of(first, "first")):
         log.push_until(first, 2)
         with RecorderThread(log.options, of(second, "second")):
@@ -69,7 +83,7 @@ def test_each_recorder_goes_on_where_it_was_and_says_nothing_about_the_devices_o
         log.push_until(second, 2)
     records = log.records()
     assert [r for r in records if r.kind is RecordKind.OFFLINE] == []
-    for lab in two:
+    for lab in two_of_release:
         mine = [r for r in records if r.topic.count(".") == 6 and r.place.device == lab.devices[0]]
         assert consecutive(accounted(mine))
 
