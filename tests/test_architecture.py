@@ -293,6 +293,7 @@ PURE = {
     "spark/write_counts",
     "spark/subscribe/tango_rows",
     "topics",
+    "tango/archive_strategies",
     "tango/client/event_dispatcher",
     "tango/client/losses/loss_detector",
     "tango/client/subscription_events",

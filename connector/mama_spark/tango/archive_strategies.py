@@ -1,0 +1,123 @@
+"""Which readings of an attribute an archive keeps: archive period, absolute and relative change, heartbeat. Pure.
+
+A strategy compares a reading with the last one that was kept, as archive events of Tango do. The first reading is kept,
+and each one whose quality, size or error differs. Of the others a reading is kept if
+
+- it has changed, and is at least ``period`` later, or
+- it is at least ``every`` later, changed or not.
+
+A number has changed if it differs by ``absChange`` or more, or by ``relChange`` percent of the kept one or more (of 0
+any change is one); of an array one element decides. Without both, and for texts, any difference is a change. NaN equals
+NaN and differs from all numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from ..errors import ConfigError
+from ..options import camel, duration
+from ..options.declare import option
+from ..options.tables import parse_table
+
+_GROUP = "archive"
+
+
+class Reading(NamedTuple):
+    """What is compared of one row.
+
+    :ivar time: of the value, nanoseconds since the epoch
+    :ivar quality: None of an error
+    :ivar numbers: elements of a number, boolean or array of these
+    :ivar text: stands for elements that are no numbers
+    """
+
+    time: int
+    quality: str | None
+    numbers: tuple[float, ...] = ()
+    text: str = ""
+
+
+def text_of(elements: object) -> str:
+    """Stands for elements that are no numbers; empty if there are none."""
+    return "" if elements is None else hashlib.blake2b(repr(elements).encode(), digest_size=16).hexdigest()
+
+
+def _change(value: Any) -> float:
+    number = float(value)
+    if not (number >= 0 and math.isfinite(number)):
+        raise ValueError("must be a number, 0 or more")
+    return number
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """Strategy of the attributes that a pattern matches. Durations are in seconds."""
+
+    period: float = option("duration", duration, 0.0, _GROUP, "Shortest time between two readings that are kept.")
+    every: float = option("duration", duration, 0.0, _GROUP, "After it a reading is kept though nothing has changed.")
+    abs_change: float = option("number", _change, 0.0, _GROUP, "Least change, in the unit of the attribute.")
+    rel_change: float = option("number", _change, 0.0, _GROUP, "Least change, in percent of the reading kept before.")
+
+    def keeps(self, last: Reading | None, now: Reading) -> bool:
+        """Whether to keep a reading.
+
+        :param last: that was kept before; None: none was
+        """
+        if last is None or (last.quality, len(last.numbers)) != (now.quality, len(now.numbers)):
+            return True
+        since = (now.time - last.time) / 1e9
+        if self.every and since >= self.every:
+            return True
+        return since >= self.period and self._has_changed(last, now)
+
+    def _has_changed(self, last: Reading, now: Reading) -> bool:
+        return last.text != now.text or any(map(self._differs, last.numbers, now.numbers))
+
+    def _differs(self, last: float, now: float) -> bool:
+        if last == now or (last != last and now != now):
+            return False
+        step = abs(now - last)
+        if not (self.abs_change or self.rel_change) or step != step:
+            return True
+        by_rel = self.rel_change > 0 and step >= abs(last) * self.rel_change / 100
+        return by_rel or (self.abs_change > 0 and step >= self.abs_change)
+
+    def select(self, last: Reading | None, readings: Iterable[Reading]) -> tuple[list[bool], Reading | None]:
+        """Whether to keep each of some readings, which are in order; and the last one that was kept."""
+        kept = []
+        for now in readings:
+            kept.append(self.keeps(last, now))
+            last = now if kept[-1] else last
+        return kept, last
+
+
+def parse_strategies(table: Mapping[str, Any]) -> list[tuple[str, Strategy]]:
+    """Strategies of the table ``[strategies]``, in the order of the file.
+
+    :param table: ``<pattern>.<key>`` -> value, where a pattern is ``domain/family/member/attribute`` with ``*``, ``?``
+    :raises ConfigError: a key is unknown, or a value is invalid; the message names it
+    """
+    by_pattern: dict[str, dict[str, Any]] = {}
+    for name, value in table.items():
+        pattern, _, key = name.rpartition(".")
+        if pattern.count("/") != 3:
+            raise ConfigError(f'[strategies] {name}: must stand in [strategies."domain/family/member/attribute"]')
+        by_pattern.setdefault(pattern.lower(), {})[key] = value
+    return [
+        (pattern, Strategy(**parse_table(Strategy, values, f'[strategies."{pattern}"]', camel)))
+        for pattern, values in by_pattern.items()
+    ]
+
+
+def strategy_of(strategies: Sequence[tuple[str, Strategy]], attribute: str) -> Strategy | None:
+    """The first strategy whose pattern matches; None: all readings are kept.
+
+    :param attribute: ``domain/family/member/attribute``
+    """
+    return next((found for pattern, found in strategies if fnmatchcase(attribute.lower(), pattern)), None)
