@@ -81,7 +81,8 @@ class NatsBatchLedger:
         return names
 
     def _check(self, name: str) -> None:
-        retention = self._log(name).config.get("retention", "limits")
+        known = self._router.cache.streams.get(name)
+        retention = self._log(name).config.get("retention", "limits") if known is None else known.retention
         if retention != "limits":
             raise ConfigError(
                 f"option exactlyOnce: stream {name!r} has the retention {retention!r} and drops messages when they are "
@@ -162,7 +163,7 @@ class NatsBatchLedger:
 
     def bounds(self, stream: str) -> Bounds:
         """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
-        return self._log(stream).bounds()
+        return self._log(stream).bounds() if stream in self._by_name else self._log(stream).opened
 
     def read(
         self, stream: str, after: int, up_to: int, prefix: bytes, topics: Sequence[str] = (), *, records: bool = False

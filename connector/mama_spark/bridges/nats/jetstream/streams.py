@@ -37,6 +37,7 @@ class StreamInfo:
     duplicate_window: float  #: seconds
     max_message: int  #: -1 = no limit of its own
     replicas: int
+    retention: str = "limits"
 
     @classmethod
     def of(cls, info: dict[str, Any]) -> StreamInfo:
@@ -52,6 +53,7 @@ class StreamInfo:
             int(config.get("duplicate_window", 0)) / 1e9,
             int(config.get("max_msg_size", -1)),
             int(config.get("num_replicas", 1)),
+            str(config.get("retention", "limits")),
         )
 
 

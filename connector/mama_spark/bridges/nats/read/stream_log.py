@@ -74,6 +74,7 @@ class NatsLog:
         info = self._info()
         self._identity = str(info["created"])
         self._config: dict[str, Any] = info["config"]
+        self.opened = _bounds(info)  #: first and last message when the log was opened
 
     def __repr__(self) -> str:
         return f"<NatsLog {self._name}>"
