@@ -3,6 +3,7 @@
 A query publishes files of rows, one a micro-batch: by ``mamapub`` with ``exactlyOnce`` and with its defaults,
 and, with ``--kafka`` (after ``scripts/setup.sh kafka``), by Spark's Kafka sink. Its JVM is killed when two fifths of a
 file more are stored, and started again after a pause that is longer than the duplicate window, and so on; then it ends.
+It prints a table, of which ``docs/explanation/reliability.md`` has a run.
 """
 
 from __future__ import annotations
@@ -131,19 +132,18 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as name:
         ways: dict[str, Callable[[Path], tuple[int, int]]] = {
-            "mamapub, exactlyOnce=true": lambda folder: on_nats(folder, args.kills, {"exactlyOnce": "true"}),
-            "mamapub, defaults": lambda folder: on_nats(folder, args.kills, {}),
+            "`mamapub`, `exactlyOnce=true`": lambda folder: on_nats(folder, args.kills, {"exactlyOnce": "true"}),
+            "`mamapub`, defaults": lambda folder: on_nats(folder, args.kills, {}),
         }
         if args.kafka:
             ways = {"Spark's Kafka sink": lambda folder: on_kafka(folder, args.kills), **ways}
+        print("| sink | rows | kills | lost | stored twice |\n|---|--:|--:|--:|--:|", flush=True)
         for number, (title, way) in enumerate(ways.items()):
             folder = Path(name) / str(number)
             folder.mkdir()
             stored, different = way(folder)
             lost, twice = FILES * ROWS - different, stored - different
-            print(
-                f"{title}: {FILES * ROWS:,} rows, {args.kills} kills: lost {lost:,}, stored twice {twice:,}", flush=True
-            )
+            print(f"| {title} | {FILES * ROWS:,} | {args.kills} | {lost:,} | {twice:,} |", flush=True)
 
 
 if __name__ == "__main__":

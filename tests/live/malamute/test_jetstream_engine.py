@@ -32,6 +32,7 @@ from mama_spark.testing.waiting import eventually
 from tests.support.nats.full_disk import limit_files
 from tests.support.nats.nats_cluster import Cluster
 from tests.support.nats.nats_servers import Admin
+from tests.support.spark.attempts import Query
 
 PATIENCE = 90.0
 NAME = "mlp-st"
@@ -242,6 +243,9 @@ def test_who_asks_the_broker_for_what_nats_keeps_is_told_to_read_it_there(
         assert all(fine for fine, _ in checked)
         Writer().write_once(url, 100, PATIENCE)  # now it is open
     assert "read it there" in refused("x" * 255), "under a name that NATS takes"
+    once = Query(url, {"stream": "st"}).attempt([("once.a", b"not sent")]).fatal or ""
+    assert once.startswith("option exactlyOnce needs a durable stream")
+    assert "it lives in NATS JetStream" in once
     there = NatsLogs(NatsSettings(servers=(nats_server.url,)), PATIENCE)
     there.open()
     try:

@@ -20,6 +20,7 @@ from mama_spark.errors import ConfigError
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol import log_query
 from mama_spark.malamute.protocol.log_query import Op
+from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.sending.batch_ledger import MarkerChanged
 from mama_spark.services.malamute_broker.session.streams import log_query_server
@@ -137,6 +138,7 @@ def test_what_a_killed_broker_had_stored_is_looked_for_before_it_is_sent_again(
 
 
 def test_of_those_who_change_a_marker_at_once_one_succeeds(broker: BrokerHere) -> None:
+    broker.store("once", MessageBatch.of(["once.a"], [b"the stream is there"]))
     options = SinkOptions.parse({"url": broker.url, "exactlyOnce": "true", **ONCE})
 
     def count_up(_: int) -> int:
@@ -161,19 +163,19 @@ def test_of_those_who_change_a_marker_at_once_one_succeeds(broker: BrokerHere) -
         assert ledger.marker("write.other").revision == 0
 
 
-def test_a_marker_is_stored_once_though_its_answer_is_lost(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path / "broker", ".*") as broker:
-        options = SinkOptions.parse({"url": broker.url, "exactlyOnce": "true", **ONCE})
-        with closing(batch_ledger(options)) as ledger:
-            ledger.open()
-            first = ledger.set_marker("write.batch", b"one", 0)
-            broker.kill()
-            broker.start()
-            assert ledger.marker("write.batch") == (first, b"one")
-            second = ledger.set_marker("write.batch", b"two", first)
-            assert ledger.marker("write.batch") == (second, b"two")
-            with pytest.raises(MarkerChanged):
-                ledger.set_marker("write.batch", b"three", first)
+def test_a_marker_outlives_the_broker_and_is_changed_over_a_new_connection(broker: BrokerHere) -> None:
+    broker.store("once", MessageBatch.of(["once.a"], [b"the stream is there"]))
+    options = SinkOptions.parse({"url": broker.url, "exactlyOnce": "true", **ONCE})
+    with closing(batch_ledger(options)) as ledger:
+        ledger.open()
+        first = ledger.set_marker("write.batch", b"one", 0)
+        broker.stop()
+        broker.start()
+        assert ledger.marker("write.batch") == (first, b"one")
+        second = ledger.set_marker("write.batch", b"two", first)
+        assert ledger.marker("write.batch") == (second, b"two")
+        with pytest.raises(MarkerChanged):
+            ledger.set_marker("write.batch", b"three", first)
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
@@ -182,7 +184,7 @@ def test_a_marker_is_stored_once_though_its_answer_is_lost(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"stream": "forgets"}, "needs a stream that can be read back"),
+        ({"stream": "forgets"}, "needs a durable stream"),
         ({"stream": "once", "batchesStream": "forgets"}, "must be durable"),
         ({}, "needs one stream for all rows"),
     ],

@@ -122,16 +122,32 @@ def test_a_stage_that_is_repeated_because_its_shuffle_is_lost(write: Callable[..
     assert len({str(name).split("/")[2] for name in ended}) == 4
 
 
+SPECULATION = {
+    "spark.speculation": "true", "spark.speculation.interval": "200ms", "spark.speculation.multiplier": "1.5",
+    "spark.speculation.quantile": "0.5", "spark.speculation.minTaskRuntime": "1s",
+}  # fmt: skip
+
+
 def test_speculation(write: Callable[..., Write]) -> None:
     """A partition that stands still is published by two attempts, and stored once."""
     one = write(slow=2)
-    conf = {"spark.speculation": "true", "spark.speculation.interval": "200ms", "spark.speculation.multiplier": "1.5"}
-    conf |= {"spark.speculation.quantile": "0.5", "spark.speculation.minTaskRuntime": "1s"}
     one.open()
-    with one.submit(**conf) as application:
+    with one.submit(**SPECULATION) as application:
         application.wait(PATIENCE)
     one.conserved()
     assert 1 in counts(flights(one.log), "task_attempt")
+
+
+def test_speculation_where_the_stream_forgets_ids_at_once(write: Callable[..., Write]) -> None:
+    """With ``exactlyOnce`` the second attempt waits as long as the first may publish: one stored row each."""
+    one = write(slow=2, slow_for=20, options={"exactlyOnce": "true", "waitTimeout": "2s"})
+    one.room.admin.update_stream("ORDERS", duplicate_window=100_000_000)
+    one.open()
+    with one.submit(**SPECULATION) as application:
+        eventually((one.folder / "attempt-1").exists, "Spark begins a second attempt", PATIENCE)
+        application.wait(PATIENCE)
+    one.conserved()
+    assert counts(flights(one.log), "task_attempt") == {0: one.rows}, "it found the first one at work"
 
 
 def test_dynamic_allocation(write: Callable[..., Write]) -> None:

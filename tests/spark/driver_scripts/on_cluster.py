@@ -2,8 +2,9 @@
 discovery.
 
 The argument is JSON: ``folder`` (of gate and results), ``options`` of ``mamapub``, ``rows``, ``partitions``, ``steps``,
-and perhaps ``first`` (number of the first row), ``shuffled`` (the rows come out of a shuffle) and ``slow`` (a partition
-whose first attempt stands still). The last rows of each partition wait until the file ``open`` is in ``folder``.
+and perhaps ``first`` (number of the first row), ``shuffled`` (the rows come out of a shuffle), ``slow`` (a partition
+whose first attempt stands still, for ``slow_for`` seconds; its attempts leave a file each). The last rows of each
+partition wait until the file ``open`` is in ``folder``.
 Nothing of the tests can be imported here: no other machine has it.
 """
 
@@ -26,10 +27,10 @@ GATE = 300.0
 Given = dict[str, Any]
 
 
-def gated(gate: Path, slow: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def gated(gate: Path, slow: int, slow_for: float) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """For ``mapInArrow``.
 
-    :param slow: this partition stands still when it is tried for the first time; -1 = none does
+    :param slow: this partition stands still when it is tried for the first time, for ``slow_for`` seconds; -1 = none
     """
 
     def wait(end: float) -> None:
@@ -39,9 +40,11 @@ def gated(gate: Path, slow: int) -> Callable[[Iterator[pa.RecordBatch]], Iterato
     def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         end = time.monotonic() + GATE
-        if context is not None and (context.partitionId(), context.attemptNumber()) == (slow, 0):
-            yield from (next(batches),)
-            time.sleep(GATE)
+        if context is not None and context.partitionId() == slow:
+            gate.with_name(f"attempt-{context.attemptNumber()}").touch()
+            if context.attemptNumber() == 0:
+                yield from (next(batches),)
+                time.sleep(slow_for)
         held = next(batches, None)
         for batch in batches:
             yield held
@@ -59,7 +62,8 @@ def rows(spark: SparkSession, given: Given) -> DataFrame:
     numbers = spark.range(first, first + int(given["rows"]), 1, 2 if shuffled else partitions)
     named = numbers.selectExpr("concat('orders.r', id % 5) AS topic", "concat('order ', id) AS value")
     named = named.repartition(partitions, "value") if shuffled else named
-    return named.mapInArrow(gated(Path(given["folder"], "open"), int(given.get("slow", -1))), SCHEMA)
+    slow, slow_for = int(given.get("slow", -1)), float(given.get("slow_for", GATE))
+    return named.mapInArrow(gated(Path(given["folder"], "open"), slow, slow_for), SCHEMA)
 
 
 def publish(spark: SparkSession, given: Given) -> None:

@@ -53,6 +53,7 @@ class MalamuteBatchLedger:
         with self._lock:
             self._queries.open()
             try:
+                self._opened()
                 self._markers.open()
             except BaseException:
                 self._close()
@@ -78,7 +79,7 @@ class MalamuteBatchLedger:
             try:
                 self._log = MalamuteLog(self._queries, self._name)
             except ConfigError as e:
-                raise ConfigError(f"option exactlyOnce needs a stream that can be read back: {e}") from e
+                raise ConfigError(f"option exactlyOnce needs a durable stream, which it can read back: {e}") from e
         return self._log
 
     def duplicate_window(self, stream: str) -> float:

@@ -1,0 +1,88 @@
+"""Memory and speed of reading back the ids of ten million rows (option ``exactlyOnce``)."""
+
+from __future__ import annotations
+
+import resource
+import socket
+from collections.abc import Iterator
+from itertools import repeat
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from time import process_time
+
+import numpy as np
+import pytest
+from mama_spark.bridges.nats.batches.ledger import NatsBatchLedger
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.bridges.nats.settings import NatsSettings
+from mama_spark.publisher.exactly_once.stored_rows import IdReader, StoredRows
+from mama_spark.publisher.ids import texts
+from mama_spark.testing.waiting import eventually
+
+from tests.support.nats.nats_servers import Admin
+
+ROWS, FEWER = 10_000_000, 2_000_000
+CHUNK = 20_000
+HEAD = "query-1-"
+PREFIX = f"{HEAD}0-"
+EACH = 24  #: bytes a row
+FLAT = 64 * 1024 * 1024
+
+
+def frames() -> Iterator[bytes]:
+    """Messages with default ids and no payload, as the client writes them."""
+    chance = np.random.default_rng(1)
+    zeros = np.zeros(CHUNK, np.int64)
+    for _ in range(ROWS // CHUNK):
+        ids = texts(HEAD, zeros, chance.integers(0, 256, (CHUNK, 16), np.uint8), zeros).to_pylist()
+        size = len("NATS/1.0\r\nNats-Msg-Id: \r\n\r\n") + len(ids[0])
+        line = f"HPUB once.a {size} {size}\r\nNATS/1.0\r\nNats-Msg-Id: "
+        yield "".join(line + one + end for one, end in zip(ids, repeat("\r\n\r\n\r\n"), strict=False)).encode()
+
+
+def publish_all(server: NatsServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(b'CONNECT {"verbose":false,"headers":true}\r\n')
+        for some in frames():
+            connection.sendall(some)
+        connection.sendall(b"PING\r\n")
+        while b"PONG" not in connection.recv(65_536):
+            pass
+
+
+def read_back(url: str, up_to: int, answer: Connection) -> None:
+    """Rows found, growth of the largest memory in bytes, and seconds of processor time."""
+    ledger, table, reader = NatsBatchLedger(NatsSettings(servers=(url,)), 60.0), StoredRows(0, len(HEAD)), IdReader()
+    ledger.open()
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, process_time()
+    for some in ledger.read("ONCE", 0, up_to, PREFIX.encode()):
+        reader.add(table, some)
+    table.finish()
+    spent, after = process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    ledger.close()
+    answer.send((len(table), (after - before) * 1024, spent))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+def test_ten_million_rows_cost_24_bytes_each_and_nothing_more(tmp_path: Path) -> None:
+    found = {}
+    with NatsServer(tmp_path / "nats") as server, Admin(server.url) as admin:
+        admin.create_stream("ONCE", ["once.>"], duplicate_window=100_000_000)
+        publish_all(server)
+        eventually(lambda: admin.info("ONCE")["state"]["last_seq"] == ROWS, "all is stored", 600)
+        for up_to in (FEWER, ROWS):
+            here, there = get_context("spawn").Pipe()
+            process = get_context("spawn").Process(target=read_back, args=(server.url, up_to, there))
+            process.start()
+            found[up_to] = here.recv()
+            process.join()
+    for up_to, (rows, grown, spent) in found.items():
+        print(
+            f"{up_to:,} rows: {grown / 2**20:,.0f} MiB, of which {EACH * rows / 2**20:,.0f} MiB are rows; {spent:.1f} s"
+        )
+        assert rows == up_to
+    beside = [grown - EACH * rows for rows, grown, _ in found.values()]
+    assert beside[1] < beside[0] + FLAT
+    assert max(beside) < 4 * FLAT
