@@ -14,8 +14,7 @@ import mama_spark
 import pytest
 from pyspark import SparkContext
 
-ROOT = Path(__file__).resolve().parents[2]
-LIBRARIES = Path(next(p for p in sys.path if p.endswith("site-packages")))
+from tests.support.wheels import LIBRARIES, ROOT, bare_environment, build_wheel, site_of
 
 JOB = """
 import mama_spark
@@ -37,17 +36,7 @@ spark.stop()
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of what is tracked, as a release is built: files that lie about here by chance are not in it."""
-    folder, source = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("source")
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
-    for name in filter(None, listed.stdout.split("\0")):
-        target = source / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, target)
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(source)]
-    subprocess.run(command, check=True, timeout=250)
-    (built,) = folder.glob("*.whl")
-    return built
+    return build_wheel(tmp_path_factory.mktemp("dist"))
 
 
 def environment(python: Path | str) -> dict[str, str]:
@@ -55,19 +44,9 @@ def environment(python: Path | str) -> dict[str, str]:
     return kept | {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
 
 
-def site_of(env: Path) -> Path:
-    (site,) = env.glob("lib/python*/site-packages")
-    return site
-
-
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment that sees the libraries of this one, but not the package: `.pth` files of a path
-    entry do not nest."""
-    env = tmp_path_factory.mktemp("bare")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(env)], check=True, timeout=120)
-    (site_of(env) / "libraries.pth").write_text(f"{LIBRARIES}\n")
-    return env / "bin" / "python"
+    return bare_environment(tmp_path_factory.mktemp("bare"))
 
 
 def said(command: list[str], folder: Path, python: Path) -> dict[str, str]:

@@ -173,7 +173,7 @@ def test_dynamic_allocation(write: Callable[..., Write]) -> None:
 def test_ten_times_more_partitions_than_cores(write: Callable[..., Write]) -> None:
     one = write(partitions=20, rows=20_000, options={"exactlyOnce": "true", "waitTimeout": "2s"})
     with one.submit() as application:
-        one.busy(application, 1_000)[0].kill()
+        one.busy(application, 500)[0].kill()
         one.open()
         application.wait(PATIENCE)
     one.conserved()
