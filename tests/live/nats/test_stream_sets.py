@@ -169,3 +169,7 @@ def test_check_shows_how_the_load_is_spread(server: NatsServer, admin: Admin) ->
     (head,) = [line for line in lines if line.startswith("streams: orders-{0..3}: ")]
     assert "4 of 4 streams are there, 1,000 messages; the fullest has 1." in head
     assert sum(line.startswith("streams: orders-") and "messages (" in line for line in lines) == 4
+    larger = {**given, "streams": EIGHT}
+    assert not check_server(NatsSettings.from_options(SinkOptions.parse(larger)))[-1][0]
+    grows = check_server(NatsSettings.from_options(SinkOptions.parse({**larger, "growStreams": "true"})))
+    assert all(fine for fine, _ in grows)

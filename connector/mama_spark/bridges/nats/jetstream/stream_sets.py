@@ -22,11 +22,7 @@ async def prepare_members(
     """
     answers = [await _info(api, name) for name in streams.streams.names]
     there = [(number, answer) for number, answer in enumerate(answers) if answer is not None]
-    for number, answer in there:
-        _require_member(streams, number, answer)
-    others = {known for _, answer in there if (known := _set_of(answer)) not in (None, str(streams.streams))}
-    for known in others:
-        _require_growth(streams, str(known), settings.grow_streams)
+    others = _require_set(streams, there, settings.grow_streams)
     missing = [number for number, answer in enumerate(answers) if answer is None]
     if missing and not settings.create_stream:
         names = ", ".join(streams.streams.name(number) for number in missing[:5])
@@ -60,6 +56,19 @@ def _set_of(answer: dict[str, Any]) -> str | None:
     """The set that a member says it belongs to; None: it was made by other hands, and does not say."""
     found = (answer["config"].get("metadata") or {}).get(METADATA)
     return None if found is None else str(found)
+
+
+def _require_set(streams: StreamSet, there: list[tuple[int, dict[str, Any]]], grow: bool) -> set[str]:
+    """Other sets that the streams which are there belong to, and which may become this one.
+
+    :raises ConfigError: they may not, or a stream is no member
+    """
+    for number, answer in there:
+        _require_member(streams, number, answer)
+    others = {known for _, answer in there if (known := _set_of(answer)) is not None} - {str(streams.streams)}
+    for known in others:
+        _require_growth(streams, known, grow)
+    return others
 
 
 def _require_member(streams: StreamSet, number: int, answer: dict[str, Any]) -> None:
@@ -100,9 +109,13 @@ async def _grow(api: JetStreamClient, streams: StreamSet, answer: dict[str, Any]
         raise ConfigError(f"option growStreams: stream {config['name']!r}: {e.description}") from e
 
 
-async def describe_load(api: JetStreamClient, streams: StreamSet) -> list[str]:
-    """How messages are spread over the members, for people."""
+async def describe_load(api: JetStreamClient, streams: StreamSet, grow: bool) -> list[str]:
+    """How messages are spread over the members, for people.
+
+    :raises ConfigError: a write would be refused, members that are missing aside
+    """
     answers = [await _info(api, name) for name in streams.streams.names]
+    _require_set(streams, [(n, answer) for n, answer in enumerate(answers) if answer is not None], grow)
     there = {name: a for name, a in zip(streams.streams.names, answers, strict=True) if a is not None}
     lines = [f"{streams.streams}: {len(there)} of {len(answers)} streams are there"]
     counts = {name: int(a["state"]["messages"]) for name, a in there.items()}

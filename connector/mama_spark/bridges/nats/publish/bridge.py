@@ -134,7 +134,10 @@ class NatsBridge:
         return self._router.describe()
 
     def describe_load(self, streams: StreamRange) -> list[str]:
-        """How messages are spread over a stream set, a line for the set and one for each stream."""
+        """How messages are spread over a stream set, a line for the set and one for each stream.
+
+        :raises ConfigError: a write would be refused, members that are missing aside
+        """
         if self._connection is None:
             raise ClientClosed("the bridge is not open")
         return self._router.describe_load(self._connection, StreamSet(streams))

@@ -81,7 +81,7 @@ class StreamRouter:
 
     def describe_load(self, connection: Connection, streams: StreamSet) -> list[str]:
         """See :func:`~..jetstream.stream_sets.describe_load`."""
-        work = describe_load(self._api(connection), streams)
+        work = describe_load(self._api(connection), streams, self.settings.grow_streams)
         return connection.loop.run(work, 10 * self.settings.connect_timeout, "asking for the streams of the set")
 
     # --- when the bridge opens -------------------------------------------------------------------------------
