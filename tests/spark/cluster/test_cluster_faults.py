@@ -77,6 +77,12 @@ class Write:
         at_work: list[psutil.Process] = eventually(found, f"{executors} executors publish", PATIENCE)
         return at_work
 
+    def restart_server(self) -> None:
+        """Killed, and started again, with its page elsewhere."""
+        self.room.kill()
+        self.room.start()
+        self.stored = self.room.counter("ORDERS")
+
     def conserved(self) -> Verdict:
         found = verdict(self.room, "ORDERS", self.log, sent=self.rows).raise_faults()
         assert found.acked == self.rows
@@ -264,16 +270,14 @@ def test_half_a_million_rows_through_all_faults(write: Callable[..., Write]) -> 
     with one.submit(**{"spark.task.maxFailures": "12", "spark.stage.maxConsecutiveAttempts": "12"}) as application:
         one.busy(application, 5_000)[0].kill()
         one.busy(application, 10_000)
-        one.room.kill()
-        one.room.start()
+        one.restart_server()
         one.busy(application, 15_000)[1].kill()
         one.open()
         one.busy(application, 100_000, executors=1)
         one.cluster.kill_worker(1)
         one.cluster.start_worker(1)
         one.busy(application, 200_000, executors=1)
-        one.room.kill()
-        one.room.start()
+        one.restart_server()
         application.wait(1_200)
     found = one.conserved()
     print(f"{found.rows:,} rows, {found.acked:,} acked, {found.duplicates} doubled, {found.faults}")
