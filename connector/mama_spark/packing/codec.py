@@ -156,6 +156,18 @@ class ArrowCodec:
         return read_pack(payload, rows)
 
 
+def values_of_packs(payloads: pa.Array, at: Int64s, rows: Int64s) -> pa.Array | None:
+    """All values of arrow packs of nothing but values, in one copy; None = they are others, or must be read one by one.
+
+    :param at: which of the payloads, a binary array
+    :param rows: that each announces
+    """
+    for frames in _VALUE_FRAMES:
+        if (found := frames.read(payloads, at, rows)) is not None:
+            return found
+    return None
+
+
 def _alone(columns: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
     """The rows in buffers of their own. Of a slice, Arrow writes up to 63 octets more than the rows have: those of the
     rows behind it, which are of another pack, maybe of another topic."""
@@ -220,3 +232,9 @@ def codec_of(pack: str, schema: pa.Schema) -> Codec:
     if schema.names != [VALUE]:
         raise SchemaError(f"lines carry values only, not {', '.join(schema.names)}")
     return LinesCodec()
+
+
+_VALUE_FRAMES = [
+    ValueFrames(schema, schema.serialize().to_pybytes(), _END)
+    for schema in (pa.schema([pa.field(VALUE, pa.binary(), nullable)]) for nullable in (True, False))
+]

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from ..message import HEADERS_TYPE, Bools, Int64s, payload_bounds, payload_sizes
 from ..record_log import Records
+from .codec import values_of_packs
 from .compression import decompressed_lines
 from .format import (
     HEADERS,
@@ -179,6 +180,13 @@ class _Unpacking:
 
     def _arrows(self, at: Int64s) -> None:
         """Packs with the same columns that follow each other are taken together, as those of one publisher do."""
+        if (
+            not self._only_typed
+            and (values := values_of_packs(self._records.payloads, at, self._counts[at])) is not None
+        ):
+            self._lengths[at], self._packed[at] = self._counts[at], True
+            self._values.add(at, self._counts[at], values)
+            return
         payloads = zip(at.tolist(), _aligned_copies(self._records.payloads, at), strict=True)
         read = [(i, batch) for i, payload in payloads if (batch := self._read(i, payload)) is not None]
         for schema, run in groupby(read, lambda pack: pack[1].schema):

@@ -1,4 +1,4 @@
-"""Writes record batches of one binary column without nulls as Arrow IPC messages, many at a time. Pure.
+"""Writes and reads record batches of one binary column without nulls as Arrow IPC messages, many at a time. Pure.
 
 The octets are those of :meth:`pyarrow.RecordBatch.serialize`. Its metadata has the same length for every batch of a
 schema; only numbers in it differ, which are written into a copy of it.
@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ...message import Int64s
+from ...message import Int64s, payload_bounds
 from ..ipc import BatchNumbers, batch_numbers
-from .value_views import INLINE, Views
+from .value_views import INLINE, Views, joined
 
 _ALIGN = 8
 
@@ -70,6 +70,32 @@ class ValueFrames:
                 table[padding, 2:] = buffer, _ALIGN - 1 - padding
         return table[-octets % _ALIGN], pa.py_buffer(self._closing)
 
+    def read(self, payloads: pa.Array, at: Int64s, rows: Int64s) -> pa.Array | None:
+        """All values of packs that were written like this, in one copy; None = one of them was not, has another number
+        of rows, or a value is short.
+
+        :param at: which of the payloads, a binary array
+        :param rows: that each announces
+        """
+        data = np.frombuffer(payloads.buffers()[2] or b"", np.uint8)
+        bounds = payload_bounds(payloads)
+        begin, sizes = bounds[at], bounds[at + 1] - bounds[at]
+        n = 8 * len(self._head)
+        if not len(at) or int(sizes.min()) < n + self._end or int(rows.min()) < 1:
+            return None
+        heads = data[begin[:, None] + np.arange(n)].view(np.int64)
+        octets = heads[:, (self._numbers.data + 8) // 8 + (len(self._begin) + 8) // 8]
+        padded = (4 * (rows + 1) + _ALIGN - 1) // _ALIGN * _ALIGN
+        ends = data[(begin + sizes)[:, None] - np.arange(self._end, 0, -1)]
+        alike = (
+            int(octets.min()) >= 0
+            and (octets <= sizes).all()
+            and (heads == self._metadata(rows, octets)).all()
+            and (sizes == n + padded + (octets + _ALIGN - 1) // _ALIGN * _ALIGN + self._end).all()
+            and (ends == np.frombuffer(self._closing[_ALIGN - 1 :], np.uint8)).all()
+        )
+        return _values(data, begin + n, rows, begin + n + padded, octets) if alike else None
+
     def _metadata(self, rows: Int64s, octets: Int64s) -> npt.NDArray[np.int64]:
         """Begin and metadata of each pack."""
         found = np.tile(self._head, (len(rows), 1))
@@ -83,3 +109,23 @@ class ValueFrames:
         for place, numbers in values:
             found[:, place // 8 + shift] = numbers
         return found
+
+
+def _values(
+    data: npt.NDArray[np.uint8], offsets_at: Int64s, rows: Int64s, values_at: Int64s, octets: Int64s
+) -> pa.Array | None:
+    """Values of packs whose offsets and octets lie at these places, if the offsets are in order."""
+    each = zip(offsets_at.tolist(), rows.tolist(), strict=True)
+    packs = [np.frombuffer(data, np.int32, n + 1, at) for at, n in each]  # packs, not rows
+    offsets = np.concatenate(packs).astype(np.int64)  # so that no difference overflows
+    last = np.cumsum(rows + 1) - 1
+    lengths = np.delete(np.diff(offsets), last[:-1])
+    first = np.delete(offsets, last)
+    good = not offsets[last - rows].any() and (offsets[last] <= octets).all() and int(lengths.min()) > INLINE
+    if not good:
+        return None
+    views = np.zeros((len(lengths), 4), np.int32)
+    views[:, 0], views[:, 3] = lengths, first + np.repeat(values_at, rows)
+    ends = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+    held = [None, pa.py_buffer(ends), joined(views, [pa.py_buffer(data)])]
+    return pa.Array.from_buffers(pa.binary(), len(lengths), held)

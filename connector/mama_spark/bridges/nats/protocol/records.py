@@ -32,6 +32,7 @@ _REMEMBERED = 4096
 _LARGE = 4096
 #: Bytes of header blocks up to which a loop over them is faster than the calls for a column.
 _FEW = 10_240
+_FEW_NUMBERS = 512  #: the same for numbers
 #: Bytes of header blocks that become a column together (or one larger block): converting takes 20 times as many bytes.
 _TOGETHER = 1 << 20
 
@@ -266,8 +267,10 @@ def _joined(values: list[bytes | memoryview]) -> pa.Array:
 
 def _numbers(tokens: list[bytes]) -> Int64s:
     try:
+        if len(tokens) <= _FEW_NUMBERS and b"".join(tokens).isdigit():
+            return np.array(list(map(int, tokens)), np.int64)
         numbers: Int64s = pa.array(tokens, pa.binary()).cast(pa.string()).cast(pa.int64()).to_numpy()
-    except pa.ArrowInvalid as e:
+    except (pa.ArrowInvalid, ValueError, OverflowError) as e:
         raise ProtocolError(f"a reply subject without its numbers: {e}") from None
     return numbers
 
