@@ -45,6 +45,14 @@ def expand(ids: str) -> list[str]:
     return found
 
 
+def _module_marks(tree: ast.Module) -> list[str]:
+    """Of ``pytestmark``: every test of the module has them."""
+    found = [n.value for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "pytestmark"]
+    calls = [call for value in found for call in ast.walk(value) if isinstance(call, ast.Call)]
+    marks = [call for call in calls if ast.unparse(call.func) == "pytest.mark.spec"]
+    return [id_ for mark in marks for argument in mark.args for id_ in expand(ast.literal_eval(argument))]
+
+
 def _marks(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
     for decorator in node.decorator_list:
         if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.spec":
@@ -59,9 +67,12 @@ def ids_to_tests(root: Path) -> dict[str, list[str]]:
             text = path.read_text(encoding="utf-8")
             if "mark.spec(" not in text:
                 continue
-            for node in ast.walk(ast.parse(text)):
+            tree = ast.parse(text)
+            all_of_them = _module_marks(tree)
+            for node in ast.walk(tree):
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                    for id_ in _marks(node):
+                    own = all_of_them if node.name.startswith("test_") else []
+                    for id_ in dict.fromkeys([*own, *_marks(node)]):
                         found.setdefault(id_, []).append(node.name)
     return found
 

@@ -10,15 +10,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from mama_spark.mama.messages import omnm
 from mama_spark.mama.messages.omnm import BadMessage
+from mama_spark.openmama_wire.peer.frame_filter import FrameFilter, PeerCounters
+from mama_spark.openmama_wire.peer.inboxes import OpenInboxes
 from mama_spark.openmama_wire.peer.naming_client import NamingClient
 from mama_spark.openmama_wire.peer.subscription_table import SubscriptionTable
 from mama_spark.openmama_wire.protocol.dictionary import dictionary_of
 from mama_spark.openmama_wire.protocol.framings import OZ, ZMQ, Framing
 from mama_spark.openmama_wire.protocol.market_data import read_request
 from mama_spark.openmama_wire.protocol.naming import NamingFrame, decode_naming
+from mama_spark.services.openmama_recorder.frame_recorder import FrameRecorder
+from mama_spark.spark.subscribe.openmama_rows import OpenMamaColumns
+from mama_spark.spark.subscribe.openmama_schema import TYPE
 
 from tests.support.examples import FULL
 
@@ -38,7 +45,34 @@ def read_whole(framing: Framing) -> Callable[[bytes], object]:
     return read
 
 
+def a_filter(framing: Framing) -> FrameFilter:
+    """Of a peer that subscribed to everything."""
+    inboxes = OpenInboxes(framing, "01234567-89ab-cdef-0123-456789abcdef")
+    inboxes.open()
+    filtered = FrameFilter(framing, inboxes, PeerCounters())
+    filtered.add("", prefix=True)
+    return filtered
+
+
+def recorded(framing: Framing) -> Callable[[bytes], object]:
+    """As a recorder stores what it received, and as Spark reads it: columns of fields, and what they lack."""
+    filtered, recorder = a_filter(framing), FrameRecorder("mama", framing.name)
+
+    def read(data: bytes) -> object:
+        frames = [found for found in (filtered.accepted(data),) if found is not None] * 3
+        if not frames:
+            return None
+        made = recorder.records(frames, [None] * len(frames), 0)
+        columns = OpenMamaColumns(TYPE)
+        payloads = pa.array([*made.payloads, data, made.payloads[0][: len(data)]], pa.binary())
+        topics = pa.array([*made.topics, "mama.x", "mama.x"])
+        return columns.columns(payloads, topics, np.arange(len(payloads)))
+
+    return read
+
+
 DECODERS: list[Callable[[bytes], object]] = [read_whole(OZ), read_whole(ZMQ), decode_naming, omnm.decode]
+IN_COLUMNS = [recorded(OZ), recorded(ZMQ)]
 
 
 def read_all(data: bytes) -> None:
@@ -57,6 +91,22 @@ def test_every_cut_and_every_flipped_bit(v: dict[str, Any]) -> None:
     for bit in range(0, 8 * len(data), step):
         data[bit // 8] ^= 1 << bit % 8
         read_all(bytes(data))
+        data[bit // 8] ^= 1 << bit % 8
+
+
+@pytest.mark.spec("OW5")
+@pytest.mark.parametrize("v", VECTORS, ids=lambda v: v["name"])
+def test_every_cut_and_some_flipped_bits_are_recorded_and_read_in_columns(v: dict[str, Any]) -> None:
+    """All of them in ``make test-slow``, where the frame is short."""
+    data = bytearray.fromhex(v["hex"])
+    every = FULL and len(data) < 1000
+    for n in range(0, len(data), 1 if every else 37):
+        for read in IN_COLUMNS:
+            read(bytes(data[:n]))
+    for bit in range(0, 8 * len(data), 1 if every else 401):
+        data[bit // 8] ^= 1 << bit % 8
+        for read in IN_COLUMNS:
+            read(bytes(data))
         data[bit // 8] ^= 1 << bit % 8
 
 
