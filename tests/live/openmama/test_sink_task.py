@@ -85,11 +85,26 @@ def test_rows_that_nobody_wants_fail_where_readers_are_required(tmp_path: Path) 
 
 @pytest.mark.spec("OW22")
 def test_a_second_task_with_numbers_is_refused_before_it_publishes(tmp_path: Path) -> None:
-    with naming() as server:
-        report = publish(rows("A"), tmp_path, 1, url=url_of(server), mamaNumbers="true")
-    assert report.fatal is not None
-    assert "write with coalesce(1)" in report.fatal
-    assert outcomes(tmp_path) == []
+    """No task knows how many there are: the first one publishes with its numbers, and the write fails."""
+    with naming() as server, peer(url_of(server)) as reader:
+        reader.subscribe("S.A")
+        reports: dict[int, PartitionReport] = {}
+
+        def publish_each() -> None:
+            for partition in (1, 0):
+                log = tmp_path / str(partition)
+                reports[partition] = publish(rows("A", "A"), log, partition, url=url_of(server), mamaNumbers="true")
+
+        task = threading.Thread(target=publish_each, daemon=True)
+        task.start()
+        watched = Watched(reader)
+        watched.until(lambda: not task.is_alive(), "the tasks end")
+        watched.until(lambda: len(watched.of(reader).frames) == 2, "the rows of the first task arrive")
+        assert [decode(f.frame.payload).get("MdSeqNum") for f in watched.of(reader).frames] == [1, 2]
+    assert reports[1].fatal is not None
+    assert "write with coalesce(1)" in reports[1].fatal
+    assert outcomes(tmp_path / "1") == []
+    assert reports[0].fatal is None
 
 
 def test_without_a_name_server_the_task_fails_and_may_be_tried_again(tmp_path: Path) -> None:

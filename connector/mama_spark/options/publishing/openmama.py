@@ -42,6 +42,7 @@ class OpenMamaOptions:
     mama_numbers: bool = option(
         "boolean", boolean, False, _GROUP,
         "Number the messages of each topic (`MdSeqNum`, and a `MamaSenderId` of the task), so that readers notice "
-        "gaps. Readers take one numbering a topic: the DataFrame must have one partition (`coalesce(1)`).",
+        "gaps. Readers take one numbering a topic: the DataFrame must have one partition (`coalesce(1)`); of several, "
+        "the first one is published, and the write fails.",
         scope=OPENMAMA,
     )  # fmt: skip
