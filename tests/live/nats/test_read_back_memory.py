@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import socket
 from collections.abc import Iterator
 from itertools import repeat
@@ -20,6 +19,7 @@ from mama_spark.publisher.exactly_once.stored_rows import IdReader, StoredRows
 from mama_spark.publisher.ids import texts
 from mama_spark.testing.waiting import eventually
 
+from tests.support.memory import peak_memory
 from tests.support.nats.nats_servers import Admin
 
 ROWS, FEWER = 10_000_000, 2_000_000
@@ -55,13 +55,13 @@ def read_back(url: str, up_to: int, answer: Connection) -> None:
     """Rows found, growth of the largest memory in bytes, and seconds of processor time."""
     ledger, table, reader = NatsBatchLedger(NatsSettings(servers=(url,)), 60.0), StoredRows(0, len(HEAD)), IdReader()
     ledger.open()
-    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, process_time()
+    before, began = peak_memory(), process_time()
     for some in ledger.read("ONCE", 0, up_to, PREFIX.encode()):
         reader.add(table, some)
     table.finish()
-    spent, after = process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    spent, after = process_time() - began, peak_memory()
     ledger.close()
-    answer.send((len(table), (after - before) * 1024, spent))
+    answer.send((len(table), after - before, spent))
 
 
 @pytest.mark.slow

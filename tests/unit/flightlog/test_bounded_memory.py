@@ -34,11 +34,12 @@ print("STAGED", seen[99], seen[999])
 """
 
 REPORT = """
-import resource, sys
+import sys
 from mama_spark.flightlog.report import summarise
+from tests.support.memory import peak_memory
 found = summarise(sys.argv[1], {})
 assert found.count("acked") == 10_000_000
-print("REPORT", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
+print("REPORT", peak_memory() / 1e6)
 """
 
 

@@ -217,12 +217,13 @@ def test_options_are_of_the_newest_write_and_skew_is_said(tmp_path: Path) -> Non
 
 
 MEASURED = """
-import resource, sys, time
+import sys, time
 began = time.monotonic()
 from mama_spark.report_page.page import report
+from tests.support.memory import peak_memory
 made = report(sys.argv[1])
 assert made.data.totals["acked"] == 10_000_000
-seconds, memory = time.monotonic() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+seconds, memory = time.monotonic() - began, peak_memory() / 1e6
 print("REPORT", seconds, memory, len(made.html) / 1e6)
 """
 
