@@ -13,7 +13,7 @@ test coverage: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerial
 # Test processes have many threads; an arena for each would keep what other threads have freed.
 test coverage: export MALLOC_ARENA_MAX ?= 2
 
-.PHONY: help setup setup-run run test test-fast test-originals coverage mutate test-slow check format bench serve wheel pictures docs docs-serve clean
+.PHONY: help setup setup-run run demo-tango test test-fast test-originals coverage mutate test-slow check format bench serve wheel pictures docs docs-serve clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -26,6 +26,9 @@ setup-run:
 
 run: setup-run ## publish 336,776 flights to a broker of its own, and show the delivery report
 	@$(RUN) python jobs/demo.py $(ARGS)
+
+demo-tango: setup ## record a Tango device, lose events of it, archive the others, and report what is missing
+	@$(RUN) python jobs/tango_demo.py $(ARGS)
 
 test: setup ## all tests except the slow ones (ARGS=... goes to pytest)
 	@$(RUN) $(PYTEST) -m "not slow" $(ARGS)
