@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -70,20 +70,33 @@ def row(n: int) -> bytes:
     return encode(stamped(Stamp(), msg.fields))
 
 
-def publish(settings: PeerSettings) -> FlightBatch:
-    """As a task does it."""
+def publish(settings: PeerSettings, during: Callable[[], object] = lambda: None, readers: int = 1) -> list[FlightBatch]:
+    """As a task does it.
+
+    :param during: called when half of the rows are given
+    :param readers: that subscribe before the first row
+    """
     finished: list[FlightBatch] = []
     bridge = OpenMamaBridge(OpenMamaSettings(settings, wait_for_subscribers=60.0))
     bridge.open()
+
+    def wanted() -> bool:
+        bridge.poll(0.05)
+        table = bridge.peer.readers
+        return table.readers(b"OM.IBM") + table.readers(b"OM.IBM\0") >= readers
+
+    eventually(wanted, "the readers are there")
     publisher = BatchPublisher(bridge, WindowConfig(4096, 2048), on_finished=finished.append)
     publisher.start()
     try:
-        publisher.put(MessageBatch.of(["OM.IBM"] * N, [row(n) for n in range(N)]))
+        publisher.put(MessageBatch.of(["OM.IBM"] * (N // 2), [row(n) for n in range(N // 2)]))
+        during()
+        publisher.put(MessageBatch.of(["OM.IBM"] * (N - N // 2), [row(n) for n in range(N // 2, N)]))
         publisher.drain()
     finally:
         publisher.stop()
         bridge.close()
-    return finished[0]
+    return finished
 
 
 def numbers(output: str) -> list[int]:
@@ -97,7 +110,7 @@ def numbers(output: str) -> list[int]:
 def test_a_task_reaches_mamalistenc_whole_and_in_order(oz: Network) -> None:
     with oz.programs.mama("mamalistenc", "oz", *LISTEN) as listener:
         flights = publish(PeerSettings.from_urls([oz.url]))
-        assert (flights.state == np.uint8(FlightState.ACKED)).all()
+        assert all((f.state == np.uint8(FlightState.ACKED)).all() for f in flights)
         listener.until("wNumber", N)
         assert numbers(listener.end()) == list(range(N))
 
