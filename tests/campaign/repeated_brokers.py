@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar, Protocol, Self
 
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.services.malamute_broker.engines.durable.store_reader import store_path
+from mama_spark.testing.waiting import eventually
 
 from tests.campaign.oracle import StoredMessage, read_nats, read_sqlite
 from tests.support.malamute.broker_process import BrokerProcess
+from tests.support.nats.nats_cluster import Cluster
 from tests.support.nats.nats_servers import Admin
 
 #: Seconds: the duplicate window of all streams.
 WINDOW = 1.0
+
+
+class KilledProcess(Protocol):
+    """What tests may do to a broker."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None: ...
+
+    @property
+    def url(self) -> str: ...
+
+    def kill(self) -> None: ...
+
+    def start(self) -> object: ...
 
 
 class ForgetfulBroker(ABC):
@@ -24,7 +44,7 @@ class ForgetfulBroker(ABC):
     """
 
     ordered: ClassVar[dict[str, str] | None]
-    process: NatsServer | BrokerProcess
+    process: KilledProcess
 
     def __enter__(self) -> Self:
         self.process.__enter__()
@@ -58,18 +78,67 @@ class ForgetfulNats(ForgetfulBroker):
         return read_nats([self.url], stream)
 
 
+class _LeaderOf:
+    """The leader of a stream of a cluster: what is killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cluster, self.stream = Cluster(folder), ""
+        self._killed: NatsServer | None = None
+
+    def __enter__(self) -> Self:
+        self.cluster.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.cluster.__exit__(kind, error, at)
+
+    @property
+    def url(self) -> str:
+        return ",".join(node.url for node in self.cluster.nodes)
+
+    def kill(self) -> None:
+        with Admin(self.cluster.url) as admin:
+            name = eventually(lambda: admin.info(self.stream)["cluster"].get("leader"), "a leader")
+        self._killed = self.cluster.node(str(name))
+        self._killed.kill()
+
+    def start(self) -> None:
+        assert self._killed is not None
+        self._killed.start()
+
+
+class ForgetfulReplicatedNats(ForgetfulBroker):
+    """Three servers, each stream on all of them. Order is not looked at: see the page Reliability."""
+
+    ordered: ClassVar[dict[str, str] | None] = None
+
+    def __init__(self, folder: Path) -> None:
+        self.process = self._leader = _LeaderOf(folder)
+
+    def create(self, stream: str) -> None:
+        config = {"name": stream, "subjects": [f"{stream}.>"], "num_replicas": 3, "duplicate_window": int(WINDOW * 1e9)}
+        with Admin(self._leader.cluster.url) as admin:
+            eventually(lambda: "error" not in admin.api(f"STREAM.CREATE.{stream}", config), "three peers are known")
+            eventually(lambda: admin.info(stream)["cluster"].get("leader"), "a leader")
+        self._leader.stream = stream
+
+    def messages(self, stream: str) -> list[StoredMessage]:
+        return read_nats(self.url.split(","), stream)
+
+
 class ForgetfulMalamute(ForgetfulBroker):
     ordered: ClassVar[dict[str, str] | None] = None
 
     def __init__(self, folder: Path) -> None:
-        self.process = BrokerProcess(folder, ".*", f'dedup_window = "{WINDOW:g}s"')
+        self.process = self._broker = BrokerProcess(folder, ".*", f'dedup_window = "{WINDOW:g}s"')
 
     def create(self, stream: str) -> None:
         """Streams are made when they are written to first."""
 
     def messages(self, stream: str) -> list[StoredMessage]:
-        assert isinstance(self.process, BrokerProcess)
-        return read_sqlite(store_path(self.process.streams, stream.encode()))
+        return read_sqlite(store_path(self._broker.streams, stream.encode()))
 
 
-BROKERS = {"nats": ForgetfulNats, "malamute": ForgetfulMalamute}
+BROKERS: dict[str, Callable[[Path], ForgetfulBroker]] = {
+    "nats": ForgetfulNats, "nats-r3": ForgetfulReplicatedNats, "malamute": ForgetfulMalamute,
+}  # fmt: skip

@@ -12,11 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 
 from tests.campaign.repeated_batches import POINTS, SERVER_KILLED, Outcome, Plan, judge, repeat_until_done, tail
-from tests.campaign.repeated_brokers import BROKERS, WINDOW, ForgetfulBroker, ForgetfulMalamute, ForgetfulNats
-from tests.support.malamute.broker_process import BrokerProcess
+from tests.campaign.repeated_brokers import (
+    BROKERS,
+    WINDOW,
+    ForgetfulBroker,
+    ForgetfulMalamute,
+    ForgetfulNats,
+    KilledProcess,
+)
 
 #: Seconds between a kill and the next run, longer than the window.
 PAUSE = 1.3 * WINDOW
@@ -97,7 +102,7 @@ def test_rows_of_a_malamute_stream_are_stored_once_though_drivers_and_workers_ar
         assert outcome.runs == 4, (name, outcome)
 
 
-def kill_on_signal(server: NatsServer | BrokerProcess, file: Path, over: threading.Event) -> None:
+def kill_on_signal(server: KilledProcess, file: Path, over: threading.Event) -> None:
     """Kill the server when a task asks for it, and start it again when it has forgotten the ids."""
     while not over.is_set():
         if file.exists():
