@@ -343,6 +343,7 @@ TIME_OF_DAY = {
     "services/tango_server/event_source",  # stamps events
     "spark/flight_log_view",  # the time of the report
     "report_page/page",  # the time of the report, and what "the last hour" is
+    "spark/telemetry/read_metrics",  # is compared with the times of messages
     "spark/formats",  # what "now" is in an option
     "tango/client/event_consumer",  # stamps events
     "tango/client/event_queue",  # stamps events

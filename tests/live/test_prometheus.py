@@ -1,4 +1,5 @@
-"""A real Prometheus scrapes a running write and a Malamute broker: every query of the dashboard has an answer."""
+"""A real Prometheus scrapes a running write, readers, a Malamute broker, recorders and sources: every query of the
+dashboard has an answer."""
 
 from __future__ import annotations
 
@@ -8,28 +9,61 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from mama_spark.bridges.memory import MemoryBroker
+from mama_spark.bridges.memory.logs import MemoryLogs
 from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.bridges.reconnecting import ReconnectingBridge
+from mama_spark.bridges.tango import RecordCodec
 from mama_spark.cli import main
+from mama_spark.commands.record import log_options, record
+from mama_spark.message import MessageBatch
 from mama_spark.metrics.provider import meter_provider
 from mama_spark.options import SinkOptions
+from mama_spark.record_log import RecordLogBridge
+from mama_spark.services.openmama_recorder.settings import OpenMamaRecorderSettings
+from mama_spark.services.openmama_source import SourceRules
+from mama_spark.services.prometheus.server import served_metrics
+from mama_spark.services.tango_recorder.settings import RecorderSettings
+from mama_spark.services.tango_server.event_source import TangoEventSource
+from mama_spark.services.tango_server.replay.log_replayer import LogReplayer
+from mama_spark.services.tango_server.replay.replay_service import ReplayService
+from mama_spark.spark.formats import MamaSubDataSource
+from mama_spark.spark.query_progress import QueryProgress
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.job import SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
+from mama_spark.spark.subscribe.schema import SCHEMA
 from mama_spark.testing.waiting import eventually
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import start_http_server
 
+from tests.support.openmama.network import naming, url_of
+from tests.support.openmama.source import MarketDataLab
 from tests.support.ports import lasting_port
 
+DEVICE = "lab/cell/1"
+#: As Spark's, of one micro-batch of a query over mamasub.
+SOURCE = SimpleNamespace(
+    endOffset='{"S": {"next": 11, "identity": "i"}}', latestOffset='{"S": {"next": 51, "identity": "i"}}'
+)
+PROGRESS = SimpleNamespace(
+    progress=SimpleNamespace(
+        name="audit", id="q", batchId=3, numInputRows=1200, processedRowsPerSecond=600.0, batchDuration=2000,
+        sources=(SOURCE,),
+    )
+)  # fmt: skip
 CONF = Path(__file__).resolve().parents[2] / "conf" / "observability"
 
 
@@ -39,20 +73,95 @@ def make_provider() -> MeterProvider:
 
 
 @pytest.fixture
-def broker_metrics(tmp_path: Path) -> Iterator[str]:
+def broker_metrics() -> Iterator[str]:
     """The address of the metrics of a Malamute broker that has got a message."""
     bind, metrics = f"tcp://127.0.0.1:{lasting_port()}", f"127.0.0.1:{lasting_port()}"
-    (tmp_path / "broker.toml").write_text(f'[broker]\nmetrics = "{metrics}"\n')
-    command = [sys.executable, "-u", "-m", "mama_spark.cli", "broker", "--bind", bind]
-    with subprocess.Popen(
-        [*command, "--conf-file", str(tmp_path / "broker.toml")], stdout=subprocess.PIPE, text=True
-    ) as process:
+    command = [sys.executable, "-u", "-m", "mama_spark.cli", "broker", "--bind", bind, "--metrics", metrics]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("ready: ")
         assert main(["pub", "t", "x", "--url", bind.replace("tcp", "mlp"), "-o", "stream=S"]) == 0
         yield metrics
         process.terminate()
         process.wait(60)
+
+
+@contextmanager
+def tango_source_metrics(folder: Path) -> Iterator[tuple[str, str]]:
+    """A Tango source over a log in memory: the addresses of its metrics and of its calls."""
+    name, stop = uuid4().hex, threading.Event()
+    columns = {"device": [DEVICE], "attribute": ["level"], "value": pa.array([1.5])}
+    made = RecordCodec("lab", "tango").encode(pa.RecordBatch.from_pydict(columns))
+    MemoryLogs(name).log(name).append(MessageBatch(made.topics, made.payloads))
+    source = TangoEventSource((), "127.0.0.1")
+    bridge = ReconnectingBridge[RecordLogBridge](lambda: MemoryLogs(name), 5.0)
+    service = ReplayService(source, LogReplayer(source), bridge, name, folder / "position", stop, _ignore, _ignore)
+    address = f"127.0.0.1:{lasting_port()}"
+    thread = threading.Thread(target=service.run, args=("earliest", 0.0))
+    with served_metrics(address, service.metrics, _ignore, _ignore):
+        thread.start()
+        try:
+            eventually(lambda: source.running, "the source")
+            yield address, f"127.0.0.1:{source.port}"
+        finally:
+            stop.set()
+            thread.join(60)
+            source.close()
+            MemoryBroker.forget(name)
+
+
+@contextmanager
+def recorder_metrics(options: dict[str, str], **given: Any) -> Iterator[str]:
+    """The address of the metrics of a recorder."""
+    address, stop = f"127.0.0.1:{lasting_port()}", threading.Event()
+    kind = OpenMamaRecorderSettings if given["url"].startswith("oz") else RecorderSettings
+    settings = kind.of({**given, "metrics": address, "report": "off", "drain": "60s"})
+    args = (settings, log_options({**options, "createStream": "true"}), stop.is_set, _ignore)
+    thread = threading.Thread(target=record, args=args)
+    thread.start()
+    try:
+        yield address
+    finally:
+        stop.set()
+        thread.join(120)
+
+
+@contextmanager
+def programs(folder: Path, server: NatsServer) -> Iterator[list[str]]:
+    """The addresses of the metrics of both recorders and both sources; one records what the other serves."""
+    quotes = uuid4().hex
+    with naming() as names, tango_source_metrics(folder) as (tango, calls):
+        lab = MarketDataLab(folder, quotes, url_of(names), SourceRules())
+        lab.store("A", x=1)
+        lab.start()
+        address = f"127.0.0.1:{lasting_port()}"
+        to = {"url": f"{server.url}/RECORDED"}
+        try:
+            with (
+                served_metrics(address, lab.server.metrics, _ignore, _ignore),
+                recorder_metrics(
+                    {"url": f"{server.url}/MAMA"}, url=url_of(names), symbols=["S.A"], name="quotes"
+                ) as mama,
+                recorder_metrics(to, url=f"tango://{calls}#dbase=no", devices=[DEVICE], attributes=["level"]) as events,
+            ):
+                yield [tango, address, mama, events]
+        finally:
+            lab.stop()
+            MemoryBroker.forget(quotes)
+
+
+def read_again_and_again(server: NatsServer, stop: threading.Event) -> None:
+    """As tasks do, with metrics, until ``stop``."""
+    given = {"url": server.url, "stream": "S", "metrics": f"{__name__}:make_provider"}
+    while not stop.wait(0.5):
+        reader = MamaSubDataSource(given).reader(SCHEMA)
+        for task in reader.partitions():
+            for _ in reader.read(task):
+                pass
+
+
+def _ignore(text: str) -> None:
+    pass
 
 
 class Prometheus:
@@ -119,30 +228,47 @@ def test_every_query_of_the_dashboard_has_an_answer(tmp_path: Path, broker_metri
     assert shutil.which("prometheus"), "prometheus is missing: run make setup"
     meter_provider.cache_clear()
     served, _ = start_http_server(0, "127.0.0.1")
-    prometheus = Prometheus(tmp_path / "prometheus", f"127.0.0.1:{served.server_port}", broker_metrics)
     stop = threading.Event()
-    with NatsServer(tmp_path / "nats") as server:
-        writing = threading.Thread(target=publish, args=(server, tmp_path / "log", stop))
-        writing.start()
+    with NatsServer(tmp_path / "nats") as server, programs(tmp_path, server) as others:
+        targets = (f"127.0.0.1:{served.server_port}", broker_metrics, *others)
+        prometheus = Prometheus(tmp_path / "prometheus", *targets)
+        working = [
+            threading.Thread(target=publish, args=(server, tmp_path / "log", stop)),
+            threading.Thread(target=read_again_and_again, args=(server, stop)),
+        ]
+        working[0].start()
         try:
+            rate = "sum by (bridge) (rate(mama_publisher_acknowledged_total[1m]))"
+            eventually(lambda: _first(prometheus.value(rate)) > 100, "the rate of the write")
+            working[1].start()
+            QueryProgress(f"{__name__}:make_provider").onQueryProgress(PROGRESS)
             panels = json.loads((CONF / "dashboard.json").read_text())["panels"]
             for expression in [target["expr"] for panel in panels for target in panel["targets"]]:
                 eventually(partial(prometheus.value, expression), f"an answer to {expression}")
-            rate = "sum by (bridge) (rate(mama_publisher_acknowledged_total[1m]))"
-            eventually(lambda: float(prometheus.value(rate)[0]["value"][1]) > 100, "the rate of the write")
             [failed] = prometheus.value("sum by (status) (mama_publisher_failed_total)")
             assert failed["metric"] == {"status": "BAD_SYMBOL"}
-            rules = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
-            assert len(rules) == 5
+            read = "sum by (format, bridge, stream) (mama_reader_rows_total)"
+            eventually(lambda: _first(prometheus.value(read)) > 100, "the messages that were read")
+            assert prometheus.value(read)[0]["metric"] == {"format": "mamasub", "bridge": "nats", "stream": "S"}
+            for network in ("tango", "oz"):  # what the sources serve
+                stored = f'mama_recorder_stored_total{{network="{network}"}}'
+                eventually(lambda q=stored: _first(prometheus.value(q)) > 1, f"records of {network}")  # type: ignore[misc]
             eventually(lambda: all(r["health"] == "ok" for r in _rules(prometheus)), "the rules evaluated")
+            assert len(_rules(prometheus)) == 10
             eventually(lambda: "MamaMessagesFail" in _firing(prometheus), "the alert of rows that fail")
         finally:
             stop.set()
-            writing.join(120)
+            for thread in working:
+                if thread.ident is not None:
+                    thread.join(120)
             prometheus.stop()
             served.shutdown()
             served.server_close()
-    assert not writing.is_alive()
+    assert not any(thread.is_alive() for thread in working)
+
+
+def _first(answer: list[Any]) -> float:
+    return float(answer[0]["value"][1]) if answer else 0.0
 
 
 def _rules(prometheus: Prometheus) -> list[Any]:

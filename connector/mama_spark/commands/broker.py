@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ..console.arguments import add_metrics
 from ..console.output import say_as
 from ..console.signals import stop_on_signals
 from ..mama.discovery.broker_events import broker_event
@@ -22,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     conf.add_argument(
         "--malamute-cfg", type=Path, metavar="malamute.cfg", help="a configuration file of the original broker"
     )
+    add_metrics(parser)
     parser.add_argument("--json", action="store_true", help='each line as JSON: {"text": ...}')
 
 
@@ -34,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
             args.bind,
             args.conf_file,
             malamute_cfg=args.malamute_cfg,
+            metrics=args.metrics,
             stop=stop,
             say=say_as(args.json),
             encode_kept=encode,

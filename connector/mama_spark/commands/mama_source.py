@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import sys
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,8 +15,8 @@ from urllib.parse import urlsplit
 
 from ..bridges import discovery_bridge, log_bridge
 from ..bridges.reconnecting import ReconnectingBridge
-from ..console.arguments import add_option, duration_argument, options, pairs
-from ..console.output import say_as
+from ..console.arguments import add_metrics, add_option, duration_argument, options, pairs
+from ..console.output import print_error, say_as
 from ..console.signals import stop_on_signals
 from ..errors import ConfigError, OptionError
 from ..mama.messages.event_records import LIVE
@@ -41,6 +40,7 @@ from ..services.openmama_source.market_data_source import MarketDataSource, Publ
 from ..services.openmama_source.server import MarketDataServer
 from ..services.openmama_source.source_events import SourceEvents
 from ..services.openmama_source.source_state import SourceState
+from ..services.prometheus.server import served_metrics
 
 _USE = command("mama-source", "stream", "wait_timeout")
 _HEARTBEAT = 30.0  #: seconds that a subscriber's process may stand still before it is disconnected
@@ -84,6 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--announce", nargs="?", const="", metavar="URL",
         help="announce the source, and its events, to discovery there (default: at the servers of the log)",
     )  # fmt: skip
+    add_metrics(parser)
     parser.add_argument("--json", action="store_true", help='each line as JSON: {"text": ...}')
     add_option(parser, "of the log's connection")
 
@@ -119,14 +120,15 @@ def run(args: argparse.Namespace) -> int:
             source = MarketDataSource(args.source, state.sender, rules, state.topics())
             server = MarketDataServer(
                 peer, source, state, follower, prefix=args.source if args.topic_prefix is None else args.topic_prefix,
-                dictionary=by_name(entries), say=say, warn=warn,
+                dictionary=by_name(entries), say=say, warn=print_error,
                 on_event=partial(_report, reports, say if args.events else None),
             )  # fmt: skip
             follower.start()
             peer.open()
             reports.lifecycle(LIVE)
             say(f"serving {o.stream} as {args.source} at {args.to} ({len(source.topics)} symbols; Ctrl-C ends it)")
-            server.run(stop.is_set)
+            with served_metrics(args.metrics, server.metrics, say, print_error):
+                server.run(stop.is_set)
             say(f"ended: {server.progress()}")
     finally:
         follower.close()
@@ -215,7 +217,7 @@ def reporters(args: argparse.Namespace, servers: tuple[str, ...], sender: int) -
         except ValueError as e:
             raise OptionError(f"--flight-log {e}") from None
         store = FlightLogStore(uri, dict(pairs(args.storage, "--storage")), run_id)
-        made.append(SourceEventReporter(store, SourceEvents(args.source, sender), args.flight_log_every, warn))
+        made.append(SourceEventReporter(store, SourceEvents(args.source, sender), args.flight_log_every, print_error))
     elif args.storage:
         raise OptionError("--storage is for --flight-log PATH")
     if args.announce is not None:
@@ -225,7 +227,7 @@ def reporters(args: argparse.Namespace, servers: tuple[str, ...], sender: int) -
             run_id,
             SOURCE_TTL,
         )
-        made.append(SourceEventReporter(announced, SourceEvents(args.source, sender), _ANNOUNCE_INTERVAL, warn))
+        made.append(SourceEventReporter(announced, SourceEvents(args.source, sender), _ANNOUNCE_INTERVAL, print_error))
     return SourceEventReporters(made)
 
 
@@ -247,7 +249,3 @@ def _report(reports: SourceEventReporters, say: Callable[[str], None] | None, ev
     reports.callback(event)
     if say is not None:
         say(f"{event.callback} {event.symbol}{f': {event.info}' if event.info else ''}".rstrip())
-
-
-def warn(text: str) -> None:
-    print(f"mama: {text}", file=sys.stderr, flush=True)

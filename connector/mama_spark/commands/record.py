@@ -15,8 +15,8 @@ from typing import Any
 from ..bridges import log_bridge, publisher_bridge
 from ..bridges.reconnecting import ReconnectingBridge
 from ..conf_file import as_options, load
-from ..console.arguments import add_option, pairs
-from ..console.output import say_as
+from ..console.arguments import add_metrics, add_option, pairs
+from ..console.output import print_error, say_as
 from ..console.signals import stop_on_signals
 from ..errors import ConfigError
 from ..mama.properties import Properties
@@ -27,8 +27,12 @@ from ..options.urls import split_stream
 from ..publisher.resilient_publisher import ResilientPublisher
 from ..record_log import RecordLog, RecordLogBridge, RecordWriter
 from ..redaction import redact_url
+from ..services.openmama_recorder.metrics import measure as measure_openmama
 from ..services.openmama_recorder.recorder import OpenMamaRecorder
 from ..services.openmama_recorder.settings import SCHEMES, OpenMamaRecorderSettings
+from ..services.prometheus.exposition import Metric
+from ..services.prometheus.server import served_metrics
+from ..services.tango_recorder.metrics import measure as measure_tango
 from ..services.tango_recorder.other_recorders import OtherRecorders
 from ..services.tango_recorder.recorder import Recorder
 from ..services.tango_recorder.settings import RecorderSettings
@@ -70,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--transport", metavar="NAME", help="OpenMAMA: transport in that file")
     parser.add_argument("--framing", choices=("oz", "zmq"), help="OpenMAMA: the bridge of that network (default: oz)")
     parser.add_argument("--name", help="of the recorder; each of a log has its own")
+    add_metrics(parser)
     parser.add_argument("--json", action="store_true", help='each line as JSON: {"text": ...}')
     add_option(parser, "for the log")
 
@@ -89,7 +94,7 @@ def settings_of(args: argparse.Namespace) -> tuple[AnyRecorderSettings, SinkOpti
     if args.conf_file is not None:
         tables = load(args.conf_file, tables)
     given = dict(tables["recorder"])
-    for name in ("url", "name", *_PROPERTY_KEYS):
+    for name in ("url", "name", "metrics", *_PROPERTY_KEYS):
         if getattr(args, name) is not None:
             given[name] = getattr(args, name)
     for name in (*_TANGO_LISTS, *_OPENMAMA_LISTS):
@@ -180,7 +185,8 @@ def record(
         _restore(recorder, log)
         where = f"{redact_url(','.join(options.url))} {options.stream or ''}".rstrip()
         say(f"recording {what} to {where} (Ctrl-C ends it)")
-        whole = recorder.run(stop, say)
+        with served_metrics(settings.metrics, lambda: _measure(recorder), say, print_error):
+            whole = recorder.run(stop, say)
         say(f"ended: {recorder.counts}")
         return whole
     finally:
@@ -202,6 +208,13 @@ def _recorder(
     tango = Recorder(settings, writer, ids=ids)
     tango.others = OtherRecorders(log.read, tango.state.topic, tango.started, settings.state_every)
     return tango, f"{_some(settings.devices, 'devices')} of tango://{settings.host}"
+
+
+def _measure(recorder: Recorder | OpenMamaRecorder) -> list[Metric]:
+    settings = recorder.settings
+    if isinstance(recorder, OpenMamaRecorder):
+        return measure_openmama(recorder.counts, settings.name, recorder.settings.peer.framing.name)
+    return measure_tango(recorder.counts, settings.name)
 
 
 def _some(names: Sequence[str], what: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +12,8 @@ from urllib.parse import urlsplit
 
 from ..bridges import log_bridge
 from ..bridges.reconnecting import ReconnectingBridge
-from ..console.arguments import add_option, duration_argument, options
-from ..console.output import say_as
+from ..console.arguments import add_metrics, add_option, duration_argument, options
+from ..console.output import print_error, say_as
 from ..console.signals import stop_on_signals
 from ..errors import ConfigError, OptionError, Unavailable
 from ..options import SubscribeOptions, command
@@ -22,6 +21,7 @@ from ..options.toml_file import read_toml
 from ..options.urls import log_urls, on_all_interfaces, split_stream
 from ..options.values import Duration
 from ..redaction import redact_url
+from ..services.prometheus.server import served_metrics
 from ..services.tango_server.event_source import HWM, TangoEventSource
 from ..services.tango_server.replay.log_replayer import LogReplayer, Rule
 from ..services.tango_server.replay.replay_service import ReplayService
@@ -66,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--heartbeat", type=_HEARTBEAT, default="9s", metavar="DURATION",
         help="between heartbeats; clients begin anew after 10s without one",
     )  # fmt: skip
+    add_metrics(parser)
     parser.add_argument("--json", action="store_true", help='each line as JSON: {"text": ...}')
     parser.add_argument(
         "--database", metavar="HOST:PORT",
@@ -94,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     o = options(args, SubscribeOptions, _USE, stream=stream or urlsplit(servers[0]).netloc)
     host, port = _address(args.bind)
     if on_all_interfaces(host):
-        warn(
+        print_error(
             "clients are served on all interfaces, as Tango's servers do, and Tango has no login: whoever reaches this "
             "machine can read. Name one interface by --bind HOST:PORT, or let a firewall decide"
         )
@@ -109,9 +110,11 @@ def run(args: argparse.Namespace) -> int:
     bridge = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
     with stop_on_signals() as stop, _locked(position):
         try:
-            service = ReplayService(source, replayer, bridge, str(o.stream), position, stop, say_as(args.json), warn)
+            say = say_as(args.json)
+            service = ReplayService(source, replayer, bridge, str(o.stream), position, stop, say, print_error)
             service.unregister = args.unregister
-            service.run(args.begin, args.hold)
+            with served_metrics(args.metrics, service.metrics, say, print_error):
+                service.run(args.begin, args.hold)
         finally:
             source.close()
             bridge.close()
@@ -182,7 +185,3 @@ def _locked(position: Path) -> Iterator[None]:
         except OSError:
             raise Unavailable(f"another source goes on from {position}; give one of them another --position") from None
         yield
-
-
-def warn(text: str) -> None:
-    print(f"mama: {text}", file=sys.stderr, flush=True)

@@ -31,6 +31,13 @@ def add_option(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("-o", "--option", action="append", default=[], metavar="NAME=VALUE", help=text)
 
 
+def add_metrics(parser: argparse.ArgumentParser) -> None:
+    """``--metrics``."""
+    parser.add_argument(
+        "--metrics", metavar="HOST:PORT", help="serve Prometheus text at /metrics there (extra prometheus)"
+    )
+
+
 def duration_argument(name: str, parse: Duration) -> Callable[[str], float]:
     """The ``type`` of a duration in seconds, for ``add_argument``."""
 

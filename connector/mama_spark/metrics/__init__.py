@@ -1,3 +1,3 @@
-"""Exports what publishers count, by the OpenTelemetry API (extra ``otel``); imported where the option asks for it."""
+"""Exports what publishers and readers count, by the OpenTelemetry API (extra ``otel``); imported where asked for."""
 
-__all__ = ["provider", "publisher_metrics"]
+__all__ = ["provider", "publisher_metrics", "reader_metrics"]

@@ -21,6 +21,7 @@ from .values import (
     field_columns,
     instant,
     integer,
+    metrics_setup,
     offsets,
     one_of,
     text,
@@ -76,6 +77,13 @@ class ReadOptions(TransportOptions):
         "duration", duration, 30.0, _HOW, "Wait for the middleware before a read fails (and Spark tries again).",
         shown="30s",
     )  # fmt: skip
+    metrics: str = option(
+        "`off`, `otel`, `module:function`",
+        metrics_setup,
+        "off",
+        _HOW,
+        "Whether executors export metrics by OpenTelemetry (extra `otel`), as the option of `mamapub`.",
+    )
 
 
 @dataclass(frozen=True, repr=False)

@@ -82,7 +82,7 @@ class Command:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(tango_source, "stop_on_signals", self._stopping)
                 patch.setattr(tango_source, "say_as", lambda json: self.lines.append)
-                patch.setattr(tango_source, "warn", self.lines.append)
+                patch.setattr(tango_source, "print_error", self.lines.append)
                 args = parse(words)
                 ended.set_result(args.run(args))
         except BaseException as error:  # noqa: BLE001 - shown by the test

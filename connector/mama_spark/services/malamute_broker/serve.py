@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from mama_spark.errors import MamaError, Unavailable
@@ -30,6 +31,7 @@ def run(
     conf_file: str | Path | None = None,
     *,
     malamute_cfg: str | Path | None = None,
+    metrics: str | None = None,
     stop: threading.Event,
     say: Callable[[str], None] = lambda text: print(text, flush=True),
     warn: Callable[[str], None] = lambda text: print(f"mama: {text}", file=sys.stderr, flush=True),
@@ -38,6 +40,7 @@ def run(
     """Serve until ``stop`` is set; returns the exit code of the command: 0, or 1 if the broker cannot start or failed.
 
     :param malamute_cfg: a configuration file of the original broker, instead of ``conf_file``
+    :param metrics: ``host:port`` of their pages, instead of what the file says
     :param encode_kept: makes the messages of the stream of events if it is stored, for discovery
     :raises ConfigError: the configuration is wrong
     """
@@ -45,6 +48,8 @@ def run(
         settings = load(conf_file, bind)
     else:
         settings = load_malamute_cfg(malamute_cfg, [bind] if isinstance(bind, str) else bind)
+    if metrics is not None:
+        settings = replace(settings, metrics=metrics)
     collecting, switching = gc.get_threshold(), sys.getswitchinterval()
     broker = Broker(settings)
     if broker.keeps_events:

@@ -13,7 +13,7 @@ from mama_spark.openmama_wire.protocol.frames import why_unsendable
 from mama_spark.options import camel, duration
 from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
-from mama_spark.options.values import duration_or_off, integer, plain_name, some_names, text
+from mama_spark.options.values import duration_or_off, integer, nonempty_text, plain_name, some_names, text
 
 SCHEMES = ("oz://", "zmq://")
 _GROUP = "recorder"
@@ -69,6 +69,10 @@ class OpenMamaRecorderSettings:
     report: float = option(
         "duration", duration_or_off, 60.0, _GROUP, "Between two lines of progress; 0 or `off`: none.", shown="60s"
     )
+    metrics: str | None = option(
+        "text", nonempty_text, None, _GROUP, "`host:port` of an HTTP server: Prometheus text at `/metrics`.",
+        shown="none",
+    )  # fmt: skip
     drain: float = option(
         "duration", duration, 10.0, _GROUP, "Longest wait at the end for what the log has not acknowledged.",
         shown="10s",

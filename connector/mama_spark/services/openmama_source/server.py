@@ -14,8 +14,10 @@ from mama_spark.openmama_wire.peer.peer import OpenMamaPeer
 from mama_spark.openmama_wire.peer.subscription_table import SubscriptionChange
 from mama_spark.openmama_wire.protocol.dictionary import DictionaryEntry
 
+from ..prometheus.exposition import Metric
 from .log_follower import LogBatch, LogFollower
 from .market_data_source import AnswerRequest, MarketDataSource, PublisherEvent, PublishMessage, SourceAction
+from .metrics import measure
 from .record_fields import BadRecord, fields_of
 from .source_state import SourceState
 
@@ -154,6 +156,11 @@ class MarketDataServer:
             return
         self._state.save(*self._position, self._source.take_changed())
         self._dirty = False
+
+    def metrics(self) -> list[Metric]:
+        """What it counts; may be called in any thread."""
+        source, readers = self._source, len(self._peer.readers)
+        return measure(source.name, self.counts, len(source.topics), readers, len(self._unsent))
 
     def progress(self) -> str:
         """One line."""

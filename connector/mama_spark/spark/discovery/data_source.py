@@ -12,7 +12,7 @@ repeated first batch reads from ``first``, whatever the option would mean by the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +23,8 @@ from pyspark.sql.types import StructType
 from mama_spark.bridge import DiscoveryBridge, Position
 from mama_spark.bridges.reconnecting import ReconnectingBridge
 from mama_spark.errors import ConfigError, MamaError, SchemaError
-from mama_spark.options import BATCH_READ, STREAM_READ, Use
+from mama_spark.mama.discovery.discovery_rows import BAD_RECORD, DiscoveryRow
+from mama_spark.options import BATCH_READ, STREAM_READ, DiscoveryOptions, Use
 
 from ..plain_errors import plain_errors
 from .job import DiscoveryJob, plan_discovery
@@ -165,9 +166,23 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             events = itertools.chain.from_iterable(read_between(bridge, start, end))
             rows = self.job.reader.rows(checked_for_gaps(events, fail_on_gap=o.fail_on_data_loss), o.sources_stream)
-            yield from batches(rows)
+            yield from batches(rows) if o.metrics == "off" else _counted(o, rows)
         finally:
             bridge.close()
+
+
+def _counted(o: DiscoveryOptions, rows: Iterable[DiscoveryRow]) -> Iterator[pa.RecordBatch]:
+    """As :func:`batches`, with metrics."""
+    from ..telemetry.read_metrics import ReadMetrics
+
+    metrics = ReadMetrics(o, "mamadiscovery", "")
+    try:
+        for made in batches(rows):
+            metrics.count("rows", made.num_rows)
+            metrics.count("undecodable", made["event"].to_pylist().count(BAD_RECORD))
+            yield made
+    finally:
+        metrics.close()
 
 
 def position_of(offset: Offset) -> Position:

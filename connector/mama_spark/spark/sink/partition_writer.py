@@ -51,7 +51,7 @@ from .progress_reporter import ProgressReporter
 from .repeated_rows import BatchWithStored, RepeatedRows, attempt_of, form_of
 
 if TYPE_CHECKING:
-    from ..partition_metrics import PartitionMetrics
+    from ..telemetry.partition_metrics import PartitionMetrics
 
 logger = logging.getLogger("mama_spark")
 
@@ -278,7 +278,7 @@ class PartitionWriter:
         """:raises ConfigError: the option ``metrics`` names what is not there"""
         if self._options.metrics == "off":
             return None
-        from ..partition_metrics import PartitionMetrics
+        from ..telemetry.partition_metrics import PartitionMetrics
 
         return PartitionMetrics(self._options, self.recorder.on_finished, self.recorder.events.on_transport_event)
 

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -48,6 +49,8 @@ from .schema import MessageColumns, message_columns_of, schema_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from ..telemetry.read_metrics import ReadMetrics
 
 logger = logging.getLogger("mama_spark")
 
@@ -113,6 +116,18 @@ class _LogReader:
         """The rows of one task; on an executor, with a reader that was unpickled there."""
         if not isinstance(partition, LogPartition):  # Spark's own, when there is nothing to read
             return
+        if self.options.metrics == "off":
+            yield from self._rows(partition, None)
+            return
+        from ..telemetry.read_metrics import ReadMetrics
+
+        metrics = ReadMetrics(self.options, "mamasub", partition.range.stream)
+        try:
+            yield from self._rows(partition, metrics)
+        finally:
+            metrics.close()
+
+    def _rows(self, partition: LogPartition, metrics: ReadMetrics | None) -> Iterator[pa.RecordBatch]:
         from .packed_rows import RowUnpacker
 
         o, r = self.options, partition.range
@@ -121,11 +136,17 @@ class _LogReader:
             self._handle_losses(_losses_while_reading(found, r, partition.known_gaps))
 
         unpacking = RowUnpacker(o, self.columns, r.stream)
-        for records in log_reader.read_range(
-            o, lambda bridge: self._find(bridge, r), r.after, r.up_to, o.topics, check
-        ):
-            yield from unpacking.batches(records)
-        unpacking.finish()
+        find = partial(self._find, r=r)
+        try:
+            for records in log_reader.read_range(o, find, r.after, r.up_to, o.topics, check, metrics):
+                for made in unpacking.batches(records):
+                    if metrics is not None:
+                        metrics.count("rows", made.num_rows)
+                    yield made
+            unpacking.finish()
+        finally:
+            if metrics is not None:
+                metrics.count("undecodable", unpacking.undecodable)
 
     def _find(self, bridge: RecordLogBridge, r: ReadRange) -> RecordLog | None:
         """The log that the range is of; None if it is lost."""

@@ -7,8 +7,8 @@ process.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol, TypeVar
 
 from mama_spark.bridges import log_bridge
 from mama_spark.bridges.reconnecting import OutageTimer, ReconnectingBridge
@@ -17,6 +17,13 @@ from mama_spark.options import ReadOptions
 from mama_spark.record_log import RecordLog, RecordLogBridge, Records
 
 T = TypeVar("T")
+
+
+class ReadObserver(Protocol):
+    """Measures a read."""
+
+    def watched(self, batches: Iterable[Records]) -> Iterator[Records]: ...
+    def lost_connection(self) -> None: ...
 
 
 def call(o: ReadOptions, question: Callable[[RecordLogBridge], T]) -> T:
@@ -38,6 +45,7 @@ def read_range(
     up_to: int,
     topics: Sequence[str],
     check: Callable[[RecordLog], None],
+    observer: ReadObserver | None = None,
 ) -> Iterator[Records]:
     """The records of a range; after an outage it continues behind the last record that came.
 
@@ -53,7 +61,8 @@ def read_range(
                 log = find(bridge)
                 if log is None:
                     return
-                for records in log.read(after, up_to, topics):
+                batches = log.read(after, up_to, topics)
+                for records in batches if observer is None else observer.watched(batches):
                     if len(records):
                         yield records
                         after = int(records.sequences[-1])
@@ -61,4 +70,6 @@ def read_range(
                 check(log)
                 return
         except Unavailable as e:
+            if observer is not None:
+                observer.lost_connection()
             outage.wait(e)

@@ -67,6 +67,7 @@ class OpenMamaColumns:
 
     def __init__(self, column_type: pa.StructType | None, fields: Sequence[TypedField] = (), strict: bool = False):
         self._type, self._fields, self._strict = column_type, tuple(fields), strict
+        self.bad = 0
         self._with_map = column_type is not None and not fields
         stamps = tuple(_STAMPS.values()) if column_type is not None else ()
         chosen = (*self._fields, *stamps)
@@ -84,6 +85,7 @@ class OpenMamaColumns:
         n = len(records)
         found = self._decoder.decode(records.data, records.begins, records.ends)
         reasons = _reasons(records, found)
+        self.bad += len(reasons)
         if self._strict and reasons:
             row = min(reasons)
             raise CorruptMessage(f"message {sequences[row]}: {reasons[row]}")

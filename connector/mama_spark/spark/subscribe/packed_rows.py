@@ -48,6 +48,12 @@ class RowUnpacker:
         self._openmama = openmama_columns(columns, o.fail_on_corrupt) if o.omnm else None
         self._malformed = 0
 
+    @property
+    def undecodable(self) -> int:
+        """Messages so far that could not be decoded, unpacked or decompressed."""
+        decoding = [columns.bad for columns in (self._tango, self._openmama) if columns is not None]
+        return self._malformed + sum(decoding)
+
     def batches(self, records: Records) -> Iterator[pa.RecordBatch]:
         """:raises MamaError: a message that does not fit, with ``FAILFAST``, or a bad Tango record, with
         ``failOnCorrupt``"""

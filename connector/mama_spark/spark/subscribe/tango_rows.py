@@ -93,6 +93,7 @@ class TangoColumns:
 
     def __init__(self, column_type: pa.StructType, strict: bool = False) -> None:
         self._type, self._strict = column_type, strict
+        self.bad = 0
         self._decoder = BatchDecoder()
 
     def column(self, payloads: pa.Array, topics: pa.Array, sequences: Sequence[int] | npt.NDArray[Any]) -> pa.Array:
@@ -105,6 +106,7 @@ class TangoColumns:
         events, rows = self._events(found)
         reasons: dict[int, str] = {row: str(error) for row, error in found.bad.items()}
         reasons.update((int(rows[at]), f"no event of Tango: {error}") for at, error in events.bad.items())
+        self.bad += len(reasons)
         if self._strict and reasons:
             row = min(reasons)
             raise CorruptRecord(f"record {sequences[row]}: {reasons[row]}")

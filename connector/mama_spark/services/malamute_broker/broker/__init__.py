@@ -9,7 +9,6 @@ __all__ = [
     "inspection",
     "loop",
     "metrics",
-    "metrics_server",
     "security",
     "settings",
     "stream_catalog",

@@ -21,17 +21,18 @@ from mama_spark.errors import BackgroundTaskFailed, MamaError, Unavailable
 from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.zmq_context import open_context
 
+from ...prometheus.exposition import prometheus_client
 from ..session.broker_events import BrokerEvent, EventFields, encode
 from ..session.settings import SessionSettings
 from .engine_selector import EngineSelector
 from .inspection import as_json, clients_of, streams_of
 from .loop import BrokerLoop
-from .metrics import CONTENT_TYPE, Metric, exposition, measure, prometheus_client
+from .metrics import CONTENT_TYPE, Metric, exposition, measure
 from .security import ZapHandler
 from .settings import BrokerSettings, EngineChoice
 
 if TYPE_CHECKING:
-    from .metrics_server import MetricsServer
+    from ...prometheus.server import MetricsServer
 
 __all__ = ["Broker", "BrokerSettings", "EngineChoice"]
 
@@ -210,7 +211,7 @@ class Broker:
             raise BackgroundTaskFailed("the broker does not answer") from None
 
     def _serve_pages(self, address: str) -> MetricsServer:
-        from .metrics_server import MetricsServer  # http.server takes a tenth of the start
+        from ...prometheus.server import MetricsServer  # http.server takes a tenth of the start
 
         return MetricsServer(address, self._pages())
 

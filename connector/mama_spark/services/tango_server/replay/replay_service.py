@@ -21,9 +21,11 @@ from ....bridges.reconnecting import ReconnectingBridge
 from ....errors import ConfigError, MamaError
 from ....record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity
 from ....tango.types import EventType
+from ...prometheus.exposition import Metric
 from ..registration import Registration
 from .awaited_clients import AwaitedClients, AwaitedSubscription, Place
 from .log_replayer import LogReplayer, ReplayCounts
+from .metrics import measure
 
 if TYPE_CHECKING:
     from ..event_source import TangoEventSource
@@ -110,7 +112,17 @@ class ReplayService:
         self._registration = None if source.database is None else Registration(source)
         self.unregister = False
         self._warned = False
+        self._newest = 0  # sequence of the newest record of the log
         self._counted = self._reported = time.monotonic()
+
+    def metrics(self) -> list[Metric]:
+        """What it counts; may be called in any thread."""
+        counts, source = self._replayer.counts, self._source
+        return measure(
+            source.server, self._stream, counts, unheard=source.unheard, not_delivered=self._awaited.not_delivered,
+            subscriptions=len(source.listeners()) if source.running else 0, devices=len(source.devices),
+            attributes=len(self._replayer.attributes), lag=max(0, self._newest - self._position.served),
+        )  # fmt: skip
 
     def run(self, begin: str, hold: float) -> None:
         self._begin(begin)
@@ -235,6 +247,7 @@ class ReplayService:
         """Push the records that were stored since the last call."""
         log = bridge.log(self._stream)
         bounds = log.bounds()
+        self._newest = bounds.last
         state = _continuity(self._position, bounds)
         if state is Continuity.RECREATED:
             self._warn(f"the log {self._stream} was deleted and made again: all of it is new")

@@ -1,20 +1,52 @@
-"""Serves metrics and lists of the broker over HTTP, in its own thread."""
+"""Serves metrics, and lists, of a program over HTTP, in a thread of its own."""
 
 from __future__ import annotations
 
 import logging
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from mama_spark.errors import ConfigError, MamaError, Unavailable
+from mama_spark.options.urls import on_all_interfaces
+
+from .exposition import CONTENT_TYPE, Metric, exposition, prometheus_client
 
 logger = logging.getLogger(__name__)
 
 #: Content type and text by path.
 Pages = Mapping[str, tuple[str, Callable[[], str]]]
+
+
+@contextmanager
+def served_metrics(
+    address: str | None,
+    measure: Callable[[], Sequence[Metric]],
+    say: Callable[[str], object],
+    warn: Callable[[str], object],
+) -> Iterator[None]:
+    """Serve ``/metrics`` while the block runs; nothing without an address.
+
+    :param measure: called in threads of the server
+    :param say: gets the address
+    :raises ConfigError: the address is invalid, or prometheus-client is not installed
+    :raises Unavailable: the address cannot be bound
+    """
+    if address is None:
+        yield
+        return
+    prometheus_client()
+    server = MetricsServer(address, {"/metrics": (CONTENT_TYPE, lambda: exposition(measure()))})
+    try:
+        if on_all_interfaces(address.rpartition(":")[0]):
+            warn(f"the metrics at {address} are on all interfaces and have no login: name one interface")
+        say(f"metrics: {server.url}/metrics")
+        yield
+    finally:
+        server.close()
 
 
 class MetricsServer:

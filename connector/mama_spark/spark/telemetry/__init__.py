@@ -1,0 +1,3 @@
+"""What tasks export by OpenTelemetry where options ask for it; loaded by nothing else."""
+
+__all__ = ["partition_metrics", "read_metrics"]
