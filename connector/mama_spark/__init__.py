@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .spark.query_progress import QueryProgress
     from .spark.read_flight_log import flight_log
     from .spark.register import register
+    from .spark.telemetry.publish_span import trace_context
     from .spark.write_progress import progress
 
 moved_names.install()
@@ -39,6 +40,7 @@ __all__ = [
     "register",
     "report",
     "stopping",
+    "trace_context",
 ]
 
 _HOMES = {
@@ -54,6 +56,7 @@ _HOMES = {
     "QueryProgress": ".spark.query_progress",
     "register": ".spark.register",
     "report": ".report_page.page",
+    "trace_context": ".spark.telemetry.publish_span",
 }
 
 

@@ -30,6 +30,8 @@ class MessageBatch:
     :ivar ids: string, or None when the middleware shall not deduplicate
     :ivar streams: dictionary<int32, string>: the stream of each message, for middlewares in which a topic does not
         determine it; None = the one of the transport
+    :ivar traces: string, the W3C ``traceparent`` of each message, null where it has none; None = no message has one.
+        Publishers that are told to do so send it as a header; it is no part of the message otherwise, as for ids
     """
 
     topics: pa.DictionaryArray
@@ -37,6 +39,7 @@ class MessageBatch:
     headers: pa.Array | None = None
     ids: pa.Array | None = None
     streams: pa.DictionaryArray | None = None
+    traces: pa.Array | None = None
 
     def __len__(self) -> int:
         return len(self.payloads)
@@ -49,6 +52,7 @@ class MessageBatch:
             None if self.headers is None else self.headers.slice(offset, length),
             None if self.ids is None else self.ids.slice(offset, length),
             None if self.streams is None else self.streams.slice(offset, length),
+            None if self.traces is None else self.traces.slice(offset, length),
         )
 
     def take(self, rows: Int64s) -> MessageBatch:
@@ -60,6 +64,7 @@ class MessageBatch:
             None if self.headers is None else self.headers.take(index),
             None if self.ids is None else self.ids.take(index),
             None if self.streams is None else self.streams.take(index),
+            None if self.traces is None else self.traces.take(index),
         )
 
     def sizes(self) -> Int64s:

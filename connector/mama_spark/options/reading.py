@@ -242,6 +242,15 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
     max_decompressed_bytes: int = option(
         "integer", integer(1, 1 << 30), 64 << 20, _HOW, "With `decompress`: most bytes of one decompressed payload.",
     )  # fmt: skip
+    trace_context: str = option(
+        "`off`, `column`, `links`",
+        one_of("off", "column", "links"),
+        "off",
+        _HOW,
+        "What becomes of the header `traceparent` (W3C trace context): `column`: a column of that name, null without a "
+        "valid one; `links`: each task is a span that links to the traces of its messages, 128 at most, by the tracer "
+        "provider of the executor (extra `otel`). Rows of a packed message share its header.",
+    )
     include_headers: bool = option("boolean", boolean, True, _HOW, "Fill the column `headers`.")
     fail_on_corrupt: bool = option(
         "boolean",

@@ -17,9 +17,11 @@ from .publishing.flight_log import FlightLogOptions
 from .publishing.flow import FlowOptions
 from .publishing.identity import IdentityOptions
 from .publishing.messages import MessageOptions
+from .publishing.middlewares import check_openmama, check_tango
 from .publishing.openmama import OpenMamaOptions
 from .transport import TransportOptions
 from .urls import split_stream
+from .values import is_traceparent
 from .window import RetryPolicy, WindowConfig
 
 #: Where sources are announced.
@@ -41,6 +43,12 @@ class SinkOptions(
     """The options of ``mamapub``; durations are seconds. Make it with :meth:`parse`."""
 
     storage: tuple[tuple[str, str], ...] = field(default=())
+
+    @property
+    def trace_column(self) -> str | None:
+        """Column of ``traceContext``, if it names one."""
+        given = self.trace_context
+        return None if given in ("off", "true") or is_traceparent(given) else given
 
     @property
     def window(self) -> WindowConfig:
@@ -98,14 +106,19 @@ class SinkOptions(
 
     def _cross_check(self, given: Collection[str]) -> None:
         super()._cross_check(given)
-        self._check_log()
-        self._check_openmama()
+        check_tango(self)
+        check_openmama(self)
         self._check_retries()
         self._check_ids()
         self._check_exactly_once()
         self._check_failed_rows(given)
         self._check_order()
         self._check_pack(given)
+        require(
+            self.trace_column is None or self.pack == "off",
+            f"option traceContext={self.trace_column} names a column, and a packed message of several rows has one "
+            "header: use traceContext=true, or pack=off",
+        )
         require(self.topic is None or not any(c.isspace() for c in self.topic), "option topic must not contain blanks")
 
     def _check_retries(self) -> None:
@@ -203,34 +216,3 @@ class SinkOptions(
             for name in orphans:
                 shown = "storage.*" if name == "storage" else camel(name)
                 require(there or name not in stated, f"option {shown} has no effect without {needed}")
-
-    def _check_log(self) -> None:
-        if self.bridge_name != "tango":
-            require(self.log is None, "option log is for Tango (url=tango://source): others publish to the url itself")
-            return
-        require(
-            self.log is not None,
-            "url=tango://source needs option log: where the records are stored, such as nats://host:4222/STREAM",
-        )
-        parts = urlsplit(self.url[0])
-        named = len(self.url) == 1 and parts.netloc and "@" not in parts.netloc and not parts.path.strip("/")
-        require(bool(named), "option url must name one event source and nothing else: tango://lab")
-        for name in ("topic", "stream"):
-            require(
-                getattr(self, name) is None,
-                f"option {name} does not go with Tango: device, attribute and option log say where rows go",
-            )
-        require(self.pack == "off", "option pack does not go with Tango: each row is an event of its own")
-        require(self.ack_mode != "none", "option ackMode=none does not go with Tango: a row counts when it is stored")
-
-    def _check_openmama(self) -> None:
-        if self.bridge_name != "openmama":
-            return
-        for name in ("stream", "dead_letter_topic"):
-            require(getattr(self, name) is None, f"option {camel(name)} does not go with OpenMAMA: it has no streams")
-        require(self.pack == "off", "option pack does not go with OpenMAMA: its programs read one message a row")
-        require(self.on_unavailable == "fail", "option onUnavailable=wait does not go with OpenMAMA: it stores nothing")
-        require(
-            not (self.require_subscribers and self.ack_mode == "none"),
-            "option requireSubscribers needs acknowledgements, and ackMode=none has none",
-        )

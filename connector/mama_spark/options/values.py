@@ -266,6 +266,27 @@ def metrics_setup(value: Any) -> str:
     return word
 
 
+#: A ``traceparent`` of W3C trace context: version, trace, parent, flags.
+TRACEPARENT = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?$"
+_NO_TRACEPARENT = re.compile(r"^(ff|00-.{52}.|.{2}-0{32}|.{35}-0{16})")
+
+
+def is_traceparent(text: str) -> bool:
+    """Whether it is valid (W3C Trace Context, 3.2.2)."""
+    return re.match(TRACEPARENT, text, re.ASCII) is not None and _NO_TRACEPARENT.match(text) is None
+
+
+def trace_context(value: Any) -> str:
+    """``off``, ``true``, a ``traceparent``, or the name of a column.
+
+    :raises ValueError: it is empty
+    """
+    word = str(value).strip()
+    if not word:
+        raise ValueError("must be off, true, a traceparent, or the name of a column")
+    return {"false": "off"}.get(word.lower(), word.lower()) if word.lower() in ("off", "false", "true") else word
+
+
 def one_of(*words: str) -> Parse:
     def parse(value: Any) -> str:
         word = str(value).strip().lower()

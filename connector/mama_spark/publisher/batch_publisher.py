@@ -90,6 +90,7 @@ class BatchPublisher:
     :param survive_outage: do not end then: fail what waits, and what comes, until the middleware takes messages again
     :param wait_through_outages: neither end nor fail: wait until the middleware stores messages again
     :param guard: asked before anything is sent; None = anything may be sent
+    :param outgoing: see :class:`~mama_spark.sending.send_loop.SendLoop`
     :param on_event: called with events of the transport, on the publisher's thread, before the publisher reacts to them
     :param on_resend: called with the reason why messages must be sent again, at most once a round, on that thread
     """
@@ -108,12 +109,13 @@ class BatchPublisher:
         survive_outage: bool = False,
         wait_through_outages: bool = False,
         guard: SendGuard | None = None,
+        outgoing: Callable[[MessageBatch], MessageBatch] | None = None,
         on_event: Callable[[BridgeEvent], None] | None = None,
         on_resend: Callable[[PublishError], None] | None = None,
         open_bridge: Callable[[], WindowConfig] | None = None,
     ) -> None:
         self.bridge = bridge
-        self._on_event, self._guard = on_event, guard
+        self._on_event, self._guard, self._outgoing = on_event, guard, outgoing
         self._outage_timeout = math.inf if wait_through_outages else outage_timeout
         self._survive_outage, self._wait_through_outages = survive_outage, wait_through_outages
         self._configure(policy)
@@ -137,7 +139,12 @@ class BatchPublisher:
         self.window = Window(policy)
         timeout = policy.longest_silence if self._outage_timeout is None else self._outage_timeout
         self._loop = SendLoop(
-            self.bridge, self.window, on_event=self._on_event, outage_timeout=timeout, check=self._guard
+            self.bridge,
+            self.window,
+            on_event=self._on_event,
+            outage_timeout=timeout,
+            check=self._guard,
+            outgoing=self._outgoing,
         )
         self._reporter = OutageReporter(self.bridge, self._loop, self._what_next(timeout))
 

@@ -66,6 +66,8 @@ class SendLoop:
     :param outage_timeout: seconds without progress after which an outage is declared
     :param notice: seconds without progress after which it is worth to ask why; None = an acknowledgement's timeout
     :param check: what may be stored and is not known any more is looked for before it is sent again; None = it is sent
+    :param outgoing: makes of messages what the bridge gets: as many, with more headers; None = they are sent as they
+        are
     :param clock: monotonic seconds
     :ivar bridge_full: the bridge did not take everything in the last call
     :ivar unflushed: something was sent since the last flush; ``last_send``: when, monotonic seconds
@@ -82,9 +84,11 @@ class SendLoop:
         outage_timeout: float = math.inf,
         notice: float | None = None,
         check: StoredCheck | None = None,
+        outgoing: Callable[[MessageBatch], MessageBatch] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.bridge, self.window, self.clock = bridge, window, clock
+        self._outgoing = outgoing or _unchanged
         self.outage = OutageDetector(outage_timeout, window.policy.wait_timeout if notice is None else notice)
         self._on_event, self._check, self._ask_at = on_event, check, -math.inf
         self.bridge_full = self.unflushed = self.refused = False
@@ -107,7 +111,7 @@ class SendLoop:
         """
         if not flights.n:
             return deque()
-        result = self.bridge.prepare(messages_of(flights))
+        result = self.bridge.prepare(self._outgoing(messages_of(flights)))
         flights.non_retriable = result.non_retriable
         wrong = dict(result.rejected)
         wrong.update(rejected)
@@ -131,7 +135,7 @@ class SendLoop:
 
     def launch(self, flights: FlightBatch, start: int, n: int) -> int:
         """Send ``n`` queued flights; how many of them the bridge took."""
-        taken = self.bridge.send(messages_of(flights).slice(start, n), self.window.next_token)
+        taken = self.bridge.send(self._outgoing(messages_of(flights).slice(start, n)), self.window.next_token)
         if taken:
             rows, now = slice(start, start + taken), self.clock()
             if self.bridge.capabilities.ack is Ack.NONE:
@@ -150,7 +154,7 @@ class SendLoop:
             return
         for flights, due in self.window.due(self.clock()):
             rows = _one_call(flights, due)
-            taken = self.bridge.send(messages_of(flights).take(rows), self.window.next_token)
+            taken = self.bridge.send(self._outgoing(messages_of(flights).take(rows)), self.window.next_token)
             if taken:
                 self.window.relaunch(flights, rows[:taken], self.clock())
                 self._sent()
@@ -261,6 +265,10 @@ def spans_of(good: Bools) -> deque[Span]:
     """Spans of True."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], good, [False])).astype(np.int8)))
     return deque(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
+def _unchanged(batch: MessageBatch) -> MessageBatch:
+    return batch
 
 
 def _one_call(flights: FlightBatch, rows: Int64s) -> Int64s:

@@ -7,5 +7,6 @@ __all__ = [
     "flow",
     "identity",
     "messages",
+    "middlewares",
     "openmama",
 ]

@@ -8,7 +8,7 @@ from ..declare import option
 from ..stream_names import StreamRange, stream_range
 from ..urls import log_urls
 from ..uses import NATS, Scope
-from ..values import boolean, integer, one_of, text
+from ..values import boolean, integer, one_of, text, trace_context
 
 _GROUP = "Messages"
 
@@ -90,3 +90,13 @@ class MessageOptions:
         "integer", integer(1, 22), None, _GROUP, "Level of `packCompression`: `lz4` 1 to 12, `zstd` 1 to 22.",
         shown="of the codec: 1",
     )  # fmt: skip
+    trace_context: str = option(
+        "`off`, `true`, `traceparent`, column",
+        trace_context,
+        "off",
+        _GROUP,
+        "Send a header `traceparent` (W3C trace context; extra `otel`). `true`: of a span a partition, which the "
+        "tracer provider of the executor makes, with the environment variable `TRACEPARENT` as its parent; a "
+        "`traceparent` such as `mama_spark.trace_context()`: the same with it as parent; else the name of a column "
+        "with one for each row. A packed message has one header, so columns need `pack=off`. Ids do not depend on it.",
+    )

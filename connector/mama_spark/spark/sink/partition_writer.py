@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -52,6 +53,8 @@ from .repeated_rows import BatchWithStored, RepeatedRows, attempt_of, form_of
 
 if TYPE_CHECKING:
     from ..telemetry.partition_metrics import PartitionMetrics
+    from ..telemetry.publish_span import PublishSpan
+    from .encoding.trace_headers import TraceHeaders
 
 logger = logging.getLogger("mama_spark")
 
@@ -177,6 +180,8 @@ class PartitionWriter:
         self._with_ids = False
         self._ledger: BatchLedger | None = None
         self._repeated: RepeatedRows | None = None
+        self._trace: TraceHeaders | None = None
+        self._span: PublishSpan | None = None
         self._messages: RowMessages | PackedMessages
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> None:
@@ -212,6 +217,8 @@ class PartitionWriter:
             self._progress.stop()
         if self._publisher is not None:
             self._publisher.stop()
+        if self._span is not None:
+            self._span.end(sys.exception(), self._report.fatal)
         if self._metrics is not None:
             self._metrics.stop()
         if self._repeated is not None:
@@ -247,6 +254,7 @@ class PartitionWriter:
         self.recorder.check_tables()
         self.recorder.events.create()
         metrics = self._metrics = self._make_metrics()
+        self._trace = self._make_trace()
         self._bridge = bridge = publisher_bridge(o)
         guard = self._exactly_once(first.schema) if o.exactly_once else None
         self._publisher = publisher = BatchPublisher(
@@ -260,6 +268,7 @@ class PartitionWriter:
             survive_outage=tolerates_outages(o),
             wait_through_outages=o.on_unavailable == "wait",
             guard=guard,
+            outgoing=self._trace,
             on_event=self.recorder.events.on_transport_event if metrics is None else metrics.on_event,
         )
         write_id = self._report.write_id
@@ -282,6 +291,21 @@ class PartitionWriter:
 
         return PartitionMetrics(self._options, self.recorder.on_finished, self.recorder.events.on_transport_event)
 
+    def _make_trace(self) -> TraceHeaders | None:
+        """:raises ConfigError: the option ``traceContext`` cannot be followed"""
+        o = self._options
+        if o.trace_context == "off":
+            return None
+        from .encoding.trace_headers import TraceHeaders
+
+        if o.trace_column is not None:
+            return TraceHeaders()
+        from ..telemetry.publish_span import PublishSpan
+
+        parent = None if o.trace_context == "true" else o.trace_context
+        self._span = span = PublishSpan(o, self._task.partition, parent)
+        return TraceHeaders(span.parent, span.state)
+
     def _connect(self, bridge: PublisherBridge, first: pa.RecordBatch) -> WindowConfig:
         """On the publisher's thread, while the task's thread waits: open the bridge, and do all that depends on what it
         can do, which may depend on where the topics lead."""
@@ -292,6 +316,10 @@ class PartitionWriter:
         capabilities = bridge.capabilities
         self._with_ids = o.dedup and capabilities.dedup
         self._report.stores, self._report.knows_ids = capabilities.ack is Ack.STORED, knows_ids(o, capabilities)
+        if self._trace is not None:
+            if not capabilities.headers:
+                raise ConfigError("option traceContext: this broker carries no headers; leave it out")
+            self._trace.max_payload = capabilities.max_payload
         doubled = self._doubled_ids
         packed = None if o.pack == "off" else PackedMessages(o, plan, first.schema, capabilities, doubled)
         self._messages = RowMessages(encoder, doubled) if packed is None else packed

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..telemetry.read_metrics import ReadMetrics
+    from ..telemetry.receive_span import ReceiveSpan
 
 logger = logging.getLogger("mama_spark")
 
@@ -128,6 +129,7 @@ class _LogReader:
             metrics.close()
 
     def _rows(self, partition: LogPartition, metrics: ReadMetrics | None) -> Iterator[pa.RecordBatch]:
+        from .message_columns import trace_column
         from .packed_rows import RowUnpacker
 
         o, r = self.options, partition.range
@@ -136,9 +138,11 @@ class _LogReader:
             self._handle_losses(_losses_while_reading(found, r, partition.known_gaps))
 
         unpacking = RowUnpacker(o, self.columns, r.stream)
-        find = partial(self._find, r=r)
+        find, span = partial(self._find, r=r), self._span(r)
         try:
             for records in log_reader.read_range(o, find, r.after, r.up_to, o.topics, check, metrics):
+                if span is not None:
+                    span.add(trace_column(records))
                 for made in unpacking.batches(records):
                     if metrics is not None:
                         metrics.count("rows", made.num_rows)
@@ -147,6 +151,15 @@ class _LogReader:
         finally:
             if metrics is not None:
                 metrics.count("undecodable", unpacking.undecodable)
+            if span is not None:
+                span.end()
+
+    def _span(self, r: ReadRange) -> ReceiveSpan | None:
+        if self.options.trace_context != "links":
+            return None
+        from ..telemetry.receive_span import ReceiveSpan
+
+        return ReceiveSpan(self.options, r.stream)
 
     def _find(self, bridge: RecordLogBridge, r: ReadRange) -> RecordLog | None:
         """The log that the range is of; None if it is lost."""

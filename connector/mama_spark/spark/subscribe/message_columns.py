@@ -11,9 +11,11 @@ import pyarrow.compute as pc
 
 from mama_spark.message import Int64s
 from mama_spark.packing import Unpacked
+from mama_spark.packing.pack_headers import first_values
 from mama_spark.record_log import Records
 
-from .schema import ARROW_SCHEMA, MessageColumns
+from ..trace_column import valid_traces
+from .schema import ARROW_SCHEMA, TRACE, MessageColumns
 
 if TYPE_CHECKING:
     from .openmama_rows import OpenMamaColumns
@@ -62,6 +64,7 @@ def rows(
         "id": lambda: ids,
         "pack_error": lambda: _pack_errors(found),
         "tango": lambda: _tango_column(tango, records),
+        TRACE: lambda: trace_column(records).take(pa.array(found.records)),
     }
     typed = (
         _typed_columns(found, wanted_columns.typed)
@@ -70,6 +73,13 @@ def rows(
     )
     columns = [typed[f.name] if f.name in typed else makers[f.name]() for f in wanted_columns.arrow]
     return pa.RecordBatch.from_arrays(columns, schema=wanted_columns.arrow)
+
+
+def trace_column(records: Records) -> pa.Array:
+    """The ``traceparent`` of each record, null without a valid one."""
+    if records.headers is None:
+        return pa.nulls(len(records), pa.string())
+    return valid_traces(first_values(records.headers, TRACE)[0])
 
 
 def _repeated(texts: list[bytes], counts: Int64s) -> pa.Array:

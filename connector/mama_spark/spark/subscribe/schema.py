@@ -27,6 +27,8 @@ from .field_columns import struct_fields, typed_fields
 from .openmama_schema import TYPE as OPENMAMA_TYPE
 from .tango_schema import TYPE as TANGO_TYPE
 
+#: Column with the trace context of each message.
+TRACE = "traceparent"
 _COLUMNS: dict[str, DataType] = {
     "topic": StringType(),
     "value": BinaryType(),
@@ -39,11 +41,13 @@ _COLUMNS: dict[str, DataType] = {
     "pack_error": StringType(),
     "tango": from_arrow_type(TANGO_TYPE),
     "mama": from_arrow_type(OPENMAMA_TYPE),
+    TRACE: StringType(),
 }
 
 
 def _schema(*without: str) -> StructType:
-    return StructType([StructField(name, kind) for name, kind in _COLUMNS.items() if name not in without])
+    left_out = {*without, TRACE}
+    return StructType([StructField(name, kind) for name, kind in _COLUMNS.items() if name not in left_out])
 
 
 SCHEMA = _schema("tango", "mama")
@@ -56,11 +60,18 @@ TANGO_SCHEMA = _schema("mama", "pack_index", "pack_error")
 #: Of messages of OpenMAMA, which are not packed.
 OPENMAMA_SCHEMA = _schema("tango", "pack_index", "pack_error")
 #: All columns, in Arrow.
-ARROW_SCHEMA: pa.Schema = to_arrow_schema(_schema(), timezone="UTC")
+ARROW_SCHEMA: pa.Schema = to_arrow_schema(
+    StructType([StructField(name, kind) for name, kind in _COLUMNS.items()]), timezone="UTC"
+)
 
 
 def schema_of(o: SubscribeOptions) -> StructType:
     """The columns where the user names none."""
+    found = _columns_of(o)
+    return found if o.trace_context != "column" else StructType([*found.fields, StructField(TRACE, StringType())])
+
+
+def _columns_of(o: SubscribeOptions) -> StructType:
     if o.tango:
         return TANGO_SCHEMA
     if o.omnm:
@@ -69,7 +80,7 @@ def schema_of(o: SubscribeOptions) -> StructType:
 
 
 def _field_columns(o: SubscribeOptions) -> list[StructField]:
-    known = {name.lower() for name in OPENMAMA_SCHEMA.names}
+    known = {name.lower() for name in (*OPENMAMA_SCHEMA.names, TRACE)}
     fields = struct_fields(o)
     if taken := [f.name for f in fields if f.name.lower() in known]:
         raise OptionError(f"option fields: {taken[0]} is a column of mamasub itself; read that field from mama.fields")
@@ -136,7 +147,8 @@ def message_columns_of(given: StructType, o: SubscribeOptions) -> MessageColumns
 
 def _openmama_columns(arrow: pa.Schema, o: SubscribeOptions) -> MessageColumns:
     """Columns that are not the format's own are fields, named by an option or by the user's schema."""
-    typed = pa.schema([f for f in arrow if f.name not in OPENMAMA_SCHEMA.names])
+    own = {*OPENMAMA_SCHEMA.names, *([TRACE] if o.trace_context == "column" else ())}
+    typed = pa.schema([f for f in arrow if f.name not in own])
     for f in typed:
         check_type(f.name, f.type)
     return MessageColumns(arrow, typed, fields=tuple(typed_fields(typed, o)))

@@ -13,6 +13,7 @@ class ColumnPlan:
     :ivar value: payload; without it the columns ``json`` become one JSON object
     :ivar headers_form: ``map``, ``multimap`` or ``kafka``
     :ivar id: message id
+    :ivar trace: column with the ``traceparent`` of each row
     :ivar id_by_name: it was taken because it is called ``id``, and no option says so
     :ivar log: columns that go to the flight log
     :ivar stream: column with the stream of each row; None = all go to the stream of the options
@@ -33,3 +34,4 @@ class ColumnPlan:
     typed: tuple[str, ...] = ()
     native: tuple[tuple[str, str], ...] = ()
     id_by_name: bool = False
+    trace: str | None = None

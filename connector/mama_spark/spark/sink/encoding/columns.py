@@ -60,7 +60,8 @@ def plan_columns(schema: T.StructType, options: SinkOptions) -> ColumnPlan:
     for low in used - {"id"}:
         _check_type(low, by_name[low])
     log = tuple(_find(name, by_name).name for name in options.flight_log_columns)
-    rest = [f for low, f in by_name.items() if low not in used]
+    trace = _trace_field(by_name, options)
+    rest = [f for low, f in by_name.items() if low not in used and f is not trace]
     value = by_name["value"].name if "value" in by_name else None
     typed: tuple[str, ...] = ()
     if options.pack == "lines":
@@ -86,6 +87,7 @@ def plan_columns(schema: T.StructType, options: SinkOptions) -> ColumnPlan:
         stream=by_name["stream"].name if "stream" in by_name else None,
         typed=typed,
         id_by_name=own_id is not None and id_by_name,
+        trace=None if trace is None else trace.name,
     )
 
 
@@ -129,6 +131,18 @@ def _id_field(by_name: dict[str, T.StructField], options: SinkOptions) -> tuple[
     return field, False
 
 
+def _trace_field(by_name: dict[str, T.StructField], options: SinkOptions) -> T.StructField | None:
+    """The column of option ``traceContext``, if it names one."""
+    if options.trace_column is None:
+        return None
+    field = _find(options.trace_column, by_name, "traceContext")
+    if not isinstance(field.dataType, T.StringType):
+        raise SchemaError(
+            f"option traceContext: column {field.name!r} must be string, it is {field.dataType.simpleString()}"
+        )
+    return field
+
+
 def _check_use_of_ids(own_id: str | None, options: SinkOptions) -> None:
     if own_id is None and options.on_duplicate_id is not None:
         raise SchemaError("option onDuplicateId: no column is the message id; name it with option idColumn")
@@ -136,6 +150,8 @@ def _check_use_of_ids(own_id: str | None, options: SinkOptions) -> None:
 
 def _plan_native(by_name: dict[str, T.StructField], options: SinkOptions, codec: RowCodec) -> ColumnPlan:
     """For a bridge with a row codec."""
+    if options.trace_context != "off":
+        raise SchemaError(f"option traceContext: messages of the {options.bridge_name} bridge have no headers")
     for low in codec.needed:
         if low not in by_name:
             raise SchemaError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,11 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mama_spark.errors import BadRow, BadTopic, PublishError
-from mama_spark.message import HEADERS_TYPE, Int64s, MessageBatch
+from mama_spark.message import Int64s, MessageBatch
 from mama_spark.packing import json_rows
 from mama_spark.topics import PART_HEADERS
 
+from ...trace_column import valid_traces
 from .column_plan import ColumnPlan
+from .header_entries import HeaderEntries, header_maps, one_value_lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,10 @@ class RowEncoder:
             for row in _not_utf8(ids):
                 rejected.setdefault(row, BadRow("the id is not UTF-8"))
         extra = rows.select(list(plan.log)) if plan.log else None
-        batch = MessageBatch(topics, payloads, self._headers(rows, rejected), ids, self._streams(rows, rejected))
+        traces = None if plan.trace is None else valid_traces(rows.column(plan.trace).cast(pa.string()))
+        batch = MessageBatch(
+            topics, payloads, self._headers(rows, rejected), ids, self._streams(rows, rejected), traces
+        )
         return EncodedBatch(batch, sorted(rejected.items()), extra, self._parts(rows), typed)
 
     def destinations(self, rows: pa.RecordBatch) -> MessageBatch:
@@ -127,8 +132,8 @@ class RowEncoder:
             values = rows.column(name).cast(pa.string())
             there = np.flatnonzero(np.asarray(values.is_valid()))
             keys = pa.array([PART_HEADERS[part]]).take(pa.array(np.zeros(len(there), np.int64)))
-            entries.append(_Entries(there, keys, _one_value_lists(values.take(pa.array(there)))))
-        return _maps(entries, rows.num_rows) if entries else None
+            entries.append(HeaderEntries(there, keys, one_value_lists(values.take(pa.array(there)))))
+        return header_maps(entries, rows.num_rows) if entries else None
 
 
 def _dictionary_encoded(column: pa.Array, null: PublishError, rejected: dict[int, PublishError]) -> pa.DictionaryArray:
@@ -143,26 +148,6 @@ def _dictionary_encoded(column: pa.Array, null: PublishError, rejected: dict[int
     _reject(rejected, coded, null)
     names = pa.concat_arrays([coded.dictionary, pa.array([""])])
     return pa.DictionaryArray.from_arrays(coded.indices.fill_null(len(names) - 1), names)
-
-
-@dataclass(frozen=True, slots=True)
-class _Entries:
-    """Header entries of many rows: row, name, list of values."""
-
-    rows: Int64s
-    names: pa.Array
-    values: pa.Array
-
-
-def _maps(entries: Sequence[_Entries], n: int) -> pa.Array:
-    """One map a row of all entries; entries of a row keep the order given."""
-    rows = np.concatenate([e.rows for e in entries])
-    order = np.argsort(rows, kind="stable")
-    names = pa.concat_arrays([e.names for e in entries]).take(pa.array(order))
-    values = pa.concat_arrays([e.values for e in entries]).take(pa.array(order))
-    offsets = np.zeros(n + 1, np.int32)
-    np.cumsum(np.bincount(rows, minlength=n), out=offsets[1:])
-    return pa.MapArray.from_arrays(pa.array(offsets), names, values).cast(HEADERS_TYPE)
 
 
 def _entry_rows(column: pa.Array) -> Int64s:
@@ -180,18 +165,14 @@ def _children(column: pa.Array) -> Int64s:
     return starts + np.arange(int(sizes.sum()), dtype=np.int64)
 
 
-def _one_value_lists(values: pa.Array) -> pa.Array:
-    return pa.ListArray.from_arrays(pa.array(np.arange(len(values) + 1, dtype=np.int32)), values)
-
-
-def _from_map(column: pa.Array, rejected: dict[int, PublishError]) -> _Entries:
+def _from_map(column: pa.Array, rejected: dict[int, PublishError]) -> HeaderEntries:
     picked = pa.array(_children(column))
     return _without_nulls(
-        _entry_rows(column), column.keys.take(picked), column.items.take(picked), rejected, _one_value_lists
+        _entry_rows(column), column.keys.take(picked), column.items.take(picked), rejected, one_value_lists
     )
 
 
-def _from_multimap(column: pa.Array, rejected: dict[int, PublishError]) -> _Entries:
+def _from_multimap(column: pa.Array, rejected: dict[int, PublishError]) -> HeaderEntries:
     picked = pa.array(_children(column))
     rows, names, lists = _entry_rows(column), column.keys.take(picked), column.items.take(picked)
     inner = _entry_rows(lists)
@@ -200,10 +181,10 @@ def _from_multimap(column: pa.Array, rejected: dict[int, PublishError]) -> _Entr
     filled = pa.ListArray.from_arrays(lists.offsets, pc.fill_null(lists.values.cast(pa.string()), ""))
     entries = _without_nulls(rows, names, lists, rejected, lambda v: v)
     kept = np.asarray(lists.is_valid())
-    return _Entries(entries.rows, entries.names, filled.take(pa.array(np.flatnonzero(kept))))
+    return HeaderEntries(entries.rows, entries.names, filled.take(pa.array(np.flatnonzero(kept))))
 
 
-def _from_kafka(column: pa.Array, rejected: dict[int, PublishError]) -> _Entries:
+def _from_kafka(column: pa.Array, rejected: dict[int, PublishError]) -> HeaderEntries:
     rows = _entry_rows(column)
     pairs = column.values.take(pa.array(_children(column)))
     there = np.flatnonzero(np.asarray(pairs.is_valid()))
@@ -224,7 +205,7 @@ def _from_kafka(column: pa.Array, rejected: dict[int, PublishError]) -> _Entries
         for row in rows[np.asarray(names.is_null())].tolist():
             rejected.setdefault(int(row), BadRow("a header has no name"))
         names = names.fill_null("")
-    return _without_nulls(rows, names, texts, rejected, _one_value_lists)
+    return _without_nulls(rows, names, texts, rejected, one_value_lists)
 
 
 def _without_nulls(
@@ -233,14 +214,14 @@ def _without_nulls(
     values: pa.Array,
     rejected: dict[int, PublishError],
     wrap: Callable[[pa.Array], pa.Array],
-) -> _Entries:
+) -> HeaderEntries:
     if values.null_count:
         null = np.asarray(values.is_null())
         for at in np.flatnonzero(null).tolist():
             rejected.setdefault(int(rows[at]), BadRow(f"header {names[at].as_py()!r} has a null value"))
         keep = np.flatnonzero(~null)
         rows, names, values = rows[keep], names.take(pa.array(keep)), values.take(pa.array(keep))
-    return _Entries(rows, names, wrap(values))
+    return HeaderEntries(rows, names, wrap(values))
 
 
 _HEADER_FORMS = {"map": _from_map, "multimap": _from_multimap, "kafka": _from_kafka}

@@ -1,0 +1,74 @@
+"""Headers of W3C trace context, put into batches of messages on their way to the bridge."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mama_spark.message import Bools, MessageBatch, lengths_of
+from mama_spark.packing.pack_headers import header_entries
+
+from .header_entries import HeaderEntries, header_maps, one_value_lists
+
+PARENT, STATE = "traceparent", "tracestate"
+#: Octets that a header block needs beside names and values, and an id.
+_OVERHEAD = 320
+
+
+def with_trace_headers(batch: MessageBatch, parent: str | None, state: str | None, max_payload: int) -> MessageBatch:
+    """The messages with a header ``traceparent``: that of ``batch.traces``, or ``parent``.
+
+    A message that has one keeps it, and one that would become too large for the middleware stays without.
+
+    :param state: ``tracestate``, beside ``parent``
+    :param max_payload: octets of payload and headers together
+    """
+    wanted = _wanted(batch, max_payload - _OVERHEAD - len(state or ""))
+    values = batch.traces
+    if values is not None:
+        wanted &= values.is_valid().to_numpy(zero_copy_only=False)
+    rows = np.flatnonzero(wanted)
+    if not len(rows):
+        return replace(batch, traces=None)
+    parents = pa.repeat(parent, len(rows)) if values is None else values.take(pa.array(rows))
+    entries = [HeaderEntries(rows, pa.repeat(PARENT, len(rows)), one_value_lists(parents))]
+    if state and values is None:
+        entries.append(HeaderEntries(rows, pa.repeat(STATE, len(rows)), one_value_lists(pa.repeat(state, len(rows)))))
+    if batch.headers is not None:
+        of, names, lists = header_entries(batch.headers)
+        entries.insert(0, HeaderEntries(of, names, lists))
+    return replace(batch, headers=header_maps(entries, len(batch)), traces=None)
+
+
+def _wanted(batch: MessageBatch, most: int) -> Bools:
+    """Messages without a header of this name that have room for one."""
+    sizes, wanted = batch.sizes(), np.ones(len(batch), np.bool_)
+    others = [column for column in (batch.headers, batch.ids) if column is not None]
+    near = int(sizes.max(initial=0)) + sum(column.nbytes for column in others) > most
+    if near and batch.ids is not None:
+        sizes = sizes + lengths_of(batch.ids)
+    if batch.headers is not None:
+        rows, names, lists = header_entries(batch.headers)
+        wanted[rows[pc.equal(pc.utf8_lower(names), PARENT).to_numpy(zero_copy_only=False)]] = False
+        if near:
+            each = lengths_of(pc.binary_join(lists, "....")) + lengths_of(names) + 4
+            sizes = sizes + np.bincount(rows, weights=each, minlength=len(batch)).astype(np.int64)
+    return wanted & (sizes <= most)
+
+
+class TraceHeaders:
+    """Puts the trace context of one task into its messages.
+
+    :param parent: ``traceparent`` of all messages; None: ``batch.traces`` has them
+    :ivar max_payload: of the middleware, known when it is connected
+    """
+
+    def __init__(self, parent: str | None = None, state: str | None = None) -> None:
+        self._parent, self._state = parent, state
+        self.max_payload = 1 << 62
+
+    def __call__(self, batch: MessageBatch) -> MessageBatch:
+        return with_trace_headers(batch, self._parent, self._state, self.max_payload)
