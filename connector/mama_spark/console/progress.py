@@ -6,6 +6,7 @@ import html
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 from .output import is_rich, rich_console
@@ -54,18 +55,23 @@ class Progress:
         :param note: what else must be known, for example what it waits for
         :param total: if it is known by now
         """
+        if not done:
+            self._began = time.monotonic()  # the rate is of the work, and not of its preparation
         self._done, self._note, self._total = done, note, total or self._total
 
     def line(self) -> str:
-        """``publishing: 12,000 of 50,000 messages, 3,000/s, 13 s left``"""
+        """``publishing: 12,000 of 50,000 messages, 3,000/s, 13 s left``, and the note"""
+        return f"{self._what}: {self._counts()}" + (f", {self._note}" if self._note else "")
+
+    def _counts(self) -> str:
         done, total = self._done, self._total
         seconds = time.monotonic() - self._began
         rate = done / seconds if seconds > 0 else 0.0
         of = "" if total is None else f" of {total:,}"
-        parts = [f"{self._what}: {done:,}{of} {self._unit}", f"{rate:,.0f}/s"]
+        parts = [f"{done:,}{of} {self._unit}", f"{rate:,.0f}/s"]
         if total is not None and rate and total > done:
-            parts.append(f"{(total - done) / rate:,.0f} s left")
-        return ", ".join([*parts, self._note] if self._note else parts)
+            parts.append(f"{_time((total - done) / rate)} left")
+        return ", ".join(parts)
 
     def _run(self) -> None:
         if self._cell is not None:
@@ -91,12 +97,11 @@ class Progress:
                 return
 
     def _draw(self) -> None:
-        with _bar(self._stream) as bar:
+        with _bar(self._stream, lambda: self._note) as bar:
             task = bar.add_task(self._what, total=self._total, text="")
             while True:
                 ended = self._stop.wait(0.1)
-                text = self.line().removeprefix(f"{self._what}: ")
-                bar.update(task, completed=self._done, total=self._total, text=text)
+                bar.update(task, completed=self._done, total=self._total, text=self._counts())
                 if ended:
                     return
 
@@ -112,9 +117,29 @@ def _notebook_cell() -> Any:
     return display(HTML(""), display_id=True)  # type: ignore[no-untyped-call,unused-ignore]
 
 
-def _bar(stream: TextIO) -> Any:
-    from rich.progress import BarColumn, SpinnerColumn, TextColumn
-    from rich.progress import Progress as Bar
+def _time(seconds: float) -> str:
+    """``90 s``, ``15 min``, ``3 h``"""
+    for most, size, unit in ((120, 1, "s"), (7200, 60, "min")):
+        if seconds < most:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds / 3600:,.0f} h"
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[text]}"))
+
+def _bar(stream: TextIO, note: Callable[[], str]) -> Any:
+    """:param note: of the line below the bar; none while it is empty"""
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn
+    from rich.progress import Progress as RichProgress
+    from rich.table import Column
+    from rich.text import Text
+
+    class Bar(RichProgress):
+        def get_renderables(self) -> Iterator[Any]:
+            yield self.make_tasks_table(self.tasks)
+            if text := note():
+                yield Text(f"  {text}", "dim", no_wrap=True, overflow="ellipsis")
+
+    def fixed(template: str) -> TextColumn:
+        return TextColumn(template, table_column=Column(no_wrap=True, overflow="ellipsis"))
+
+    columns = (SpinnerColumn(), fixed("{task.description}"), BarColumn(20), fixed("{task.fields[text]}"))
     return Bar(*columns, console=rich_console(stream), transient=True)

@@ -78,7 +78,7 @@ class LiveViewApp(App[None]):
         self.shown = "sources"
         self.paused = False
         #: Column, and whether the largest comes first.
-        self.sort_by = {"streams": (1, True), "readers": (2, True), "publishers": (4, True)}
+        self.sort_by = {"streams": (1, True), "readers": (2, True), "publishers": (2, True)}
         self.rows: list[Cells] = []
 
     def compose(self) -> ComposeResult:
@@ -139,8 +139,8 @@ class LiveViewApp(App[None]):
         totals = self.model.totals()
         return Text(
             f"{self._collector.name}  {totals['online']}/{totals['sources']} sources online  "
-            f"{totals['stored_per_second']:,} stored/s  {totals['failed']:,} failed  lag {totals['lag']:,}"
-            + ("  PAUSED" if self.paused else ""),
+            f"{totals['stored_per_second']:,} stored/s  {totals['in_flight']:,} in flight  "
+            f"{totals['failed']:,} failed  lag {totals['lag']:,}" + ("  PAUSED" if self.paused else ""),
             overflow="ellipsis",
             no_wrap=True,
         )

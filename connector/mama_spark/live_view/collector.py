@@ -86,7 +86,7 @@ class Collector:
         assert self._changes is not None
         try:
             for rows in self._changes:
-                self.model.add_changes(rows)
+                self.model.add_changes(rows, time.monotonic())
                 if not rows:
                     break
             if time.monotonic() >= self._image_at + _IMAGE_INTERVAL:

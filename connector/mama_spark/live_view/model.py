@@ -3,36 +3,72 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from ..mama.discovery.discovery_rows import GAP, PUBLISHER, SOURCE, SOURCE_OFFLINE, DiscoveryRow
-from ..mama.messages.event_records import ERROR, TOPIC
+from ..mama.messages.event_records import COUNTS, ERROR, FIELDS, TOPIC
 from ..record_log import LogStatus
 
 #: Rates that are kept for a sparkline; events that are kept; publishers that are kept, the latest.
 MOST_RATES, MOST_EVENTS, MOST_PUBLISHERS = 40, 500, 2_000
+#: Seconds after which counts of a publisher are no longer how it is now.
+STALE = 15.0
 #: Columns of each table, and which are numbers.
 COLUMNS = {
     "sources": ("source", "id", "state", "data", "rate", "timeliness", "since", "info"),
-    "publishers": ("publisher", "source", "state", "topics", "failed", "last event", "info"),
+    "publishers": (
+        "publisher",
+        "state",
+        "acked/s",
+        "trend",
+        "in flight",
+        "acked",
+        "failed",
+        "topics",
+        "source",
+        "last event",
+        "info",
+    ),
     "readers": ("reader", "stream", "lag", "unacknowledged"),
     "streams": ("stream", "stored/s", "trend", "messages", "octets", "limits", "readers"),
     "events": ("time", "kind", "event", "what", "info"),
 }
 Cells = tuple[Any, ...]
+_COUNTED = [FIELDS[name][0] for name in ("acked", "failed", "in_flight")]
 
 
 @dataclass
 class _Publisher:
+    """:ivar acked, in_flight: of its last event with counts; None = there was none
+    :ivar counted: when that happened, microseconds since the epoch; ``seen``: when it came here, monotonic seconds
+    """
+
     source: str
     state: str = "?"
     topics: int = 0
     failed: int = 0
     at: int = 0
     info: str = ""
+    acked: int | None = None
+    in_flight: int | None = None
+    counted: int = 0
+    seen: float = 0.0
+    rates: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_RATES))
+
+    def count(self, about: Mapping[str, str], at: int, now: float) -> None:
+        acked, failed, in_flight = (int(about.get(name, 0)) for name in _COUNTED)
+        if self.acked is not None and at > self.counted:
+            self.rates.append(max(0, acked - self.acked) * 1e6 / (at - self.counted))
+        self.acked, self.failed, self.in_flight, self.counted, self.seen = acked, failed, in_flight, at, now
+
+    def rate(self, now: float) -> int | None:
+        """Messages acknowledged a second; None = not known now."""
+        if self.state != "LIVE" or not self.rates:
+            return None
+        return round(self.rates[-1]) if now - self.seen <= STALE else None
 
 
 @dataclass
@@ -50,19 +86,24 @@ class LiveModel:
         self._publishers: dict[str, _Publisher] = {}
         self._streams: dict[str, _Stream] = {}
         self._events: deque[Cells] = deque(maxlen=MOST_EVENTS)
+        self._now = 0.0
 
     def set_sources(self, image: Iterable[DiscoveryRow]) -> None:
         """What exists now."""
         self._sources = {(row.source_name or "", row.source_id): row for row in image}
 
-    def add_changes(self, rows: Iterable[DiscoveryRow]) -> None:
-        """What has happened since."""
+    def add_changes(self, rows: Iterable[DiscoveryRow], now: float = 0.0) -> None:
+        """What has happened since.
+
+        :param now: monotonic seconds
+        """
+        self._now = max(self._now, now)
         for row in rows:
             if row.kind == SOURCE:
                 self._sources[row.source_name or "", row.source_id] = row
             elif row.kind in (PUBLISHER, TOPIC):
                 self._publisher_event(row)
-            if row.kind in (SOURCE, PUBLISHER, TOPIC, GAP):
+            if row.kind in (SOURCE, PUBLISHER, TOPIC, GAP) and row.event != COUNTS:
                 self._events.append(_event_cells(row))
 
     def _publisher_event(self, row: DiscoveryRow) -> None:
@@ -73,9 +114,12 @@ class LiveModel:
         one = self._publishers.pop(name, None) or _Publisher(row.source_name or "")
         self._publishers[name] = one  # at the end: the latest
         one.state, one.at = about.get("EventPublisherState", one.state), row.event_time or one.at
+        if row.event == COUNTS:
+            one.count(about, row.event_time or 0, self._now)
+            one.info = f"waits for {row.info}" if row.info else ""
         one.topics += row.event in ("PUBLISH_CREATE", "onCreate") and row.topic is not None
         if row.event in (ERROR, "onError") or row.event.startswith("PUBLISH_ERROR"):
-            one.failed += 1
+            one.failed += one.acked is None  # else its counts say it
             one.info = " ".join(str(part) for part in (row.topic, row.status, row.info) if part)
         if len(self._publishers) > MOST_PUBLISHERS:
             del self._publishers[next(iter(self._publishers))]
@@ -85,6 +129,7 @@ class LiveModel:
 
         :param now: monotonic seconds
         """
+        self._now = max(self._now, now)
         before, self._streams = self._streams, {}
         for status in statuses:
             known = before.get(status.name)
@@ -114,9 +159,12 @@ class LiveModel:
 
     def _publishers_table(self) -> list[Cells]:
         return [
-            (name, one.source, one.state, one.topics, one.failed, _clock(one.at), one.info)
+            (
+                name, one.state, one.rate(self._now), sparkline(one.rates), one.in_flight, one.acked, one.failed,
+                one.topics, one.source, _clock(one.at), one.info,
+            )
             for name, one in reversed(self._publishers.items())
-        ]
+        ]  # fmt: skip
 
     def _readers_table(self) -> list[Cells]:
         return [
@@ -138,13 +186,18 @@ class LiveModel:
         return list(reversed(self._events))
 
     def totals(self) -> dict[str, int]:
-        """Sources online and all, messages stored a second, failures of publishers, lag of readers."""
+        """Sources online and all, messages stored a second, of publishers what they acknowledge a second, have in
+        flight, have had acknowledged and failed, and the lag of readers."""
+        publishers = self._publishers.values()
         online = sum(row.event != SOURCE_OFFLINE and row.source_state == "ONLINE" for row in self._sources.values())
         return {
             "sources": len(self._sources),
             "online": online,
             "stored_per_second": sum(round(s.rates[-1]) for s in self._streams.values() if s.rates),
-            "failed": sum(one.failed for one in self._publishers.values()),
+            "acked_per_second": sum(one.rate(self._now) or 0 for one in publishers),
+            "in_flight": sum(one.in_flight or 0 for one in publishers if one.state == "LIVE"),
+            "acked": sum(one.acked or 0 for one in publishers),
+            "failed": sum(one.failed for one in publishers),
             "lag": sum(reader.pending for s in self._streams.values() for reader in s.status.readers),
             "unacknowledged": sum(r.unacknowledged for s in self._streams.values() for r in s.status.readers),
         }

@@ -161,12 +161,23 @@ class Options:
             elif f.name in _URLS:
                 shown[f.name] = ",".join(map(redact_url, value))
             else:
-                shown[camel(f.name)] = "***" if f.metadata["option"].secret else str(value)
+                shown[camel(f.name)] = "***" if f.metadata["option"].secret else _as_text(value)
         return shown
 
     def __repr__(self) -> str:
         """As :meth:`shown`."""
         return f"{type(self).__name__}({', '.join(f'{name}={text}' for name, text in self.shown().items())})"
+
+
+def _as_text(value: Any) -> str:
+    """A value as users write it; durations in seconds."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.15g}"
+    if isinstance(value, tuple) and all(isinstance(part, str) for part in value):
+        return ",".join(value)
+    return str(value)
 
 
 def declarations(cls: type) -> Iterator[tuple[str, Declared]]:

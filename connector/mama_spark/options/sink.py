@@ -205,7 +205,7 @@ class SinkOptions(
         super()._check_needs(stated)
         kept = self.flight_log is not None or self.dead_letter_table is not None
         for orphans, needed, there in (
-            (("source_name", "source_ttl", *_PLACES), "announce=true", self.announce),
+            (("source_name", "source_ttl", "announce_counts", *_PLACES), "announce=true", self.announce),
             (("topic_events",), "flightLog or announce=true", self.announce or self.flight_log is not None),
             (("on_retention", "batches_stream"), "exactlyOnce=true", self.exactly_once),
             (("grow_streams",), "streams", self.streams is not None),

@@ -4,7 +4,9 @@ scripts. Text has the colour of the page around it, so one drawing serves light,
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import altair as alt
 
@@ -65,7 +67,7 @@ def latency(data: ReportData) -> str:
         .mark_line(point={"size": 12})
         .encode(
             x=_time(data),
-            y=alt.Y("ms:Q", title="latency, ms", scale=alt.Scale(type="log")),
+            y=alt.Y("ms:Q", title="latency, ms", scale=alt.Scale(type="log"), axis=_decades(values, "ms")),
             color=alt.Color("percentile:N", scale=colors, title=None),
         )
     )
@@ -82,7 +84,9 @@ def distribution(data: ReportData) -> str:
         _chart(values)
         .mark_bar(color=ACKED, opacity=0.8)
         .encode(
-            x=alt.X("low:Q", title="latency, ms", scale=alt.Scale(type="log", nice=False)),
+            x=alt.X(
+                "low:Q", title="latency, ms", scale=alt.Scale(type="log", nice=False), axis=_decades(values, "low")
+            ),
             x2="high:Q",
             y=alt.Y("flights:Q", title="messages"),
             y2="zero:Q",
@@ -171,6 +175,13 @@ def _publisher_name(row: Row) -> str:
 
 def _chart(values: list[Row]) -> alt.Chart:
     return alt.Chart(alt.Data(values=values))  # type: ignore[no-untyped-call]
+
+
+def _decades(values: Sequence[Mapping[str, Any]], name: str) -> alt.Axis:
+    """An axis with marks at powers of ten only."""
+    found = [row[name] for row in values if row[name]] or [1.0]
+    low, high = math.floor(math.log10(min(found))), math.ceil(math.log10(max(found)))
+    return alt.Axis(values=[10.0**power for power in range(low, high + 1)], format=",~f")
 
 
 def _time(data: ReportData, field: str = "time") -> alt.X:

@@ -53,7 +53,7 @@ def test_one_bar_counts_all_partitions_and_the_last_write_is_an_object(
     assert f"{ROWS - 7:,} acked" in repr(last)
     assert last.report().data.totals["acked"] == ROWS - 7
     [told] = described_writes(DeltaTable(log))
-    assert (told["run_id"], told["options"]["maxRatePerPartition"]) == (last.run_id, "1000.0")
+    assert (told["run_id"], told["options"]["maxRatePerPartition"]) == (last.run_id, "1000")
     assert "secret" not in str(told)
 
     with pytest.raises(PySparkException):

@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.live_view.model import COLUMNS, MOST_EVENTS, MOST_PUBLISHERS, LiveModel, printable, select, sparkline
+from mama_spark.live_view.model import (
+    COLUMNS,
+    MOST_EVENTS,
+    MOST_PUBLISHERS,
+    STALE,
+    LiveModel,
+    printable,
+    select,
+    sparkline,
+)
 from mama_spark.mama.discovery.discovery_rows import DiscoveryRow
 from mama_spark.record_log import LogStatus, ReaderStatus
 
@@ -42,10 +51,36 @@ def test_publishers_have_their_state_topics_and_failures() -> None:
     model.add_changes([event("topic", "PUBLISH_ERROR", topic="a", status="TIMEOUT", info="no answer")])
     model.add_changes([event("publisher", "destroy", state="DESTROYED"), event("publisher", "live", "p/1")])
     assert model.table("publishers") == [
-        ("p/1", "desk", "LIVE", 0, 0, "00:00:02", ""),
-        ("p/0", "desk", "DESTROYED", 1, 1, "00:00:02", "a TIMEOUT no answer"),
+        ("p/1", "LIVE", None, "", None, None, 0, 0, "desk", "00:00:02", ""),
+        ("p/0", "DESTROYED", None, "", None, None, 1, 1, "desk", "00:00:02", "a TIMEOUT no answer"),
     ]
     assert model.totals()["failed"] == 1
+
+
+def counts(at: int, acked: int, failed: int, in_flight: int, info: str | None = None) -> DiscoveryRow:
+    row = event("publisher", "counts", info=info)
+    numbers = {"EventAcknowledged": str(acked), "EventFailed": str(failed), "EventInFlight": str(in_flight)}
+    return row._replace(event_time=at * 1_000_000, capabilities={**(row.capabilities or {}), **numbers})
+
+
+def test_publishers_that_say_so_have_messages_in_flight_rates_and_outcomes() -> None:
+    model = LiveModel()
+    model.add_changes([event("publisher", "live"), counts(10, 100, 0, 7)], 1.0)
+    model.add_changes([counts(12, 500, 2, 90, "acknowledgements"), event("topic", "PUBLISH_ERROR", topic="a")], 3.0)
+    [row] = model.table("publishers")
+    assert row[:8] == ("p/0", "LIVE", 200, "█", 90, 500, 2, 0)
+    assert (model.totals()["in_flight"], model.totals()["acked"], model.totals()["acked_per_second"]) == (90, 500, 200)
+    assert [cells[2] for cells in model.table("events")] == ["PUBLISH_ERROR", "live"], "counts are no events"
+    model.set_streams([], 3.0 + STALE + 1)
+    assert model.table("publishers")[0][2] is None, "nothing came for a while: the rate is not known"
+    model.add_changes([event("publisher", "destroy", state="DESTROYED")], 30.0)
+    assert (model.totals()["in_flight"], model.totals()["acked"]) == (0, 500)
+
+
+def test_what_a_publisher_waits_for_is_shown() -> None:
+    model = LiveModel()
+    model.add_changes([counts(10, 0, 0, 7, "acknowledgements for 12 s")])
+    assert model.table("publishers")[0][-1] == "waits for acknowledgements for 12 s"
 
 
 def test_sources_come_and_go_and_all_is_an_event() -> None:

@@ -260,6 +260,8 @@ def _event_row(change: DiscoveryEvent, fields: SourceFields) -> DiscoveryRow:
 def _capabilities(record: EventRecord) -> dict[str, str]:
     """The fields without a column of their own, by field name."""
     values = {"at_us": _iso_time(record.at_us), "publisher": record.publisher, "state": record.state}
+    counts = {name: getattr(record, name) for name in ("taken", "acked", "failed", "in_flight")}
+    values |= {name: str(number) for name, number in counts.items() if number is not None}
     return {FIELDS[attribute][0]: value for attribute, value in values.items() if value is not None}
 
 

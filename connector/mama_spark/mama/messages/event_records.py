@@ -4,8 +4,8 @@
 name                      fid    type    value
 ========================  =====  ======  ==============================================================================
 ``EventKind``             10101  STRING  ``publisher`` or ``topic``
-``EventName``             10102  STRING  of a publisher: ``create``, ``live``, ``error``, ``destroy``; of a topic: a
-                                         name of :class:`~mama_spark.mama.states.TransportTopicEvent`
+``EventName``             10102  STRING  of a publisher: ``create``, ``live``, ``error``, ``destroy``, ``counts``; of a
+                                         topic: name of a :class:`~mama_spark.mama.states.TransportTopicEvent`
 ``EventTime``             10103  TIME    when it happened, microseconds
 ``EventSourceName``       10104  STRING  the source whose publisher it is
 ``EventSourceID``         10105  U64
@@ -18,6 +18,10 @@ name                      fid    type    value
 ``EventInfo``             10112  STRING  the middleware's text
 ``EventPublisher``        10113  STRING  which publisher, a text
 ``EventPublisherState``   10114  STRING  name of a :class:`~mama_spark.mama.states.PublisherState`
+``EventTaken``            10115  U64     with ``counts``: messages so far
+``EventAcknowledged``     10116  U64     of them, those that are acknowledged
+``EventFailed``           10117  U64     of them, those that failed
+``EventInFlight``         10118  U64     of them, those without their outcome
 ========================  =====  ======  ==============================================================================
 
 Kind, name and time are required, the others optional. Events, statuses and states are names and never numbers. A reader
@@ -34,6 +38,7 @@ from .source_records import BadSourceRecord
 
 PUBLISHER, TOPIC = "publisher", "topic"
 CREATE, LIVE, ERROR, DESTROY = "create", "live", "error", "destroy"  #: events of a publisher
+COUNTS = "counts"  #: how it is, now and then
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,10 @@ class EventRecord:
     info: str | None = None
     publisher: str | None = None
     state: str | None = None
+    taken: int | None = None
+    acked: int | None = None
+    failed: int | None = None
+    in_flight: int | None = None
 
 
 #: attribute -> (name, fid, type); the time is encoded separately
@@ -76,6 +85,10 @@ FIELDS: dict[str, tuple[str, int, FieldType]] = {
     "info": ("EventInfo", 10112, FieldType.STRING),
     "publisher": ("EventPublisher", 10113, FieldType.STRING),
     "state": ("EventPublisherState", 10114, FieldType.STRING),
+    "taken": ("EventTaken", 10115, FieldType.U64),
+    "acked": ("EventAcknowledged", 10116, FieldType.U64),
+    "failed": ("EventFailed", 10117, FieldType.U64),
+    "in_flight": ("EventInFlight", 10118, FieldType.U64),
 }
 _ATTRIBUTES = {(name, fid): (attribute, kind) for attribute, (name, fid, kind) in FIELDS.items()}
 

@@ -20,7 +20,7 @@ from mama_spark.errors import ConfigError, MamaError, PublishError
 from mama_spark.message import Int64s, MessageBatch
 from mama_spark.topics import PART_HEADERS
 
-from ..messages.event_records import CREATE, DESTROY, ERROR, LIVE, PUBLISHER, TOPIC, EventRecord
+from ..messages.event_records import COUNTS, CREATE, DESTROY, ERROR, LIVE, PUBLISHER, TOPIC, EventRecord
 from ..messages.status import Status
 from ..states import (
     PublisherState,
@@ -111,6 +111,16 @@ class PartitionEvents:
         if not self._may_report(kind):
             return []
         return self._publisher_event(ERROR, at, status=status, code=code, info=info)
+
+    def counts(self, at: int, taken: int, acked: int, failed: int, in_flight: int, info: str) -> EventRecord:
+        """How the publisher is. May be called in any thread.
+
+        :param info: what it waits for; empty = nothing
+        """
+        return EventRecord(
+            PUBLISHER, COUNTS, at, publisher=self._publisher, state=self.state.name, info=info or None,
+            taken=taken, acked=acked, failed=failed, in_flight=in_flight,
+        )  # fmt: skip
 
     def has_reported(self, topics: pa.DictionaryArray) -> bool:
         """Whether :meth:`messages` returns no event for messages of these topics as long as none failed."""

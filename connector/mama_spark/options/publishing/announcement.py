@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..declare import option
 from ..transport import DISCOVERY
-from ..values import boolean, duration, one_of, text
+from ..values import boolean, duration, duration_or_none, one_of, text
 
 
 @dataclass(frozen=True, repr=False)
@@ -18,6 +18,15 @@ class AnnouncementOptions:
     )
     source_name: str | None = option(
         "text", text, None, DISCOVERY, "Name of the source.", shown="query or application name"
+    )
+    announce_counts: float | None = option(
+        "duration",
+        duration_or_none,
+        None,
+        DISCOVERY,
+        "Publish an event `counts` of each publisher that often: messages taken, acknowledged, failed and in flight, "
+        "which `mama top` shows.",
+        shown="none",
     )
     source_ttl: float = option(
         "duration",

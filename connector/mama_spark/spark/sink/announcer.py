@@ -96,6 +96,7 @@ class SourceAnnouncer:
         self._key = SourceKey(record.name, record.id)
         self._bridge: DiscoveryBridge | None = None
         self._waiting: list[EventRecord] = []
+        self._counts: EventRecord | None = None
         self._published = 0
         self._urgent = self._finishing = False
         self._changed = threading.Condition()
@@ -138,6 +139,13 @@ class SourceAnnouncer:
             self._urgent |= urgent
             if urgent:
                 self._changed.notify_all()
+
+    def set_counts(self, counts: EventRecord) -> None:
+        """Publish this soon, unless a newer one comes before: nothing piles up while discovery is away. Never waits."""
+        with self._changed:
+            self._waiting = [*(event for event in self._waiting if event is not self._counts), counts]
+            self._counts, self._urgent = counts, True
+            self._changed.notify_all()
 
     def finish(self) -> None:
         """Publish queued events and give the lease back; waits a bounded time. May be repeated, never raises."""

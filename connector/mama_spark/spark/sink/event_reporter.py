@@ -17,6 +17,7 @@ from mama_spark.message import Bools, Int64s, MessageBatch
 from mama_spark.publisher.clock import WallClock
 from mama_spark.sending.flight_batch import FlightBatch
 
+from ..write_counts import TaskCounts
 from .outcomes import failed_flights
 
 if TYPE_CHECKING:
@@ -84,6 +85,11 @@ class EventReporter:
         self._report(
             self._events.messages(batch, self._clock.micros(flights.published), failed, flights.errors, self._now())
         )
+
+    def counts(self, counts: TaskCounts) -> EventRecord:
+        """The event that says how the publisher is. May be called in any thread."""
+        c = counts
+        return self._events.counts(self._now(), c.taken, c.acked, c.failed, c.in_flight, c.waits_for)
 
     def destroy(self) -> None:
         self._report(self._events.destroy(self._now()))

@@ -33,7 +33,7 @@ from mama_spark.publisher.outage_reporter import WARNING_INTERVAL
 from mama_spark.sending.batch_ledger import BatchLedger
 from mama_spark.sending.flight_batch import StoredFlights
 
-from ..write_counts import PROPERTY
+from ..write_counts import PROPERTY, TaskCounts
 from .announcer import SourceAnnouncer, source_record
 from .dead_letter_queue import DeadLetterContext
 from .encoding.codec_rows import CodecRows
@@ -275,7 +275,8 @@ class PartitionWriter:
         job = f"{write_id.run_id} {write_id.batch_id}"
         if metrics is not None:
             metrics.start(publisher)
-        self._progress = ProgressReporter(job, self._task, publisher)  # before the connection, which may take long
+        counts = (self._announce_counts, o.announce_counts) if o.announce_counts else ()
+        self._progress = ProgressReporter(job, self._task, publisher, *counts)  # before the connection, which may wait
         publisher.start()
         if self._ledger is not None:
             open_ledger(self._ledger, wait=o.on_unavailable == "wait")
@@ -356,6 +357,11 @@ class PartitionWriter:
             self._report.source = record
             self.recorder.events.publish_to(self._announcer.add_events)
 
+    def _announce_counts(self, counts: TaskCounts) -> None:
+        """On the thread of the progress."""
+        if self._announcer is not None:
+            self._announcer.set_counts(self.recorder.events.counts(counts))
+
     def _id_maker(self, memory: int) -> IdMaker:
         """Prefix and batch of default ids (see ``publisher/ids.py`` for the rest)."""
         o, task = self._options, self._task
@@ -419,6 +425,8 @@ class PartitionWriter:
     def _disconnect(self) -> None:
         """Nothing is in flight any more: report the publisher's end and give the connection back. May be repeated."""
         events = self.recorder.events
+        if self._progress is not None:
+            self._progress.stop()  # its last counts go before the end of the publisher
         events.destroy()
         if self._bridge is not None:
             self._bridge.close()

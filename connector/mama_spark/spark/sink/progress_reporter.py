@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import socket
 import threading
 import time
@@ -21,27 +22,45 @@ logger = logging.getLogger("mama_spark")
 REPORT_INTERVAL, LOG_INTERVAL = 0.5, 10.0
 
 
+class _Sink:
+    """Who gets the counts, how often, and when next."""
+
+    def __init__(self, report: Callable[[TaskCounts], object], interval: float) -> None:
+        self.report, self.interval = report, interval
+        self.due = time.monotonic() + interval / 2
+
+
 class ProgressReporter:
     """Reports every now and then, from a thread of its own, so that a standstill shows too.
 
     Without somebody who listens there is no thread.
 
     :param job: names the write, or the micro-batch
+    :param announce: gets the counts, too; None = nobody
+    :param announce_interval: seconds between two calls of it
     """
 
-    def __init__(self, job: str, task: TaskInfo, publisher: BatchPublisher) -> None:
+    def __init__(
+        self,
+        job: str,
+        task: TaskInfo,
+        publisher: BatchPublisher,
+        announce: Callable[[TaskCounts], object] | None = None,
+        announce_interval: float = math.inf,
+    ) -> None:
         self._publisher, self._stop = publisher, threading.Event()
         self._counts = TaskCounts(job, task.partition, task.unique_attempt)
         self._thread: threading.Thread | None = None
         self._socket: socket.socket | None = None
-        sinks: list[Callable[[TaskCounts], object]] = []
+        sinks: list[_Sink] = []
         if task.progress is not None:
-            sinks.append(self._to_driver(task.progress))
-        interval = REPORT_INTERVAL if sinks else LOG_INTERVAL
+            sinks.append(_Sink(self._to_driver(task.progress), REPORT_INTERVAL))
+        if announce is not None:
+            sinks.append(_Sink(announce, announce_interval))
         if logger.isEnabledFor(logging.INFO):
-            sinks.append(_to_log())
+            sinks.append(_Sink(_to_log(), LOG_INTERVAL))
         if sinks:
-            self._thread = threading.Thread(target=self._run, args=(sinks, interval), name="mama-progress", daemon=True)
+            self._thread = threading.Thread(target=self._run, args=(sinks,), name="mama-progress", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
@@ -52,7 +71,8 @@ class ProgressReporter:
         if self._socket is not None:
             self._socket.close()
 
-    def _run(self, sinks: list[Callable[[TaskCounts], object]], interval: float) -> None:
+    def _run(self, sinks: list[_Sink]) -> None:
+        interval = min(sink.interval for sink in sinks)
         while True:
             ended = self._stop.wait(interval)
             counters, publisher = self._publisher.counters, self._publisher
@@ -61,8 +81,11 @@ class ProgressReporter:
                 failed=counters.failed + counters.timed_out, in_flight=publisher.window.in_flight,
                 waits_for="" if ended else publisher.waits_for, ended=ended,
             )  # fmt: skip
+            now = time.monotonic()
             for sink in sinks:
-                sink(counts)
+                if ended or now >= sink.due:
+                    sink.due = now + sink.interval - interval / 2
+                    sink.report(counts)
             if ended:
                 return
 
@@ -80,18 +103,13 @@ class ProgressReporter:
 
 
 def _to_log() -> Callable[[TaskCounts], object]:
-    began = logged = time.monotonic()
+    began = time.monotonic()
 
     def log(counts: TaskCounts) -> None:
-        nonlocal logged
-        now = time.monotonic()
-        if now < logged + LOG_INTERVAL and not counts.ended:
-            return
-        logged = now
         logger.info(
             "partition %d: %s messages taken, %s acknowledged, %s failed, %s in flight, %.0f s%s",
             counts.partition, f"{counts.taken:,}", f"{counts.acked:,}", f"{counts.failed:,}", f"{counts.in_flight:,}",
-            now - began, f"; waits for {counts.waits_for}" if counts.waits_for else "",
+            time.monotonic() - began, f"; waits for {counts.waits_for}" if counts.waits_for else "",
         )  # fmt: skip
 
     return log

@@ -20,10 +20,11 @@ TEXT = st.none() | st.text(st.characters(exclude_characters="\0", exclude_catego
 RECORDS = st.builds(
     EventRecord,
     kind=st.sampled_from(["publisher", "topic"]),
-    event=st.sampled_from(["create", "live", "error", "destroy", *map(str, TransportTopicEvent)]),
+    event=st.sampled_from(["create", "live", "error", "destroy", "counts", *map(str, TransportTopicEvent)]),
     at_us=st.integers(-(2**60), 2**60),
     source_id=st.none() | st.integers(0, 2**64 - 1),
     code=st.none() | st.integers(-(2**31), 2**31 - 1),
+    **dict.fromkeys(("taken", "acked", "failed", "in_flight"), st.none() | st.integers(0, 2**64 - 1)),
     **dict.fromkeys(("source_name", "topic", "root", "source", "symbol", "status", "info", "publisher", "state"), TEXT),
 )
 ERROR = EventRecord("topic", TransportTopicEvent.PUBLISH_ERROR, 1_700_000_000_123_456, topic="a.b", code=404)

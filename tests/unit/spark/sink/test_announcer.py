@@ -22,10 +22,10 @@ from mama_spark.mama.messages.event_records import EventRecord, decode_event
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.mama.messages.source_records import FieldId, SourceFields, SourceRecord, decode_source
 from mama_spark.mama.messages.status import Status, StatusError
-from mama_spark.options import ANY_USE, DiscoveryOptions, SinkOptions, TransportOptions
+from mama_spark.options import ANY_USE, BATCH_WRITE, DiscoveryOptions, SinkOptions, TransportOptions
 from mama_spark.spark.option_loading import DiscoveryProperties, read_options
 from mama_spark.spark.sink import announcer
-from mama_spark.spark.sink.announcer import check_announce, source_id, source_record
+from mama_spark.spark.sink.announcer import SourceAnnouncer, check_announce, source_id, source_record
 from mama_spark.spark.sink.data_source import MamaPubWriter
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
@@ -71,6 +71,30 @@ def records(name: str, fields: SourceFields | None = None) -> list[SourceRecord]
 def events(name: str) -> list[EventRecord]:
     found = [c.payload for c in board(name) if c.kind is DiscoveryEventKind.EVENT]
     return [decode_event(decode(p)) for p in found if p is not None]
+
+
+def test_counts_of_a_publisher_are_published_where_they_are_asked_for(name: str) -> None:
+    publish(options(name, announceCounts="1h"), "a.b", "c", "a.b")
+    found = [event for event in events(name) if event.event == "counts"]
+    assert [(e.kind, e.taken, e.acked, e.failed, e.in_flight, e.state) for e in found] == [
+        ("publisher", 3, 3, 0, 0, "LIVE")
+    ]
+    assert found[0].publisher == next(e.publisher for e in events(name) if e.event == "live")
+    assert [e.event for e in events(name)][-2:] == ["destroy", "destroy"], "they come before its end"
+    with pytest.raises(OptionError, match="option announceCounts has no effect without announce=true"):
+        SinkOptions.parse({"url": "memory://a", "announceCounts": "1s"}, BATCH_WRITE)
+
+
+def test_counts_come_while_it_publishes_and_the_newest_wins(name: str) -> None:
+    reporter = SourceAnnouncer(options(name), DiscoveryProperties(), SourceRecord("a", 1), "ids")
+    assert reporter.start()
+    for taken in range(1, 1001):
+        reporter.set_counts(EventRecord("publisher", "counts", taken, taken=taken))
+    reporter.finish()
+    found = [event.taken for event in events(name)]
+    assert found[-1] == 1000
+    assert found == sorted(found)  # type: ignore[type-var]
+    assert [event.source_name for event in events(name)] == ["a"] * len(found)
 
 
 def test_task_announces_its_source_and_publishes_events_of_its_publisher(name: str) -> None:
