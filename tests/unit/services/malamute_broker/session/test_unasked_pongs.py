@@ -133,6 +133,33 @@ def test_while_nobody_is_read_plain_clients_get_pongs() -> None:
     assert 6 <= len(desk.received.pop(b"c")) <= 10
 
 
+def _pongs_while_it_sends(desk: MachineHarness) -> int:
+    desk.machine.take_output()
+    for _ in range(50):
+        desk.expire(STEP)
+        desk.feed("c", encode(wire.StreamSend(b"a")))
+    return len(desk.got("c"))
+
+
+def test_with_a_silence_of_0_nobody_gets_a_pong_that_it_did_not_ask_for() -> None:
+    desk = MachineHarness(timeout=0.0, pong_silence=0.0)
+    desk.open("c")
+    desk.send("c", wire.StreamWrite(b"s"))
+    assert _pongs_while_it_sends(desk) == 0
+
+
+def test_a_client_whose_socket_takes_no_more_gets_none_until_it_does() -> None:
+    desk = MachineHarness(timeout=0.0)
+    desk.open("c")
+    desk.send("c", wire.StreamWrite(b"s"))
+    client = desk.machine.clients.by_identity[b"c"]
+    client.blocked = True
+    assert _pongs_while_it_sends(desk) == 0
+    assert not len(client.replies)
+    client.blocked = False
+    assert _pongs_while_it_sends(desk) >= 3
+
+
 @pytest.mark.parametrize(("sends", "unclosed"), [(True, 1), (False, 0)], ids=["sender", "reader"])
 def test_a_client_that_sent_and_goes_without_close_is_counted(sends: bool, unclosed: int) -> None:
     desk = MachineHarness(timeout=10.0)
