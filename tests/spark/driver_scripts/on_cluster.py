@@ -3,8 +3,8 @@ discovery.
 
 The argument is JSON: ``folder`` (of gate and results), ``options`` of ``mamapub``, ``rows``, ``partitions``, ``steps``,
 and perhaps ``first`` (number of the first row), ``shuffled`` (the rows come out of a shuffle), ``slow`` (a partition
-whose first attempt stands still, for ``slow_for`` seconds; its attempts leave a file each). The last rows of each
-partition wait until the file ``open`` is in ``folder``.
+whose first attempt stands still, ``slow_for`` seconds after the second begins; attempts at it leave a file each). The
+last rows of each partition wait until the file ``open`` is in ``folder``.
 Nothing of the tests can be imported here: no other machine has it.
 """
 
@@ -30,7 +30,8 @@ Given = dict[str, Any]
 def gated(gate: Path, slow: int, slow_for: float) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """For ``mapInArrow``.
 
-    :param slow: this partition stands still when it is tried for the first time, for ``slow_for`` seconds; -1 = none
+    :param slow: this partition stands still when it is tried for the first time, until it is tried again and
+        ``slow_for`` seconds more; -1 = none
     """
 
     def wait(end: float) -> None:
@@ -44,6 +45,8 @@ def gated(gate: Path, slow: int, slow_for: float) -> Callable[[Iterator[pa.Recor
             gate.with_name(f"attempt-{context.attemptNumber()}").touch()
             if context.attemptNumber() == 0:
                 yield from (next(batches),)
+                while not gate.with_name("attempt-1").exists() and time.monotonic() < end:
+                    time.sleep(0.05)
                 time.sleep(slow_for)
         held = next(batches, None)
         for batch in batches:
