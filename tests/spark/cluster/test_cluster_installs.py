@@ -70,7 +70,7 @@ def installed(request: pytest.FixtureRequest, tmp_path: Path) -> Installation:
     packed: Path = request.getfixturevalue("archive")
     with tarfile.open(packed) as archive:
         archive.extractall(tmp_path / "env", filter="fully_trusted")
-    return Installation("env/bin/python", str(tmp_path / "env" / "bin" / "python"), ("--archives", f"{packed}#env"))
+    return Installation("env/bin/python", "env/bin/python", ("--archives", f"{packed}#env"))
 
 
 @pytest.fixture(scope="module")
