@@ -111,6 +111,7 @@ def test_every_cut_and_some_flipped_bits_are_recorded_and_read_in_columns(v: dic
 
 
 @pytest.mark.spec("OW5")
+@pytest.mark.timeout(7200)  # of a million with their memory traced
 def test_hostile_frames_take_no_memory() -> None:
     """A million of them in ``make test-slow``."""
     chance = random.Random(20)
