@@ -145,7 +145,7 @@ def test_speculation(write: Callable[..., Write]) -> None:
 
 
 def test_speculation_where_the_stream_forgets_ids_at_once(write: Callable[..., Write]) -> None:
-    """With ``exactlyOnce`` the second attempt waits as long as the first may publish: one stored row each."""
+    """With ``exactlyOnce`` one of the two attempts has the partition, and the other waits for it."""
     one = write(slow=2, slow_for=8, options={"exactlyOnce": "true", "waitTimeout": "2s"})
     one.room.admin.update_stream("ORDERS", duplicate_window=100_000_000)
     one.open()
@@ -153,7 +153,6 @@ def test_speculation_where_the_stream_forgets_ids_at_once(write: Callable[..., W
         application.wait(PATIENCE)
     assert (one.folder / "attempt-1").exists(), "Spark has begun a second attempt"
     one.conserved()
-    assert counts(flights(one.log), "task_attempt") == {0: one.rows}, "it found the first one at work"
 
 
 def test_dynamic_allocation(write: Callable[..., Write]) -> None:
