@@ -145,6 +145,7 @@ def session(builder: SparkSession.Builder) -> SparkSession:
 
 def run(spark: SparkSession, conf: dict[str, dict[str, Any]]) -> None:
     mama_spark.register(spark)
+    spark.streams.resetTerminated()  # of queries that this session had before
     queries = archive(spark, conf)
     while any(query.isActive for query in queries):
         spark.streams.awaitAnyTermination(10)  # raises if one failed
