@@ -64,8 +64,8 @@ def test_submitted_report_job_prints_the_summary(log: Path, tmp_path: Path) -> N
 SQL = re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "how-to" / "query-the-flight-log.md").read_text(), re.DOTALL)
 
 
-def test_the_documentation_has_eleven_queries() -> None:
-    assert len(SQL) == 11
+def test_the_documentation_has_twelve_queries() -> None:
+    assert len(SQL) == 12
 
 
 def test_documented_queries_run_and_answer(spark: SparkSession, tmp_path: Path) -> None:
@@ -75,6 +75,7 @@ def test_documented_queries_run_and_answer(spark: SparkSession, tmp_path: Path) 
         3,
         "a",
         failed=1,
+        flight_id=pa.array(["a-0", "a-0", "a-2"]),
         extra=pa.record_batch({"order_id": pa.array([1, 2, 3])}),
         duplicate=np.array([True, False, False]),
         may_have_landed=np.array([False, False, True]),
@@ -84,4 +85,4 @@ def test_documented_queries_run_and_answer(spark: SparkSession, tmp_path: Path) 
     flight_log(spark, str(tmp_path)).createOrReplaceTempView("log")
     spark.sql("SELECT id AS order_id, id * 1.5 AS amount FROM range(1, 5)").createOrReplaceTempView("orders")
     counts = [len(spark.sql(query).collect()) for query in SQL]
-    assert counts == [4, 2, 1, 1, 1, 1, 1, 1, 1, 1, 0]
+    assert counts == [4, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0]

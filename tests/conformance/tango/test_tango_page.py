@@ -68,7 +68,7 @@ def test_the_configuration_of_the_recorder_shows_all_settings() -> None:
     given = tomllib.loads("\n".join(shown))
     assert {*given, "url"} == {"url", *option_names(RecorderSettings)}
     found = RecorderSettings.of({name: value for name, value in given.items() if name != "hwm"})
-    assert found == RecorderSettings(found.host, found.devices)
+    assert found == RecorderSettings(found.host, found.devices, metrics=found.metrics)
 
 
 def test_a_record_is_as_it_is_described() -> None:

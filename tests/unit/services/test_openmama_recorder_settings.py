@@ -23,7 +23,7 @@ def test_the_configuration_file_shows_all_settings_with_their_defaults() -> None
     given = tomllib.loads("\n".join(shown))
     assert {*given, "url"} == {"url", *option_names(OpenMamaRecorderSettings)}
     found = OpenMamaRecorderSettings.of(given)
-    assert found == OpenMamaRecorderSettings(found.peer, found.topics, found.symbols)
+    assert found == OpenMamaRecorderSettings(found.peer, found.topics, found.symbols, metrics=found.metrics)
 
 
 def test_topics_are_exact_or_beginnings_and_symbols_are_topics() -> None:
