@@ -7,6 +7,8 @@ A clone has them in the folders ``jobs`` and ``conf``; the wheel has copies of b
 from __future__ import annotations
 
 import ast
+import os
+import pwd
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,10 +93,11 @@ def delta_jars(folder: Path | None = None) -> list[Path]:
     """The jars of :data:`DELTA` that ``--packages`` has brought to this machine, for ``--jars``. What else it brings,
     Spark has.
 
-    :param folder: where Spark keeps them; None = ``~/.ivy2.5.2/jars``
+    :param folder: where Spark keeps them; None = ``.ivy2.5.2/jars`` in the home folder of the account, which Java takes
+        whatever ``HOME`` says
     :raises ConfigError: they are not there
     """
-    place = folder or Path.home() / ".ivy2.5.2" / "jars"
+    place = folder or _home() / ".ivy2.5.2" / "jars"
     group, name, version = DELTA.split(":")
     found = sorted(place.glob(f"{group}_*-{version}.jar"))
     if not any(jar.name.startswith(f"{group}_{name}-") for jar in found):
@@ -103,6 +106,13 @@ def delta_jars(folder: Path | None = None) -> list[Path]:
             "which prints what it resolves"
         )
     return found
+
+
+def _home() -> Path:
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:  # an account without a name, as containers have
+        return Path.home()
 
 
 def _place(file: str) -> Path:

@@ -52,7 +52,7 @@ def test_no_copy_replaces_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_jars_of_delta_are_those_that_spark_has_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("mama_spark.jobs._home", lambda: tmp_path)
     assert main(["jobs", "--delta-jars"]) == 2
     assert f"fetch them once with spark-submit --packages {DELTA}" in capsys.readouterr().err
     folder = tmp_path / ".ivy2.5.2" / "jars"
