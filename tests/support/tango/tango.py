@@ -61,14 +61,19 @@ class DeviceServers:
         taken, self._left = self._left[:count], self._left[count:]
         return self._server.only(*taken)
 
+    def rest(self, server: TangoServer) -> None:
+        """End the polling of devices of the server, or the server, if it does not answer: cppTango 10.3 now and then
+        waits for ever for its polling thread when it ends the last polling (``DServer::rem_obj_polling``)."""
+        try:
+            for device in server.devices:
+                server.do("rest", device=device)
+        except AssertionError:
+            self.close()
+
     def close(self) -> None:
-        if self._server is not None:
-            self._server.kill()
-
-
-def _rest(server: TangoServer) -> None:
-    for device in server.devices:
-        server.do("rest", device=device)
+        server, self._server = self._server, None
+        if server is not None:
+            server.kill()
 
 
 @pytest.fixture(scope="session")
@@ -98,7 +103,7 @@ def lab(labs: DeviceServers) -> Iterator[TangoServer]:
     """A device of the shared server without a database."""
     server = labs.fresh()
     yield server
-    _rest(server)
+    labs.rest(server)
 
 
 @pytest.fixture
@@ -106,7 +111,7 @@ def lab_with_database(database_labs: DeviceServers) -> Iterator[TangoServer]:
     """A device of the shared server with a database."""
     server = database_labs.fresh()
     yield server
-    _rest(server)
+    database_labs.rest(server)
 
 
 @pytest.fixture(params=["nodb", "database"])
