@@ -12,11 +12,20 @@ from collections.abc import Sequence
 
 from mama_spark.errors import BackgroundTaskFailed
 
+from ..events.sequence_tracker import SequenceGap
 from .subscription_events import QueueOverflow, SubscriptionEvent, SubscriptionEventKind
 
 OCTETS = 1 << 30  #: default of the memory of waiting events; an event with an image takes megabytes
 _TAKE_SHARE = 8  #: :meth:`EventQueue.take` returns at most this fraction of ``octets`` (1/8) in one call
 _OVERHEAD = 700  #: memory of an event besides its data, in octets
+
+
+def _missing_with(event: SubscriptionEvent) -> QueueOverflow:
+    """What is missing when this event is dropped: a GAP takes along the events that it tells of."""
+    if isinstance(event.detail, SequenceGap):
+        return QueueOverflow(event.detail.size, event.detail.first, event.detail.last)
+    ctr = event.ctr if event.kind is SubscriptionEventKind.EVENT else -1
+    return QueueOverflow(1, ctr, ctr)
 
 
 def size_of(event: SubscriptionEvent) -> int:
@@ -76,14 +85,13 @@ class EventQueue:
         self.dropped += 1
         if not self._report_overflow:
             return
-        ctr = event.ctr if event.kind is SubscriptionEventKind.EVENT else -1
+        size, first, last = _missing_with(event)
         before = self._overflows.get(event.subscription)
-        if before is None:
-            self._overflows[event.subscription] = QueueOverflow(1, ctr, ctr)
-        else:
-            first = ctr if before.first < 0 else before.first
-            last = before.last if ctr < 0 else ctr
-            self._overflows[event.subscription] = QueueOverflow(before.size + 1, first, last)
+        if before is not None:
+            first = first if before.first < 0 else before.first
+            last = before.last if last < 0 else last
+            size += before.size
+        self._overflows[event.subscription] = QueueOverflow(size, first, last)
 
     def take(self, limit: int, timeout: float | None = 0.0) -> list[SubscriptionEvent]:
         """Remove and return up to ``limit`` events, in order, after OVERFLOW events, which do not count. If ``octets``

@@ -36,9 +36,9 @@ class SubscriptionEventKind(Enum):
 class QueueOverflow(NamedTuple):
     """The subscription events that a full queue dropped.
 
-    :ivar size: number of subscription events
-    :ivar first: counter of the first EVENT among them; -1: there is none
-    :ivar last: counter of the last EVENT among them; -1: there is none
+    :ivar size: number of subscription events; a GAP counts as the events that it told of
+    :ivar first: counter of the first EVENT among them, or of a GAP; -1: there is none
+    :ivar last: counter of the last EVENT among them, or of a GAP; -1: there is none
     """
 
     size: int

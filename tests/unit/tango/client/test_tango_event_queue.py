@@ -107,6 +107,16 @@ def test_an_overflow_names_the_counters_of_the_events_that_it_dropped() -> None:
     assert repr(queue) == "<EventQueue 0 of 1, 3 dropped>"
 
 
+def test_a_gap_that_the_full_queue_drops_counts_as_the_events_that_it_told_of() -> None:
+    queue = EventQueue(1)
+    gap = SubscriptionEvent("s", SubscriptionEventKind.GAP, 0, detail=SequenceGap(5, 14))
+    queue.put([event("s", 4), gap, event("s", 15), event("s", 16)])
+    overflow, _ = queue.take(10)
+    assert overflow.detail == QueueOverflow(12, 4, 15)
+    queue.put([gap, SubscriptionEvent("s", SubscriptionEventKind.ONLINE, 0)])
+    assert queue.take(10)[0].detail == QueueOverflow(10, 5, 14)
+
+
 def test_a_queue_of_newest_events_reports_no_overflow() -> None:
     queue = EventQueue(2, report_overflow=False)
     queue.put([event("s", n) for n in range(5)])
