@@ -1,0 +1,3 @@
+"""Events of Tango devices as the tables of an archive, for ``jobs/tango_archive.py``."""
+
+__all__ = ["archived_rows", "configurations", "thinning"]
