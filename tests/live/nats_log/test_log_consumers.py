@@ -82,7 +82,7 @@ def test_a_reader_that_stands_still_has_a_few_megabytes_fetched(shared: NatsServ
             return info if not info["num_waiting"] else None
 
         info = eventually(at_rest, "no request is open any more")
-        assert (info["delivered"]["consumer_seq"] - len(found)) * SIZE < 16 * 2**20
+        assert (info["delivered"]["consumer_seq"] - len(found)) * SIZE < 8 * 2**20
         held_to(found + everything(batches), 2 * MANY)
 
 

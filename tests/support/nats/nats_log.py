@@ -20,7 +20,7 @@ BOTH = pytest.mark.parametrize("fast", [None, False], ids=["fast", "public calls
 
 
 #: More than a reader fetches ahead, so that the server still has some when the first batch is there.
-MANY, SIZE = 24_000, 1000
+MANY, SIZE = 14_000, 1000
 
 
 _names = (f"S{i}" for i in count())

@@ -29,7 +29,7 @@ from ..protocol.records import DeliveryBuffer, DeliveryParser, read_reply
 OPEN_REQUESTS = 4  #: pull requests kept open
 REQUEST_BYTES = 1024 * 1024  #: bytes of each request
 READ_AHEAD = 4 * 1024 * 1024  #: bytes that may wait for the reader; at more, requests are not renewed
-ROWS, BYTES = 8192, 7 * 1024 * 1024  #: of one batch, about; packs are unpacked 8 MiB at a time
+ROWS, BYTES = 8192, 4 * 1024 * 1024  #: of one batch, about
 
 _REQUEST_ENDED = re.compile(r"MaxBytes|Batch Completed|Request Timeout|Requests Pending")
 _UNUSED_BYTES = re.compile(r"Nats-Pending-Bytes=(\d+)")
