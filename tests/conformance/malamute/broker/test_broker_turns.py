@@ -127,6 +127,9 @@ def test_a_long_report_of_one_stream_does_not_come_before_a_short_one_of_another
             stream.flush()
         for _ in range(4):
             assert reports.take(30)  # the answers to TRAFFIC and COMPILE
+        busy.compile("reader", b"^last")
+        busy.flush()
+        assert reports.take(30), "the socket goes on with this stream while it knows of no other"
         for number in range(4 * REPORT):
             busy.accept("writer", b"writer", b"%d" % number, [b""])
         busy.flush()

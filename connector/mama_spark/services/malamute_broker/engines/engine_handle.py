@@ -238,6 +238,9 @@ class ReportSocket:
     def take(self, timeout: float = 0.0) -> tuple[EngineHandle, Report] | None:
         """The next report of any stream; None if there is none within ``timeout`` seconds."""
         while True:
+            # While one stream has reports, libzmq looks only once in 100 messages for streams that begin to have some;
+            # asking for EVENTS makes it look now, so that all of them have their turn.
+            self.socket.getsockopt(zmq.EVENTS)
             try:
                 stream = self.streams.get(self.socket.recv(zmq.NOBLOCK))
             except zmq.Again:
