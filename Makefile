@@ -73,7 +73,7 @@ ifdef PEERS
 else
 	@$(RUN) python -m bench.run $(if $(FULL),--full,--minutes 12) $(ARGS)
 	$(if $(filter-out --quick,$(ARGS)),,@$(RUN) python -m bench.exactly_once)
-	$(if $(filter-out --quick,$(ARGS)),,@$(RUN) python -m bench.mlp $(ARGS))
+	$(if $(filter-out --quick,$(ARGS)),,@$(RUN) python -m bench.malamute $(ARGS))
 	$(if $(filter-out --quick,$(ARGS)),,@$(RUN) python -m bench.tango $(ARGS))
 endif
 

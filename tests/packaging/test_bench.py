@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from bench import packed_report, report
+from bench import report
+from bench.packed import report as packed_report
 
 ROOT = Path(__file__).parents[2]
 

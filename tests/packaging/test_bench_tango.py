@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench import tango_report
+from bench.tango import report
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,9 +18,9 @@ def test_a_quick_run_measures_counts_and_reports(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(out.read_text())
-    assert {run["name"] for run in result["runs"]} == set(tango_report.TITLES)
+    assert {run["name"] for run in result["runs"]} == set(report.TITLES)
     assert all(run["rate"] > 0 and run["events"] >= 2000 for run in result["runs"])
-    page = tango_report.markdown(result)
-    for name, title in tango_report.TITLES.items():
+    page = report.markdown(result)
+    for name, title in report.TITLES.items():
         (line,) = [line for line in page.splitlines() if line.startswith(f"| {title} |")]
-        assert (f"≥ {tango_report.GOALS[name]:,}" if name in tango_report.GOALS else "|  |") in line
+        assert (f"≥ {report.GOALS[name]:,}" if name in report.GOALS else "|  |") in line

@@ -1,4 +1,4 @@
-"""``python -m bench.tango_replay ATTRIBUTES DEVICE...``: a producer that only replays, for :mod:`bench.tango_reader`.
+"""``python -m bench.tango.replay ATTRIBUTES DEVICE...``: a producer that only replays, for :mod:`bench.tango.reader`.
 
 A device server as far as subscriptions need it; its devices have so many attributes. For each line ``DEVICE COUNT`` on
 its standard input it sends so many change events, the attributes in turn, as fast as whoever subscribed to that device

@@ -1,4 +1,4 @@
-"""``python -m bench.tango_report RESULT.json``: keep a result of ``bench.tango``, write
+"""``python -m bench.tango.report RESULT.json``: keep a result of ``bench.tango``, write
 ``docs/reference/benchmarks/tango.md``."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import statistics
 import sys
 
-from .result import PAGES, RESULTS, Result, keep
+from ..result import PAGES, RESULTS, Result, keep
 
 KEPT = RESULTS / "tango-reference.json"
 TITLES = {
@@ -66,12 +66,12 @@ def markdown(result: Result) -> str:
         [
             "# Benchmark: Tango events",
             "",
-            "Written by `python -m bench.tango_report` from `bench/results/tango-reference.json`; `make bench` measures"
+            "Written by `python -m bench.tango.report` from `bench/results/tango-reference.json`; `make bench` measures"
             " anew.",
             "",
             f"{rounds} interleaved rounds, medians. Events of one number each. All that was sent is looked for at its"
             " end: counters without a gap, values in their order; one event less ends the run. Subscriber and recorder"
-            " are fed by a producer that replays events (`bench/tango_replay.py`), a process of its own on the same"
+            " are fed by a producer that replays events (`bench/tango/replay.py`), a process of its own on the same"
             " machine, and so are the servers of the logs and the real client, which counts in a Python callback."
             " High-water marks are 1,000,000 on both sides. Processor time is that of all threads of a process."
             " What one `DeviceProxy` takes is its own limit: the last row is Tango's own server beside ours.",

@@ -8,17 +8,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench import mlp_report
+from bench.malamute import report
 
 ROOT = Path(__file__).parents[2]
 BROKERS = {"forward", "literal", "simple", "durable"}
-WRITES = {name for name in mlp_report.TITLES if name.startswith("write-")}
+WRITES = {name for name in report.TITLES if name.startswith("write-")}
 
 
 def test_a_quick_run_measures_counts_and_reports(tmp_path: Path) -> None:
     compiler = shutil.which("gcc") is not None  # `make bench` installs one
     out = tmp_path / "result.json"
-    command = [sys.executable, "-m", "bench.mlp", "--quick", "--scale", "0.005", "--out", str(out)]
+    command = [sys.executable, "-m", "bench.malamute", "--quick", "--scale", "0.005", "--out", str(out)]
     if not compiler:
         command += ["--only", "writes"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, cwd=ROOT, check=False)
@@ -28,7 +28,7 @@ def test_a_quick_run_measures_counts_and_reports(tmp_path: Path) -> None:
     expected = WRITES | (BROKERS | {f"{name}-latency" for name in BROKERS} | beside if compiler else set())
     assert {r["name"] for r in result["runs"]} == expected
     assert all(r.get("rate", r.get("p50_us")) > 0 for r in result["runs"])
-    page = mlp_report.markdown(result)
+    page = report.markdown(result)
     assert "| 100 B | `df.write` to **mama broker**, engine `durable`, defaults (`dedup=true`) |" in page
     assert "| `write-durable-dedup` to `write-nats-dedup` | ≥ 0.6 |" in page
     if compiler:

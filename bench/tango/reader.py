@@ -1,6 +1,6 @@
 """How fast events of Tango are received: the parts ``receive`` and ``record`` of :mod:`bench.tango`.
 
-A producer that only replays (:mod:`bench.tango_replay`) sends to a subscriber in this process, or to ``mama record`` in
+A producer that only replays (:mod:`bench.tango.replay`) sends to a subscriber in this process, or to ``mama record`` in
 a process of its own, which writes to a log. Every event is looked for at its end: counters without a gap, values as
 they were sent.
 """
@@ -31,10 +31,10 @@ from mama_spark.testing.waiting import until
 
 from tests.support.malamute.restartable_broker import RestartableMalamuteBroker
 
-from .machine import process_cpu
-from .tango_replay import HWM, VALUES, names
+from ..machine import process_cpu
+from .replay import HWM, VALUES, names
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 ATTRIBUTES = 40
 LOGS = ("nats", "durable")
 _PATIENCE = 60.0
@@ -80,10 +80,10 @@ class Watch:
 
 
 class Producer:
-    """:mod:`bench.tango_replay` in a process of its own. ``with Producer() as producer``."""
+    """:mod:`bench.tango.replay` in a process of its own. ``with Producer() as producer``."""
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "bench.tango_replay", str(ATTRIBUTES), *map(device, ("memory", *LOGS))]
+        command = [sys.executable, "-m", "bench.tango.replay", str(ATTRIBUTES), *map(device, ("memory", *LOGS))]
         self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.port = int(self._line())
         return self

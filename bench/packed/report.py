@@ -1,4 +1,4 @@
-"""``python -m bench.packed_report RESULT.json``: keep a result of ``bench.packed``, and write its page and the table of
+"""``python -m bench.packed.report RESULT.json``: keep a result of ``bench.packed``, and write its page and the table of
 packed messages on the overview of the benchmarks. Without a file: write both again from what is kept."""
 
 from __future__ import annotations
@@ -7,8 +7,8 @@ import statistics
 import sys
 from typing import Any
 
-from .packed_ways import READ_WAYS, WAYS, ReadWay, Way
-from .result import PAGES, RESULTS, Result, keep
+from ..result import PAGES, RESULTS, Result, keep
+from .ways import READ_WAYS, WAYS, ReadWay, Way
 
 KEPT = RESULTS / "packed-reference.json"
 PAGE = PAGES / "packed.md"
@@ -172,7 +172,7 @@ def markdown(result: Result) -> str:
         [
             "# Benchmark: packed messages",
             "",
-            "Written by `python -m bench.packed_report` from `bench/results/packed-reference.json`;"
+            "Written by `python -m bench.packed.report` from `bench/results/packed-reference.json`;"
             " `make bench PEERS=kafka` measures anew.",
             "",
             f"{rounds} interleaved rounds, medians; ratios are taken within a round: of publishing to the tuned Kafka"

@@ -1,6 +1,6 @@
-"""``python -m bench.packed_road``: what a packed row costs the client without Spark, step by step.
+"""``python -m bench.packed.road``: what a packed row costs the client without Spark, step by step.
 
-The classes of the sink and of the source in one process, with the rows of :mod:`bench.packed_ways` as Spark hands them
+The classes of the sink and of the source in one process, with the rows of :mod:`bench.packed.ways` as Spark hands them
 over: processor time and page faults a row, which do not depend on how busy the machine is with other things as much as
 a rate does. ``group`` makes packs, ``ids`` hashes them, too, ``publish`` does all until every pack is acknowledged, and
 ``read`` makes Arrow batches of them again.
@@ -32,8 +32,8 @@ from mama_spark.spark.sink.packed_messages import PackedMessages, PublishBatch
 from mama_spark.spark.sink.partition_writer import MAX_BYTES_IN_FLIGHT, PACKED_IDS_MEMORY
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from .broker import Broker
-from .packed_ways import TOPICS
+from ..broker import Broker
+from .ways import TOPICS
 
 SCHEMA = StructType([StructField("topic", StringType()), StructField("value", BinaryType())])
 BATCH_ROWS = 10_000  #: of one Arrow batch of Spark
@@ -106,7 +106,7 @@ def measured(step: Callable[[], None], rows: int) -> tuple[float, float, float]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.packed_road", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.packed.road", description=__doc__)
     parser.add_argument("--rows", type=int, default=600_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sizes", default="1000,100")

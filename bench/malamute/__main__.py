@@ -1,10 +1,10 @@
-"""``python -m bench.mlp``: the Malamute broker beside what it is to be compared with, a table and one JSON file.
+"""``python -m bench.malamute``: the Malamute broker beside what it is to be compared with, a table and one JSON file.
 
 Like :mod:`bench.run`: the order within a round is random, ratios are taken within a round, and everything that was sent
-is looked for at its end, in order. Parts one and two have clients in C (``mlp_client.c``) and the brokers of
-:mod:`bench.mlp_brokers`, with ``--originals`` also the original broker: how much they forward, and how long messages
-of one stream take while another one is busy and its reader takes nothing (``fair``), or begins again to take what waits
-for it (``resume``). Part three has Spark at one end, and our durable broker or NATS at the other.
+is looked for at its end, in order. Parts one and two have clients in C (``client.c``) and the brokers of
+:mod:`bench.malamute.brokers`, with ``--originals`` also the original broker: how much they forward, and how long
+messages of one stream take while another one is busy and its reader takes nothing (``fair``), or begins again to take
+what waits for it (``resume``). Part three has Spark at one end, and our durable broker or NATS at the other.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import Any
 
 from mama_spark.services.malamute_broker.engines.durable.store_reader import StoreReader, store_path
 
-from . import mlp_report
-from .broker import Broker
-from .contenders import flight_log, sink
-from .machine import Meter, wait_until_quiet
-from .result import RESULTS, ROOT, facts, finish
-from .run import session  # first: it sets what Spark's workers need
+from ..broker import Broker
+from ..contenders import flight_log, sink
+from ..machine import Meter, wait_until_quiet
+from ..result import RESULTS, ROOT, facts, finish
+from ..run import session  # first: it sets what Spark's workers need
+from . import report
 
 #: Broker -> messages at 100 B and 1 kB, enough for two seconds and more.
 FLOWS = {
@@ -62,7 +62,7 @@ WRITES: list[tuple[str, str, dict[str, str]]] = [
 def serving(kind: str, folder: Path, originals: Path | None = None) -> Iterator[tuple[int, int]]:
     """Port and process id of a broker in a process of its own."""
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "bench.mlp_brokers", kind, str(folder)]
+    command = [sys.executable, "-m", "bench.malamute.brokers", kind, str(folder)]
     if kind == ORIGINAL:
         command.append(str(originals))
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -84,8 +84,8 @@ def peak_mb(pid: int) -> float:
 
 
 def compile_client(folder: Path) -> Path:
-    program = folder / "mlp_client"
-    subprocess.run(["gcc", "-O2", "-o", str(program), str(Path(__file__).with_name("mlp_client.c"))], check=True)
+    program = folder / "client"
+    subprocess.run(["gcc", "-O2", "-o", str(program), str(Path(__file__).with_name("client.c"))], check=True)
     return program
 
 
@@ -234,7 +234,7 @@ class Bench:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.mlp", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m bench.malamute", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the number of messages")
     parser.add_argument("--minutes", type=float, default=3.0, help="begin no other round of brokers after it")
@@ -245,11 +245,11 @@ def main(argv: list[str] | None = None) -> int:
         "--originals", type=Path, default=os.environ.get("ORIGINALS"), help="where the original broker is"
     )
     parser.add_argument("--quick", action="store_true", help="does it run at all: few messages, one round")
-    parser.add_argument("--out", type=Path, default=RESULTS / "mlp-latest.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "malamute-latest.json")
     args = parser.parse_args(argv)
     if args.quick:
         args.rounds, args.fair_rounds, args.scale = 1, 1, min(args.scale, 0.02)
-    work = Path(tempfile.mkdtemp(prefix="mama-bench-mlp-"))
+    work = Path(tempfile.mkdtemp(prefix="mama-bench-malamute-"))
     try:
         bench = Bench(work, args.scale, not args.quick, args.originals)
         if args.only in (None, "brokers"):
@@ -261,7 +261,7 @@ def main(argv: list[str] | None = None) -> int:
     finally:
         shutil.rmtree(work, ignore_errors=True)
     result = {"facts": facts(), "runs": bench.runs}
-    finish(result, args.out, mlp_report.text(result), mlp_report.__name__)
+    finish(result, args.out, report.text(result), report.__name__)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""``python -m bench.openmama_recorder``: messages of an OpenMAMA network into a log, beside a bare pyzmq SUB.
+"""``python -m bench.openmama.recorder``: messages of an OpenMAMA network into a log, beside a bare pyzmq SUB.
 
 One process sends encoded frames of 100 bytes with two fields by a bare XPUB, which drops nothing; another one receives
 all of them: a bare SUB, which counts their octets, or the recorder, which decodes them, looks for gaps, and stores each
@@ -31,7 +31,7 @@ from mama_spark.publisher.resilient_publisher import ResilientPublisher
 from mama_spark.services.openmama_recorder import OpenMamaRecorder, OpenMamaRecorderSettings
 from mama_spark.services.openmama_recorder.frame_recorder import FrameRecorder
 
-from .openmama import FRAME, ROWS, TOPIC, bare, encoded_frames
+from .sink import FRAME, ROWS, TOPIC, bare, encoded_frames
 
 SPAWN = multiprocessing.get_context("spawn")
 MESSAGES, BATCH = 400_000, 4096
@@ -146,7 +146,7 @@ def measure(way: str, n: int, log: str) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.openmama_recorder")
+    parser = argparse.ArgumentParser(prog="python -m bench.openmama.recorder")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--messages", type=int, default=MESSAGES, help=f"a multiple of {ROWS}")
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""``python -m bench.openmama_reader``: how fast messages of OpenMAMA are decoded, alone and by ``mamasub``.
+"""``python -m bench.openmama.reader``: how fast messages of OpenMAMA are decoded, alone and by ``mamasub``.
 
 Messages have ten fields: four stamps, symbol, two prices, two sizes, one letter. The same stream is read by ``mamasub``
 as it is, with ``omnm`` and ten columns, and with ``omnm`` and the map; rounds in turn, processor time of Spark and its
@@ -26,9 +26,9 @@ from mama_spark.options import SinkOptions
 from mama_spark.publisher.resilient_publisher import ResilientPublisher
 from pyspark.sql import SparkSession
 
-from .broker import STREAM, Broker
-from .machine import Meter
-from .run import session
+from ..broker import STREAM, Broker
+from ..machine import Meter
+from ..run import session
 
 BATCH = 4000
 FIELDS = (

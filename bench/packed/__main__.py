@@ -17,13 +17,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import packed_report
-from .broker import Broker
-from .contenders import compile_ceiling, flight_log
-from .kafka import PARTITIONS, TUNED, KafkaBroker, jars
-from .machine import Meter, wait_until_quiet
-from .packed_stages import PackSource
-from .packed_ways import (
+from ..broker import Broker
+from ..contenders import compile_ceiling, flight_log
+from ..kafka import PARTITIONS, TUNED, KafkaBroker, jars
+from ..machine import Meter, wait_until_quiet
+from ..result import RESULTS, facts, finish
+from ..run import session
+from . import report
+from .stages import PackSource
+from .ways import (
     READ_WAYS,
     WAYS,
     MemorySource,
@@ -36,8 +38,6 @@ from .packed_ways import (
     memory,
     packed_rows,
 )
-from .result import RESULTS, facts, finish
-from .run import session
 
 SIZES = (100, 1000, 0)  #: bytes a value; 0 = five columns
 READ_ROWS = {100: 2_000_000, 1000: 700_000}  #: by bytes a value
@@ -212,7 +212,7 @@ def main(argv: list[str] | None = None) -> int:
             kafka.stop()
         broker.stop()
         shutil.rmtree(work, ignore_errors=True)
-    finish(result, args.out, packed_report.text(result), packed_report.__name__)
+    finish(result, args.out, report.text(result), report.__name__)
     return 0
 
 

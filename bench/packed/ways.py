@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from .broker import STREAM
-from .contenders import drop_everything, run_ceiling, sink
-from .kafka import TUNED, KafkaBroker
+from ..broker import STREAM
+from ..contenders import drop_everything, run_ceiling, sink
+from ..kafka import TUNED, KafkaBroker
 
 PARTITIONS = 2
 TOPICS = 16

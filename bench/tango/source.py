@@ -27,7 +27,7 @@ from mama_spark.testing.waiting import until
 
 from tests.support.tango_processes.servers import DeviceProbe, TangoServer
 
-from .tango_reader import Watch
+from .reader import Watch
 
 DEVICE = "bench/source/1"
 ALONE, LEFT, HEARD = "alone", "left", "heard"  #: attributes: nobody subscribed, subscribed and gone, with a client

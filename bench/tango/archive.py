@@ -1,4 +1,4 @@
-"""``python -m bench.tango_archive``: what ``jobs/tango_archive.py`` takes of a processor, for 10 million events a day.
+"""``python -m bench.tango.archive``: what ``jobs/tango_archive.py`` takes of a processor, for 10 million events a day.
 
 The events are change events of 1,000 attributes as ``mama record`` writes them. Processor time is that of Spark, driver
 and workers, and of the log's server, user and system; without its start, and without what Java compiles at first.
@@ -34,7 +34,7 @@ from pyspark.sql import SparkSession
 
 from tests.support.nats.nats_servers import Admin
 
-from .machine import tree_cpu
+from ..machine import tree_cpu
 
 ATTRIBUTES, CHUNK, DAY, SECONDS = 1_000, 5_000, 10_000_000, 86_400
 BATCH = 1_160  #: 10 s of a day of 10 million events

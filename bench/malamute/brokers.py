@@ -1,5 +1,5 @@
-"""``python -m bench.mlp_brokers KIND FOLDER [PREFIX]``: one of the brokers that are compared, until its standard input
-ends. It prints its port and its process id.
+"""``python -m bench.malamute.brokers KIND FOLDER [PREFIX]``: one of the brokers that are compared, until its standard
+input ends. It prints its port and its process id.
 
 | kind | what it is |
 |---|---|

@@ -4,10 +4,10 @@ In rounds, the order within a round is random; every event is looked for at its 
 
 | part | what | where |
 |---|---|---|
-| codec | frames of events decoded and encoded, in memory | :mod:`bench.tango_codec` |
-| receive | a producer that replays, to a subscriber: decoded and numbered in memory | :mod:`bench.tango_reader` |
-| record | the same through ``mama record`` to a durable log, on NATS and on Malamute | :mod:`bench.tango_reader` |
-| source | our event source, with nobody subscribed, and to one real ``DeviceProxy`` | :mod:`bench.tango_source` |
+| codec | frames of events decoded and encoded, in memory | :mod:`bench.tango.codec` |
+| receive | a producer that replays, to a subscriber: decoded and numbered in memory | :mod:`bench.tango.reader` |
+| record | the same through ``mama record`` to a durable log, on NATS and on Malamute | :mod:`bench.tango.reader` |
+| source | our event source, with nobody subscribed, and to one real ``DeviceProxy`` | :mod:`bench.tango.source` |
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from . import tango_report
-from .machine import wait_until_quiet
-from .result import RESULTS, facts, finish
-from .tango_codec import Codec
-from .tango_reader import ATTRIBUTES, LOGS, Memory, Producer, Recorder
-from .tango_source import Source
+from ..machine import wait_until_quiet
+from ..result import RESULTS, facts, finish
+from . import report
+from .codec import Codec
+from .reader import ATTRIBUTES, LOGS, Memory, Producer, Recorder
+from .source import Source
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("codec", "receive", "record", "source")
 #: Events of one run, enough for a second.
 EVENTS = {"receive": 120_000, "record": 80_000, "push": 100_000, "send": 80_000, "client": 50_000}
@@ -119,7 +119,7 @@ def main(argv: list[str] | None = None) -> int:
         "facts": facts(),
         "runs": measure(parts, args.rounds, args.scale, args.minutes, patient=not args.quick),
     }
-    finish(result, args.out, tango_report.text(result), tango_report.__name__)
+    finish(result, args.out, report.text(result), report.__name__)
     return 0
 
 

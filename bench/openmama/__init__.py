@@ -1,0 +1,1 @@
+"""Benchmarks of messages of OpenMAMA."""
