@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
-import os
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from ..bridges import discovery_bridge, log_bridge
 from ..bridges.reconnecting import ReconnectingBridge
 from ..console.arguments import add_metrics, add_option, duration_argument, options, pairs
 from ..console.output import print_error, say_as
+from ..console.served_log import add_begin, add_log, default_state_file, served_log, served_urls
 from ..console.signals import stop_on_signals
 from ..errors import ConfigError, OptionError
 from ..mama.messages.event_records import LIVE
@@ -26,10 +24,9 @@ from ..openmama_wire.peer.peer import OpenMamaPeer
 from ..openmama_wire.peer.settings import PeerSettings
 from ..openmama_wire.protocol.dictionary import DictionaryEntry, by_name, parse_dictionary
 from ..openmama_wire.protocol.market_data import REFUSALS
-from ..options import DiscoveryOptions, SubscribeOptions, command
+from ..options import DiscoveryOptions, command
 from ..options.paths import table_path
 from ..options.toml_file import read_toml
-from ..options.urls import log_urls, split_stream
 from ..options.urls import urls as server_urls
 from ..options.values import Duration
 from ..redaction import redact_url
@@ -48,9 +45,7 @@ _ANNOUNCE_INTERVAL, SOURCE_TTL = 1.0, 30.0  #: seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--from", dest="log", required=True, metavar="LOG", help="nats://host:4222/STREAM, mlp://host/stream"
-    )
+    add_log(parser)
     parser.add_argument(
         "--to", default="oz://127.0.0.1:5756", metavar="URL",
         help="the network: oz://host:5756 (name server; the default is this machine's), "
@@ -67,10 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--state", type=Path, metavar="FILE", help="numbers, images, position (default: ~/.local/state)"
     )
-    parser.add_argument(
-        "--begin", type=_begin, default="saved", metavar="WHERE",
-        help="saved (at first: earliest), latest, earliest or a sequence",
-    )  # fmt: skip
+    add_begin(parser, "saved (at first: earliest), latest, earliest or a sequence")
     parser.add_argument("--events", action="store_true", help="show requests and subscriptions as they come")
     parser.add_argument("--flight-log", metavar="PATH", help="table that gets the events of the publisher")
     parser.add_argument(
@@ -89,32 +81,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "of the log's connection")
 
 
-def _begin(text: str) -> str:
-    if text not in ("saved", "latest", "earliest") and not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be saved, latest, earliest or a sequence, got {text!r}")
-    return text
-
-
 def run(args: argparse.Namespace) -> int:
     """Exit code 0 after Ctrl-C or SIGTERM.
 
     :raises MamaError: it cannot serve
     """
     say = say_as(args.json)
-    log = _urls("--from", args.log, log_urls)
-    servers, stream = split_stream(log)
-    args.url = ",".join(servers)
-    o = options(args, SubscribeOptions, _USE, stream=stream or urlsplit(servers[0]).netloc)
+    log = served_urls(args.log)
+    o = served_log(args, log, _USE)
     if "." in args.source or not args.source.isprintable() or not args.source:
         raise OptionError(f"--source is one name without dots, got {args.source!r}")
     entries = read_dictionary(args.dictionary)
     rules = read_rules(args.conf_file, entries)
     settings = peer_settings(args.to)
-    state = SourceState(args.state or default_state(log, args.source), args.source)
+    state = SourceState(args.state or default_state_file("mama-source", log, args.source, ".sqlite"), args.source)
     bridge = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
     follower = LogFollower(bridge, str(o.stream), args.begin, state.identity, state.served)
     peer = OpenMamaPeer(settings)
-    reports = reporters(args, servers, state.sender)
+    reports = reporters(args, state.sender)
     try:
         with stop_on_signals() as stop, reports:
             source = MarketDataSource(args.source, state.sender, rules, state.topics())
@@ -144,9 +128,11 @@ def peer_settings(text: str) -> PeerSettings:
     :raises ConfigError: it says nothing sound
     """
     try:
-        settings = PeerSettings.from_urls(_urls("--to", text, server_urls))
+        settings = PeerSettings.from_urls(server_urls(text))
     except ConfigError as e:
         raise ConfigError(str(e).replace("option url", "--to")) from e
+    except ValueError as e:
+        raise OptionError(f"--to {e}") from None
     if not settings.naming and not settings.incoming:
         raise ConfigError("--to needs incoming=tcp://host:port in direct mode: where subscribers send their requests")
     return replace(settings, heartbeat=_HEARTBEAT, program="mama-source")
@@ -187,27 +173,10 @@ def _status(path: Path | None, key: str, word: Any) -> MsgStatus:
     return REFUSALS[word]
 
 
-def default_state(urls: tuple[str, ...], source: str) -> Path:
-    """One file a log and source, below ``$XDG_STATE_HOME`` or ``~/.local/state``."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    places = [urlsplit(redact_url(url, mask="")) for url in urls]
-    names = [f"{place.scheme}://{place.netloc}{place.path}" for place in places]
-    key = hashlib.sha256("\n".join((*names, source)).encode()).hexdigest()[:16]
-    return Path(base) / "mama-spark" / f"mama-source-{source}-{key}.sqlite"
-
-
-def _urls(argument: str, text: str, parse: Any) -> tuple[str, ...]:
-    try:
-        found: tuple[str, ...] = parse(text)
-    except ValueError as e:
-        raise OptionError(f"{argument} {e}") from None
-    return found
-
-
-def reporters(args: argparse.Namespace, servers: tuple[str, ...], sender: int) -> SourceEventReporters:
+def reporters(args: argparse.Namespace, sender: int) -> SourceEventReporters:
     """What stores the events of the source, not started.
 
-    :param servers: of the log
+    :param args: with ``url``, the servers of the log
     :raises ConfigError: the options say nothing sound
     """
     run_id, made = uuid.uuid4().hex, []
@@ -222,7 +191,7 @@ def reporters(args: argparse.Namespace, servers: tuple[str, ...], sender: int) -
         raise OptionError("--storage is for --flight-log PATH")
     if args.announce is not None:
         announced = DiscoveryStore(
-            partial(discovery_bridge, _discovery_options(args, servers)),
+            partial(discovery_bridge, _discovery_options(args)),
             _source_record(args, sender),
             run_id,
             SOURCE_TTL,
@@ -231,9 +200,9 @@ def reporters(args: argparse.Namespace, servers: tuple[str, ...], sender: int) -
     return SourceEventReporters(made)
 
 
-def _discovery_options(args: argparse.Namespace, servers: tuple[str, ...]) -> DiscoveryOptions:
+def _discovery_options(args: argparse.Namespace) -> DiscoveryOptions:
     there = argparse.Namespace(
-        url=args.announce or ",".join(servers),
+        url=args.announce or args.url,
         option=[o for o in args.option if o.partition("=")[0].strip().lower() != "stream"],
     )
     return options(there, DiscoveryOptions, command("mama-source --announce", "wait_timeout"))

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from ..bridges import log_bridge
 from ..bridges.reconnecting import ReconnectingBridge
-from ..console.arguments import add_metrics, add_option, duration_argument, options
+from ..console.arguments import add_metrics, add_option, duration_argument
 from ..console.output import print_error, say_as
+from ..console.served_log import add_begin, add_log, default_state_file, served_log, served_urls
 from ..console.signals import stop_on_signals
 from ..errors import ConfigError, OptionError, Unavailable
-from ..options import SubscribeOptions, command
+from ..options import command
 from ..options.toml_file import read_toml
-from ..options.urls import log_urls, on_all_interfaces, split_stream
+from ..options.urls import on_all_interfaces
 from ..options.values import Duration
-from ..redaction import redact_url
 from ..services.prometheus.server import served_metrics
 from ..services.tango_server.event_source import HWM, TangoEventSource
 from ..services.tango_server.replay.log_replayer import LogReplayer, Rule
@@ -33,9 +30,7 @@ _HEARTBEAT = duration_argument("--heartbeat", Duration(bare="s", warn=True))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--from", dest="log", required=True, metavar="LOG", help="nats://host:4222/STREAM, mlp://host/stream"
-    )
+    add_log(parser)
     parser.add_argument("--bind", default="0.0.0.0:0", metavar="HOST:PORT", help="of calls; port 0: a free one")
     parser.add_argument("--heartbeat-port", type=int, default=0, metavar="PORT", help="default: a free one")
     parser.add_argument("--event-port", type=int, default=0, metavar="PORT", help="default: a free one")
@@ -54,10 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--position", type=Path, metavar="FILE", help="how far it has come (default: in ~/.local/state)"
     )
-    parser.add_argument(
-        "--begin", type=_begin, default="saved", metavar="WHERE",
-        help="saved (at first: latest), latest, earliest or a sequence: what is pushed again is said here",
-    )  # fmt: skip
+    add_begin(parser, "saved (at first: latest), latest, earliest or a sequence: what is pushed again is said here")
     parser.add_argument(
         "--hold", type=_HOLD, default="30s", metavar="DURATION",
         help="after a restart, wait that long for clients that were subscribed",
@@ -78,21 +70,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "of the log's connection")
 
 
-def _begin(text: str) -> str:
-    if text not in ("saved", "latest", "earliest") and not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be saved, latest, earliest or a sequence, got {text!r}")
-    return text
-
-
 def run(args: argparse.Namespace) -> int:
     """Exit code 0 after Ctrl-C or SIGTERM.
 
     :raises MamaError: it cannot serve
     """
-    urls = _log_urls(args.log)
-    servers, stream = split_stream(urls)
-    args.url = ",".join(servers)
-    o = options(args, SubscribeOptions, _USE, stream=stream or urlsplit(servers[0]).netloc)
+    urls = served_urls(args.log)
+    o = served_log(args, urls, _USE)
     host, port = _address(args.bind)
     if on_all_interfaces(host):
         print_error(
@@ -104,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         server=args.server, host_name=args.host_name, advertise=args.advertise or (), heartbeat_period=args.heartbeat,
         database=_database(args.database),
     )  # fmt: skip
-    position = args.position or default_position(urls, args.server)
+    position = args.position or default_state_file("tango-source", urls, args.server, ".json")
     position.parent.mkdir(parents=True, exist_ok=True)
     replayer = LogReplayer(source, read_rules(args.conf_file), args.name)
     bridge = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
@@ -136,22 +120,6 @@ def read_rules(path: Path | None) -> list[Rule]:
         return [Rule.of(table) for table in tables]
     except ConfigError as e:
         raise ConfigError(f"{path}: {e}") from e
-
-
-def default_position(urls: tuple[str, ...], server: str) -> Path:
-    """One file a log and server, below ``$XDG_STATE_HOME`` or ``~/.local/state``."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    places = [urlsplit(redact_url(url, mask="")) for url in urls]
-    names = [f"{place.scheme}://{place.netloc}{place.path}" for place in places]
-    key = hashlib.sha256("\n".join((*names, server)).encode()).hexdigest()[:16]
-    return Path(base) / "mama-spark" / f"tango-source-{server.replace('/', '-')}-{key}.json"
-
-
-def _log_urls(text: str) -> tuple[str, ...]:
-    try:
-        return log_urls(text)
-    except ValueError as e:
-        raise OptionError(f"--from {e}") from None
 
 
 def _database(text: str | None) -> str | None:

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.bridges.tango import RecordCodec
-from mama_spark.commands.tango_source import default_position, read_rules
+from mama_spark.commands.tango_source import read_rules
+from mama_spark.console.served_log import default_state_file
 from mama_spark.errors import ConfigError
 from mama_spark.record_log import Records
 from mama_spark.services.tango_server.device import Attribute, Criteria
@@ -174,7 +175,8 @@ def test_a_position_file_is_read_and_an_invalid_one_is_refused(tmp_path: Path) -
 
 def test_each_log_and_server_has_a_position_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/state")
-    one = default_position(("nats://h/A",), "mama/source")
+    one = default_state_file("tango-source", ("nats://h/A",), "mama/source", ".json")
     assert one.parent == Path("/state/mama-spark")
-    assert one == default_position(("nats://u:p@h/A",), "mama/source")
-    assert len({one, default_position(("nats://h/B",), "mama/source"), default_position(("nats://h/A",), "x/y")}) == 3
+    assert one == default_state_file("tango-source", ("nats://u:p@h/A",), "mama/source", ".json")
+    others = [(("nats://h/B",), "mama/source"), (("nats://h/A",), "x/y")]
+    assert len({one, *(default_state_file("tango-source", urls, server, ".json") for urls, server in others)}) == 3

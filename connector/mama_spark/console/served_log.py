@@ -1,0 +1,63 @@
+"""Which log a command serves to others, where it begins, and which file keeps how far it has come."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from ..errors import OptionError
+from ..options import SubscribeOptions, Use
+from ..options.urls import log_urls, split_stream
+from ..redaction import redact_url
+from .arguments import options
+
+
+def add_log(parser: argparse.ArgumentParser) -> None:
+    """``--from``."""
+    parser.add_argument(
+        "--from", dest="log", required=True, metavar="LOG", help="nats://host:4222/STREAM, mlp://host/stream"
+    )
+
+
+def add_begin(parser: argparse.ArgumentParser, text: str) -> None:
+    """``--begin``."""
+    parser.add_argument("--begin", type=_begin, default="saved", metavar="WHERE", help=text)
+
+
+def _begin(text: str) -> str:
+    if text not in ("saved", "latest", "earliest") and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be saved, latest, earliest or a sequence, got {text!r}")
+    return text
+
+
+def served_urls(text: str) -> tuple[str, ...]:
+    """URLs of the log at ``--from``.
+
+    :raises OptionError: they are none
+    """
+    try:
+        return log_urls(text)
+    except ValueError as e:
+        raise OptionError(f"--from {e}") from None
+
+
+def served_log(args: argparse.Namespace, urls: tuple[str, ...], use: Use) -> SubscribeOptions:
+    """Options of the log's connection; ``args.url`` becomes its servers.
+
+    :raises OptionError: see :func:`~.arguments.options`
+    """
+    servers, stream = split_stream(urls)
+    args.url = ",".join(servers)
+    return options(args, SubscribeOptions, use, stream=stream or urlsplit(servers[0]).netloc)
+
+
+def default_state_file(command: str, urls: tuple[str, ...], served_as: str, suffix: str) -> Path:
+    """One file for each log and name that it is served as, below ``$XDG_STATE_HOME`` or ``~/.local/state``."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    places = [urlsplit(redact_url(url, mask="")) for url in urls]
+    names = [f"{place.scheme}://{place.netloc}{place.path}" for place in places]
+    key = hashlib.sha256("\n".join((*names, served_as)).encode()).hexdigest()[:16]
+    return Path(base) / "mama-spark" / f"{command}-{served_as.replace('/', '-')}-{key}{suffix}"
