@@ -66,7 +66,7 @@ def plain_errors(method: Callable[P, R]) -> Callable[P, R]:
 
 def _hide_trace(error: MamaError) -> None:
     """Let the worker send only the line of ``error``. It changes the whole process, which ends with this error."""
-    if not _in_worker() or _is_unexpected(error) or os.environ.get(TRACEBACK, "0") not in ("", "0"):
+    if not in_worker() or _is_unexpected(error) or os.environ.get(TRACEBACK, "0") not in ("", "0"):
         return
     os.environ[_HIDE] = "1"
     lines = traceback.format_exception_only
@@ -120,7 +120,7 @@ def add_last_line(error: BaseException) -> None:
         error.add_note(found[0].strip())
 
 
-def _in_worker() -> bool:
+def in_worker() -> bool:
     """Whether this process is one that Spark has started."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and str(spec.name).startswith("pyspark.")

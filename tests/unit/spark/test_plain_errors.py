@@ -24,7 +24,7 @@ the Python worker: mama_spark.errors.Unavailable: nobody answers at x: start it 
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process takes itself for a worker of Spark, and is one no more afterwards."""
-    monkeypatch.setattr(plain_errors, "_in_worker", lambda: True)
+    monkeypatch.setattr(plain_errors, "in_worker", lambda: True)
     monkeypatch.setattr(traceback, "format_exception_only", traceback.format_exception_only)
     monkeypatch.delenv(plain_errors.TRACEBACK, raising=False)
     monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")

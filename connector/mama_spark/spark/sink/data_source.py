@@ -26,6 +26,7 @@ from mama_spark.redaction import redact, redact_url
 
 from ..option_loading import read_options
 from ..plain_errors import plain_errors
+from ..worker_collections import exempt_modules
 from .job import OutcomeCounts, PartitionReport, SinkJob
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def batch_writer(given: dict[str, str], schema: StructType, overwrite: bool) -> 
 
 def stream_writer(given: dict[str, str], schema: StructType, overwrite: bool) -> MamaPubStreamWriter:
     """As :func:`batch_writer`."""
+    exempt_modules()
     if overwrite:
         raise OptionError(
             'mamapub takes no outputMode("complete"): it would publish the whole result again in every batch. '
@@ -119,6 +121,7 @@ class _Committer:
     # --- in a task -------------------------------------------------------------------------------------------
 
     def _write(self, batches: Iterator[pa.RecordBatch]) -> PartitionReport:
+        exempt_modules()
         from .partition_writer import publish_partition, task_info
 
         return publish_partition(self.job, task_info(self.job.streaming), batches)

@@ -26,6 +26,7 @@ from mama_spark.record_log import Bounds, RecordLog, RecordLogBridge
 
 from ..option_loading import read_options
 from ..plain_errors import plain_errors
+from ..worker_collections import exempt_modules
 from . import log_reader
 from .matching import BatchLimits, matching_records, next_offsets
 from .offsets import (
@@ -115,6 +116,7 @@ class _LogReader:
     @plain_errors
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task; on an executor, with a reader that was unpickled there."""
+        exempt_modules()
         if not isinstance(partition, LogPartition):  # Spark's own, when there is nothing to read
             return
         if self.options.metrics == "off":
