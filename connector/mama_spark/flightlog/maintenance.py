@@ -24,7 +24,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -34,7 +34,7 @@ from .commit import removal_retention
 from .parts import GROUP_BYTES, GROUP_ROWS, Part, open_writer
 from .schema import PARTITION_COLUMNS, part_schema
 from .storage import TableStore, storage_errors
-from .transaction import CONFLICT, MAX_ATTEMPTS, add_action
+from .transaction import CONFLICT, MAX_ATTEMPTS, add_action, add_and_remove
 
 logger = logging.getLogger("mama_spark")
 
@@ -272,13 +272,7 @@ def _commit_if_there(
     def act(table: DeltaTable) -> bool:
         if {f.path for f in files} - {f.path for f in _active(table)}:
             return False
-        table.create_write_transaction(
-            actions,
-            "append",
-            Schema.from_arrow(pa.schema(table.schema().to_arrow())),
-            partition_by=list(PARTITION_COLUMNS),
-            commit_properties=CommitProperties(max_commit_retries=0),
-        )
+        add_and_remove(table, actions)
         return True
 
     return _repeat(store, doing, act)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema, TableFeatures, Transaction
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, TableFeatures, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
@@ -26,6 +26,8 @@ MAX_ATTEMPTS = 20
 _DESCRIPTION = "mamaSpark"
 #: Commits that are searched for descriptions of writes: the newest.
 _MOST_COMMITS = 200
+#: Commits after which delta-rs removes expired entries of the log once.
+CLEAN_EVERY = 100
 #: Between two attempts: random, so that processes whose commits conflicted do not meet again.
 CONFLICT = Backoff(0.02, 0.4, jitter=1.0)
 
@@ -90,6 +92,38 @@ class CommitPlan:
     recorded: bool = False
 
 
+def add_and_remove(
+    table: DeltaTable,
+    actions: list[AddAction | RemoveAction],
+    app: tuple[str, int] | None = None,
+    metadata: dict[str, str] | None = None,
+) -> int:
+    """Commit the actions as the next version of the table, and write a checkpoint when one is due.
+
+    Entries of the log that have expired are removed by every hundredth commit only: to find them, delta-rs lists the
+    whole log, after each commit unless told otherwise, and commits would get slower with their number.
+
+    :param app: the app transaction that is recorded with it
+    :param metadata: what the commit says beside its actions
+    :returns: the new version
+    :raises CommitFailedError: others have committed since the table was read
+    """
+    version: int = table.version() + 1  # without retries a commit is the next version, or conflicts
+    table.create_write_transaction(
+        actions,
+        "append",
+        Schema.from_arrow(pa.schema(table.schema().to_arrow())),
+        partition_by=list(PARTITION_COLUMNS),
+        commit_properties=CommitProperties(
+            app_transactions=[Transaction(*app)] if app else None, custom_metadata=metadata, max_commit_retries=0
+        ),
+        post_commithook_properties=PostCommitHookProperties(
+            cleanup_expired_logs=None if version % CLEAN_EVERY == 0 else False
+        ),
+    )
+    return version
+
+
 def execute(
     target: TargetTable, make: Callable[[DeltaTable], CommitPlan], before_creating: Callable[[], None] = lambda: None
 ) -> CommitResult:
@@ -112,18 +146,7 @@ def execute(
                 return CommitResult(table.version(), recorded=plan.recorded)
             try:
                 _add_missing_columns(table, missing)
-                table.create_write_transaction(
-                    adds,
-                    "append",
-                    Schema.from_arrow(pa.schema(table.schema().to_arrow())),
-                    partition_by=list(PARTITION_COLUMNS),
-                    commit_properties=CommitProperties(
-                        app_transactions=[Transaction(*plan.app)] if plan.app else None,
-                        custom_metadata=target.metadata,
-                        max_commit_retries=0,
-                    ),
-                )
-                version = table.version() + 1  # without retries a commit is the next version, or conflicts
+                version = add_and_remove(table, adds, plan.app, target.metadata)
                 return CommitResult(version, len(plan.committed), len(plan.uncommitted), plan.recorded)
             except CommitFailedError:
                 time.sleep(CONFLICT.delay(attempt))

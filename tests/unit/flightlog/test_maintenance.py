@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from mama_spark.cli import main
 from mama_spark.errors import ConfigError, FlightLogError
-from mama_spark.flightlog import maintenance, report
+from mama_spark.flightlog import maintenance, report, transaction
 from mama_spark.flightlog.adopt_orphans import adopt_orphans
 from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.dead_letter_table import commit_dead_letters
@@ -327,16 +328,42 @@ def processor_seconds(act: Callable[[], object]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-@pytest.mark.slow
-def test_summary_costs_the_same_after_2000_micro_batches(tmp_path: Path) -> None:
-    """Processor time, as medians: after the first 100 to 200 micro-batches, and after the last 100."""
-    summaries = []
-    for number in range(2_000):
+def test_expired_entries_of_the_log_are_looked_for_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction, "CLEAN_EVERY", 8)
+    for number in range(3):
         micro_batch(tmp_path, number)
+    DeltaTable(tmp_path).create_checkpoint()
+    log = tmp_path / "_delta_log"
+    for entry in log.iterdir():
+        os.utime(entry, (T0 / 1e6 - 400 * 86_400,) * 2)
+    oldest = log / f"{0:020d}.json"
+    for number in range(3, 7):
+        micro_batch(tmp_path, number)
+        assert oldest.exists()
+    micro_batch(tmp_path, 7)  # makes version 8
+    assert not oldest.exists()
+    assert ids(tmp_path) == expected(range(8))
+
+
+@pytest.mark.slow
+def test_commit_and_summary_cost_the_same_after_2000_micro_batches(tmp_path: Path) -> None:
+    """Processor time, as medians: after the first 100 to 200 micro-batches, and after the last 100."""
+    summaries, commits = [], []
+    for number in range(2_000):
+        write_id = WriteId("query-1", "run", number, "nats")
+        parts = stage(tmp_path, write_id, flights(2, f"query-1-{number}"))
+        commits.append(processor_seconds(partial(commit, str(tmp_path), {}, write_id, parts, app=("query-1", number))))
         if (number + 1) % 50 == 0:
             compact_after_commit(str(tmp_path), {})
         if number % 10 == 9:
             summaries.append(processor_seconds(lambda: report.summarise(str(tmp_path), {})))
-    first, last = statistics.median(summaries[10:20]), statistics.median(summaries[-10:])
-    assert last <= 2 * first, f"{1e3 * first:.1f} ms of a summary became {1e3 * last:.1f} ms"
+    for what, spent, early, late in (
+        ("summary", summaries, slice(10, 20), slice(-10, None)),
+        ("commit", commits, slice(100, 200), slice(-100, None)),
+    ):
+        first, last = statistics.median(spent[early]), statistics.median(spent[late])
+        print(f"{what}: {1e3 * first:.1f} ms, then {1e3 * last:.1f} ms")
+        assert last <= 2 * first, f"{1e3 * first:.1f} ms of a {what} became {1e3 * last:.1f} ms"
     assert report.summarise(str(tmp_path), {}).count("acked", committed=True) == 4_000
