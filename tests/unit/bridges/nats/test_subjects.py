@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from functools import cache
 from itertools import product
 
@@ -52,3 +54,37 @@ def test_filters_lose_no_subject_of_the_stream_and_none_holds_another(topics: li
 )
 def test_filters(topics: list[str], stream: list[str], filters: list[str]) -> None:
     assert filters_of(topics, stream) == filters
+
+
+def test_the_owner_of_a_topic_is_found_at_the_same_cost_among_any_number_of_filters() -> None:
+    """Counted in calls of functions, Python's and others, without those of the garbage collector."""
+
+    def calls(number: int) -> int:
+        filters = Filters((f"orders.r{n}.{rest}", f"ORDERS-{n}") for n in range(number) for rest in ("*.new", "all.>"))
+        asked = [(f"orders.r{n}.{rest}", f"ORDERS-{n}") for n in (0, number - 1) for rest in ("eu.new", "all.a.b")]
+        asked += [("orders.none.eu.new", ""), ("orders.r0.eu.old", "")]
+        counted = 0
+
+        def count(*_: object) -> None:
+            nonlocal counted
+            counted += 1
+
+        gc.disable()
+        sys.setprofile(count)
+        try:
+            found = [filters.owner(subject) or "" for subject, _ in asked]
+        finally:
+            sys.setprofile(None)
+            gc.enable()
+        assert found == [owner for _, owner in asked]
+        return counted
+
+    assert calls(1_000) == calls(10)
+
+
+def test_a_filter_keeps_its_first_owner_and_a_topic_its_last() -> None:
+    filters = Filters([("a.*", "one"), ("a.*", "two"), (">", "rest")])
+    assert [filters.owner(subject) for subject in ("a.b", "a.b.c", "a")] == ["one", "rest", "rest"]
+    filters.add("a.b", "said")
+    filters.add("a.b", "said later")
+    assert filters.owner("a.b") == "said later"
