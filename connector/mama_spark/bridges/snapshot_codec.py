@@ -97,14 +97,19 @@ def pack(changes: list[DiscoveryEvent], chunk: int) -> list[bytes]:
     return [data[i : i + chunk] for i in range(0, len(data), chunk)]
 
 
-def unpack(chunks: list[bytes]) -> list[DiscoveryEvent]:
-    """:raises ValueError: these are not all the chunks of an image (``pyarrow.ArrowInvalid`` is one), or it is larger
-    than :data:`MAX_BYTES`"""
+def unpack(chunks: list[bytes], start: int = 0, stop: int | None = None) -> list[DiscoveryEvent]:
+    """The events ``start`` (inclusive) to ``stop`` (exclusive; None = all that follow).
+
+    :raises ValueError: these are not all the chunks of an image (``pyarrow.ArrowInvalid`` is one), or it is larger
+        than :data:`MAX_BYTES`
+    """
     data = pa.py_buffer(b"".join(chunks))
     try:
         _check_size(data)
         with pa.ipc.open_stream(data) as reader:
-            rows = reader.read_all().to_pylist()
+            table = reader.read_all()
+            # a reader with a limit comes again and again, for a few events each time
+            rows = table.slice(start, None if stop is None else stop - start).to_pylist()
     except (OSError, EOFError, IndexError, struct.error) as e:  # cut off in the middle
         raise ValueError(str(e)) from e
     return [

@@ -175,14 +175,14 @@ class MalamuteDiscovery:
             start = first.delivered if first is not None and first.image == image else 0
             stop = last.delivered if last.image is not None else image.events
             if stop > start:
-                yield self._saved_image(image)[start:stop]
+                yield self._saved_image(image, start, stop)
         if last.image is None and first is not None:
             yield from self._events(last.log, first.next, last.next - 1)
 
-    def _saved_image(self, image: WrittenSnapshot) -> list[DiscoveryEvent]:
+    def _saved_image(self, image: WrittenSnapshot, start: int, stop: int) -> list[DiscoveryEvent]:
         pages = self._require_client().fetch(image.first - 1, image.last, [self.codec.snapshot_subject(image.token)])
         try:
-            return unpack([one.content for page in pages for one in page.messages])
+            return unpack([one.content for page in pages for one in page.messages], start, stop)
         except ValueError as e:
             raise DataLost(f"the image that this reader began with is not in {self.codec.events} any more: {e}") from e
 

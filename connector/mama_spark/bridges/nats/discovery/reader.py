@@ -344,13 +344,13 @@ class DiscoveryReader:
         async for page in self.stream_client.pages(self.layout.events, image.first - 1, subject, image.last):
             chunks |= {r.headers.get(_PART, ""): r.payload for r in page if r.sequence <= image.last}
         try:
-            changes = unpack(list(chunks.values()))
+            changes = unpack(list(chunks.values()), part.start, part.stop)
         except ValueError:
             text = "the image that was written down is not kept any more"
             yield [self._gap_event(self.layout.events, image.first, image.last, image.at, text)]
             changes = []
-        for i in range(part.start, min(part.stop, len(changes)), 4096):
-            yield changes[i : min(i + 4096, part.stop)]
+        for i in range(0, len(changes), 4096):
+            yield changes[i : i + 4096]
 
     async def _read_events(self, span: RecordRange, there: DiscoveryOffset) -> AsyncIterator[list[DiscoveryEvent]]:
         after = span.after
