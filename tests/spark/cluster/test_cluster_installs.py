@@ -6,6 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +23,14 @@ from tests.support.spark.spark_jobs import DELTA, conf_file
 from tests.support.spark.standalone import StandaloneCluster, submit
 from tests.support.wheels import ROOT, bare_environment, build_wheel
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
-
-PATIENCE = 600.0
+#: Seconds for one job: Spark starts a JVM and the sources of a query anew for each, which takes long on a busy machine.
+PATIENCE = 1_800.0
 ROWS = 500
 #: In this order: some jobs take what others have written.
 JOBS = ("publish", "republish", "ingest", "discover", "report", "maintain", "openmama_archive", "tango_archive")
 WITH_DELTA = ("ingest", "discover", "report", "openmama_archive", "tango_archive")
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(len(JOBS) * PATIENCE)]
 
 
 @dataclass
@@ -120,7 +122,7 @@ def tables_of(folder: Path, url: str) -> dict[str, dict[str, Any]]:
 def test_every_job_runs_on_the_cluster(
     cluster: StandaloneCluster, nats_server: NatsServer, installed: Installation, tmp_path: Path
 ) -> None:
-    tables, texts = tables_of(tmp_path, nats_server.url), {}
+    tables, texts = tables_of(tmp_path, nats_server.url), dict[str, str]()
     with RestartableNatsServer(nats_server) as room:
         room.create("ORDERS", "orders.>")
         tango(room.admin, nats_server.url)
@@ -130,11 +132,13 @@ def test_every_job_runs_on_the_cluster(
             if job == "report":
                 conf.write_text(f'flight_log = "{tmp_path}/log"\n')
             more = [*installed.more, *(DELTA if job in WITH_DELTA else ())]
+            began = time.monotonic()
             with submit(
                 cluster, tmp_path, ROOT / "jobs" / f"{job}.py", "--conf-file", str(conf),
                 python=installed.python, driver_python=installed.driver_python, more=more,
             ) as application:  # fmt: skip
                 texts[job] = application.wait(PATIENCE)
+            print(f"{job}: {time.monotonic() - began:.0f} s", flush=True)
         verdict(room, "ORDERS", tmp_path / "log", sent=ROWS).raise_faults()
     assert "0 rows to publish again" in texts["republish"]
     assert "slowest_topics" in texts["report"]
