@@ -173,3 +173,23 @@ def test_check_shows_how_the_load_is_spread(server: NatsServer, admin: Admin) ->
     assert not check_server(NatsSettings.from_options(SinkOptions.parse(larger)))[-1][0]
     grows = check_server(NatsSettings.from_options(SinkOptions.parse({**larger, "growStreams": "true"})))
     assert all(fine for fine, _ in grows)
+
+
+@pytest.mark.slow
+def test_a_set_of_a_thousand_streams_is_made_written_and_read(server: NatsServer, admin: Admin) -> None:
+    streams = "orders-{0..999}"
+    wanted = [(f"orders.r{n}", b"order %d" % n) for n in range(10_000)]
+    report = query(server, streams).attempt(wanted)
+    assert (report.counts.acked, report.counts.failed) == (10_000, 0), report.counts.sentence()
+    given = {"url": server.url, "streams": "orders-*", "startingOffsets": "earliest"}
+    reader = data_source.stream_reader(given, SCHEMA, 0)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert len(end) == 1_000
+    found = Counter(
+        (row["topic"], bytes(row["value"]))
+        for task in reader.partitions(start, end)
+        for batch in reader.read(task)
+        for row in batch.to_pylist()
+    )
+    assert found == Counter(wanted)

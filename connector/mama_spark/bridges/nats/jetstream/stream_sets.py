@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from mama_spark.errors import ConfigError, Unavailable
 
@@ -12,6 +15,16 @@ from ..subjects import Filters
 from .api import NO_STREAM, ApiError, ApiForbidden, JetStreamClient
 from .streams import StreamCache, StreamInfo, create
 
+T = TypeVar("T")
+
+#: Requests about members that are on their way at once.
+AT_ONCE = 32
+
+
+def time_limit(streams: StreamSet, connect_timeout: float) -> float:
+    """Seconds for :func:`prepare_members` and :func:`describe_load`: each group of requests may take as long as one."""
+    return (10 + 4 * streams.streams.count / AT_ONCE) * connect_timeout
+
 
 async def prepare_members(
     api: JetStreamClient, cache: StreamCache, streams: StreamSet, settings: NatsSettings
@@ -20,7 +33,7 @@ async def prepare_members(
 
     :raises ConfigError: one is missing, is another stream, or belongs to a set of another size
     """
-    answers = [await _info(api, name) for name in streams.streams.names]
+    answers = await in_groups([partial(_info, api, name) for name in streams.streams.names])
     there = [(number, answer) for number, answer in enumerate(answers) if answer is not None]
     others = _require_set(streams, there, settings.grow_streams)
     missing = [number for number, answer in enumerate(answers) if answer is None]
@@ -30,12 +43,30 @@ async def prepare_members(
             f"option streams={streams.streams}: {len(missing)} of {len(answers)} streams are not there: {names}; "
             "createStream=true makes them"
         )
-    for number in missing:
-        own = streams.config_of(number)
-        cache.add(await create(api, own.pop("name"), own.pop("subjects"), settings, **own))
+    for made in await in_groups([partial(_create, api, streams.config_of(number), settings) for number in missing]):
+        cache.add(made)
     for _, answer in there:
         cache.add(StreamInfo.of(await _grow(api, streams, answer) if _set_of(answer) in others else answer))
     return [cache.streams[name] for name in streams.streams.names]
+
+
+async def in_groups(requests: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
+    """The results in order, of :data:`AT_ONCE` requests at a time.
+
+    :raises MamaError: the first error of the first requests that fail
+    """
+    found: list[T] = []
+    for first in range(0, len(requests), AT_ONCE):
+        answers = await asyncio.gather(*(ask() for ask in requests[first : first + AT_ONCE]), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+            found.append(answer)
+    return found
+
+
+async def _create(api: JetStreamClient, config: dict[str, Any], settings: NatsSettings) -> StreamInfo:
+    return await create(api, config.pop("name"), config.pop("subjects"), settings, **config)
 
 
 async def _info(api: JetStreamClient, name: str) -> dict[str, Any] | None:
@@ -114,7 +145,7 @@ async def describe_load(api: JetStreamClient, streams: StreamSet, grow: bool) ->
 
     :raises ConfigError: a write would be refused, members that are missing aside
     """
-    answers = [await _info(api, name) for name in streams.streams.names]
+    answers = await in_groups([partial(_info, api, name) for name in streams.streams.names])
     _require_set(streams, [(n, answer) for n, answer in enumerate(answers) if answer is not None], grow)
     there = {name: a for name, a in zip(streams.streams.names, answers, strict=True) if a is not None}
     lines = [f"{streams.streams}: {len(there)} of {len(answers)} streams are there"]

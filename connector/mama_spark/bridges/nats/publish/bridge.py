@@ -152,9 +152,7 @@ class NatsBridge:
         connection = POOL.checkout(self.settings)
         self._use(connection)
         try:
-            connection.loop.run(
-                self._router.check(connection), 3 * self.settings.connect_timeout + 5, "checking JetStream"
-            )
+            connection.loop.run(self._router.check(connection), self._router.time_to_check(), "checking JetStream")
         except BaseException:
             self.close()
             raise

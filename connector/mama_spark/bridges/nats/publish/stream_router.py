@@ -14,7 +14,7 @@ from mama_spark.topics import unpublishable, why_unpublishable
 from ..connection.connection import Connection
 from ..jetstream import streams as st
 from ..jetstream.api import ApiForbidden, JetStreamClient
-from ..jetstream.stream_sets import describe_load, prepare_members
+from ..jetstream.stream_sets import describe_load, prepare_members, time_limit
 from ..settings import NatsSettings
 from ..stream_set import StreamSet
 from .missing_acks import ANSWER_TIME, MOST_STREAMS, explain
@@ -82,9 +82,16 @@ class StreamRouter:
     def describe_load(self, connection: Connection, streams: StreamSet) -> list[str]:
         """See :func:`~..jetstream.stream_sets.describe_load`."""
         work = describe_load(self._api(connection), streams, self.settings.grow_streams)
-        return connection.loop.run(work, 10 * self.settings.connect_timeout, "asking for the streams of the set")
+        return connection.loop.run(
+            work, time_limit(streams, self.settings.connect_timeout), "asking for the streams of the set"
+        )
 
     # --- when the bridge opens -------------------------------------------------------------------------------
+
+    def time_to_check(self) -> float:
+        """Seconds that :meth:`check` may take."""
+        timeout = self.settings.connect_timeout
+        return 3 * timeout + 5 + (0.0 if self.set is None else time_limit(self.set, timeout))
 
     async def check(self, connection: Connection) -> None:
         """Check that JetStream is on and that the stream of the settings exists.
