@@ -21,7 +21,7 @@ PROCESSES, TOPICS, PAYLOAD = 2, 400, 100
 WAYS: dict[str, dict[str, str]] = {"one stream": {}, "set of 4": {"streams": "orders-{0..3}"}}
 
 
-def publish(url: str, options: dict[str, str], partition: int, rows: int) -> float:
+def publish(url: str, options: dict[str, str], partition: int, rows: int, topics: int = TOPICS) -> float:
     """Processor seconds of this process for one partition."""
     from mama_spark.spark.sink.data_source import batch_writer
     from mama_spark.spark.sink.job import TaskInfo
@@ -37,7 +37,7 @@ def publish(url: str, options: dict[str, str], partition: int, rows: int) -> flo
         return [
             pa.record_batch(
                 {
-                    "topic": [f"orders.r{n % TOPICS}" for n in range(begin, min(last, begin + size))],
+                    "topic": [f"orders.r{n % topics}" for n in range(begin, min(last, begin + size))],
                     "value": [b"%0*d" % (PAYLOAD, n) for n in range(begin, min(last, begin + size))],
                 }
             )

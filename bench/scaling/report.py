@@ -1,0 +1,128 @@
+"""``python -m bench.scaling.report RESULT.json``: keep a result of ``bench.scaling``, and write the measured part of
+``docs/explanation/scaling.md`` from it."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+
+from bench.report import KEPT as RATES
+from bench.result import RESULTS, ROOT, Result, keep
+
+from .model import Coefficients, cluster, limits
+from .simulations import SIMULATIONS
+
+KEPT = RESULTS / "scaling-reference.json"
+PAGE = ROOT / "docs" / "explanation" / "scaling.md"
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+TARGETS = (100_000, 1_000_000, 10_000_000, 100_000_000)
+
+
+def growth(measured: list[dict[str, float]], value: str) -> float | None:
+    """The power of the size with which a value grows between the two largest sizes: 1 = linear; None: there is one."""
+    if len(measured) < 2:
+        return None
+    one, two = measured[-2:]
+    return math.log(two[value] / one[value]) / math.log(two["size"] / one["size"])
+
+
+def _number(value: float) -> str:
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.{2 if value >= 1 else 4}f}".rstrip("0").rstrip(".")
+
+
+def simulations(result: Result) -> list[str]:
+    """A table for each simulation."""
+    lines: list[str] = []
+    for name, measured in result["measured"].items():
+        one = SIMULATIONS[name]
+        lines += [
+            f"**{one.TITLE}**",
+            "",
+            f"| {one.UNIT} | " + " | ".join(one.COLUMNS.values()) + " | MB of the process |",
+        ]
+        lines.append("|" + "--:|" * (len(one.COLUMNS) + 2))
+        for run in measured:
+            values = [f"{run['size']:,.0f}", *(_number(run[column]) for column in one.COLUMNS)]
+            lines.append("| " + " | ".join([*values, f"{run['memory_mb']:,.0f}"]) + " |")
+        power = growth(measured, one.GROWS) if one.GROWS else None
+        if power is not None and one.GROWS:
+            lines += ["", f"{one.COLUMNS[one.GROWS]}: grows with the power {power:.2f} of the number at the end."]
+        lines.append("")
+    return lines
+
+
+def clusters(c: Coefficients) -> list[str]:
+    lines = [
+        "| rows a second | streams | cores of servers | cores that publish | cores that read | flight log a day "
+        "| partitions in 10 s | s of a commit | files a day | s of a commit after a day without merging |",
+        "|" + "--:|" * 10,
+    ]
+    for one in (cluster(c, rate) for rate in TARGETS):
+        lines.append(
+            f"| {one.rate:,} | {one.streams:,} | {_cores(one.server_cores)} | {_cores(one.publish_cores)} "
+            f"| {_cores(one.read_cores)} | {_number(one.log_bytes_a_day / 1e12)} TB | {one.partitions:,} "
+            f"| {_number(one.commit)} | {one.files:,.0f} | {_number(one.late_commit)} |"
+        )
+    return lines
+
+
+def _cores(value: float) -> str:
+    return f"{value:.1f}" if value < 10 else f"{value:,.0f}"
+
+
+def model(result: Result) -> list[str]:
+    c = Coefficients.of(json.loads(RATES.read_text()), result)
+    return [
+        "| what | coefficient |", "|---|--:|",
+        f"| executor, a row that is published | {1e6 * c.publish:.1f} µs |",
+        f"| server, a row that is published, to a stream set | {1e6 * c.serve:.1f} µs |",
+        f"| executor and server, a row that is read | {1e6 * c.read:.1f} and {1e6 * c.serve_read:.1f} µs |",
+        f"| driver, a partition that is committed | {1e6 * c.report:.0f} µs |",
+        f"| driver, a file that the flight log has, in each commit | {1e6 * c.file:.1f} µs, "
+        f"{c.file_memory:,.0f} bytes of memory |",
+        f"| driver, a micro-batch whose file was merged, in each commit | {1e6 * c.merged:.1f} µs |",
+        f"| flight log, a row | {c.log:.0f} bytes |",
+        "",
+        *clusters(c),
+        "",
+        "| limit | comes at rows a second |", "|---|--:|",
+        *(f"| {what} | {float(f'{rate:.3g}'):,.0f} |" for rate, what in limits(c)),
+        "",
+    ]  # fmt: skip
+
+
+def text(result: Result) -> str:
+    return "\n".join(simulations(result))
+
+
+def with_measured(page: str, result: Result) -> str:
+    """The page with the part between the marks written anew."""
+    facts = result["facts"]
+    about = f"{facts['when'][:10]}; {facts['cores']} cores of {facts['cpu']}, deltalake {facts['deltalake']}."
+    before, rest = page.split(BEGIN, 1)
+    after = rest.split(END, 1)[1]
+    part = [
+        BEGIN,
+        "",
+        "### The model",
+        "",
+        *model(result),
+        "### The simulations",
+        "",
+        about,
+        "",
+        *simulations(result),
+        END,
+    ]
+    return before + "\n".join(part) + after
+
+
+def write(result: Result) -> None:
+    PAGE.write_text(with_measured(PAGE.read_text(), result))
+
+
+if __name__ == "__main__":
+    sys.exit(keep(KEPT, write))
