@@ -10,6 +10,8 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(ENV) mkdocs
 PYTEST := pytest -n $(or $(WORKERS),4) --dist loadfile
 # A test's JVM lives too short to earn back what the second compiler costs.
 test coverage: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+# Tests start hundreds of Python processes, none of which should compile the sources anew.
+test coverage: export PYTHONDONTWRITEBYTECODE :=
 # Test processes have many threads; an arena for each would keep what other threads have freed.
 test coverage: export MALLOC_ARENA_MAX ?= 2
 
