@@ -1,11 +1,12 @@
-"""Gives memory back to the operating system between test files, of which a worker of pytest runs a hundred, and tells
-what a process took at most."""
+"""Collects garbage and gives memory back to the operating system between test files, of which a worker of pytest runs a
+hundred, and tells what a process took at most."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,25 @@ def peak_memory() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keeps what collection has made out of later garbage collections: modules and thousands of tests live until the
+    process ends, and to look through them after each file would cost as much processor time as the files of
+    ``tests/unit``."""
+    gc.disable()  # otherwise it would look through them again and again while they are made
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     if nextitem is None or nextitem.path != item.path:
         gc.collect()
+        if not gc.get_freeze_count():  # the test has run a command that freezes what exists, and then unfreezes all
+            gc.freeze()
         if "pyarrow" in sys.modules:
             sys.modules["pyarrow"].default_memory_pool().release_unused()
         if sys.platform == "linux":
