@@ -20,7 +20,7 @@ from mama_spark.malamute.protocol.log_query import (
 )
 from mama_spark.services.malamute_broker.broker.stream_catalog import StreamCatalog, name_of
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
-from mama_spark.services.malamute_broker.engines.durable.log_queries import MAX_PATTERNS
+from mama_spark.services.malamute_broker.engines.query_answers import MAX_PATTERNS
 
 from tests.support.examples import examples
 from tests.support.malamute.log_queries import QUESTIONS

@@ -7,25 +7,22 @@ returns are encoded as frames here, in the engine's thread.
 from __future__ import annotations
 
 import re
-import struct
-from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from mama_spark.errors import ConfigError, MamaError
 from mama_spark.malamute.protocol import log_query as qu
-from mama_spark.malamute.protocol.commands import StatusCode, deliver_frame
+from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op, Selection, numbers, texts
-from mama_spark.malamute.protocol.patterns import BadPattern, Matcher
+from mama_spark.malamute.protocol.patterns import BadPattern
 
-from ..frame_columns import unpack
+from ..query_answers import BadQuery, QueryRecords, Row, Wanted, as_block, frames_of, ids_block, selection_test
 from .settings import DurableSettings
 from .store import MAX_REMOVED, MessageStore
-from .store_reader import SUFFIX, Row, StoreFull, StoreReader, store_path
+from .store_reader import SUFFIX, StoreFull, StoreReader, store_path
 
-Records = list[list[bytes]]
 #: Rows per read of a search, and most octets of rows that one query examines.
 _SEARCH_ROWS = 1024
 _SEARCH_OCTETS = 8 * 1024 * 1024
@@ -34,25 +31,13 @@ _COUNTED = 250_000
 _COUNTED_OCTETS = 64 * 1024 * 1024
 #: Subjects that are looked up one by one, and messages whose ids are read at least.
 _FEW_SUBJECTS = 64
-#: Most patterns of one query, and their octets in total: each is matched against each subject.
-MAX_PATTERNS = 256
-PATTERN_OCTETS = 16 * 1024
-_STAMP = struct.Struct(">3sBHqBHq")  #: extensions, version 1: sequence and time
-_ID = struct.Struct(">BH")
-_BLOCK = b"MS\x01"
-_CACHED_SUBJECTS = 4096
 _SHORTENED = re.compile(r".{100}-[0-9a-f]{32}")  #: the file of a stream with a long name
 
 
-class _BadQuery(MamaError):
-    """The query is wrong; a retry cannot succeed."""
-
-
-Wanted = Callable[[bytes], bool]
 ReadRows = Callable[[int, int, int, int], list[Row]]
 
 
-def answer(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[LogQueryAnswer, Records]:
+def answer(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[LogQueryAnswer, QueryRecords]:
     """The answer to a query, and the frames of the messages before it. A wrong query has an answer with an error.
 
     :raises ConfigError: the store is damaged
@@ -64,23 +49,23 @@ def answer(store: MessageStore, query: LogQuery, settings: DurableSettings) -> t
         return LogQueryAnswer(number, StatusCode.NOT_IMPLEMENTED, reason.encode(), identity), []
     try:
         body, records = handler(store, query, settings)
-    except (BadPattern, _BadQuery) as e:
+    except (BadPattern, BadQuery) as e:
         return LogQueryAnswer(number, StatusCode.FAILED, str(e).encode(), identity), []
     except StoreFull as e:
         return LogQueryAnswer(number, StatusCode.INTERNAL_ERROR, str(e).encode(), identity), []
     return LogQueryAnswer(number, identity=identity, body=body), records
 
 
-def _bounds(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
+def _bounds(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, QueryRecords]:
     first, last = store.bounds()
     return numbers(first, last) + texts(text.encode() for text in limits(settings)), []
 
 
-def _at(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
+def _at(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, QueryRecords]:
     return numbers(store.at(query.numbers[0])), []
 
 
-def _missing(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
+def _missing(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, QueryRecords]:
     """All sequences before the first message are one range."""
     after, asked = query.numbers
     first, last = store.bounds()
@@ -105,19 +90,19 @@ def _count_limit(store: MessageStore, messages: int) -> int:
     return max(qu.LOOK, min(_COUNTED, _COUNTED_OCTETS * max(1, messages) // max(1, octets)))
 
 
-def _trim(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
+def _trim(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, QueryRecords]:
     if query.text != store.identity.encode():
-        raise _BadQuery("the stream was deleted and created again")
+        raise BadQuery("the stream was deleted and created again")
     store.trim(min(query.numbers[0], store.bounds()[0] + MAX_REMOVED))
     return numbers(store.bounds()[0]), []
 
 
-def _fetch(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
+def _fetch(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, QueryRecords]:
     after, up_to, rows, octets = query.numbers
     rows, octets = min(max(rows, 1), qu.FETCH_ROWS), min(max(octets, 1), qu.FETCH_OCTETS)
     last = store.bounds()[1]
     up_to = min(up_to, last)
-    wanted = _selection_test(query)
+    wanted = selection_test(query)
     read = store.read_ttl if query.op is Op.STANDING else store.read
     if wanted is None:
         found = read(after, up_to, rows, octets)
@@ -125,25 +110,25 @@ def _fetch(store: MessageStore, query: LogQuery, settings: DurableSettings) -> t
         reached = found[-1][0] if more else up_to
     else:
         found, reached = _search(read, after, up_to, rows, octets, wanted)
-    return numbers(max(reached, 0), last), list(_frames(store.name, found))
+    return numbers(max(reached, 0), last), list(frames_of(store.name, found))
 
 
-def _last_of_subjects(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
+def _last_of_subjects(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, QueryRecords]:
     after, up_to, _, _ = query.numbers
     if query.selection is not Selection.SUBJECTS or len(query.texts) > _FEW_SUBJECTS:
         return _fetch(store, query, settings)
     last = store.bounds()[1]
     found = store.ttl_of(query.texts, after, min(up_to, last))
-    return numbers(min(up_to, last), last), list(_frames(store.name, found))
+    return numbers(min(up_to, last), last), list(frames_of(store.name, found))
 
 
-def _ids(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
+def _ids(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, QueryRecords]:
     after, up_to, rows, _ = query.numbers
     first, last = store.bounds()
     after, up_to = max(after, first - 1), min(up_to, last)
     each = max(1, store.octets // max(1, last + 1 - first))  # ids stand behind the contents: these are read, too
     reached = min(up_to, after + max(_FEW_SUBJECTS, min(rows, qu.LOOK, _SEARCH_OCTETS // each)))
-    wanted = _selection_test(query)
+    wanted = selection_test(query)
     found = store.ids_of(after, reached, query.text)
     if wanted is not None:
         found = [row for row in found if wanted(row[2])]
@@ -151,30 +136,23 @@ def _ids(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tup
     if not found:
         return body, []
     sequences, ids, _ = zip(*found, strict=True)
-    n = len(ids)
-    lengths = struct.pack(f">{n}H", *map(len, ids))
-    return body, [[deliver_frame(store.name, b"", b""), struct.pack(f">{n}Q", *sequences), lengths, b"".join(ids)]]
+    return body, ids_block(store.name, sequences, ids)
 
 
-def _match(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
+def _match(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, QueryRecords]:
     after, asked, most = query.numbers
     up_to = min(asked, store.bounds()[1])
     some = store.subjects(after, up_to, qu.LOOK)
-    wanted = _selection_test(query)
+    wanted = selection_test(query)
     matching = [sequence for sequence, subject in some if wanted is None or wanted(subject)]
     if len(matching) >= max(most, 1):
         return numbers(matching[max(most, 1) - 1], max(most, 1)), []
     return numbers(some[-1][0] if len(some) == qu.LOOK else asked, len(matching)), []
 
 
-def _block(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
-    """The fetched messages as one block: a frame costs more than a message in it."""
+def _block(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, QueryRecords]:
     body, found = _fetch(store, query, settings)
-    if not found:
-        return body, []
-    heads, contents = [frames[0] for frames in found], [b"".join(frames[1:]) for frames in found]
-    lengths = struct.pack(f">{2 * len(found)}I", *map(len, heads), *map(len, contents))
-    return body, [[deliver_frame(store.name, b"", b""), lengths, b"".join(heads), b"".join(contents)]]
+    return body, as_block(store.name, found)
 
 
 def _search(read: ReadRows, after: int, up_to: int, rows: int, octets: int, wanted: Wanted) -> tuple[list[Row], int]:
@@ -197,45 +175,7 @@ def _search(read: ReadRows, after: int, up_to: int, rows: int, octets: int, want
     return found, after
 
 
-def _selection_test(query: LogQuery) -> Wanted | None:
-    """The test of a selection; None = all messages.
-
-    :raises BadPattern: a pattern is refused, or there are too many
-    """
-    if query.selection is Selection.ALL:
-        return None
-    if query.selection is Selection.SUBJECTS:
-        return frozenset(query.texts).__contains__
-    return _matcher(query.texts)
-
-
-@lru_cache(maxsize=32)  # a reader repeats its query
-def _matcher(patterns: tuple[bytes, ...]) -> Wanted:
-    if len(patterns) > MAX_PATTERNS or sum(map(len, patterns)) > PATTERN_OCTETS:
-        raise BadPattern(f"more than {MAX_PATTERNS} patterns, or {PATTERN_OCTETS} octets of them")
-    matcher = Matcher()
-    for pattern in patterns:
-        matcher.add(pattern)
-    return lru_cache(maxsize=_CACHED_SUBJECTS)(lambda subject: bool(matcher.match(subject)))
-
-
-def _frames(stream: bytes, rows: Iterable[Row]) -> Iterable[list[bytes]]:
-    """Encode rows as STREAM DELIVERs; the common part of a sender and subject is encoded once."""
-    heads: dict[tuple[bytes, bytes], bytes] = {}
-    pack = _STAMP.pack
-    for sequence, time, sender, subject, content, lengths, message_id, headers, _ in rows:
-        head = heads.get((sender, subject))
-        if head is None:
-            head = heads[sender, subject] = deliver_frame(stream, sender, subject)
-        frame = head + pack(_BLOCK, 3, 8, sequence, 4, 8, time)
-        if message_id:
-            frame += _ID.pack(7, len(message_id)) + message_id
-        if headers:
-            frame += headers[len(_BLOCK) :]  # headers are stored in their wire encoding
-        yield [frame, content] if lengths is None else [frame, *unpack(content, lengths)]
-
-
-_HANDLERS: dict[Op, Callable[[MessageStore, LogQuery, DurableSettings], tuple[bytes, Records]]] = {
+_HANDLERS: dict[Op, Callable[[MessageStore, LogQuery, DurableSettings], tuple[bytes, QueryRecords]]] = {
     Op.BOUNDS: _bounds,
     Op.AT: _at,
     Op.MISSING: _missing,
