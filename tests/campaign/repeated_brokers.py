@@ -139,6 +139,60 @@ class ForgetfulMalamute(ForgetfulBroker):
         return read_sqlite(store_path(self._broker.streams, stream.encode()))
 
 
+class _BrokerOrNats:
+    """A broker and the server behind it, one of which is killed and started again, each in its turn."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.nats = folder, NatsServer(folder / "nats")
+        self._broker: BrokerProcess | None = None
+        self._turn = 0
+
+    def __enter__(self) -> Self:
+        self.nats.__enter__()
+        engine = f'engine = "jetstream"\nservers = "{self.nats.url}"'
+        self._broker = BrokerProcess(self._folder, ".*", f'dedup_window = "{WINDOW:g}s"', engine=engine)
+        self._broker.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._broker is not None:
+            self._broker.__exit__(kind, error, at)
+        self.nats.__exit__(kind, error, at)
+
+    @property
+    def url(self) -> str:
+        return self._killable[1].url
+
+    @property
+    def _killable(self) -> tuple[NatsServer, BrokerProcess]:
+        assert self._broker is not None
+        return self.nats, self._broker
+
+    def kill(self) -> None:
+        self._killable[self._turn % 2].kill()
+
+    def start(self) -> None:
+        self._killable[self._turn % 2].start()
+        self._turn += 1
+
+
+class ForgetfulMalamuteOverNats(ForgetfulBroker):
+    """Streams of the engine ``jetstream``."""
+
+    ordered: ClassVar[dict[str, str] | None] = None
+
+    def __init__(self, folder: Path) -> None:
+        self.process = self._servers = _BrokerOrNats(folder)
+
+    def create(self, stream: str) -> None:
+        """Streams are made when they are written to first."""
+
+    def messages(self, stream: str) -> list[StoredMessage]:
+        found = read_nats([self._servers.nats.url], f"mlp-{stream}")
+        return [one._replace(topic=one.topic.removeprefix(f"mlp.{stream}.")) for one in found]
+
+
 BROKERS: dict[str, Callable[[Path], ForgetfulBroker]] = {
     "nats": ForgetfulNats, "nats-r3": ForgetfulReplicatedNats, "malamute": ForgetfulMalamute,
+    "malamute-jetstream": ForgetfulMalamuteOverNats,
 }  # fmt: skip

@@ -6,6 +6,7 @@ import os
 import random
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.campaign.repeated_brokers import (
     WINDOW,
     ForgetfulBroker,
     ForgetfulMalamute,
+    ForgetfulMalamuteOverNats,
     ForgetfulNats,
     KilledProcess,
 )
@@ -88,9 +90,14 @@ def test_each_row_is_stored_once_though_drivers_and_workers_are_killed_at_every_
         assert outcome.runs > len(POINTS), (name, outcome)
 
 
-def test_rows_of_a_malamute_stream_are_stored_once_though_drivers_and_workers_are_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "broker", [ForgetfulMalamute, pytest.param(ForgetfulMalamuteOverNats, marks=pytest.mark.slow)]
+)
+def test_rows_of_a_malamute_stream_are_stored_once_though_drivers_and_workers_are_killed(
+    tmp_path: Path, broker: Callable[[Path], ForgetfulBroker]
+) -> None:
     """Other numbers of partitions, equal rows, another order, packs."""
-    with ForgetfulMalamute(tmp_path / "malamute") as server, ThreadPoolExecutor(2) as pool:
+    with broker(tmp_path / "malamute") as server, ThreadPoolExecutor(2) as pool:
         plan = {"equal rows": POINTS[::2], "arrow": POINTS[1::2]}
         running = {
             name: pool.submit(kill_and_repeat, server, tmp_path / name.replace(" ", ""), name, points, batches=3)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
 from mama_spark.bridges.nats.connection import connection
 from mama_spark.bridges.nats.connection.pool import POOL
 from mama_spark.services.malamute_broker.engines.jetstream import engine
-from mama_spark.testing.engine_suite import EngineKind, EngineSuite
+from mama_spark.testing.engine_suite import EngineKind, EngineSuite, ReadableEngineSuite
 
 from tests.support.nats.nats import account
 from tests.support.nats.nats_accounts import Accounts, SharedNatsServer
@@ -29,12 +30,13 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 class InJetStream:
     @pytest.fixture
     def kind(self, server: SharedNatsServer, request: pytest.FixtureRequest) -> EngineKind:
-        mark = f"{type(self).__name__}-{request.node.name}"  # one server serves all tests, each with its own streams
+        # one server serves all tests, each with its own streams
+        mark = re.sub(r"\W", "-", f"{type(self).__name__}-{request.node.name}")
         settings = {"servers": server.url, "stream": mark + "-{stream}", "subjects": mark + ".{stream}"}
         return EngineKind("jetstream", settings, stored=True)
 
 
-class TestJetStream(InJetStream, EngineSuite):
+class TestJetStream(InJetStream, ReadableEngineSuite):
     pass
 
 

@@ -18,7 +18,7 @@ from mama_spark.bridges.malamute.settings import MalamuteSettings
 from mama_spark.bridges.nats.read.logs import NatsLogs
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.bridges.nats.settings import NatsSettings
-from mama_spark.errors import ConfigError, MamaError
+from mama_spark.errors import MamaError, Unavailable
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol import commands
@@ -32,7 +32,6 @@ from mama_spark.testing.waiting import eventually
 from tests.support.nats.full_disk import limit_files
 from tests.support.nats.nats_cluster import Cluster
 from tests.support.nats.nats_servers import Admin
-from tests.support.spark.attempts import Query
 
 PATIENCE = 90.0
 NAME = "mlp-st"
@@ -217,42 +216,23 @@ def _told(url: str) -> list[tuple[str, str, int | None]]:
         return [(one.sender, one.address, one.sequence) for one in (client.receive() for _ in range(8))]
 
 
-def test_who_asks_the_broker_for_what_nats_keeps_is_told_to_read_it_there(
+def test_a_stream_that_no_client_has_opened_is_read_from_nats_and_an_open_one_from_the_broker(
     nats_server: NatsServer, brokers: BrokersHarness
 ) -> None:
-    """As ``mamasub`` asks, whether the stream is open or not; and what it is told is true."""
+    """A broker does not ask NATS for streams that its configuration does not name, and a query makes none."""
     url = brokers.broker(nats_server.url)
-
-    def refused(stream: str) -> str:
-        with (
-            MalamuteLogs(MalamuteSettings(ConnectionSettings((url,))), PATIENCE) as logs,
-            pytest.raises(ConfigError) as told,
-        ):
-            logs.log(stream)
-        return str(told.value)
-
-    for _ in range(2):
-        said = refused("st")
-        assert said.startswith("NOT_IMPLEMENTED: stream 'st' at tcp://")
-        assert said.endswith(
-            f"it lives in NATS JetStream: read it there, with a url nats://host:port and stream {NAME!r}"
-        )
-        checked = check_server(MalamuteSettings(ConnectionSettings((url,)), "st"))
-        stored = "stream: st, stored by the engine jetstream: it lives in NATS"
-        assert any(text.startswith(stored) for _, text in checked)
-        assert all(fine for fine, _ in checked)
+    with MalamuteLogs(MalamuteSettings(ConnectionSettings((url,))), 0.5) as logs, pytest.raises(Unavailable):
+        logs.log("st")
+    (told,) = (text for _, text in check_server(MalamuteSettings(ConnectionSettings((url,)), "st")) if "st, " in text)
+    assert told.startswith("stream: st, stored by the engine jetstream: it is in NATS")
+    assert told.endswith(f"with a url nats://host:port and stream {NAME!r}")
+    with NatsLogs(NatsSettings(servers=(nats_server.url,)), PATIENCE) as there:
+        assert there.names([]) == []
         Writer().write_once(url, 100, PATIENCE)  # now it is open
-    assert "read it there" in refused("x" * 255), "under a name that NATS takes"
-    once = Query(url, {"stream": "st"}).attempt([("once.a", b"not sent")]).fatal or ""
-    assert once.startswith("option exactlyOnce needs a durable stream")
-    assert "it lives in NATS JetStream" in once
-    there = NatsLogs(NatsSettings(servers=(nats_server.url,)), PATIENCE)
-    there.open()
-    try:
-        (records,) = there.log(NAME).read(0, 100)
-        assert records.payloads.to_pylist() == [b"payload %d" % n for n in range(100)]
-    finally:
-        there.close()
+        with MalamuteLogs(MalamuteSettings(ConnectionSettings((url,))), PATIENCE) as logs:
+            for log in (logs.log("st"), there.log(NAME)):
+                found = [value for some in log.read(0, 100) for value in some.payloads.to_pylist()]
+                assert found == [b"payload %d" % n for n in range(100)]
 
 
 @pytest.mark.own_server

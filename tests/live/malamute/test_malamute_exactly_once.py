@@ -16,6 +16,7 @@ from mama_spark.bridges import batch_ledger
 from mama_spark.bridges.malamute import bridge as bridges
 from mama_spark.bridges.malamute.logs import MalamuteLogs
 from mama_spark.bridges.malamute.settings import MalamuteSettings
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol import log_query
@@ -27,18 +28,34 @@ from mama_spark.services.malamute_broker.session.streams import log_query_server
 from mama_spark.testing.waiting import eventually
 
 from tests.support.malamute.broker_process import BrokerHere, BrokerProcess
-from tests.support.nats.nats_servers import FetchedMessage
+from tests.support.nats.nats_servers import Admin, FetchedMessage
 from tests.support.spark.attempts import Query, rows, values
 
 #: Seconds: the duplicate window, so short that a repetition meets a broker that remembers nothing.
 FORGETFUL = 0.1
 SETTINGS = f'dedup_window = "{FORGETFUL:g}s"'
 ONCE = {"stream": "once"}
+#: The engine of the streams, and of the markers.
+ENGINES = ("durable", "jetstream")
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> tuple[str, str | None]:
+    """Settings and engine of a broker whose streams forget ids soon: the shared server's streams, or files."""
+    if request.param == "durable":
+        return SETTINGS, None
+    nats_server: NatsServer = request.getfixturevalue("nats_server")
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("mlp-once", ["mlp.once.>"], duplicate_window=int(FORGETFUL * 1e9))
+    where = f'engine = "jetstream"\nservers = "{nats_server.url}"\n'
+    return f'[[stream]]\npattern = "^MAMA_BATCHES$"\n{where}max_per_subject = 1\ndedup_window = "1s"', where
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerHere]:
-    with BrokerHere(tmp_path / "broker", "^(once|MAMA_BATCHES)", SETTINGS) as broker:
+def broker(tmp_path: Path, engine: tuple[str, str | None]) -> Iterator[BrokerHere]:
+    settings, where = engine
+    pattern = "^(once|MAMA_BATCHES)" if where is None else "^once$"
+    with BrokerHere(tmp_path / "broker", pattern, settings, engine=where) as broker:
         yield broker
 
 
@@ -104,9 +121,10 @@ def test_what_was_removed_before_it_was_read_back_ends_the_task(broker: BrokerHe
 
 
 def test_what_a_killed_broker_had_stored_is_looked_for_before_it_is_sent_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, engine: tuple[str, str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The acknowledgements of a whole window are lost, and the broker comes back when it has forgotten the ids."""
+    settings, where = engine
     wanted, killed, real = rows(0, 1_000), threading.Event(), bridges._report_outcomes
 
     def report(chunk: Any, *rest: Any) -> None:
@@ -114,7 +132,7 @@ def test_what_a_killed_broker_had_stored_is_looked_for_before_it_is_sent_again(
             real(chunk, *rest)
 
     monkeypatch.setattr(bridges, "_report_outcomes", report)
-    with BrokerProcess(tmp_path / "broker", ".*", SETTINGS) as broker:
+    with BrokerProcess(tmp_path / "broker", "^once$" if where else ".*", settings, engine=where) as broker:
 
         def kill_and_restart() -> None:
             eventually(lambda: sum(stored(broker).values()) >= 256, "a window is stored")
@@ -127,7 +145,7 @@ def test_what_a_killed_broker_had_stored_is_looked_for_before_it_is_sent_again(
         query = Query(broker.url, {**ONCE, "maxInFlight": "256", "waitTimeout": "3s"})
         with ThreadPoolExecutor(1) as pool:
             attempt = pool.submit(query.attempt, wanted)
-            eventually(lambda: (broker.streams / "once.stream").exists(), "the stream is made")
+            eventually(lambda: where or (broker.streams / "once.stream").exists(), "the stream is made")
             kill_and_restart()
             counts = attempt.result().counts
         assert (counts.acked, counts.duplicates) == (1_000, 256)

@@ -29,23 +29,26 @@ linger = 500
 timeout = "60s"
 [[stream]]
 pattern = "{pattern}"
-engine = "durable"
-folder = "{folder}"
+{engine}
 {settings}
 """
 
 
-class _Durable:
+class _StoringBroker:
     """On a port that it keeps.
 
     :param folder: for its configuration and its streams
-    :param pattern: streams that are durable; others are ``simple``
-    :param settings: lines of TOML for the durable streams
+    :param pattern: streams that are stored; others are ``simple``
+    :param settings: lines of TOML for the stored streams
+    :param engine: lines of TOML that say where they are stored; None = in files, by the engine ``durable``
     """
 
-    def __init__(self, folder: Path, pattern: str = "^orders$", settings: str = "") -> None:
+    def __init__(
+        self, folder: Path, pattern: str = "^orders$", settings: str = "", *, engine: str | None = None
+    ) -> None:
         self.folder, self.streams = folder, folder / "streams"
         self._pattern, self._settings = pattern, settings
+        self._engine = f'engine = "durable"\nfolder = "{self.streams}"' if engine is None else engine
         self._bind = f"tcp://127.0.0.1:{lasting_port()}"
         self.url = ""
 
@@ -56,7 +59,7 @@ class _Durable:
     def configure(self) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)
         conf = self.folder / "broker.toml"
-        conf.write_text(_CONF.format(pattern=self._pattern, folder=self.streams, settings=self._settings))
+        conf.write_text(_CONF.format(pattern=self._pattern, engine=self._engine, settings=self._settings))
         return conf
 
     def store(self, stream: str, batch: MessageBatch) -> int:
@@ -64,7 +67,7 @@ class _Durable:
         return append(MalamuteSettings(ConnectionSettings((self.url,))), stream, batch, _PATIENCE) or 0
 
 
-class BrokerHere(_Durable):
+class BrokerHere(_StoringBroker):
     """What :class:`BrokerProcess` is, in threads of this process: for tests that do not kill it.
 
     :ivar broker: that runs
@@ -98,11 +101,13 @@ class BrokerHere(_Durable):
         self.broker.stop()
 
 
-class BrokerProcess(_Durable):
-    """``mama broker`` with durable streams, in a process of its own."""
+class BrokerProcess(_StoringBroker):
+    """``mama broker`` with stored streams, in a process of its own."""
 
-    def __init__(self, folder: Path, pattern: str = "^orders$", settings: str = "") -> None:
-        super().__init__(folder, pattern, settings)
+    def __init__(
+        self, folder: Path, pattern: str = "^orders$", settings: str = "", *, engine: str | None = None
+    ) -> None:
+        super().__init__(folder, pattern, settings, engine=engine)
         self._process: subprocess.Popen[str] | None = None
 
     def __repr__(self) -> str:

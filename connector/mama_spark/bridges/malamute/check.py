@@ -79,7 +79,7 @@ def _stream(connection: ClientConnection, settings: MalamuteSettings) -> str:
         (first, last), _ = parse_numbers(answer.body, 2)
         return f"stored, numbers {first} to {last}" if last >= first > 0 else "stored, empty"
     reason, engine = (text.decode("utf-8", "replace") for text in (answer.reason, answer.identity))
-    if answer.code == StatusCode.NOT_IMPLEMENTED and engine:
+    if answer.code in (StatusCode.NOT_IMPLEMENTED, StatusCode.INTERNAL_ERROR) and engine:
         return f"stored by the engine {engine}: {reason}"
     if answer.code == StatusCode.NOT_IMPLEMENTED:
         return f"in memory: acknowledged is accepted, not stored ({reason})"

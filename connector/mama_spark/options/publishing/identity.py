@@ -102,7 +102,7 @@ class IdentityOptions:
         "MAMA_BATCHES",
         _GROUP,
         "With `exactlyOnce`: the stream that keeps where each batch began. Made when it is missing; over Malamute the "
-        "broker's configuration must make it durable.",
+        "broker's configuration must have it stored (engine `durable` or `jetstream`).",
         shown="`MAMA_BATCHES`",
         scope=STORED,
     )

@@ -50,7 +50,7 @@ class MarkerStream:
             raise ConfigError(
                 f"option exactlyOnce keeps its markers in the stream {self._name!r}, which must be durable: {e}. Give "
                 f'it the engine in the configuration of the broker: [[stream]] pattern = "^{self._name}$", engine = '
-                '"durable"; or name another stream (option batchesStream)'
+                '"durable" or "jetstream"; or name another stream (option batchesStream)'
             ) from e
         if not known:
             raise ConfigError("option exactlyOnce: this mama broker is of an earlier release, which has no markers")
@@ -58,6 +58,7 @@ class MarkerStream:
     def get(self, key: str) -> Marker:
         """As the broker has it now."""
         assert self._log is not None, "not open"
+        self._writer()  # a broker that was restarted may not know of the stream before a client opens it
         found = self._log.last_of(key)
         if found is None:
             return Marker(0, b"")

@@ -72,6 +72,9 @@ class StreamCatalog:
             is_open
             or (stores and (stream in self._configured_names or engine_class(engine).is_stored(stream, settings)))
         ):
+            unopened = engine_class(engine).unopened(stream, settings) if stores else None
+            if unopened is not None:  # which may pass: a client that publishes opens it
+                return LogQueryAnswer(0, StatusCode.INTERNAL_ERROR, unopened.encode(), engine.encode())
             return LogQueryAnswer(0, StatusCode.FAILED, b"there is no such stream")
         if not stores:
             return LogQueryAnswer(

@@ -178,6 +178,11 @@ class StreamEngine(ABC):
         return "this engine keeps nothing to read again" if cls.ask is StreamEngine.ask else None
 
     @classmethod
+    def unopened(cls, name: bytes, settings: Mapping[str, Any]) -> str | None:
+        """Why nobody can say whether a stream that is not open is stored; None = :meth:`is_stored` says it."""
+        return None
+
+    @classmethod
     def stored_streams(cls, settings: Mapping[str, Any]) -> list[bytes]:
         """Names of the streams that are stored with these settings, whether open or not."""
         return []

@@ -14,6 +14,7 @@ resend, :func:`~mama_spark.sending.retry.may_resend`.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
@@ -27,12 +28,12 @@ from mama_spark.bridge import Acks, EventKind, Refusals
 from mama_spark.bridges.nats.protocol import headers as hd
 from mama_spark.bridges.nats.publish.bridge import NatsBridge
 from mama_spark.bridges.nats.settings import NatsSettings
-from mama_spark.errors import AckTimeout, ClientClosed, OutcomeUnknown, PublishError, Unavailable
+from mama_spark.errors import AckTimeout, ClientClosed, ExpectationFailed, OutcomeUnknown, PublishError, Unavailable
 from mama_spark.malamute.protocol.extensions import StoreOutcome
 from mama_spark.message import HEADERS_TYPE, MessageBatch
 from mama_spark.sending.retry import may_resend
 
-from .message_codec import Header, Origin, encode_id, encode_subject, lines
+from .message_codec import EXPECTED_LAST, Header, Origin, encode_id, encode_subject, lines
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class PendingPublish:
     """A message between ACCEPT and its delivery from the stream, or the report of its outcome.
 
     :ivar cursor_origin: origin of the client's cursor if it subscribes here, else 0
+    :ivar expected: sequence of the last message of its subject, without which it is not stored (0: there is none)
     :ivar outcome: None = not known yet
     :ivar first_sent: monotonic time of the first send that may have been stored; None = certainly not stored
     :ivar last_sent: monotonic time of the last send
@@ -64,6 +66,7 @@ class PendingPublish:
     content: Sequence[bytes]
     message_id: bytes = b""
     headers: tuple[Header, ...] = ()
+    expected: int | None = None
     outcome: StoreOutcome | None = None
     sequence: int = 0
     first_sent: float | None = None
@@ -245,6 +248,10 @@ class AsyncPublisher:
         for message in messages:
             if message.outcome is not None:
                 continue
+            if message.expected is not None and isinstance(error, ExpectationFailed):
+                message.sequence = last_sequence_in(str(error))
+                self._settle(message, StoreOutcome.DUPLICATE)
+                continue
             if not may_resend(error):
                 self._settle(message, StoreOutcome.REFUSED)
                 log.warning("a message on %r is refused: %s", message.subject, error)
@@ -275,6 +282,12 @@ class AsyncPublisher:
         self.waiting -= message.octets
 
 
+def last_sequence_in(text: str) -> int:
+    """The sequence that an error names which refuses an expected one; 0 = it names none."""
+    found = re.search(r"sequence: (\d{1,18})", text)
+    return int(found[1]) if found else 0
+
+
 def batch_of(messages: Sequence[PendingPublish], engine: str, prefix: str) -> MessageBatch:
     """Messages as a batch of columns, one row per message."""
     names: list[str] = []
@@ -286,6 +299,9 @@ def batch_of(messages: Sequence[PendingPublish], engine: str, prefix: str) -> Me
         for name, value in lines(message.sender, message.content, message.message_id, message.headers, origin):
             names.append(name)
             values.append(value)
+        if message.expected is not None:
+            names.append(EXPECTED_LAST)
+            values.append(str(message.expected))
         starts.append(len(names))
         ids.append(encode_id(message.message_id, origin))
     return MessageBatch(

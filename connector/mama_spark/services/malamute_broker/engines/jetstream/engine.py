@@ -9,6 +9,10 @@ sent.
 
 *Reading.* Live cursors share one consumer. A cursor that is behind has its own consumer until it has caught up.
 
+*Log queries* are answered from JetStream (:mod:`.log_queries`). A message with a time to live is stored like any other,
+and ends by the limits of the stream; ``Mama-Expected-Sequence`` is compared by the server with the last message of the
+subject.
+
 *A client's own messages* are not delivered to it. They are recognised by the client's reference, or, if another broker
 published them, by the address under which a client of this engine has published.
 """
@@ -25,13 +29,17 @@ from typing import Any
 
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome, of_stored
+from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer
+from mama_spark.malamute.protocol.ttl import expected_sequence_of, ttl_directive_of
 
 from ..ack_tracker import OutcomeRuns, PerClient
 from ..base import Delivery
 from ..stored import StoredStreamEngine
 from ..subscription_cursor import SubscriptionCursor
 from .async_publisher import AsyncPublisher, PendingPublish
+from .log_queries import JetStreamQueries
 from .message_codec import JetStreamMessage
 from .ordered_consumer import ConsumedMessage, OrderedConsumer
 from .settings import JetStreamSettings
@@ -108,6 +116,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         self._options = JetStreamSettings.parse(name, self.settings)
         self._id = secrets.token_hex(8)
         self._stream: JetStreamReader | None = None
+        self._queries: JetStreamQueries | None = None
         self._publisher: AsyncPublisher | None = None
         self._addresses: dict[SubscriptionCursor, bytes] = {}  # addresses under which the clients have published here
         self._live: OrderedConsumer | None = None  # of the cursors that are live
@@ -142,6 +151,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         connection = NatsSettings(**self._options.connection, name="mama-broker")
         self._stream = JetStreamReader(connection, name, prefix)
         last = self._stream.open(self._options)
+        self._queries = JetStreamQueries(self.name, connection, self._stream)
         window = self._stream.duplicate_window
         settings = NatsSettings(
             **self._options.connection, name="mama-broker", stream=name, ack_mode="message", retry_deadline=window
@@ -165,17 +175,33 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
             catch_up.consumer.close()
         if self._live is not None:
             self._live.close()
+        if self._queries is not None:
+            self._queries.close()
         if self._stream is not None:
             self._stream.close()
 
+    # --- log queries ---------------------------------------------------------------------------------------------
+
+    def ask(self, query: LogQuery) -> tuple[LogQueryAnswer, list[list[bytes]]]:
+        """An answer counts all that was accepted before the query. During an outage there is none."""
+        assert self._queries is not None, "the engine was not started"
+        self._complete_accepted()
+        if self.publisher.busy:
+            reason = b"NATS has not acknowledged yet what was accepted before"
+            return LogQueryAnswer(query.number, StatusCode.INTERNAL_ERROR, reason), []
+        return self._queries.answer(query)
+
     @classmethod
-    def unreadable(cls, name: bytes, settings: Mapping[str, Any]) -> str | None:
-        """Not readable by queries: readers use the JetStream stream itself."""
+    def unopened(cls, name: bytes, settings: Mapping[str, Any]) -> str | None:
+        """NATS is asked only for streams that clients have opened, and for those that the configuration names."""
         try:
             stored, _ = JetStreamSettings.parse(name, settings).names(name)
         except ConfigError as e:
             return str(e)
-        return f"it lives in NATS JetStream: read it there, with a url nats://host:port and stream {stored!r}"
+        return (
+            "it is in NATS JetStream and no client has opened it here yet: name it in the configuration of the broker, "
+            f"or read it there, with a url nats://host:port and stream {stored!r}"
+        )
 
     # --- subscriptions -------------------------------------------------------------------------------------------
 
@@ -245,7 +271,10 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         if extension is not None:
             message.message_id, message.headers = extension.message_id, extension.headers
             self._outcomes.of(client).add(message)
-        self.publisher.put(message)
+            if message.headers:
+                _expect(message)
+        if message.outcome is None:
+            self.publisher.put(message)
         if self._cursors and message.outcome is None:
             self._awaited[message.number] = message
 
@@ -397,3 +426,15 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
             return None
         extension = of_stored(sequence, time_us, found.message_id, found.headers)
         return Delivery(cursor.client, found.sender, found.subject, found.content, extension)
+
+
+def _expect(message: PendingPublish) -> None:
+    """Note which last message of its subject a message replaces, or refuse it (see
+    :mod:`mama_spark.malamute.protocol.ttl`)."""
+    expected = expected_sequence_of(message.headers)
+    if expected is None:
+        return
+    if isinstance(expected, int) and isinstance(ttl_directive_of(message.headers), int):
+        message.expected = expected
+    else:
+        message.outcome = StoreOutcome.REFUSED

@@ -25,10 +25,12 @@ Header = tuple[bytes, bytes]
 
 MSG_ID, SENDER, FRAMES = "Nats-Msg-Id", "Mlp-Sender", "Mlp-Frames"
 ORIGIN, HEADERS = "Mlp-Origin", "Mlp-Headers"
+EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"
 MAX_FIELD = 65_535  #: octets of an id, or of a header with its name and the name's length
 MAX_STRING = 255  #: octets of a subject or address: a length is one octet on the wire of Malamute
 _EMPTY = "%"  #: an empty part; every other % of ours is followed by two digits
 _OURS = "%!"  #: prefix of generated ids; encoded ids of clients never have it
+GENERATED_ID = _OURS.encode()
 
 _VISIBLE = bytes(c for c in range(0x21, 0x7F) if c != ord("%"))
 _UNSAFE = re.compile(rb"[\x00-\x20\x7f%*>]")
@@ -139,6 +141,11 @@ def encode_id(message_id: bytes, origin: Origin) -> str:
     return encode_value(message_id) if message_id else f"{_OURS}{origin}"
 
 
+def decode_id(value: bytes) -> bytes:
+    """The inverse of :func:`encode_id` for an id that a client gave."""
+    return unquote_to_bytes(value) if b"%" in value else value
+
+
 def decode(subject: bytes, payload: bytes, block: bytes | None) -> JetStreamMessage:
     """Decode a message of the stream.
 
@@ -154,10 +161,10 @@ def decode(subject: bytes, payload: bytes, block: bytes | None) -> JetStreamMess
         value = value.removeprefix(b" ")
         key = name.decode("latin-1")
         if key == MSG_ID:
-            if value.startswith(_OURS.encode()):
+            if value.startswith(GENERATED_ID):
                 origin = _origin(value[len(_OURS) :])
             else:
-                message_id = unquote_to_bytes(value)
+                message_id = decode_id(value)
         elif key == ORIGIN:
             origin = _origin(value)
         elif key == SENDER:

@@ -83,6 +83,10 @@ class JetStreamSettings:
     max_messages: int | None = option(
         "integer", integer(1, _MOST), None, _GROUP, "How many are kept; beyond, the oldest go.", shown="no limit"
     )
+    max_per_subject: int | None = option(
+        "integer", integer(1, _MOST), None, _GROUP, "How many of one subject are kept; beyond, the oldest go.",
+        shown="no limit",
+    )  # fmt: skip
     dedup_window: float = option(
         "duration", Duration(bare="s", warn=True), 120.0, _GROUP,
         "How long the server stores an id once, a second or more; an outage may not be longer for messages that were "
@@ -145,6 +149,7 @@ class JetStreamSettings:
             "max_age": int((self.max_age or 0) * 1e9),
             "max_bytes": self.max_octets or -1,
             "max_msgs": self.max_messages or -1,
+            "max_msgs_per_subject": self.max_per_subject or -1,
             "duplicate_window": int(min(self.dedup_window, self.max_age or self.dedup_window) * 1e9),
             "discard": "old",
         }
