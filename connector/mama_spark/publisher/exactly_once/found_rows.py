@@ -1,7 +1,8 @@
 """Rows of a batch that were found in a stream, as a multiset: each serves one row of the repetition. Pure.
 
-24 bytes a row: 96 bits of the hash of its content, its sequence (as offset), and the partition and number that its id
-names. Rows are kept in sorted runs of a million or more, so that memory grows by what is found and by nothing else.
+18 to 24 bytes a row: 96 bits of the hash of its content, its sequence (as offset), and the partition and number that
+its id names, in as few bytes as those of its run need. Rows are collected in columns of a million, which are made once,
+and kept in sorted runs, so that memory grows by what is found and by nothing else.
 Rows of one content are in the order of their sequences, run by run, so all who read a range choose the same one next.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +19,14 @@ from mama_spark.errors import ConfigError
 from mama_spark.message import Bools, Int64s
 
 RUN = 1 << 20  #: rows that are sorted together
-_TAKEN, _MINE, _NUMBER = np.uint32(1 << 31), np.uint32(1 << 30), np.uint32((1 << 30) - 1)
+#: What a row is, in the upper bits of its number.
+_FREE, _MINE, _TAKEN = 0, 1, 2
+_FLAG_BITS = 2
+_MOST_NUMBER = (1 << 30) - 1
 
 UInt64s = npt.NDArray[np.uint64]
 UInt32s = npt.NDArray[np.uint32]
+Unsigned = npt.NDArray[np.unsignedinteger[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +92,68 @@ class Distinct:
         return cls(Keys(high[starts], low[starts]), counts, order, starts)
 
 
+def _narrow(values: UInt32s, spare: int = 0) -> Unsigned:
+    """The same in the fewest bytes that leave ``spare`` bits free."""
+    most = int(values.max())
+    for kind in (np.uint8, np.uint16):
+        if most < 1 << (np.iinfo(kind).bits - spare):
+            return values.astype(kind)
+    return values
+
+
+class _Columns:
+    """Rows that are not sorted yet, in columns of fixed size."""
+
+    def __init__(self, size: int) -> None:
+        self.count, self._size = 0, size
+        self.high = np.empty(size, np.uint64)
+        self.low, self.offset, self.partition, self.number = (np.empty(size, np.uint32) for _ in range(4))
+
+    @property
+    def is_full(self) -> bool:
+        return self.count == self._size
+
+    def add(self, keys: Keys, offset: Int64s, partition: Int64s, number: Int64s) -> int:
+        """As many rows as there is room for; how many these are."""
+        taken = min(len(keys), self._size - self.count)
+        here, some = slice(self.count, self.count + taken), slice(taken)
+        self.high[here], self.low[here] = keys.high[some], keys.low[some]
+        self.offset[here], self.partition[here] = offset[some], partition[some]
+        self.number[here] = np.minimum(number[some], _MOST_NUMBER)
+        self.count += taken
+        return taken
+
+
 class _Run:
     """Rows ascending by ``high``; those of one content in the order of their sequences."""
 
-    def __init__(self, keys: Keys, offset: UInt32s, partition: UInt32s, number: UInt32s) -> None:
-        order = np.argsort(keys.high, kind="stable")
-        self.high, self.low = keys.high[order], keys.low[order]
-        self.offset, self.partition, self.number = offset[order], partition[order], number[order]
+    def __init__(self, rows: _Columns) -> None:
+        n = rows.count
+        order = np.argsort(rows.high[:n], kind="stable")
+        self.high, self.low, self.offset = rows.high[order], rows.low[order], rows.offset[order]
+        self.partition = _narrow(rows.partition[:n])[order]
+        self._number = _narrow(rows.number[:n], _FLAG_BITS)[order]
+        bits = 8 * self._number.itemsize - _FLAG_BITS
+        self._bits, self._mask = self._number.dtype.type(bits), self._number.dtype.type((1 << bits) - 1)
 
     @property
     def nbytes(self) -> int:
-        return sum(column.nbytes for column in (self.high, self.low, self.offset, self.partition, self.number))
+        return sum(column.nbytes for column in (self.high, self.low, self.offset, self.partition, self._number))
 
-    def places(self, keys: Keys, which: Int64s, flags: np.uint32, want: Int64s) -> Iterator[tuple[Int64s, Int64s]]:
-        """Rows of these contents whose flags, of ``_TAKEN`` and ``_MINE``, are ``flags``: (contents, places).
+    def numbers(self, places: Int64s | Bools | slice) -> Int64s:
+        return (self._number[places] & self._mask).astype(np.int64)
+
+    def have(self, places: Int64s | slice, flag: int) -> Bools:
+        """Which of these rows have this flag."""
+        found: Bools = self._number[places] >> self._bits == flag
+        return found
+
+    def mark(self, places: Int64s, flag: int) -> None:
+        """Give rows this flag instead of theirs."""
+        self._number[places] = (self._number[places] & self._mask) | self._number.dtype.type(flag << int(self._bits))
+
+    def places(self, keys: Keys, which: Int64s, flag: int, want: Int64s) -> Iterator[tuple[Int64s, Int64s]]:
+        """Rows of these contents that have this flag: (contents, places).
 
         :param which: contents that are looked for; ``want``: how many rows of each content at most
         """
@@ -107,11 +161,11 @@ class _Run:
         n = np.searchsorted(self.high, keys.high[which], "right") - low
         one = np.flatnonzero(n == 1)
         at = low[one]
-        fits = (self.low[at] == keys.low[which[one]]) & (self.number[at] & ~_NUMBER == flags)
+        fits = (self.low[at] == keys.low[which[one]]) & self.have(at, flag)
         yield which[one[fits]], at[fits]
         for i in np.flatnonzero(n > 1).tolist():  # contents that were stored more than once
             content, part = int(which[i]), slice(int(low[i]), int(low[i] + n[i]))
-            free = (self.low[part] == keys.low[content]) & (self.number[part] & ~_NUMBER == flags)
+            free = (self.low[part] == keys.low[content]) & self.have(part, flag)
             rows = part.start + np.flatnonzero(free)[: int(want[content])]
             yield np.full(len(rows), content), rows
 
@@ -122,7 +176,7 @@ class FoundRows:
     def __init__(self, after: int, run: int = RUN) -> None:
         self._after, self._size = after, run
         self._runs: list[_Run] = []
-        self._new: list[tuple[Keys, UInt32s, UInt32s, UInt32s]] = []
+        self._new: _Columns | None = None
         self._count = 0
 
     def __len__(self) -> int:
@@ -146,32 +200,40 @@ class FoundRows:
             raise ConfigError(
                 "more than 4,294,967,295 messages were stored since the batch began: that is too long ago"
             )
-        columns = (offsets, partitions, np.minimum(numbers, int(_NUMBER)))
-        offset, partition, number = (column.astype(np.uint32) for column in columns)
-        self._new.append((keys, offset, partition, number))
+        added = 0
+        while added < len(keys):
+            if self._new is None:
+                self._new = _Columns(self._size)
+            rest = slice(added, None)
+            some = Keys(keys.high[rest], keys.low[rest])
+            added += self._new.add(some, offsets[rest], partitions[rest], numbers[rest])
+            if self._new.is_full:
+                self._sort(self._new)
         self._count += len(keys)
-        if sum(len(part[0]) for part in self._new) >= self._size:
-            self.finish()
+
+    def _sort(self, rows: _Columns) -> None:
+        if rows.count:
+            self._runs.append(_Run(rows))
+            rows.count = 0
 
     def finish(self) -> None:
         """After the last :meth:`add`."""
-        parts, self._new = self._new, []
-        if parts:
-            keys = Keys(np.concatenate([p[0].high for p in parts]), np.concatenate([p[0].low for p in parts]))
-            self._runs.append(_Run(keys, *(np.concatenate([p[i] for p in parts]) for i in (1, 2, 3))))
+        if self._new is not None:
+            self._sort(self._new)
+            self._new = None
 
     # --- while rows come -----------------------------------------------------------------------------------------
 
     def plan(self, rows: Distinct) -> Plan:
         """What could serve these rows: first what was claimed for them before, then what is free."""
         plan = Plan(self, rows)
-        for flags in (_MINE, np.uint32(0)):
+        for flag in (_MINE, _FREE):
             for run in range(len(self._runs)):
                 which = np.flatnonzero(plan.want > 0)
                 if not len(which):
                     return plan
-                for contents, places in self._runs[run].places(rows.keys, which, flags, plan.want):
-                    plan.add(run, contents, places, mine=flags == _MINE)
+                for contents, places in self._runs[run].places(rows.keys, which, flag, plan.want):
+                    plan.add(run, contents, places, mine=flag == _MINE)
         return plan
 
     def take(self, plan: Plan) -> Found:
@@ -182,8 +244,8 @@ class FoundRows:
             of = self._runs[run]
             found.sequence[rows] = of.offset[places].astype(np.int64) + self._after
             found.partition[rows] = of.partition[places]
-            found.number[rows] = of.number[places] & _NUMBER
-            of.number[places] = (of.number[places] & ~_MINE) | _TAKEN
+            found.number[rows] = of.numbers(places)
+            of.mark(places, _TAKEN)
         return found
 
     def claim(self, contents: Distinct, *, mine: bool) -> None:
@@ -193,8 +255,8 @@ class FoundRows:
         want = contents.counts.copy()
         for run in self._runs:
             which = np.flatnonzero(want > 0)
-            for found, places in run.places(contents.keys, which, np.uint32(0), want):
-                run.number[places] |= flag
+            for found, places in run.places(contents.keys, which, _FREE, want):
+                run.mark(places, flag)
                 np.subtract.at(want, found, 1)
 
     def numbers(self, keys: Keys, partition: int) -> dict[int, Int64s]:
@@ -208,7 +270,7 @@ class FoundRows:
                 some = slice(int(low[i]), int(high[i]))
                 own = (run.low[some] == keys.low[i]) & (run.partition[some] == partition)
                 if own.any():
-                    parts.setdefault(i, []).append((run.number[some][own] & _NUMBER).astype(np.int64))
+                    parts.setdefault(i, []).append(run.numbers(some)[own])
         return {i: np.unique(np.concatenate(some)) for i, some in parts.items()}
 
 

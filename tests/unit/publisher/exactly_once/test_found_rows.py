@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.message import Int64s
@@ -104,15 +106,27 @@ def test_numbers_are_those_of_ids_of_one_partition() -> None:
     assert found.numbers(keys([(1, 0)]), 4) == {}
 
 
-def test_a_row_takes_24_bytes() -> None:
+@pytest.mark.parametrize(
+    ("partition", "number", "each"), [(0, 0, 18), (255, 63, 18), (256, 64, 20), (65_536, 16_384, 24)]
+)
+def test_a_row_takes_24_bytes_at_most(partition: int, number: int, each: int) -> None:
     found, chance, n = FoundRows(0), np.random.default_rng(1), 300_000
+    tracemalloc.start()
     for start in range(0, 5 * n, n):
         digests = chance.integers(0, 256, (n, 16), np.uint8)
-        zeros = np.zeros(n, np.int64)
-        found.add(keys_of(digests), np.arange(start + 1, start + n + 1), zeros, zeros)
+        columns = np.full(n, partition), np.full(n, number)
+        found.add(keys_of(digests), np.arange(start + 1, start + n + 1), *columns)
     found.finish()
+    last = keys_of(digests[-1:])
+    del digests, columns
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
     assert len(found) == 5 * n
-    assert found.nbytes == 24 * len(found)
+    assert found.nbytes == each * len(found)
+    assert kept < each * len(found) + 100_000
+    one = found.take(found.plan(Distinct.of(last)))
+    assert (one.sequence.tolist(), one.partition.tolist(), one.number.tolist()) == ([5 * n], [partition], [number])
+    assert found.plan(Distinct.of(last)).want.tolist() == [1], "it serves one row"
 
 
 def test_claims_of_many_contents_are_several() -> None:
