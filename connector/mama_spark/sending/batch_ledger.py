@@ -70,6 +70,14 @@ class BatchLedger(Protocol):
         """
         ...
 
+    def look(self, stream: str, keys: Sequence[str]) -> tuple[list[Marker], Bounds]:
+        """:meth:`marker` of each key and :meth:`bounds`, asked for at the same time."""
+        ...
+
+    def release_marker(self, key: str, value: bytes, revision: int) -> None:
+        """As :meth:`set_marker`, without waiting until it is stored: it may not be. Raises nothing."""
+        ...
+
     def set_marker(self, key: str, value: bytes, revision: int) -> int:
         """Store it if its revision is still this one; the new revision, once it is stored.
 

@@ -7,7 +7,6 @@ thread of its own renews the task markers.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -21,6 +20,7 @@ import pyarrow as pa
 
 from mama_spark.errors import ConfigError, MamaError, Unavailable
 from mama_spark.message import Int64s, MessageBatch
+from mama_spark.record_log import Bounds
 from mama_spark.sending.batch_ledger import BatchLedger, Marker, MarkerChanged, StoredIds
 from mama_spark.sending.flight_batch import StoredFlights
 
@@ -126,10 +126,13 @@ class BatchSession:
         self._stream_of.update(zip(new, found, strict=True))
 
     def _begin_stream(self, name: str) -> None:
-        batch, last = self._take_batch(name)
+        keys = [self._me.key(name, "batch"), self._me.key(name, "task", self._me.partition)]
+        seen, bounds = self._patiently(lambda: self._ledger.look(name, keys))
+        batch, last = self._take_batch(name, seen[0], bounds)
         if batch is None:
             return
-        stream, repeated = self._take_task(name, last)
+        # what earlier runs have stored lies up to ``until``, and is not looked for twice
+        stream, repeated = self._take_task(name, max(last, batch.until or 0), seen[1])
         if batch.until is not None:
             stream.earlier = self._read_back(name, batch.identity, batch.after, batch.until, self._me.prefix.encode())
         if repeated:
@@ -139,18 +142,20 @@ class BatchSession:
             self._keeper = threading.Thread(target=self._renew_all, name="mama-batch-lease", daemon=True)
             self._keeper.start()
 
-    def _take_batch(self, name: str) -> tuple[BatchMarker | None, int | None]:
+    def _take_batch(self, name: str, first: Marker, bounds: Bounds) -> tuple[BatchMarker | None, int]:
         """Have the batch marker name this run; None: the batch is published without a look at what is stored. And the
-        last sequence of the stream at a moment before this partition is published, if it was asked for."""
-        key, me = self._me.key(name, "batch"), self._me
-        seen, last = _Seen(self._clock), None
+        last sequence of the stream at a moment before this partition is published.
+
+        :param first: the marker; ``bounds``: of the stream, at the same time
+        """
+        key, me, last = self._me.key(name, "batch"), self._me, bounds.last
+        seen, known = _Seen(self._clock), [first]
         while True:
-            marker = self._patiently(lambda: self._ledger.marker(key))
+            marker = known.pop() if known else self._patiently(lambda: self._ledger.marker(key))
             found = protocol.batch_marker(marker.value)
             step, still = protocol.step_of_batch(me, found), seen.still(marker.revision)
             if found is None or step is Step.NEW:
-                bounds = self._patiently(lambda: self._ledger.bounds(name))
-                new, last = protocol.new_batch(me, bounds.identity, bounds.last), bounds.last
+                new = protocol.new_batch(me, bounds.identity, last)
                 if self._try_set(key, new, marker) is not None:
                     return new, last
             elif step is Step.OLDER:
@@ -158,7 +163,7 @@ class BatchSession:
                     f"batch {me.batch} is older than batch {found.batch}, which was published last to stream {name!r}: "
                     "where it began is not known any more"
                 )
-                return None, None
+                return None, last
             elif step is Step.SUPERSEDED:
                 raise Superseded(f"another run of the same write has taken batch {me.batch} over")
             else:
@@ -173,15 +178,16 @@ class BatchSession:
                     last = self._patiently(lambda: self._ledger.bounds(name)).last
                     self._try_set(key, protocol.opened(found, last), marker)
 
-    def _take_task(self, name: str, known: int | None) -> tuple[_Stream, bool]:
+    def _take_task(self, name: str, after: int, look: Marker) -> tuple[_Stream, bool]:
         """Have the task marker name this attempt; and whether there was one before it in this run.
 
-        :param known: last sequence of the stream at some moment before
+        :param after: last sequence of the stream at some moment before
+        :param look: the marker at some moment before: if it has changed, it is not replaced
         """
         key, me = self._me.key(name, "task", self._me.partition), self._me
-        seen, first, began = _Seen(self._clock), True, self._clock()
+        seen, first, began, known = _Seen(self._clock), True, self._clock(), [look]
         while True:
-            marker = self._patiently(lambda: self._ledger.marker(key))
+            marker = known.pop() if known else self._patiently(lambda: self._ledger.marker(key))
             found = protocol.task_marker(marker.value)
             step, still = protocol.step_of_task(me, found), seen.still(marker.revision)
             if step is Step.WAIT and still < self._rules.lease:
@@ -191,8 +197,7 @@ class BatchSession:
                 continue
             began = began if step is Step.GO else self._clock()
             if found is None or step is Step.NEW:
-                last = self._patiently(lambda: self._ledger.bounds(name)).last if known is None else known
-                mine = protocol.new_task(me, last)
+                mine = protocol.new_task(me, after)
             elif step is Step.GO:
                 mine = found
             else:
@@ -439,9 +444,9 @@ class BatchSession:
         """Nothing is published any more: the next attempt need not wait. Never raises."""
         self._closed.set()
         for stream in list(self._streams.values()):
-            with contextlib.suppress(MamaError), stream.lock:
+            with stream.lock:
                 value = protocol.encode(protocol.released(stream.task))
-                self._ledger.set_marker(stream.key, value, stream.revision)
+                self._ledger.release_marker(stream.key, value, stream.revision)
         self._streams.clear()
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.errors import ConfigError, MamaError, Unavailable
 from mama_spark.record_log import Bounds, Records
 from mama_spark.sending.batch_ledger import Marker, StoredIds
 
@@ -99,6 +100,16 @@ class MalamuteBatchLedger:
         """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
         with self._lock:
             return self._markers.get(key)
+
+    def look(self, stream: str, keys: Sequence[str]) -> tuple[list[Marker], Bounds]:
+        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
+        with self._lock:
+            return [self._markers.get(key) for key in keys], self._opened().bounds()
+
+    def release_marker(self, key: str, value: bytes, revision: int) -> None:
+        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
+        with suppress(MamaError):
+            self.set_marker(key, value, revision)
 
     def set_marker(self, key: str, value: bytes, revision: int) -> int:
         """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""

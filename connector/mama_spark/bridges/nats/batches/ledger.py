@@ -6,17 +6,20 @@ and written with the header ``Nats-Expected-Last-Subject-Sequence``: only if nob
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from base64 import b64decode
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from mama_spark.errors import ConfigError, ExpectationFailed, PublishError, Unavailable
+from mama_spark.errors import ConfigError, ExpectationFailed, MamaError, PublishError, Unavailable
 from mama_spark.record_log import Bounds
 from mama_spark.sending.batch_ledger import Marker, MarkerChanged, StoredIds
 
+from ..connection.connection import Connection
 from ..jetstream.api import NO_MESSAGE, NO_STREAM, ApiError, ApiForbidden, JetStreamClient
 from ..protocol.records import DeliveryBuffer, DeliveryNumbers
 from ..publish.stream_router import StreamRouter
@@ -26,10 +29,15 @@ from ..settings import NatsSettings
 from .message_ids import find_ids
 
 logger = logging.getLogger("mama_spark")
+T = TypeVar("T")
 
 #: Seconds that a marker is kept.
 KEPT = 30 * 86_400
 _LONGEST_TOPIC = 4096
+
+
+class _NoMarkers(ConfigError):
+    """The stream of the markers is not there."""
 
 
 class NatsBatchLedger:
@@ -102,25 +110,57 @@ class NatsBatchLedger:
 
     def marker(self, key: str) -> Marker:
         """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
+        return self._run(lambda client: self._marker(client, key))
+
+    def look(self, stream: str, keys: Sequence[str]) -> tuple[list[Marker], Bounds]:
+        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`. One turn of the event loop for all of it, which
+        costs more than a request."""
+
+        async def ask(client: JetStreamClient) -> tuple[list[Marker], dict[str, Any] | None]:
+            markers = asyncio.gather(*(self._marker(client, key) for key in keys))
+            found, info = await asyncio.gather(markers, _if_there(client.request(f"STREAM.INFO.{stream}")))
+            return found, info
+
+        markers, info = self._run(ask)
+        self._by_name[stream] = log = NatsLog(self._logs, stream, info)
+        return markers, log.opened
+
+    def _run(self, ask: Callable[[JetStreamClient], Coroutine[Any, Any, T]]) -> T:
+        """Read markers; the stream is made if it is missing."""
+        try:
+            return self._logs.api.run(ask, f"reading markers in {self._place}")
+        except _NoMarkers:
+            self._create()
+            return self._logs.api.run(ask, f"reading markers in {self._place}")
+
+    async def _marker(self, client: JetStreamClient, key: str) -> Marker:
         body = {"last_by_subj": f"{self._place}.{key}"}
         try:
-            answer = self._logs.api.request(f"STREAM.MSG.GET.{self._place}", body)
+            answer = await client.request(f"STREAM.MSG.GET.{self._place}", body)
         except ApiForbidden as e:
             raise ConfigError(f"option exactlyOnce: {e}; the user must be allowed to read markers there") from e
         except ApiError as e:
             if e.code == NO_MESSAGE:
                 return Marker(0, b"")
-            if e.code != NO_STREAM:
-                raise
-            self._create()
-            return Marker(0, b"")
+            if e.code == NO_STREAM:
+                raise _NoMarkers(str(e)) from e
+            raise
         message = answer["message"]
         return Marker(int(message["seq"]), b64decode(message.get("data", "")))
 
+    def release_marker(self, key: str, value: bytes, revision: int) -> None:
+        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
+        subject, headers = f"{self._place}.{key}", self._expecting(revision)
+        with contextlib.suppress(MamaError):
+            connection = self._logs.connection()
+            if connection.up:
+                connection.loop.soon(
+                    lambda: connection.loop.loop.create_task(_send(connection, subject, value, headers))
+                )
+
     def set_marker(self, key: str, value: bytes, revision: int) -> int:
         """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
-        headers = {"Nats-Expected-Stream": self._place, "Nats-Expected-Last-Subject-Sequence": str(revision)}
-        subject = f"{self._place}.{key}"
+        subject, headers = f"{self._place}.{key}", self._expecting(revision)
 
         async def publish(client: JetStreamClient) -> int:
             return await client.publish(subject, value, headers)
@@ -135,6 +175,9 @@ class NatsBatchLedger:
             if e.retryable:
                 raise Unavailable(f"the marker {subject} is not stored: {e}") from e
             raise ConfigError(f"option exactlyOnce: the marker {subject} is refused: {e}") from e
+
+    def _expecting(self, revision: int) -> dict[str, str]:
+        return {"Nats-Expected-Stream": self._place, "Nats-Expected-Last-Subject-Sequence": str(revision)}
 
     def _create(self) -> None:
         """With as many replicas as the streams of the topics have."""
@@ -178,3 +221,16 @@ class NatsBatchLedger:
     def missing(self, stream: str, after: int, up_to: int) -> list[tuple[int, int]]:
         """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
         return self._log(stream).missing(after, up_to)
+
+
+async def _if_there(info: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any] | None:
+    """What the server says of a stream; None: it says no, and is asked again for the error."""
+    try:
+        return await info
+    except ApiError:
+        return None
+
+
+async def _send(connection: Connection, subject: str, value: bytes, headers: dict[str, str]) -> None:
+    with contextlib.suppress(Exception):  # whoever comes next waits a little then
+        await connection.client.publish(subject, value, headers=headers)

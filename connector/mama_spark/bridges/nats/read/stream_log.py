@@ -65,13 +65,14 @@ class LogAccess(Protocol):
 class NatsLog:
     """See :class:`~mama_spark.record_log.RecordLog`. Reading removes nothing: its consumers have no acknowledgements.
 
+    :param info: what the server has just said of the stream; None = it is asked
     :raises ConfigError: there is no such stream, or the permissions hide it
     """
 
-    def __init__(self, bridge: LogAccess, name: str) -> None:
+    def __init__(self, bridge: LogAccess, name: str, info: dict[str, Any] | None = None) -> None:
         self._bridge, self._api, self._name = bridge, bridge.api, name
         _check_name(name, "a stream")
-        info = self._info()
+        info = self._info() if info is None else info
         self._identity = str(info["created"])
         self._config: dict[str, Any] = info["config"]
         self.opened = _bounds(info)  #: first and last message when the log was opened
