@@ -90,9 +90,7 @@ def test_each_row_is_stored_once_though_drivers_and_workers_are_killed_at_every_
         assert outcome.runs > len(POINTS), (name, outcome)
 
 
-@pytest.mark.parametrize(
-    "broker", [ForgetfulMalamute, pytest.param(ForgetfulMalamuteOverNats, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("broker", [ForgetfulMalamute, pytest.param(ForgetfulMalamuteOverNats, marks=pytest.mark.slow)])
 def test_rows_of_a_malamute_stream_are_stored_once_though_drivers_and_workers_are_killed(
     tmp_path: Path, broker: Callable[[Path], ForgetfulBroker]
 ) -> None:

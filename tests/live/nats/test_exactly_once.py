@@ -76,6 +76,18 @@ def test_equal_rows_in_other_partitions_are_stored_as_often_as_they_occur(
     assert [half.counts.duplicates for half in halves] == [200, 200]
 
 
+def test_a_repetition_stores_what_is_missing_behind_what_is_there(nats_server: NatsServer, admin: Admin) -> None:
+    """With ``order=partition``, too: a stream is only appended to. The first attempt has left out two rows."""
+    wanted = rows(0, 100)
+    query = Query(nats_server.url, {"order": "partition"})
+    query.attempt([row for i, row in enumerate(wanted) if i not in (3, 50)])
+    forgotten()
+    again = query.attempt(wanted + rows(100, 120), attempt=1)
+    assert (again.counts.acked, again.counts.duplicates) == (120, 98)
+    numbers = [int(message.payload.split()[1]) for message in admin.messages(STREAM)]
+    assert numbers == [n for n in range(100) if n not in (3, 50)] + [3, 50, *range(100, 120)]
+
+
 def test_a_repeated_task_uses_the_claims_of_its_first_attempt(nats_server: NatsServer, admin: Admin) -> None:
     query, same = Query(nats_server.url), [("once.0", b"the same")] * 10
     query.attempt(same[:4], run="first")

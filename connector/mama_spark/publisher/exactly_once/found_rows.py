@@ -1,7 +1,7 @@
 """Rows of a batch that were found in a stream, as a multiset: each serves one row of the repetition. Pure.
 
 18 to 24 bytes a row: 96 bits of the hash of its content, its sequence (as offset), and the partition and number that
-its id names, in as few bytes as those of its run need. Rows are collected in columns of a million, which are made once,
+its id names, in as few bytes as those of its run need. Rows are collected in columns of half a million, made once,
 and kept in sorted runs, so that memory grows by what is found and by nothing else.
 Rows of one content are in the order of their sequences, run by run, so all who read a range choose the same one next.
 """
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from mama_spark.errors import ConfigError
 from mama_spark.message import Bools, Int64s
 
-RUN = 1 << 20  #: rows that are sorted together
+RUN = 1 << 19  #: rows that are sorted together
 #: What a row is, in the upper bits of its number.
 _FREE, _MINE, _TAKEN = 0, 1, 2
 _FLAG_BITS = 2
