@@ -233,7 +233,7 @@ PURE = {
     "services/malamute_broker/engines/ack_tracker",
     "services/malamute_broker/engines/base",
     "services/malamute_broker/engines/commands",
-    "services/malamute_broker/engines/dedup",
+    "services/malamute_broker/engines/durable/dedup",
     "services/malamute_broker/engines/frame_columns",
     "services/malamute_broker/engines/records",
     "services/malamute_broker/engines/registry",

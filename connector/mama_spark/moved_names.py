@@ -31,7 +31,7 @@ MODULES = {
     "malamute.credit": "malamute.protocol.credit",
     "malamute.engines": "services.malamute_broker.engines",
     "malamute.engines.actor": "services.malamute_broker.engines.engine_handle",
-    "malamute.engines.dedup": "services.malamute_broker.engines.dedup",
+    "malamute.engines.dedup": "services.malamute_broker.engines.durable.dedup",
     "malamute.engines.durable": "services.malamute_broker.engines.durable.engine",
     "malamute.engines.durable_answers": "services.malamute_broker.engines.durable.log_queries",
     "malamute.engines.durable_log": "services.malamute_broker.engines.durable.log",

@@ -33,10 +33,10 @@ from mama_spark.malamute.protocol.ttl import (
 
 from ..ack_tracker import AckTracker
 from ..base import Delivery
-from ..dedup import DedupWindow
 from ..frame_columns import pack, pack_headers, unpack, unpack_headers
 from ..stored import LiveMessage, StoredStreamEngine
 from ..subscription_cursor import SubscriptionCursor
+from .dedup import DedupWindow
 from .log_queries import answer, is_stored, stored_streams
 from .settings import DurableSettings
 from .store import MAX_OCTETS, MessageStore, Retention

@@ -11,7 +11,7 @@ from mama_spark.errors import BadTopic
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome, write
 from mama_spark.services.malamute_broker.engines import ack_tracker
 from mama_spark.services.malamute_broker.engines.ack_tracker import MOST_RUNS, AckTracker, OutcomeRuns
-from mama_spark.services.malamute_broker.engines.dedup import DedupWindow
+from mama_spark.services.malamute_broker.engines.durable.dedup import DedupWindow
 from mama_spark.services.malamute_broker.engines.frame_columns import pack, pack_headers, unpack, unpack_headers
 from mama_spark.services.malamute_broker.engines.records import check_topic, topic_filter
 
