@@ -11,7 +11,8 @@ from typing import Any
 import zmq
 
 from ..malamute.protocol.log_query import LogQuery
-from ..services.malamute_broker.engines import Delivery, StreamEngine
+from ..services.malamute_broker.engines import Delivery, StreamEngine, engine_class
+from ..services.malamute_broker.engines.base import shared_threads
 from ..services.malamute_broker.engines.engine_handle import (
     CommandDone,
     EngineHandle,
@@ -19,6 +20,7 @@ from ..services.malamute_broker.engines.engine_handle import (
     Report,
     ReportSocket,
 )
+from ..services.malamute_broker.engines.shared_threads import SharedThreads
 
 TIMEOUT = 60.0  #: seconds for what a sound engine does at once
 
@@ -49,16 +51,23 @@ class Ref:
 
 
 class EngineSetup:
-    """Streams of one kind and the server's end of them."""
+    """Streams of one kind and the server's end of them.
 
-    def __init__(self, kind: EngineKind) -> None:
+    :param own_thread: of each stream, also where the broker lets the streams of this engine share some
+    """
+
+    def __init__(self, kind: EngineKind, own_thread: bool = False) -> None:
         self.kind = kind
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.traffic = ReportSocket(self.context)
         self.made: list[EngineHandle] = []
+        self.shared: SharedThreads | None = None
+        most = shared_threads(engine_class(kind.engine) if isinstance(kind.engine, str) else kind.engine)
+        if most and not own_thread:
+            self.shared = SharedThreads(self.context, "shared", most, self.traffic.endpoint)
 
     def stream(self, name: bytes = b"st", traffic: bool = True) -> EngineHandle:
-        stream = EngineHandle(self.context, name, self.kind.engine, self.kind.settings)
+        stream = EngineHandle(self.context, name, self.kind.engine, self.kind.settings, threads=self.shared)
         self.made.append(stream)
         if traffic:
             self.traffic.add(stream)
@@ -112,12 +121,14 @@ class EngineSetup:
         return found
 
     def threads(self) -> list[str]:
-        """Names of the streams' threads."""
+        """Names of the threads that have one stream."""
         return [thread.name for thread in threading.enumerate() if thread.name.startswith("stream-")]
 
     def close(self) -> None:
         for stream in self.made:
             stream.destroy(TIMEOUT)
-            assert "ended" in repr(stream), "the thread ends"
+            assert "ended" in repr(stream), "the engine ends"
+        if self.shared is not None:
+            self.shared.close(TIMEOUT)
         self.traffic.close()
         self.context.term()

@@ -15,7 +15,7 @@ from mama_spark.testing.waiting import until
 
 @pytest.fixture
 def site() -> Iterator[EngineSetup]:
-    site = EngineSetup(EngineKind("simple"))
+    site = EngineSetup(EngineKind("simple"), own_thread=True)
     yield site
     site.close()
 

@@ -22,6 +22,7 @@ class TestDurableLogs(LogSuite):
         settings = {"folder": str(tmp_path)}
         engine = DurableEngine(b"st", settings)
         engine.start()
+        engine.open_for_writing()
         engine.close()
 
         def fill(batch: MessageBatch) -> None:
@@ -41,6 +42,7 @@ class TestDurableLogs(LogSuite):
 def engine(tmp_path: Path) -> Iterator[DurableEngine]:
     engine = DurableEngine(b"st", {"folder": str(tmp_path)})
     engine.start()
+    engine.open_for_writing()
     yield engine
     engine.close()
 
@@ -92,6 +94,7 @@ def test_names_are_those_of_the_streams(tmp_path: Path, logs: DurableLogs) -> No
     for name in (b"", b"b/c", b"a", b"\xff"):
         engine = DurableEngine(name, {"folder": str(tmp_path)})
         engine.start()
+        engine.open_for_writing()
         engine.close()
     assert logs.names([]) == logs.names(["any.>"]) == ["", "a", "b/c"]
     assert logs.log("b/c").name == "b/c"
@@ -107,6 +110,7 @@ def test_a_log_that_was_deleted_or_replaced_is_an_error(tmp_path: Path, logs: Du
     def made() -> None:
         engine = DurableEngine(b"st", {"folder": str(tmp_path)})
         engine.start()
+        engine.open_for_writing()
         publish(engine, b"a")
         engine.close()
 

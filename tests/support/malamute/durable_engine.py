@@ -27,6 +27,7 @@ class EngineHarness:
         self.engine._clock = lambda: self.now + self.set
         self.engine._ticks = lambda: self.now
         self.engine.start()
+        self.engine.open_for_writing()
         self.engine.traffic(self.got.append)
 
     def publish(

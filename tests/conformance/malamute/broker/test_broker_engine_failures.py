@@ -58,13 +58,13 @@ def test_a_stream_that_cannot_be_made_is_told_and_disturbs_nobody(monkeypatch: p
     peer = site.peer(b"a")
     replies: list[Command] = []
     for n in range(10):
-        peer.send(wire.StreamWrite(b"%d" % n))
+        peer.send(wire.StreamWrite(b"slow%d" % n))
         replies += peer.get()
     refused = [reply for reply in replies if isinstance(reply, Error)]
     assert replies[0] == OK
     assert refused
     assert all(reply.code == 502 and b"Too many open files" in reply.reason for reply in refused)
-    assert peer.ask(wire.StreamWrite(b"0")) == [OK]
+    assert peer.ask(wire.StreamWrite(b"slow0")) == [OK]
 
 
 def test_stopping_loses_nothing_that_was_accepted(make: Make) -> None:

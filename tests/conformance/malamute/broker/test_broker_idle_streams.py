@@ -34,11 +34,12 @@ def _broker(folder: Path) -> Broker:
 
 
 def _threads() -> list[str]:
+    """Of the engines that have one of their own."""
     return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("stream-"))
 
 
 def _ends(broker: Broker, *left: bytes) -> Callable[[], bool]:
-    names = [f"stream-{name.decode()}" for name in left]
+    names = [f"stream-{name.decode()}" for name in left if name == b"remembered"]
     return lambda: broker.streams() == sorted(left) and _threads() == names
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 from mama_spark.errors import BackgroundTaskFailed, Unavailable
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings
+from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
+from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 from tests.support.examples import FULL
@@ -16,7 +21,7 @@ from tests.support.malamute.raw_malamute_clients import OK, Make
 
 
 def test_many_streams_and_as_many_clients(make: Make) -> None:
-    """Each stream has three sockets, and ZeroMQ gives 1023 to whoever does not ask for more."""
+    """And ZeroMQ gives 1023 sockets to whoever does not ask for more."""
     site, count = make(), 1000 if FULL else 350
     readers = [site.peer() for _ in range(count)]
     for n, reader in enumerate(readers):
@@ -30,6 +35,27 @@ def test_many_streams_and_as_many_clients(make: Make) -> None:
         assert reader.get() == [wire.StreamDeliver(b"s%d" % n, b"w", b"x", [b"%d" % n])]
     assert len(site.broker.streams()) == count
     assert len(site.broker.clients()) == count + 1
+
+
+def test_streams_that_have_only_readers_cost_neither_threads_nor_descriptors(make: Make, tmp_path: Path) -> None:
+    site, count = make(folder=tmp_path), 300
+    reader = site.peer(b"r", hwm=0)
+    for kind in (b"simple", b"kept"):
+        assert reader.ask(wire.StreamRead(kind, b"")) == [OK]
+    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    for kind in (b"simple", b"kept"):
+        assert reader.ask(*[wire.StreamRead(b"%s%d" % (kind, n), b"") for n in range(count)]) == [OK] * count
+    descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+    shared = SimpleEngine.shared_threads + DurableEngine.shared_threads + 1  # and a clock
+    assert threads - before[1] < shared
+    assert descriptors - before[0] <= 2 * shared, "each thread has a socket"
+    assert not list(tmp_path.glob("kept*")), "nor anything on the disk"
+    writer = site.peer(b"w")
+    for kind in (b"simple", b"kept"):
+        writer.send(wire.StreamWrite(b"%s7" % kind), wire.StreamSend(b"x", [kind]))
+        got = reader.get()[0]
+        assert isinstance(got, wire.StreamDeliver)
+        assert got.content == [kind]
 
 
 def test_many_subscriptions(make: Make) -> None:

@@ -14,8 +14,8 @@ from mama_spark.services.malamute_broker.broker.security import Security, ZapHan
 from mama_spark.services.malamute_broker.broker.settings import BrokerSettings
 from mama_spark.services.malamute_broker.broker.traffic_counters import SocketCounters
 from mama_spark.services.malamute_broker.engines import Delivery
+from mama_spark.services.malamute_broker.engines.engine_actor import REPORT
 from mama_spark.services.malamute_broker.engines.engine_handle import EngineHandle, ReportSocket
-from mama_spark.services.malamute_broker.engines.engine_thread import REPORT
 from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 from mama_spark.testing.waiting import eventually

@@ -1,6 +1,6 @@
 """The Malamute broker: starts and stops the thread of :mod:`.loop`, and reads its state.
 
-One thread owns the sockets and the session machine; the engine of each stream has its own thread.
+One thread owns the sockets and the session machine; engines run in others.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ __all__ = ["Broker", "BrokerSettings", "EngineChoice"]
 
 logger = logging.getLogger(__name__)
 
-#: Sockets of one stream (each has an event descriptor, an open file), and files reserved for clients and others.
+#: Sockets of one stream whose engine has its own thread (each has an event descriptor, an open file), and files reserved
+#: for clients and others.
 _SOCKETS = 3
 _FILES = 2048
 #: Seconds in which the broker's thread must answer an inspection; it does so once per round.

@@ -13,9 +13,10 @@ import zmq
 
 from mama_spark.errors import BackgroundTaskFailed, MamaError
 from mama_spark.malamute.protocol.commands import BadFrame
-from mama_spark.malamute.zmq_fd_poller import readable
 
-from ..engines import Delivery
+from .. import memory
+from ..engines import Delivery, StreamEngine, engine_class
+from ..engines.base import shared_threads
 from ..engines.commands import EngineCommand
 from ..engines.engine_handle import (
     CommandDone,
@@ -26,9 +27,9 @@ from ..engines.engine_handle import (
     Report,
     ReportSocket,
 )
+from ..engines.shared_threads import SharedThreads
 from ..session.engine_backlog import COUNTED, MAX_LAG, EngineBacklog, EngineBacklogPolicy
 from ..session.state_machine import ServerMachine
-from . import memory
 from .engine_selector import EngineSelector
 
 logger = logging.getLogger(__name__)
@@ -62,13 +63,14 @@ class StreamEngines:
         self._selector = selector
         self._now = now
         self._reports = ReportSocket(context)
+        self._threads: dict[type[StreamEngine], SharedThreads] = {}  # of engines that share some
         self._lagging: dict[bytes, EngineHandle] = {}  # streams whose backlog is checked every round
         self._start_deadlines: dict[bytes, float] = {}  # of engines that have not started
         self._pending_commands: dict[bytes, list[EngineCommand]] = {}  # commands for these engines
         self._abandoned: list[EngineHandle] = []
         self._freed_at = 0.0
         self._freed = 0  # streams that have ended since memory was trimmed
-        self._ending: dict[bytes, EngineHandle] = {}  # idle streams whose thread has not ended
+        self._ending: dict[bytes, EngineHandle] = {}  # idle streams whose engine has not ended
 
     @property
     def socket(self) -> zmq.Socket[bytes]:
@@ -133,7 +135,8 @@ class StreamEngines:
         engine, settings = self._selector.choose(name)
         try:
             self._require_ended(name)
-            stream = EngineHandle(self._context, name, engine, settings, None)
+            cls = engine_class(engine)
+            stream = EngineHandle(self._context, name, cls, settings, None, self._threads_of(cls, engine))
         except (MamaError, zmq.ZMQError, RuntimeError) as e:  # also: out of sockets, files or threads
             logger.error("stream %r cannot be opened: %s", name, e)
             self._machine.stream_lost(name, str(e))
@@ -145,6 +148,16 @@ class StreamEngines:
         self._reports.add(stream)
         self._machine.opened(name, stream.stored)
         return stream
+
+    def _threads_of(self, cls: type[StreamEngine], engine: str) -> SharedThreads | None:
+        most = shared_threads(cls)
+        if not most:
+            return None
+        found = self._threads.get(cls)
+        if found is None:
+            endpoint = self._reports.endpoint
+            found = self._threads[cls] = SharedThreads(self._context, f"{engine}-streams", most, endpoint)
+        return found
 
     def _require_ended(self, name: bytes) -> None:
         """:raises BackgroundTaskFailed: the thread of an abandoned engine of the stream still runs, and may have its
@@ -198,7 +211,7 @@ class StreamEngines:
     # --- reports -------------------------------------------------------------------------------------------------
 
     def has_reports(self) -> bool:
-        return readable(self._reports.socket)
+        return self._reports.has_reports
 
     def apply_next_report(self) -> int:
         """Pass one report of an engine to the machine; returns the number of things that it reports, 0 = there is no
@@ -263,8 +276,8 @@ class StreamEngines:
             pass
 
     def has_running_engines(self) -> bool:
-        """Whether the thread of an engine has not ended."""
-        return any(not stream.closed for stream in self._all())
+        """Whether an engine, or a thread of engines, has not ended."""
+        return any(not stream.closed for stream in self._all()) or any(one.running for one in self._threads.values())
 
     def _all(self) -> list[EngineHandle]:
         return [*self.streams.values(), *self._ending.values(), *self._abandoned]
@@ -272,4 +285,6 @@ class StreamEngines:
     def close(self, timeout: float) -> None:
         for stream in self._all():
             stream.destroy(timeout)
+        for threads in self._threads.values():
+            threads.close(timeout)
         self._reports.close()

@@ -1,12 +1,14 @@
 """The interface of stream engines: an engine stores and routes one stream (the API of the Malamute specification).
 
 An engine is a class with a name. The broker makes one instance per stream and runs it in a thread of its own
-(:mod:`.engine_thread`), so its methods are called one after another and need no locks. It gets these commands:
+(:mod:`.engine_thread`), or a turn at a time in threads that several streams share (:mod:`.shared_threads`). Its methods
+are called one after another in both cases and need no locks. It gets these commands:
 
 | command | method | meaning |
 |---|---|---|
 | VERBOSE | :meth:`~StreamEngine.verbose` | log the name of each command (ML-11) |
 | TRAFFIC endpoint | :meth:`~StreamEngine.traffic` | endpoint of deliveries; the thread connects. Idempotent (ML-18) |
+| (WRITE of a client) | :meth:`~StreamEngine.open_for_writing` | a client will publish |
 | COMPILE client, pattern | :meth:`~StreamEngine.compile` | subscribe. Idempotent (ML-12) |
 | CANCEL client | :meth:`~StreamEngine.cancel` | end all subscriptions of the client. Idempotent (ML-14) |
 | ACCEPT client, address, subject, content | :meth:`~StreamEngine.accept` | publish (ML-15) |
@@ -75,6 +77,9 @@ class StreamEngine(ABC):
     stored: ClassVar[bool] = False
     #: Declares the keys of ``settings``, with :func:`mama_spark.options.declare.option`; None = the engine has none.
     settings_class: ClassVar[type | None] = None
+    #: Most threads in which all streams of this engine run; 0 = each has a thread of its own. A class does not inherit
+    #: it (:func:`shared_threads`), because the engines of other streams wait while a method blocks or computes.
+    shared_threads: ClassVar[int] = 0
 
     def __init__(self, name: bytes, settings: Mapping[str, Any] | None = None) -> None:
         self.name = name
@@ -107,6 +112,9 @@ class StreamEngine(ABC):
 
     def deliver(self, delivery: Delivery) -> None:
         self._deliver(delivery)
+
+    def open_for_writing(self) -> None:  # noqa: B027
+        """Called when a client announces that it will publish, before that is answered; may be called again."""
 
     @abstractmethod
     def compile(self, client: Hashable, pattern: bytes, after: int | None = None) -> None:
@@ -217,6 +225,11 @@ class StreamEngine(ABC):
 
 def _discard(delivery: Delivery) -> None:
     """Drops deliveries before TRAFFIC."""
+
+
+def shared_threads(engine: type[StreamEngine]) -> int:
+    """Most threads that the streams of this engine share; 0 = each has a thread of its own."""
+    return int(engine.__dict__.get("shared_threads", 0))
 
 
 def holds(engine: type[StreamEngine]) -> bool:

@@ -1,20 +1,15 @@
-"""The broker's handle of an engine, which runs in its own thread behind inproc sockets (ML-08, ML-16).
+"""The server's end of a stream, whose engine runs elsewhere (ML-03, ML-09, ML-10), and its socket for reports (ML-16).
 
-A stream has two sockets: a PAIR pipe for commands to the engine, and a PUSH from the engine to the one PULL of the
-server. Frames are expensive, so commands and deliveries are passed as **batches of references**: a list in a queue in
-memory, announced by one frame on the socket. Commands made of strings only
-(VERBOSE, TRAFFIC, $TERM) are frames as the specification names them.
+Commands and deliveries travel as batches of references. :mod:`.engine_thread` is the driver of an engine with a thread
+of its own, :mod:`.shared_threads` that of engines which share threads.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
-from contextlib import suppress
-from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 import zmq
 
@@ -22,6 +17,7 @@ from mama_spark.errors import BackgroundTaskFailed, MamaError
 from mama_spark.malamute.protocol.extensions import Extension
 from mama_spark.malamute.protocol.log_query import LogQuery
 from mama_spark.malamute.protocol.message_blocks import MessageBlock
+from mama_spark.malamute.zmq_fd_poller import readable
 
 from .base import StreamEngine
 from .commands import (
@@ -35,9 +31,11 @@ from .commands import (
     RecallCredit,
     SyncOutcomes,
 )
-from .engine_thread import BATCH, READY, EngineThread, inproc_socket
+from .engine_actor import EngineActor
+from .engine_thread import EngineThread, inproc_socket
 from .registry import engine_class
 from .reports import CommandDone, CreditReturned, EngineFailed, QueryAnswered, Report
+from .shared_threads import SharedThreads
 
 __all__ = [
     "CommandDone",
@@ -50,8 +48,27 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
-#: Of pipes: an address that another stream has just closed may still be bound for a moment.
-_NUMBERS = count()
+
+
+class EngineDriver(Protocol):
+    """Passes commands to an engine and executes them, in order and one after another.
+
+    :ivar batches: batches that the engine has not begun
+    :ivar ended: the engine has ended, after $TERM or by an error that it has reported
+    :ivar closed: everything is freed
+    """
+
+    @property
+    def batches(self) -> int: ...
+    @property
+    def ended(self) -> bool: ...
+    @property
+    def closed(self) -> bool: ...
+    def post(self, batch: list[EngineCommand]) -> None: ...
+    def send(self, *frames: bytes) -> None: ...
+    def wait_started(self, timeout: float) -> bool: ...
+    def wait_ended(self, timeout: float) -> bool: ...
+    def close(self) -> None: ...
 
 
 class EngineHandle:
@@ -61,6 +78,7 @@ class EngineHandle:
     :param engine: name of an engine, or its class
     :param start_timeout: seconds until the engine must have started; None = return at once: then the answer to the
         first TRAFFIC reports that it has started, :class:`EngineFailed` that it cannot
+    :param threads: that run the engine; None = a thread of its own
     :raises ConfigError: no such engine, or wrong settings
     :raises BackgroundTaskFailed: the engine did not start
     :raises zmq.ZMQError: no more sockets or files
@@ -74,47 +92,30 @@ class EngineHandle:
         engine: str | type[StreamEngine] = "simple",
         settings: Mapping[str, Any] | None = None,
         start_timeout: float | None = 30.0,
+        threads: SharedThreads | None = None,
     ) -> None:
         cls = engine_class(engine) if isinstance(engine, str) else engine
         self.name = name
         self.stored = cls.stored
         self.batch: list[EngineCommand] = []  #: commands that :meth:`flush` sends
-        self.inbox: deque[list[EngineCommand]] = deque()
-        self.may_end = False  #: set by the engine's thread
-        self._ending = False
-        self.reports: deque[Report] = deque()
-        endpoint = f"inproc://mama-stream-{next(_NUMBERS)}"
-        self._pipe = inproc_socket(context, zmq.PAIR)
-        self._pipe.bind(endpoint)
+        self.may_end = False  #: set in the engine's thread
         self.error: BaseException | None = None
-        try:
-            theirs = inproc_socket(context, zmq.PAIR)
-        except zmq.ZMQError:
-            self._pipe.close(0)
-            raise
-        theirs.connect(endpoint)
-        thread = EngineThread(context, theirs, self, cls, settings)
-        self._thread = threading.Thread(
-            target=thread.run, name=f"stream-{name.decode('utf-8', 'replace')}", daemon=True
-        )
-        try:
-            self._thread.start()
-        except RuntimeError:  # the system allows no more threads
-            theirs.close(0)
-            self._pipe.close(0)
-            raise
-        if start_timeout is None:
+        self.reports: deque[Report] = deque()
+        self._ending = False
+        actor = EngineActor(self, cls, settings)
+        self._driver: EngineDriver
+        self._driver = EngineThread(context, name, actor) if threads is None else threads.drive(name, actor)
+        if start_timeout is None or self._driver.wait_started(start_timeout):
             return
-        if not self._pipe.poll(int(start_timeout * 1000)) or self._pipe.recv() != READY:
-            error = self.error
-            self.destroy()
-            if isinstance(error, MamaError):
-                raise error
-            raise BackgroundTaskFailed(f"engine of stream {name!r} did not start: {error or 'no answer'}") from error
+        error = self.error
+        self.destroy()
+        if isinstance(error, MamaError):
+            raise error
+        raise BackgroundTaskFailed(f"engine of stream {name!r} did not start: {error or 'no answer'}") from error
 
     def __repr__(self) -> str:
-        state = "" if self._thread.is_alive() else ", ended"
-        return f"<EngineHandle {self.name!r}, {len(self.inbox)} batches waiting{state}>"
+        state = ", ended" if self.ended else ""
+        return f"<EngineHandle {self.name!r}, {self.batches} batches waiting{state}>"
 
     # --- the commands of the specification -----------------------------------------------------------------------
 
@@ -167,65 +168,56 @@ class EngineHandle:
 
     def post(self, batch: list[EngineCommand]) -> None:
         """Send a batch of commands; the caller must not use the list afterwards."""
-        self.inbox.append(batch)
-        self._send(BATCH)
+        self._driver.post(batch)
 
     @property
     def batches(self) -> int:
         """Batches that the engine has not begun."""
-        return len(self.inbox)
+        return self._driver.batches
 
     @property
     def closed(self) -> bool:
-        """Whether the thread has ended and everything is freed."""
-        return self._pipe.closed
+        """Whether the engine has ended and everything is freed."""
+        return self._driver.closed
 
     def end(self) -> None:
         """Send $TERM after all commands; :meth:`destroy` frees everything when :attr:`ended`. Idempotent."""
-        if not self._ending and not self._pipe.closed:
+        if not self._ending and not self.closed:
             self._ending = True
-            self.flush()
-            self._send(b"$TERM")
+            self._frames(b"$TERM")
 
     @property
     def ended(self) -> bool:
-        """Whether the thread has ended."""
-        return not self._thread.is_alive()
+        """Whether the engine has ended."""
+        return self._driver.ended
 
     def destroy(self, timeout: float = 30.0) -> None:
-        """Send $TERM after all commands; returns when the thread has ended and everything is freed. Idempotent.
+        """Send $TERM after all commands; returns when the engine has ended and everything is freed. Idempotent.
 
         An engine that does not end in that time is logged as an error; the call may then be repeated.
         """
-        if self._pipe.closed:
+        if self.closed:
             return
         self.end()
-        self._thread.join(timeout)
-        if self._thread.is_alive():  # the pipe stays: $TERM is in it
+        if self._driver.wait_ended(timeout):
+            self._driver.close()
+        else:  # $TERM is on its way
             log.error("the engine of stream %r does not end", self.name)
-        else:
-            self._pipe.close(0)
 
     def _frames(self, *frames: bytes) -> None:
         self.flush()
-        self._send(*frames)
-
-    def _send(self, *frames: bytes) -> None:
-        with suppress(zmq.Again):  # the engine has ended; its last report has the reason
-            if len(frames) == 1:
-                self._pipe.send(frames[0], zmq.NOBLOCK)
-            else:
-                self._pipe.send_multipart(frames, zmq.NOBLOCK)
+        self._driver.send(*frames)
 
 
 class ReportSocket:
-    """The one PULL of the server, for all its streams (ML-16, ML-17)."""
+    """The one PULL of the server, for all its streams (ML-16, ML-17). Streams with reports are served in turn."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self.socket = inproc_socket(context, zmq.PULL)
         self.endpoint = f"inproc://mama-traffic-{id(self):x}"
         self.socket.bind(self.endpoint)
         self.streams: dict[bytes, EngineHandle] = {}
+        self._reporting: dict[EngineHandle, None] = {}  # streams with reports, the next one first
 
     def add(self, stream: EngineHandle) -> None:
         """Receive the stream's reports; the first one answers this TRAFFIC."""
@@ -234,21 +226,33 @@ class ReportSocket:
 
     def remove(self, stream: EngineHandle) -> None:
         self.streams.pop(stream.name, None)
+        self._reporting.pop(stream, None)
+
+    @property
+    def has_reports(self) -> bool:
+        return bool(self._reporting) or readable(self.socket)
 
     def take(self, timeout: float = 0.0) -> tuple[EngineHandle, Report] | None:
         """The next report of any stream; None if there is none within ``timeout`` seconds."""
-        while True:
-            # While one stream has reports, libzmq looks only once in 100 messages for streams that begin to have some;
-            # asking for EVENTS makes it look now, so that all of them have their turn.
-            self.socket.getsockopt(zmq.EVENTS)
-            try:
-                stream = self.streams.get(self.socket.recv(zmq.NOBLOCK))
-            except zmq.Again:
-                if timeout <= 0 or not self.socket.poll(int(timeout * 1000)):
-                    return None
-                continue
+        reporting = self._reporting
+        self._find_reporting()
+        while not reporting:
+            if timeout <= 0 or not readable(self.socket, timeout):
+                return None
+            self._find_reporting()
+        stream = next(iter(reporting))
+        del reporting[stream]
+        report = stream.reports.popleft()
+        if stream.reports:
+            reporting[stream] = None  # behind all others
+        return stream, report
+
+    def _find_reporting(self) -> None:
+        """Receive all announcements, so that a stream with many of them does not hide those of others."""
+        while readable(self.socket):
+            stream = self.streams.get(self.socket.recv(zmq.NOBLOCK))
             if stream is not None and stream.reports:
-                return stream, stream.reports.popleft()
+                self._reporting[stream] = None
 
     def close(self) -> None:
         self.socket.close(0)

@@ -6,7 +6,7 @@ Use it as a template for your own engine.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from mama_spark.malamute.protocol.extensions import Extension
 
@@ -15,6 +15,8 @@ from .subscription_index import SubscriptionIndex
 
 
 class SimpleEngine(StreamEngine):
+    shared_threads: ClassVar[int] = 2  # it never waits, so more would only take turns at Python's lock
+
     def __init__(self, name: bytes, settings: Mapping[str, Any] | None = None) -> None:
         super().__init__(name, settings)
         self._subscriptions: SubscriptionIndex[Hashable] = SubscriptionIndex()

@@ -17,8 +17,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, ClassVar
 
+from mama_spark.errors import ConfigError
 from mama_spark.malamute.protocol.extensions import NO_EXTENSION, AckRun, Extension, StoreOutcome, of_stored
 from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op, numbers
 from mama_spark.malamute.protocol.message_blocks import MessageBlock
@@ -31,6 +32,7 @@ from mama_spark.malamute.protocol.ttl import (
     ttl_directive_of,
 )
 
+from ... import memory
 from ..ack_tracker import AckTracker
 from ..base import Delivery
 from ..frame_columns import pack, pack_headers, unpack, unpack_headers
@@ -39,7 +41,7 @@ from ..subscription_cursor import SubscriptionCursor
 from .dedup import DedupWindow
 from .log_queries import answer, is_stored, stored_streams
 from .settings import DurableSettings
-from .store import MAX_OCTETS, MessageStore, Retention
+from .store import MAX_OCTETS, MessageStore, Retention, make_folder
 from .store_reader import Row, StoreFull, now_us, store_path
 
 log = logging.getLogger(__name__)
@@ -51,6 +53,8 @@ REPLAY_ROWS = 4096
 TURN_ROWS = 512
 #: Seconds between checks of the age of messages while the engine is idle.
 RETENTION_INTERVAL = 1.0
+#: Seconds without a command after which the file is closed, if it has nothing that will expire.
+REST = 10.0
 
 _STORED = StoreOutcome.STORED  # two lookups take as long as the rest of accept
 _MARKER_HEADERS = ((MARKER, EXPIRED),)
@@ -64,10 +68,12 @@ class DurableEngine(StoredStreamEngine[Row]):
     """:param settings: see :class:`~mama_spark.services.malamute_broker.engines.durable.settings.DurableSettings`"""
 
     settings_class = DurableSettings
+    shared_threads: ClassVar[int] = 16  # it waits for its disk
 
     def __init__(self, name: bytes, settings: Mapping[str, Any] | None = None) -> None:
         super().__init__(name, settings)
         self._options = DurableSettings.parse(name, self.settings)
+        self._path = store_path(self._options.folder, name)
         self._clock: Callable[[], int] = now_us
         self._ticks: Callable[[], int] = _monotonic_us
         self._store: MessageStore | None = None
@@ -78,14 +84,28 @@ class DurableEngine(StoredStreamEngine[Row]):
         self._next = 0
         self._now = 0  # ticks of the batch, at which ids were expired; 0 = not yet in this batch
         self._refusing = False
+        self._rests_at: float | None = None  # monotonic time when the file is closed; None = not yet known
 
     @property
     def store(self) -> MessageStore:
-        assert self._store is not None, "the engine was not started"
-        return self._store
+        """The store, which is made if necessary."""
+        return self._store or self._open_store()
 
     def start(self) -> None:
-        """:raises ConfigError: the store is damaged, foreign, another stream's or open elsewhere"""
+        """Open the store if there is one: a stream that was only read has none.
+
+        :raises ConfigError: the store is damaged, foreign, another stream's or open elsewhere
+        """
+        make_folder(self._path)
+        self._next = 1
+        if self._path.exists():
+            self._open_store()
+
+    def open_for_writing(self) -> None:
+        """:raises ConfigError: as :meth:`start`"""
+        assert self.store is self._store
+
+    def _open_store(self) -> MessageStore:
         options = self._options
         retention = Retention(
             None if options.max_age is None else int(options.max_age * 1e6),
@@ -93,13 +113,20 @@ class DurableEngine(StoredStreamEngine[Row]):
             options.max_messages,
             self._ids.span,
         )
-        self._store = MessageStore(store_path(options.folder, self.name), self.name, retention, options.synchronous)
-        self._next = self._store.last + 1
+        store = MessageStore(self._path, self.name, retention, options.synchronous)
+        if store.last and self._accepted:
+            store.close()
+            raise ConfigError(f"the store {self._path} was made by another process in the meantime")
+        self._store = store
+        if not store.last:
+            return store
+        self._next = store.last + 1
         now, ticks = self._clock(), self._ticks()
-        ages = ((one, sequence, max(0, now - at)) for one, sequence, at in self._store.ids(now - self._ids.span))
+        ages = ((one, sequence, max(0, now - at)) for one, sequence, at in store.ids(now - self._ids.span))
         self._ids.load((one, sequence, ticks - age) for one, sequence, age in ages)
         self._ids.expire(ticks)
-        self._ttl.load(self._store.ttls())
+        self._ttl.load(store.ttls())
+        return store
 
     def close(self) -> None:
         if self._store is not None:
@@ -109,8 +136,7 @@ class DurableEngine(StoredStreamEngine[Row]):
         return f"last {self._next - 1}" if self._next else "not open"
 
     def position(self) -> int:
-        last: int = self.store.last
-        return last
+        return 0 if self._store is None else self._store.last
 
     # --- publishing ----------------------------------------------------------------------------------------------
 
@@ -220,6 +246,7 @@ class DurableEngine(StoredStreamEngine[Row]):
 
     def flush(self) -> None:
         self._now = 0
+        self._rests_at = None
         self._complete_accepted()
         self._store_markers()
         self._replay()
@@ -229,21 +256,38 @@ class DurableEngine(StoredStreamEngine[Row]):
         self._replay()
         if any(cursor.can_read for cursor in self._behind):
             return 0.0
-        if self.store.retention.age_us is None and not self.store.overdue and not self._ttl:
-            return None
-        times = [due for due in (self._retain(), self._ttl.seconds_to_next_expiry) if due is not None]
-        return min(times, default=None)
+        times = (self._retain(), self._ttl.seconds_to_next_expiry if self._ttl else None, self._rest())
+        return min((due for due in times if due is not None), default=None)
 
     def may_end(self) -> bool:
         """Not while messages have a time to live, or an age at which they are removed."""
-        store = self.store
-        ages = store.retention.age_us is not None and store.last >= store.first
-        return not (self._cursors or self._ttl or store.overdue or ages)
+        return not (self._cursors or self._ttl or self._ages())
+
+    def _ages(self) -> bool:
+        """Whether there are messages that will be removed, because of their age or because there are too many."""
+        store = self._store
+        if store is None:
+            return False
+        return store.overdue or (store.retention.age_us is not None and store.last >= store.first)
+
+    def _rest(self) -> float | None:
+        """Close the file if nothing was done for a while; seconds until then."""
+        store = self._store
+        if store is None or store.resting or self._ages():
+            return None
+        now = time.monotonic()
+        if self._rests_at is None:
+            self._rests_at = now + REST
+        if now < self._rests_at:
+            return self._rests_at - now
+        store.rest()
+        memory.trim()
+        return None
 
     def _retain(self) -> float | None:
         """Remove messages that are too old; seconds until the next check."""
-        store = self.store
-        if store.retention.age_us is None and not store.overdue:
+        store = self._store
+        if store is None or not self._ages():
             return None
         try:
             store.retain(max(self._clock(), store.last_time))
@@ -345,7 +389,10 @@ class DurableEngine(StoredStreamEngine[Row]):
 
     def _take_turn(self, cursor: SubscriptionCursor, octets: int) -> tuple[int, int]:
         """Replay to one cursor; returns the numbers of rows and octets read."""
-        store = self.store
+        store = self._store
+        if store is None:  # nobody has written
+            cursor.live = True
+            return 0, 0
         limit = min(TURN_ROWS, cursor.credit.limit(TURN_ROWS) + 15)  # some rows may not match
         found = store.read(cursor.position, store.last, limit, octets)
         self._replay_to(cursor, found)

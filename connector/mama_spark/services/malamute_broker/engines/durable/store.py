@@ -28,6 +28,7 @@ from typing import Any
 
 from mama_spark.errors import ConfigError, MamaError
 
+from .store_lock import StoreLock
 from .store_reader import APPLICATION_ID, StoreReader
 
 #: Columns of a row in :meth:`MessageStore.append`, in order; most rows have only the first three or four. Sequence and
@@ -96,8 +97,19 @@ class Retention:
     ids_span_us: int = 0
 
 
+def make_folder(path: Path) -> None:
+    """Make the folder of a store.
+
+    :raises ConfigError: it cannot be made
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise ConfigError(f"the store {path} cannot be made: {e}") from e
+
+
 class MessageStore(StoreReader):
-    """The only writer of a store; creates it if missing.
+    """The only writer of a store; creates it if missing. Any thread may use it, one at a time.
 
     :param stream: its name, which the store contains
     :param synchronous: ``normal`` or ``full``
@@ -110,33 +122,21 @@ class MessageStore(StoreReader):
         self.stream = stream
         self.retention = retention or Retention()
         self._synchronous = synchronous
-        self._lock = self._acquire(path)
+        make_folder(path)
+        self._lock = StoreLock(path)
         try:
             super().__init__(path)
             with self._translated():
-                self._prepare(synchronous)
+                self._prepare()
         except BaseException:
             self._lock.close()
             raise
 
-    def _acquire(self, path: Path) -> sqlite3.Connection:
-        """Lock the store by a SQLite lock on a second file: readers need no lock, and it works on every system."""
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock = sqlite3.connect(f"{path}.lock", 0.0, isolation_level=None)
-        except (OSError, sqlite3.Error) as e:
-            raise ConfigError(f"the store {path} cannot be made: {e}") from e
-        try:
-            lock.execute("BEGIN EXCLUSIVE")
-        except sqlite3.Error as e:
-            lock.close()
-            busy = getattr(e, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
-            raise ConfigError(f"the store {path} {'is open elsewhere' if busy else f'cannot be locked: {e}'}") from e
-        return lock
-
     def _connect(self) -> sqlite3.Connection:
         with self._translated():
-            db = sqlite3.connect(str(self.path), 10.0, isolation_level=None, cached_statements=64)
+            db = sqlite3.connect(
+                str(self.path), 10.0, isolation_level=None, cached_statements=64, check_same_thread=False
+            )
             try:
                 if not db.execute("PRAGMA schema_version").fetchone()[0]:
                     self._make(db)
@@ -158,12 +158,15 @@ class MessageStore(StoreReader):
         db.execute("INSERT INTO state VALUES (?, ?, 0, 0, 0)", (self.stream, uuid.uuid4().hex))
         db.execute("COMMIT")
 
-    def _prepare(self, synchronous: str) -> None:
+    def _configure(self, db: sqlite3.Connection) -> None:
+        limit = f"wal_autocheckpoint = {WAL_PAGES}"
+        for pragma in ("journal_mode = WAL", f"synchronous = {self._synchronous}", limit, "secure_delete = OFF"):
+            db.execute(f"PRAGMA {pragma}").fetchall()
+
+    def _prepare(self) -> None:
         if self.name != self.stream:
             raise ConfigError(f"{self.path} is the store of stream {self.name!r}, not of {self.stream!r}")
-        settings = ("journal_mode = WAL", f"synchronous = {synchronous}", f"wal_autocheckpoint = {WAL_PAGES}")
-        for pragma in (*settings, "secure_delete = OFF"):
-            self._db.execute(f"PRAGMA {pragma}").fetchall()
+        self._configure(self._db)
         self._saved_last, time, octets = self._state("last, last_time, octets")
         self.last, self.last_time, added = self._db.execute(
             f"SELECT ifnull(max(sequence), ?1), max(?2, ifnull(max(time), 0)), ifnull(sum({_SIZE}), 0)"
@@ -177,11 +180,39 @@ class MessageStore(StoreReader):
         self.overdue = False  #: retention has more to remove
 
     def close(self) -> None:
+        self.rest()
+        self._lock.close()
+
+    # --- resting -------------------------------------------------------------------------------------------------
+
+    def rest(self) -> None:
+        """Close the file, and keep it locked; it is opened again when it is needed."""
+        if self.resting:
+            return
         if self.last > self._saved_last:
             with suppress(MamaError), self._transaction():
                 self._save_state(self.last, self.last_time, self.octets)
         super().close()
-        self._lock.close()
+        self._connection = None
+
+    @property
+    def resting(self) -> bool:
+        return self._connection is None
+
+    def _reopen(self) -> sqlite3.Connection:
+        if not self.path.exists():
+            raise ConfigError(f"the store {self.path} is gone")
+        db = self._connect()
+        try:
+            with self._translated():
+                self._configure(db)
+                found = db.execute("SELECT name, identity FROM state").fetchone()
+            if found != (self.name, self.identity):
+                raise ConfigError(f"{self.path} is another store by now")
+        except BaseException:
+            db.close()
+            raise
+        return db
 
     def bounds(self) -> tuple[int, int]:
         with self._translated():

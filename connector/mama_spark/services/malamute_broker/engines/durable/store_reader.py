@@ -63,7 +63,7 @@ class StoreReader:
                 f"durable streams need SQLite {text} or later, and this Python has {sqlite3.sqlite_version}"
             )
         self.path = path
-        self._db = self._connect()
+        self._connection: sqlite3.Connection | None = self._connect()
         try:
             with self._translated():
                 (found,) = self._db.execute("PRAGMA application_id").fetchone()
@@ -75,6 +75,16 @@ class StoreReader:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.path}>"
+
+    @property
+    def _db(self) -> sqlite3.Connection:
+        """The connection, which a writer closes in between (:meth:`.store.MessageStore.rest`)."""
+        if self._connection is None:
+            self._connection = self._reopen()
+        return self._connection
+
+    def _reopen(self) -> sqlite3.Connection:
+        return self._connect()
 
     def _connect(self) -> sqlite3.Connection:
         if not self.path.exists():

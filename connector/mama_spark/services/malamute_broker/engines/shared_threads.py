@@ -1,0 +1,260 @@
+"""Drives the engines of many streams in a few threads, a turn at a time.
+
+A turn is the start of an engine, one batch of commands, one command made of strings, or one piece of background work.
+Streams that have something to do stand in one queue, each at most once, and a thread takes the first of them. So they
+have their turns one after another, the methods of an engine are called one after another, and an engine that waits for
+its disk occupies one thread while the others go on. A stream with nothing to do costs neither thread nor socket.
+
+One lock guards :attr:`SharedStream.active`: whoever puts the stream into the queue sets it, and only the thread that
+has executed the turn clears it, if no command has come. A command is in the inbox before the lock is taken, so either
+that thread sees it there, or the stream is inactive by then and the command puts it into the queue.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from queue import SimpleQueue
+
+import zmq
+
+from .commands import EngineCommand
+from .engine_actor import EngineActor
+from .engine_thread import inproc_socket
+
+
+class SharedStream:
+    """One stream of :class:`SharedThreads`. See :class:`~.engine_handle.EngineDriver`.
+
+    :ivar inbox: batches and commands made of strings that the engine has not begun
+    :ivar active: it is in the queue or in a thread
+    :ivar started: its first turn, in which the engine starts, is over
+    :ivar ended: it has no more turns, and everything is freed
+    :ivar due: monotonic time of its next background work; None = after the next command
+    :ivar timer: earliest time at which the clock looks at it; None = it does not
+    """
+
+    __slots__ = ("active", "actor", "due", "ended", "inbox", "name", "started", "terminated", "timer", "_threads")
+
+    def __init__(self, threads: SharedThreads, name: bytes, actor: EngineActor) -> None:
+        self.name = name
+        self.actor = actor
+        self.inbox: deque[list[EngineCommand] | tuple[bytes, ...]] = deque()
+        self.active = self.started = self.terminated = self.ended = False
+        self.due: float | None = None
+        self.timer: float | None = None
+        self._threads = threads
+
+    def post(self, batch: list[EngineCommand]) -> None:
+        self.inbox.append(batch)
+        self._threads.schedule(self)
+
+    def send(self, *frames: bytes) -> None:
+        self.inbox.append(frames)
+        self._threads.schedule(self)
+
+    @property
+    def batches(self) -> int:
+        return len(self.inbox)
+
+    def wait_started(self, timeout: float) -> bool:
+        self._threads.wait(lambda: self.started, timeout)
+        return self.started and not self.actor.failed
+
+    def wait_ended(self, timeout: float) -> bool:
+        self._threads.wait(lambda: self.ended, timeout)
+        return self.ended
+
+    def close(self) -> None:
+        """There is nothing to free."""
+
+    @property
+    def closed(self) -> bool:
+        return self.ended
+
+    def take_turn(self) -> float | None:
+        """Returns seconds until the next background work; None = after the next command."""
+        actor = self.actor
+        try:
+            return self._take_turn(actor)
+        except Exception as e:  # noqa: BLE001 whatever an engine raises ends its stream, and nothing else
+            actor.fail(e)
+            return None
+
+    def _take_turn(self, actor: EngineActor) -> float | None:
+        if not self.started:
+            actor.start()
+            return None
+        if not self.inbox:
+            return None if actor.failed else actor.work()
+        command = self.inbox.popleft()
+        if isinstance(command, tuple):
+            if not actor.run_frames(command):
+                actor.close()
+                self.terminated = True
+        elif not actor.failed:
+            actor.run_batch(command)
+        return 0.0 if actor.works else None
+
+    @property
+    def over(self) -> bool:
+        """Whether it has no more turns: $TERM was executed, or its failure is reported."""
+        return self.terminated or (self.actor.failed and self.actor.endpoint is not None)
+
+
+class SharedThreads:
+    """The threads, which are started when they are needed. Each has a PUSH socket.
+
+    :param name: of the threads
+    :param most: number of threads
+    :param endpoint: of the server's socket for reports, which TRAFFIC names to all streams
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], name: str, most: int, endpoint: str) -> None:
+        self._context = context
+        self._name = name
+        self._most = most
+        self._endpoint = endpoint
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)  # a stream has started or ended
+        self._timed = threading.Condition(self._lock)  # there is an earlier timer
+        self._queue: SimpleQueue[SharedStream | None] = SimpleQueue()  # None = the thread is to end
+        self._active = 0  # streams in the queue or in a thread
+        self._threads: list[threading.Thread] = []
+        self._timers: list[tuple[float, int, SharedStream]] = []
+        self._numbers = count()
+        self._clock: threading.Thread | None = None
+        self._closing = False
+
+    def __repr__(self) -> str:
+        return f"<SharedThreads {self._name!r}, {len(self._threads)} threads, {self._active} streams active>"
+
+    # --- for streams ---------------------------------------------------------------------------------------------
+
+    def drive(self, name: bytes, actor: EngineActor) -> SharedStream:
+        """Start the engine in one of the threads.
+
+        :raises RuntimeError: the system allows no thread at all
+        :raises zmq.ZMQError: no socket at all
+        """
+        if actor.works and self._clock is None:
+            clock = threading.Thread(target=self._keep_time, name=f"{self._name}-clock", daemon=True)
+            clock.start()
+            self._clock = clock
+        stream = SharedStream(self, name, actor)
+        self.schedule(stream)
+        return stream
+
+    def schedule(self, stream: SharedStream) -> None:
+        """Give the stream a turn, unless it waits for one."""
+        with self._lock:
+            if not (stream.active or stream.ended):
+                self._activate(stream)
+
+    def wait(self, condition: Callable[[], bool], timeout: float) -> None:
+        with self._lock:
+            self._changed.wait_for(condition, timeout)
+
+    def close(self, timeout: float) -> None:
+        """End the threads; those whose engine does not return within ``timeout`` seconds are left."""
+        with self._lock:
+            self._closing = True
+            self._timed.notify()
+            stuck = self._active > 0
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in (*self._threads, *([self._clock] if self._clock else ())):
+            thread.join(timeout if stuck else None)
+
+    @property
+    def running(self) -> bool:
+        return any(thread.is_alive() for thread in self._threads)
+
+    # --- with the lock held --------------------------------------------------------------------------------------
+
+    def _activate(self, stream: SharedStream) -> None:
+        """There is a thread for each active stream, up to the limit."""
+        if self._active >= len(self._threads) < self._most:
+            self._add_thread()
+        stream.active = True
+        self._active += 1
+        self._queue.put(stream)
+
+    def _add_thread(self) -> None:
+        try:
+            push = inproc_socket(self._context, zmq.PUSH)
+            try:
+                push.connect(self._endpoint)
+                thread = threading.Thread(target=self._run, args=(push,), name=self._next_name(), daemon=True)
+                thread.start()
+            except BaseException:
+                push.close(0)
+                raise
+        except (zmq.ZMQError, RuntimeError):  # no more sockets, files or threads
+            if not self._threads:
+                raise
+        else:
+            self._threads.append(thread)
+
+    def _next_name(self) -> str:
+        return f"{self._name}-{len(self._threads) + 1}"
+
+    def _set_timer(self, stream: SharedStream, due: float) -> None:
+        """A later timer than the stream has is set when that one is over: most streams move theirs at each batch."""
+        if stream.timer is not None and stream.timer <= due:
+            return
+        stream.timer = due
+        heapq.heappush(self._timers, (due, next(self._numbers), stream))
+        if self._timers[0][0] == due:
+            self._timed.notify()
+
+    def _wake_due(self, now: float) -> float | None:
+        """Give their turns to streams whose timers are over; seconds to the next timer."""
+        timers = self._timers
+        while timers and timers[0][0] <= now:
+            at, _, stream = heapq.heappop(timers)
+            if stream.timer != at:  # it has an earlier one by now
+                continue
+            stream.timer = None
+            if stream.active or stream.ended or stream.due is None:
+                continue
+            if stream.due > now:
+                self._set_timer(stream, stream.due)
+            else:
+                self._activate(stream)
+        return timers[0][0] - now if timers else None
+
+    # --- the threads ---------------------------------------------------------------------------------------------
+
+    def _keep_time(self) -> None:
+        with self._lock:
+            while not self._closing:
+                self._timed.wait(self._wake_due(time.monotonic()))
+
+    def _run(self, push: zmq.Socket[bytes]) -> None:
+        try:
+            while (stream := self._queue.get()) is not None:
+                due = stream.take_turn()
+                for _ in range(stream.actor.take_reports()):
+                    push.send(stream.name)
+                self._end_turn(stream, due)
+        finally:
+            push.close(1000)
+
+    def _end_turn(self, stream: SharedStream, due: float | None) -> None:
+        with self._lock:
+            if stream.over or not stream.started:
+                stream.started, stream.ended = True, stream.over
+                self._changed.notify_all()
+            if not stream.ended and (stream.inbox or due == 0):
+                self._queue.put(stream)
+                return
+            stream.active = False
+            self._active -= 1
+            stream.due = None if due is None or stream.ended else time.monotonic() + due
+            if stream.due is not None:
+                self._set_timer(stream, stream.due)

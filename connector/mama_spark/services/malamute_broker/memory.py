@@ -1,0 +1,24 @@
+"""Returns freed memory to the system, where the C library offers that."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+#: Seconds between two calls that have an effect: each takes milliseconds.
+INTERVAL = 0.1
+_trimmed_at = -INTERVAL
+
+
+def trim() -> None:
+    """Return what is free, unless that was just done. glibc keeps what threads have freed for ended or resting streams,
+    some hundred kilobytes each."""
+    global _trimmed_at
+    now = time.monotonic()
+    if now < _trimmed_at + INTERVAL:
+        return
+    _trimmed_at = now
+    from ctypes import CDLL  # not needed to start
+
+    with suppress(OSError, AttributeError):  # another C library
+        CDLL(None).malloc_trim(0)
