@@ -8,7 +8,6 @@ from pathlib import Path
 from ..console.arguments import add_metrics
 from ..console.output import say_as
 from ..console.signals import stop_on_signals
-from ..mama.discovery.broker_events import broker_event
 from ..services.malamute_broker.serve import run as run_broker
 from ..services.malamute_broker.session.broker_events import BrokerEvent
 
@@ -29,6 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     def encode(event: BrokerEvent) -> bytes:
+        from ..mama.discovery.broker_events import broker_event  # not needed to start
+
         return broker_event(*event)
 
     with stop_on_signals() as stop:

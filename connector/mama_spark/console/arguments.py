@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ..errors import OptionError
-from ..mama.properties import expand
 from ..options import Options, Use, option_names
 from ..options.nats_environment import with_nats_environment
 from ..options.tables import warn_about_bare_number
@@ -62,6 +61,8 @@ def options(args: argparse.Namespace, cls: type[O], use: Use, **more: str) -> O:
     found = {name.lower(): value for name, value in given}
     if len(found) < len(given):
         raise OptionError("an option is given twice")
+    from ..mama.properties import expand  # with OpenMAMA's messages and wire, a third of the start of other commands
+
     full = expand(with_nats_environment(found, os.environ), option_names(cls), os.environ)
     return cls.parse(full.options, use, full.shared)
 
