@@ -38,9 +38,9 @@ __all__ = ["Broker", "BrokerSettings", "EngineChoice"]
 
 logger = logging.getLogger(__name__)
 
-#: Sockets of one stream whose engine has its own thread (each has an event descriptor, an open file), and files reserved
-#: for clients and others.
+#: Sockets of one stream whose engine has its own thread (each has an event descriptor, an open file).
 _SOCKETS = 3
+#: Files that are reserved for clients and others.
 _FILES = 2048
 #: Seconds in which the broker's thread must answer an inspection; it does so once per round.
 _INSPECTION_TIMEOUT = 10.0
