@@ -96,7 +96,7 @@ class IdMaker:
     @property
     def nbytes(self) -> int:
         """Bytes of what is remembered: does not grow."""
-        return self._seen.words.nbytes + self._repeats.nbytes + self._overflow.nbytes
+        return self._seen.nbytes + self._repeats.nbytes + self._overflow.nbytes
 
     def _numbers(self, keys: UInt64s) -> Int64s:
         """How many equal rows came before each, here and in earlier batches.
@@ -230,21 +230,25 @@ def texts(head: str, partitions: Int64s, digests: npt.NDArray[np.uint8], numbers
 
 
 class _Repeats:
-    """Exact counts of keys that came more than once: a hash table with open addressing, in two columns."""
+    """Exact counts of keys that came more than once: a hash table with open addressing, in two columns, which are made
+    with the first key."""
 
     def __init__(self, nbytes: int) -> None:
-        size = 1 << (nbytes // 16).bit_length() - 1
-        self._mask = size - 1
-        self._keys: UInt64s = np.zeros(size, np.uint64)
-        self._counts: Int64s = np.zeros(size, np.int64)  # 0 = the slot is free
-        self._free = int(size * _LOAD)
+        self._size = 1 << (nbytes // 16).bit_length() - 1
+        self._mask = self._size - 1
+        self._keys: UInt64s = np.empty(0, np.uint64)
+        self._counts: Int64s = np.empty(0, np.int64)  # 0 = the slot is free
+        self._free = int(self._size * _LOAD)
 
     @property
     def nbytes(self) -> int:
-        return self._keys.nbytes + self._counts.nbytes
+        """At most."""
+        return 16 * self._size
 
     def find(self, keys: UInt64s, initial: Int64s) -> Int64s:
         """Slots of distinct keys; new ones begin with ``initial``. -1 for all that is new once the table is full."""
+        if not len(self._keys):
+            self._keys, self._counts = np.zeros(self._size, np.uint64), np.zeros(self._size, np.int64)
         slots = (keys & np.uint64(self._mask)).astype(np.int64)
         open_ = np.arange(len(keys))
         while len(open_):

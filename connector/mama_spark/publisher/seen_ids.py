@@ -57,7 +57,7 @@ class SeenIds:
     @property
     def nbytes(self) -> int:
         """Bytes in memory, without those of the file."""
-        return self._filter.words.nbytes + sum(run.high.nbytes + run.low.nbytes for run in self._recent)
+        return self._filter.nbytes + sum(run.high.nbytes + run.low.nbytes for run in self._recent)
 
     def add(self, digests: npt.NDArray[np.uint8]) -> Bools:
         """Remember ids; which of them came before, in an earlier call or further ahead in this one.
@@ -104,10 +104,10 @@ class SeenIds:
         return known
 
     def _grow_filter(self, more: int) -> None:
-        size = self._filter.words.nbytes
+        size = self._filter.nbytes
         while size < min(2 * (self._count + more), FILTER_BYTES[1]):
             size *= 2
-        if size > self._filter.words.nbytes:
+        if size > self._filter.nbytes:
             self._filter = BloomFilter(size)
             for run in (*self._stored, *self._recent):
                 self._filter.add(run.high)
