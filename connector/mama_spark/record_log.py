@@ -167,6 +167,20 @@ class MatchFinder(Protocol):
         ...
 
 
+@runtime_checkable
+class RangeInspector(Protocol):
+    """Tells with one question what else takes two. Optional, as :class:`MatchFinder`."""
+
+    @property
+    def identity(self) -> str:
+        """The identity (:class:`Bounds`) that the log had when the bridge opened it, without a question."""
+        ...
+
+    def inspect_range(self, after: int, up_to: int) -> tuple[Bounds, list[tuple[int, int]]]:
+        """:meth:`RecordLog.bounds` and :meth:`RecordLog.missing` of one moment."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ReaderStatus:
     """A reader that the middleware knows.

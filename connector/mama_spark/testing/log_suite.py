@@ -19,7 +19,7 @@ import pytest
 
 from ..errors import BadTopic, ConfigError
 from ..message import MessageBatch
-from ..record_log import MatchFinder, RecordLog, RecordLogBridge, Records
+from ..record_log import MatchFinder, RangeInspector, RecordLog, RecordLogBridge, Records
 
 Headers = dict[str, list[str]]
 MOST_ROWS = 20_000  #: of one batch
@@ -246,6 +246,9 @@ class LogSuite:
         assert log.missing(10, 20) == [(11, 12), (20, 20)]
         assert log.missing(12, 19) == []
         assert log.missing(20, 10) == []
+        if isinstance(log, RangeInspector):
+            assert log.inspect_range(10, 20) == (log.bounds(), [(11, 12), (20, 20)])
+            assert log.identity == log.bounds().identity
 
     def test_a_range_whose_end_was_deleted_ends(self, site: LogSetup, log: RecordLog) -> None:
         last = log.append(self._batch(site, 50))

@@ -172,7 +172,7 @@ class _LogReader:
             _raise_if_stream_exists(bridge, r.stream, e)
             self._handle_losses([Loss(r.stream, whole, str(e))])
             return None
-        if found.bounds().identity == r.identity:
+        if log_reader.opened_identity(found) == r.identity:
             return found
         self._handle_losses([Loss(r.stream, whole, STREAM_RECREATED)])
         return None
@@ -180,17 +180,19 @@ class _LogReader:
     def _plan(self, bridge: RecordLogBridge, whole: list[ReadRange]) -> list[LogPartition]:
         """Tasks for these ranges. Records that are missing in them now are lost."""
         gaps_by_stream: dict[str, tuple[tuple[int, int], ...]] = {}
+        logs: dict[str, RecordLog] = {}
         for r in whole:
             if (found := self._find(bridge, r)) is not None:
+                logs[r.stream] = found
                 gaps_by_stream[r.stream] = gaps = tuple(found.missing(r.after, r.up_to))
                 self._handle_losses([Loss(r.stream, gaps, "deleted before they were read")] if gaps else [])
         there = [r for r in whole if r.stream in gaps_by_stream]
-        total = round(sum(map(len, there)) * self._rows_per_sequence(bridge, there))
+        total = round(sum(map(len, there)) * self._rows_per_sequence(logs, there))
         cores = self.options.parallelism or len(os.sched_getaffinity(0))
         n = task_count(total, self.options.min_partitions, cores)
         return [LogPartition(r, _within(gaps_by_stream[r.stream], r)) for r in split_ranges(there, n)]
 
-    def _rows_per_sequence(self, bridge: RecordLogBridge, there: list[ReadRange]) -> float:
+    def _rows_per_sequence(self, logs: Mapping[str, RecordLog], there: list[ReadRange]) -> float:
         """Estimate of the rows of a sequence, from the longest range, for the number of tasks."""
         o = self.options
         longest = max(there, key=len, default=None)
@@ -198,7 +200,7 @@ class _LogReader:
             return 1.0
         from .packed_rows import rows_per_sequence
 
-        return rows_per_sequence(bridge.log(longest.stream), longest.after, longest.up_to, o.topics)
+        return rows_per_sequence(logs[longest.stream], longest.after, longest.up_to, o.topics)
 
     def _handle_losses(self, losses: Iterable[Loss]) -> None:
         """Raise or log, as ``failOnDataLoss`` says.
@@ -406,9 +408,9 @@ def _raise_if_stream_exists(bridge: RecordLogBridge, name: str, error: ConfigErr
 
 def _losses_while_reading(found: RecordLog, r: ReadRange, known: tuple[tuple[int, int], ...]) -> list[Loss]:
     """Records that were lost between the planning of a task and its end."""
-    if found.bounds().identity != r.identity:
+    bounds, gaps = log_reader.bounds_and_missing(found, r.after, r.up_to)
+    if bounds.identity != r.identity:
         return [Loss(r.stream, ((r.after + 1, r.up_to),), STREAM_RECREATED)]
-    gaps = tuple(found.missing(r.after, r.up_to))
     return [] if gaps == known else [Loss(r.stream, gaps, "deleted before or while they were read")]
 
 

@@ -14,7 +14,7 @@ from mama_spark.bridges import log_bridge
 from mama_spark.bridges.reconnecting import OutageTimer, ReconnectingBridge
 from mama_spark.errors import Unavailable
 from mama_spark.options import ReadOptions
-from mama_spark.record_log import RecordLog, RecordLogBridge, Records
+from mama_spark.record_log import Bounds, RangeInspector, RecordLog, RecordLogBridge, Records
 
 T = TypeVar("T")
 
@@ -73,3 +73,17 @@ def read_range(
             if observer is not None:
                 observer.lost_connection()
             outage.wait(e)
+
+
+def opened_identity(log: RecordLog) -> str:
+    """The identity of a log that was opened just now."""
+    return log.identity if isinstance(log, RangeInspector) else log.bounds().identity
+
+
+def bounds_and_missing(log: RecordLog, after: int, up_to: int) -> tuple[Bounds, tuple[tuple[int, int], ...]]:
+    """The bounds of a log, and which sequences of a range are missing in it."""
+    if isinstance(log, RangeInspector):
+        bounds, missing = log.inspect_range(after, up_to)
+    else:
+        bounds, missing = log.bounds(), log.missing(after, up_to)
+    return bounds, tuple(missing)

@@ -20,6 +20,8 @@ from .stream_status import log_statuses
 
 __all__ = ["NatsLog", "NatsLogs"]
 
+_JETSTREAM_CHECKED = "whether JetStream answers"
+
 
 class NatsLogs:
     """See :class:`~mama_spark.record_log.RecordLogBridge`.
@@ -48,12 +50,15 @@ class NatsLogs:
     def open(self) -> None:
         """See :class:`~mama_spark.record_log.RecordLogBridge`."""
         self.connect()
-        limit = self.settings.connect_timeout
+        connection, limit = self.connection(), self.settings.connect_timeout
+        if connection.cached(_JETSTREAM_CHECKED) is not None:
+            return
         try:
             self.api.run(lambda api: check_jetstream(api, StreamCache()), "checking JetStream", limit)
         except BaseException:
             self.close()
             raise
+        connection.cache(_JETSTREAM_CHECKED, True)
 
     def connect(self) -> None:
         """The same without a question to JetStream, for callers that ask it something themselves."""

@@ -84,6 +84,11 @@ class NatsLog:
     def name(self) -> str:
         return self._name
 
+    @property
+    def identity(self) -> str:
+        """See :class:`~mama_spark.record_log.RangeInspector`."""
+        return self._identity
+
     def warnings(self) -> list[str]:
         """Which limits of this stream may remove records before they are read, one sentence each."""
         return retention.warnings(self._name, self._config)
@@ -179,12 +184,19 @@ class NatsLog:
 
     def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:
         """See :class:`~mama_spark.record_log.RecordLog`. Sequences after the last record are not missing."""
+        return self.inspect_range(after, up_to)[1]
+
+    def inspect_range(self, after: int, up_to: int) -> tuple[Bounds, list[tuple[int, int]]]:
+        """See :class:`~mama_spark.record_log.RangeInspector`."""
         info = self._info()
         bounds = _bounds(info)
+        return bounds, self._missing(bounds, int(info["state"].get("num_deleted", 0)), after, up_to)
+
+    def _missing(self, bounds: Bounds, deleted: int, after: int, up_to: int) -> list[tuple[int, int]]:
+        """:param deleted: how many sequences within ``bounds`` are deleted"""
         low, high = max(0, after) + 1, min(up_to, bounds.last)
         found = [(low, min(high, bounds.first - 1))] if low <= high and low < bounds.first else []
         low = max(low, bounds.first)
-        deleted = int(info["state"].get("num_deleted", 0))
         if low > high or not deleted:
             return found
         if deleted > MOST_LISTED:
