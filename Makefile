@@ -72,9 +72,11 @@ bench: setup ## side-by-side benchmark, at most 25 minutes (FULL=1: everything; 
 ifdef PEERS
 	@scripts/setup.sh $(PEERS)
 	@$(RUN) python -m bench.packed --peers $(PEERS) $(ARGS)
+	$(if $(filter-out --quick,$(ARGS)),,@$(RUN) python -m bench.pipe --peers $(PEERS) $(filter --quick,$(ARGS)))
 else
 	@$(RUN) python -m bench.run $(if $(FULL),--full,--minutes 12) $(ARGS)
 	$(if $(filter-out --quick,$(ARGS)),,@$(RUN) python -m bench.exactly_once)
+	$(if $(filter-out --quick,$(ARGS)),,@$(RUN) python -m bench.pipe)
 	$(if $(filter-out --quick,$(ARGS)),,@$(RUN) python -m bench.malamute $(ARGS))
 	$(if $(filter-out --quick,$(ARGS)),,@$(RUN) python -m bench.tango $(ARGS))
 endif

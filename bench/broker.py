@@ -34,11 +34,11 @@ class Broker:
         self._make()
 
     def _make(self) -> None:
-        self._api(f"STREAM.CREATE.{STREAM}", name=STREAM, subjects=[SUBJECTS], storage="file", allow_batched=True)
+        self.api(f"STREAM.CREATE.{STREAM}", name=STREAM, subjects=[SUBJECTS], storage="file", allow_batched=True)
 
     def make_again(self) -> None:
         """A stream whose sequences begin with 1. The restart lets the server finish with the files of the old one."""
-        self._api(f"STREAM.DELETE.{STREAM}")
+        self.api(f"STREAM.DELETE.{STREAM}")
         self.restart()
         self._make()
 
@@ -51,12 +51,17 @@ class Broker:
         self._server.stop()
 
     def purge(self) -> None:
-        self._api(f"STREAM.PURGE.{STREAM}")
+        self.api(f"STREAM.PURGE.{STREAM}")
 
     def count(self) -> int:
-        return int(self._api(f"STREAM.INFO.{STREAM}")["state"]["messages"])
+        return int(self.api(f"STREAM.INFO.{STREAM}")["state"]["messages"])
 
-    def _api(self, subject: str, **request: Any) -> dict[str, Any]:
+    def api(self, subject: str, **request: Any) -> dict[str, Any]:
+        """The reply of JetStream's API.
+
+        :raises RuntimeError: it is an error
+        """
+
         async def ask() -> dict[str, Any]:
             connection = await nats.connect(self.url)
             try:

@@ -6,7 +6,9 @@ import json
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -139,13 +141,24 @@ class KafkaBroker:
                 names = jvm.java.util.Collections.singletonList(self.topic)
                 admin.deleteTopics(names).all().get()
             self._runs += 1
-            topic = jvm.org.apache.kafka.clients.admin.NewTopic(self.topic, PARTITIONS, 1)
+        finally:
+            admin.close()
+        self.create_topic(spark, self.topic)
+
+    def create_topic(self, spark: SparkSession, name: str, settings: Mapping[str, str] = MappingProxyType({})) -> None:
+        jvm = spark._jvm
+        assert jvm is not None
+        admin = self._admin(jvm)
+        try:
+            topic = jvm.org.apache.kafka.clients.admin.NewTopic(name, PARTITIONS, 1).configs(dict(settings))
             admin.createTopics(jvm.java.util.Collections.singletonList(topic)).all().get()
         finally:
             admin.close()
 
-    def count(self, spark: SparkSession) -> int:
-        """Records in the topic: nothing in it is compacted or transactional, so offsets tell."""
+    def count(self, spark: SparkSession, topic: str = "") -> int:
+        """Records in a topic, this run's if none is named: nothing in it is compacted or transactional, so offsets
+        tell."""
+        topic = topic or self.topic
         jvm = spark._jvm
         assert jvm is not None
         admin = self._admin(jvm)
@@ -153,7 +166,7 @@ class KafkaBroker:
             latest = jvm.org.apache.kafka.clients.admin.OffsetSpec.latest()
             asked = jvm.java.util.HashMap()
             for i in range(PARTITIONS):
-                asked.put(jvm.org.apache.kafka.common.TopicPartition(self.topic, i), latest)
+                asked.put(jvm.org.apache.kafka.common.TopicPartition(topic, i), latest)
             found = admin.listOffsets(asked).all().get()
             return sum(int(found.get(partition).offset()) for partition in asked.keySet())
         finally:

@@ -1,0 +1,1 @@
+"""Latency of a pipe: publisher, first broker, streaming query, second broker."""
