@@ -56,7 +56,7 @@ def _section(command: argparse.ArgumentParser, summary: str) -> Iterator[str]:
     if command.usage:
         yield "\n".join(["```", *(line.strip() for line in command.usage.splitlines()), "```", ""])
     if command.epilog:
-        lines = [line.strip() for line in command.epilog.splitlines()[1:]]
+        lines = [line.strip() for line in command.epilog.splitlines() if line.startswith(" ")]
         yield "\n".join(["```", *lines, "```", ""])
     yield "| argument | default | meaning |"
     yield "|---|---|---|"
@@ -90,7 +90,7 @@ def _default(action: argparse.Action) -> str:
 
 def _meaning(action: argparse.Action) -> str:
     """The help text, with cells of the table kept apart."""
-    return (action.help or "").replace("%%", "%").replace("|", r"\|")
+    return ((action.help or "") % {**vars(action), "prog": "mama"}).replace("|", r"\|")
 
 
 def main(words: list[str]) -> int:

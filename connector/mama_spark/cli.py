@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, Protocol, cast
 
 from . import __version__
-from .console.help import HelpParser, examples
+from .console.help import EXIT_CODES, HelpParser, examples
 from .console.output import print_error
 from .errors import ConfigError, MamaError
 
@@ -72,8 +72,14 @@ SUBCOMMANDS = {
         "show messages as they are stored, until Ctrl-C", "", USE,
         ("mama sub 'demo.>'", "mama sub 'demo.orders.*' --from earliest --count 10 --json"),
     ),
-    "tango-source": Subcommand("serve the Tango events of a log to Tango clients until Ctrl-C", "tango"),
-    "mama-source": Subcommand("serve the messages of a log to OpenMAMA's market data subscribers", "openmama"),
+    "tango-source": Subcommand(
+        "serve the Tango events of a log to Tango clients until Ctrl-C", "tango", RUN,
+        ("mama tango-source --from nats://host:4222/TANGO --bind 0.0.0.0:10123 --conf-file conf/tango-source.toml",),
+    ),
+    "mama-source": Subcommand(
+        "serve the messages of a log to OpenMAMA's market data subscribers until Ctrl-C", "openmama", RUN,
+        ("mama mama-source --from nats://host:4222/QUOTES --to oz://127.0.0.1:5756 --source OM",),
+    ),
     "nsd": Subcommand(
         "run a name server for OpenMAMA peers (OZ) until Ctrl-C", "openmama", RUN,
         ("mama nsd", "mama nsd -i '*' --advertise host -p 5756"),
@@ -105,7 +111,6 @@ SUBCOMMANDS = {
         "console.completion",
     ),
 }  # fmt: skip
-EXIT_CODES = "exit codes: 0 fine; 1 not all was done; 2 something is wrong, with a line that says what; 130 Ctrl-C"
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -130,7 +135,12 @@ def parser(loaded: Collection[str] = SUBCOMMANDS) -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"mama-spark {__version__}")
     subparsers = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, subcommand in SUBCOMMANDS.items():
-        one = subparsers.add_parser(name, help=subcommand.help, epilog=examples(subcommand.examples))
+        one = subparsers.add_parser(
+            name,
+            help=subcommand.help,
+            description=f"{subcommand.help[:1].upper()}{subcommand.help[1:]}.",
+            epilog=examples(subcommand.examples),
+        )
         if name in loaded:
             module = _load(name, subcommand)
             module.add_arguments(one)
@@ -165,7 +175,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if "_ARGCOMPLETE" in os.environ:
             _complete()
-        args = parse(sys.argv[1:] if argv is None else argv)
+        words = sys.argv[1:] if argv is None else argv
+        if not words:
+            parser([]).print_help(sys.stderr)
+            raise ConfigError("name a COMMAND, such as mama flights PATH")
+        args = parse(words)
         code: int = args.run(args)
         sys.stdout.flush()
         return code

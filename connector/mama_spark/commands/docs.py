@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
+from ..console.help import examples
 from ..errors import ConfigError
 from ..options import camel, markdown
-from ..options.document import FileSection
+from ..options.document import FileSection, described
 from ..services.malamute_broker.broker.security import Security
 from ..services.malamute_broker.broker.settings import BrokerSettings
 from ..services.malamute_broker.configuration import EventsTable
@@ -46,14 +48,22 @@ FILES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options = parser.add_subparsers(required=True, metavar="WHAT").add_parser(
-        "options", help="all options of mamapub as Markdown"
+        "options",
+        help="the options of all formats and the keys of all configuration files, as Markdown",
+        description="The options of all formats and the keys of all configuration files, as Markdown.",
+        epilog=examples(("mama docs options", "mama docs options --json", "mama docs options --write options.md")),
     )
     way = options.add_mutually_exclusive_group()
-    way.add_argument("--write", type=Path, metavar="FILE")
+    way.add_argument("--write", type=Path, metavar="FILE", help="write them to FILE")
     way.add_argument("--check", type=Path, metavar="FILE", help="fail when FILE is not fresh")
+    way.add_argument("--json", action="store_true", help="one line of JSON for each option or key")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.json:
+        for fields in described(FILES):
+            print(json.dumps(fields, ensure_ascii=False))
+        return 0
     text = markdown(FILES)
     if args.write:
         args.write.write_text(text, encoding="utf-8")

@@ -30,7 +30,7 @@ _KEEP = duration_argument("--keep", Duration(bare=None))
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage, parser.description = USAGE, DESCRIPTION
-    parser.add_argument("paths", nargs="+", metavar="PATH")
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="folder or URL of the flight log")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--failed", action="store_true", help="the latest flights that failed or timed out")
     shown.add_argument(
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="one line of JSON")
     parser.add_argument("--all", action="store_true", help="all topics, reasons and failed flights")
-    parser.add_argument("--limit", type=int, default=20, help="how many of them otherwise (default 20)")
+    parser.add_argument("--limit", type=int, default=20, metavar="N", help="how many of them otherwise (default 20)")
     parser.add_argument(
         "--older-than", type=_AGE, default="1d", metavar="AGE", help="age of parts to add: 90m, 12h, 1d"
     )

@@ -62,7 +62,7 @@ class _Listener:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic")
+    parser.add_argument("topic", help="what it is published to: of NATS the subject")
     parser.add_argument("value", nargs="?", help="default: every line of standard input is a message")
     parser.add_argument("-H", "--header", action="append", default=[], metavar="NAME=VALUE", help="may be repeated")
     parser.add_argument("--json", action="store_true", help="the outcome as one line of JSON")

@@ -57,7 +57,10 @@ def _print_once(collector: Collector, interval: float, as_json: bool) -> None:
         fields = {"url": collector.name, **model.snapshot(), **{name: text for name, text in missing.items() if text}}
         print(json.dumps(fields, ensure_ascii=False))
         return
-    print(f"{collector.name}  " + "  ".join(f"{name} {number:,}" for name, number in model.totals().items()))
+    totals = [
+        f"{name.replace('_per_second', '/s').replace('_', ' ')} {number:,}" for name, number in model.totals().items()
+    ]
+    print("  ".join([collector.name, *totals]))
     for text in missing.values():
         if text:
             print(printable(text))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 
 import argcomplete
 from argcomplete.shell_integration import shellcode
@@ -12,10 +13,12 @@ SHELLS = ("bash", "zsh", "fish")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=SHELLS)
+    parser.add_argument("--json", action="store_true", help="the program of the shell as one line of JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    print(shellcode(["mama"], shell=args.shell))
+    program = shellcode(["mama"], shell=args.shell)
+    print(json.dumps({"shell": args.shell, "program": program}) if args.json else program)
     return 0
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+import shutil
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from importlib.util import find_spec
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..redaction import redact
 from .output import is_terminal
+
+EXIT_CODES = "exit codes: 0 fine; 1 not all was done; 2 something is wrong, with a line that says what; 130 Ctrl-C"
 
 
 def formatter_class() -> type[argparse.HelpFormatter]:
@@ -24,7 +29,7 @@ def formatter_class() -> type[argparse.HelpFormatter]:
 
 
 class HelpParser(argparse.ArgumentParser):
-    """A parser that shows no secrets in errors, and its subcommands in groups.
+    """A parser that shows no secrets in errors, names the nearest word for a wrong one, and has subcommands in groups.
 
     :ivar groups: title of a group -> its subcommands
     """
@@ -37,8 +42,24 @@ class HelpParser(argparse.ArgumentParser):
         """See the base class; the arguments that it quotes may be URLs."""
         super().error(redact(message))
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """See the base class; what a subcommand does not know is its error, with its usage."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            given = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{_nearest(given, self._option_string_actions)}")
+        return found, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            raise argparse.ArgumentError(
+                action, f"there is no {value!r}{_nearest([value], action.choices) or f'; {self.prog} --help lists all'}"
+            )
+        super()._check_value(action, value)
+
     def format_help(self) -> str:
         """See the base class."""
+        self.description, self.epilog = _wrapped(self.description), _wrapped(self.epilog)
         if not self.groups:
             return super().format_help()
         formatter = self._get_formatter()
@@ -57,6 +78,20 @@ class HelpParser(argparse.ArgumentParser):
         return formatter.format_help()
 
 
+def _nearest(given: Iterable[str], known: Iterable[str]) -> str:
+    """``; did you mean ...?`` where a word is like a known one."""
+    known = list(known)
+    near = [found for word in given for found in get_close_matches(word, known, 1)]
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _wrapped(text: str | None) -> str | None:
+    """The text as broad as the terminal; lines that begin with a space are command lines, and stay."""
+    width = shutil.get_terminal_size().columns - 2
+    lines = (text or "").splitlines()
+    return text and "\n".join(line if line.startswith(" ") else textwrap.fill(line, width) for line in lines)
+
+
 def examples(lines: Sequence[str]) -> str:
-    """The end of the help of a subcommand."""
-    return "\n".join(["examples:", *(f"  {line}" for line in lines)]) if lines else ""
+    """The end of the help of a subcommand: command lines, and what its exit code means."""
+    return "\n".join(["examples:", *(f"  {line}" for line in lines), "", EXIT_CODES])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from .declare import CONNECTION, Options, camel, declarations
@@ -68,6 +68,24 @@ def markdown(files: Sequence[FileSection] = ()) -> str:
         for heading, table in file.tables:
             lines += ["", f"### {heading}", "", *_table(table, file.spelling)]
     return "\n".join(lines) + "\n"
+
+
+def described(files: Sequence[FileSection] = ()) -> Iterator[dict[str, str]]:
+    """What :func:`markdown` has in its tables, one option of a format or key of a file at a time."""
+    for options in _FORMATS:
+        for name, one in declarations(options):
+            if one.is_of(options):
+                yield {
+                    "format": options.FORMAT, "group": one.group, "option": camel(name), "type": one.kind,
+                    "default": one.shown, "only_for": one.scope.text(), "meaning": one.doc,
+                }  # fmt: skip
+    for file in files:
+        for heading, table in file.tables:
+            for name, key in declarations(table):
+                yield {
+                    "file": file.heading, "table": heading, "key": file.spelling(name), "type": key.kind,
+                    "default": key.shown, "meaning": key.doc,
+                }  # fmt: skip
 
 
 def _option_table(options: type[Options], group: str) -> list[str]:

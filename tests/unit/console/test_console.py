@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -142,12 +144,52 @@ def test_json_is_one_line_each(log: str, tmp_path: Path, capsys: pytest.CaptureF
     assert json.loads(capsys.readouterr().out)["parts"] == 0
     assert cli.main(["jobs", "--json"]) == 0
     assert "publish" in {json.loads(line)["name"] for line in capsys.readouterr().out.splitlines()}
+    assert cli.main(["docs", "options", "--json"]) == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {"mamapub", "mamasub", "mamadiscovery"} == {one["format"] for one in told if "format" in one}
+    assert any(one.get("key") == "display_format" for one in told)
+    assert cli.main(["completion", "bash", "--json"]) == 0
+    assert "_ARGCOMPLETE" in json.loads(capsys.readouterr().out)["program"]
 
 
-@pytest.mark.parametrize("name", sorted(cli.SUBCOMMANDS.keys() - {"docs", "completion"}))
-def test_every_command_takes_json(name: str) -> None:
-    options = cli.parser([name])._subparsers._group_actions[0].choices[name].format_help()  # type: ignore[union-attr,index]
-    assert "--json" in options
+def commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """All parsers that execute something."""
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    for action in below:
+        for each in action.choices.values():
+            yield from commands(each)
+    if not below:
+        yield parser
+
+
+@pytest.mark.parametrize("command", list(commands(cli.parser())), ids=lambda command: command.prog)
+def test_every_command_says_what_it_does_with_an_example_and_takes_json(command: argparse.ArgumentParser) -> None:
+    shown = command.format_help()
+    assert re.fullmatch(r"[A-Z].*\.", " ".join((command.description or "").split()))
+    assert f"examples:\n  {command.prog}" in shown.replace('eval "$(', "")
+    assert "exit codes: 0 fine" in shown
+    assert "--json" in shown
+    assert all(action.help or action.choices for action in command._actions), "each argument says what it is"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "mama: name a COMMAND"),
+        (["flghts"], "there is no 'flghts'; did you mean flights?"),
+        (["xyz"], "there is no 'xyz'; mama --help lists all"),
+        (["flights", "log", "--faild"], "mama flights: error: unrecognized arguments: --faild; did you mean --failed?"),
+    ],
+)
+def test_what_is_wrong_is_said_with_the_nearest_word(
+    words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code: object = cli.main(words)
+    except SystemExit as end:
+        code = end.code
+    assert code == 2
+    assert expected in capsys.readouterr().err
 
 
 def test_progress_is_lines_where_no_terminal_is(monkeypatch: pytest.MonkeyPatch) -> None:
