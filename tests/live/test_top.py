@@ -29,7 +29,7 @@ from mama_spark.spark.sink.partition_writer import publish_partition
 from mama_spark.tango.log.records import RecordKind, device_topic, encode_one, record_topic
 from mama_spark.testing.waiting import eventually
 from textual.pilot import Pilot
-from textual.widgets import DataTable, Input, Static
+from textual.widgets import DataTable, Static
 
 from tests.support.malamute.restartable_broker import RestartableMalamuteBroker
 from tests.support.mama.discovery_harness import ForeignAnnouncer, create_streams, desk, key
@@ -185,7 +185,9 @@ def test_keys_choose_sort_filter_pause_and_show_details(server: NatsServer, anno
         await until(pilot, lambda: isinstance(app.screen, DetailScreen))
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(app.screen, DetailScreen))
-        app.query_one(Input).value = ""
+        await pilot.press("slash", "escape")
+        await until(pilot, lambda: len(app.rows) > 1)
+        assert isinstance(app.focused, DataTable), "so does Escape, and all rows are back"
         await pilot.press("s", "s")
         column = app.sort_by["streams"][0]
         await until(
@@ -198,7 +200,7 @@ def test_keys_choose_sort_filter_pause_and_show_details(server: NatsServer, anno
         announcer.publish("orders.more", b"")
         await until(pilot, lambda: any(row[3] == 31 for row in app.model.table("streams")))
         assert app.rows == shown
-        assert "PAUSED" in str(app.query_one("#head", Static).render())
+        assert str(app.query_one("#head", Static).render()).startswith("PAUSED  1/1 sources online")
         await pilot.press("p", "5")
         announcer.publish_events(key(desk(1)), EventRecord("publisher", "live", 1_000_000, "desk", 1, publisher="p/0"))
         await until(pilot, lambda: any(row[1:3] == ("publisher", "live") for row in app.rows))
@@ -235,6 +237,9 @@ def test_a_terminal_of_80_by_24_shows_it_and_is_as_before_afterwards(
     try:
         tmux("send-keys", f"{sys.executable} -m mama_spark.cli top {server.url}; echo ended $?", "Enter")
         eventually(lambda: "ONLINE" in screen(), "the source")
+        assert "1/1 sources online" in screen()
+        assert " failed  lag " in screen(), "no number is cut"
+        assert "details" in screen().splitlines()[-1]
         tmux("send-keys", "4")
         eventually(lambda: "ORDERS" in screen(), "the stream")
         assert max(map(len, screen().splitlines())) <= 80

@@ -24,6 +24,12 @@ _STYLES = {
 _WIDEST = 40
 
 
+class Rows(DataTable[Text]):
+    """The table; Enter on a row shows it in full."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "details")]
+
+
 class DetailScreen(ModalScreen[None]):
     """One row in full."""
 
@@ -48,7 +54,7 @@ class LiveViewApp(App[None]):
     """
 
     CSS = """
-    #head { height: 1; background: $primary; color: $text; padding: 0 1 }
+    #head { height: 1; background: $primary; color: $text; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis }
     #problem { height: auto; max-height: 2; color: $error; padding: 0 1; display: none }
     #problem.shown { display: block }
     #filter { height: 1; border: none; padding: 0 1; display: none }
@@ -62,9 +68,9 @@ class LiveViewApp(App[None]):
         Binding("ctrl+c", "quit", "quit", show=False, priority=True),
         Binding("p,space", "pause", "pause"),
         Binding("slash", "filter", "filter", key_display="/"),
+        Binding("escape", "show_all", "all rows", show=False),
         Binding("s", "sort", "sort"),
         Binding("r", "reverse", "reverse"),
-        Binding("enter", "details", "details", show=True, priority=False),
         *(Binding(str(i), f"show('{name}')", name, show=False) for i, name in enumerate(COLUMNS, 1)),
     ]
     ENABLE_COMMAND_PALETTE = False
@@ -85,8 +91,12 @@ class LiveViewApp(App[None]):
         yield Static(id="head")
         yield Tabs(*(Tab(f"{i} {name}", id=name) for i, name in enumerate(COLUMNS, 1)))
         yield Static(id="problem")
-        yield Input(placeholder="rows with this text; Enter goes back to the table", id="filter", compact=True)
-        yield DataTable(cursor_type="row", zebra_stripes=True)
+        yield Input(
+            placeholder="rows with this text; Enter goes back to the table, Escape to all rows",
+            id="filter",
+            compact=True,
+        )
+        yield Rows(cursor_type="row", zebra_stripes=True)
         yield Footer()
 
     def on_mount(self) -> None:
@@ -136,13 +146,12 @@ class LiveViewApp(App[None]):
         table.scroll_x = left
 
     def _head(self) -> Text:
+        """The numbers first: a narrow terminal cuts the URLs at the end."""
         totals = self.model.totals()
         return Text(
-            f"{self._collector.name}  {totals['online']}/{totals['sources']} sources online  "
+            ("PAUSED  " if self.paused else "") + f"{totals['online']}/{totals['sources']} sources online  "
             f"{totals['stored_per_second']:,} stored/s  {totals['in_flight']:,} in flight  "
-            f"{totals['failed']:,} failed  lag {totals['lag']:,}" + ("  PAUSED" if self.paused else ""),
-            overflow="ellipsis",
-            no_wrap=True,
+            f"{totals['failed']:,} failed  lag {totals['lag']:,}  {self._collector.name}",
         )
 
     # --- keys ------------------------------------------------------------------------------------------------
@@ -162,6 +171,12 @@ class LiveViewApp(App[None]):
         line = self.query_one("#filter", Input)
         line.set_class(True, "shown")
         line.focus()
+
+    def action_show_all(self) -> None:
+        line = self.query_one("#filter", Input)
+        line.value = ""
+        line.set_class(False, "shown")
+        self.query_one(DataTable).focus()
 
     def on_input_changed(self, _: Input.Changed) -> None:
         self.refresh_table()

@@ -33,7 +33,7 @@ COLUMNS = {
         "info",
     ),
     "readers": ("reader", "stream", "lag", "unacknowledged"),
-    "streams": ("stream", "stored/s", "trend", "messages", "octets", "limits", "readers"),
+    "streams": ("stream", "stored/s", "trend", "messages", "octets", "readers", "limits"),
     "events": ("time", "kind", "event", "what", "info"),
 }
 Cells = tuple[Any, ...]
@@ -177,7 +177,7 @@ class LiveModel:
         return [
             (
                 name, round(stream.rates[-1]) if stream.rates else 0, sparkline(stream.rates), stream.status.records,
-                stream.status.size, _limits(stream.status), len(stream.status.readers),
+                stream.status.size, len(stream.status.readers), _limits(stream.status),
             )
             for name, stream in self._streams.items()
         ]  # fmt: skip
