@@ -70,6 +70,7 @@ def test_an_empty_log_is_said_and_draws_nothing(browser: BrowserContext, tmp_pat
     made_of(tmp_path, flights(3))
     shown = Opened(browser, report(str(tmp_path), run="another"), tmp_path)
     assert shown.page.locator("h1").text_content() == "The flight log has no messages of this run or time."
+    assert "Without a run and a time" in (shown.page.locator("header").text_content() or "")
     assert shown.page.locator("figure").count() == 0
     assert shown.problems == []
     assert shown.page.screenshot()
@@ -104,6 +105,8 @@ def test_an_outage_is_shaded_and_light_dark_and_paper_differ(browser: BrowserCon
     dark = shown.page.screenshot()
     shown.page.emulate_media(media="print", color_scheme="light")
     assert shown.page.locator("input[type=search]").is_hidden()
+    shown.page.set_viewport_size({"width": 720, "height": 900})
+    assert shown.page.evaluate("document.documentElement.scrollWidth") <= 720, "nothing is cut on a page of A4"
     assert len({light, dark, shown.page.screenshot()}) == 3
     assert len(shown.page.pdf()) > 10_000
     assert shown.problems == []

@@ -11,9 +11,14 @@ from typing import Any
 import altair as alt
 
 from ..flightlog.report import Row
-from .data import ReportData
+from .data import BINS_PER_DECADE, ReportData
 
 WIDTH, HEIGHT = 860, 220
+#: Pixels: of the names of publishers, which are left of their plot; of the bar of a partition at most.
+NAMES, WIDEST_BAR = 150, 60
+#: Shorter latencies, µs, are drawn as this one: an answer that came before the time of its send was stored has 0, and
+#: would make most of a logarithmic axis empty.
+SHORTEST = 100.0
 ACKED, FAILED, TIMED_OUT, RESENT = "#2a9d8f", "#d1495b", "#e9a03b", "#5b7db1"
 _OUTCOMES = {"acked": ACKED, "failed": FAILED, "timed out": TIMED_OUT}
 _STANDSTILLS = {"outage": FAILED, "hold": TIMED_OUT}
@@ -40,13 +45,13 @@ def rate(data: ReportData) -> str:
     colors = alt.Scale(domain=["failed", "timed out", "sent again"], range=[FAILED, TIMED_OUT, RESENT])
     points = (
         _chart(other)
-        .mark_point(filled=True, size=36)
+        .mark_point(filled=True, size=50, opacity=1)
         .encode(x=_time(data), y=y, color=alt.Color("what:N", scale=colors, title=None))
     )
     shades = alt.Scale(domain=list(_STANDSTILLS), range=list(_STANDSTILLS.values()))
     rects = (
         _chart(shaded)
-        .mark_rect(opacity=0.18)
+        .mark_rect(opacity=0.3)
         .encode(x=_time(data), x2="until:T", color=alt.Color("standstill:N", scale=shades, title=None))
     )
     lines = _chart(errors).mark_rule(color=FAILED, strokeDash=[4, 3]).encode(x=_time(data))
@@ -57,7 +62,11 @@ def rate(data: ReportData) -> str:
 def latency(data: ReportData) -> str:
     """p50 and p99 of acknowledged flights over time, on a logarithmic axis."""
     values = [
-        {"time": row["at"] / 1000, "percentile": name, "ms": None if row[name] is None else max(row[name], 1) / 1000}
+        {
+            "time": row["at"] / 1000,
+            "percentile": name,
+            "ms": None if row[name] is None else max(row[name], SHORTEST) / 1000,
+        }
         for row in data.timeline
         for name in ("p50", "p99")
     ]  # a bin without acknowledgements breaks the lines
@@ -76,10 +85,13 @@ def latency(data: ReportData) -> str:
 
 def distribution(data: ReportData) -> str:
     """Flights by latency; each bar is an eighth of a power of ten."""
-    values = [
-        {"low": row["low"] / 1000, "high": row["high"] / 1000, "flights": row["flights"], "zero": 0}
-        for row in data.distribution
-    ]
+    bars: dict[float, Row] = {}
+    for row in data.distribution:
+        low = max(row["low"], SHORTEST)
+        high = max(row["high"], SHORTEST * 10 ** (1 / BINS_PER_DECADE))
+        bar = bars.setdefault(round(low), {"low": low / 1000, "high": high / 1000, "flights": 0, "zero": 0})
+        bar["flights"] += row["flights"]
+    values = list(bars.values())
     chart = (
         _chart(values)
         .mark_bar(color=ACKED, opacity=0.8)
@@ -103,9 +115,10 @@ def partitions(data: ReportData) -> str:
         for what, name in (("acked", "acked"), ("failed", "failed"), ("timed out", "timed_out"))
         if row[name]
     ]
+    size = WIDEST_BAR if len(data.partitions) * WIDEST_BAR < WIDTH / 2 else alt.Undefined
     chart = (
         _chart(values)
-        .mark_bar()
+        .mark_bar(size=size)
         .encode(
             x=alt.X("partition:O", title="partition", axis=alt.Axis(labelOverlap=True, labelAngle=0)),
             y=alt.Y("flights:Q", title="messages"),
@@ -118,7 +131,7 @@ def partitions(data: ReportData) -> str:
 def life_lines(data: ReportData) -> str:
     """When each publisher was at work, from its first event to its last, with errors of its own and of its topics."""
     lines, errors = life_line_values(data.publishers, data.errors)
-    y = alt.Y("publisher:N", title=None, sort=None, axis=alt.Axis(minExtent=150, labelLimit=260))
+    y = alt.Y("publisher:N", title=None, sort=None, axis=alt.Axis(minExtent=NAMES, labelLimit=260))
     ends = alt.Scale(domain=["ended", "no end"], range=[ACKED, TIMED_OUT])
     span = (
         _chart(lines)
@@ -133,10 +146,10 @@ def life_lines(data: ReportData) -> str:
     kinds = alt.Scale(domain=["error of the publisher", "error of a topic"], range=["cross", "triangle-up"])
     marks = (
         _chart(errors)
-        .mark_point(filled=True, color=FAILED, size=60)
+        .mark_point(filled=True, color=FAILED, size=60, opacity=1)
         .encode(x=_time(data, "from"), y=y, shape=alt.Shape("error:N", scale=kinds, title=None))
     )
-    return _svg(alt.layer(span, marks), "Publishers over time", height=max(60, 16 * len(lines)))
+    return _svg(alt.layer(span, marks), "Publishers over time", WIDTH - NAMES, max(60, 16 * len(lines)))
 
 
 def life_line_values(publishers: Sequence[Row], errors: Sequence[Row]) -> tuple[list[Row], list[Row]]:
@@ -204,7 +217,9 @@ def _outcome_color() -> alt.Color:
     return alt.Color("outcome:N", scale=alt.Scale(domain=list(_OUTCOMES), range=list(_OUTCOMES.values())), title=None)
 
 
-def _svg(chart: alt.Chart | alt.LayerChart | alt.FacetChart, description: str, height: int = HEIGHT) -> str:
+def _svg(
+    chart: alt.Chart | alt.LayerChart | alt.FacetChart, description: str, width: int = WIDTH, height: int = HEIGHT
+) -> str:
     text = {"labelColor": "currentColor", "titleColor": "currentColor", "labelFontSize": 12, "titleFontSize": 12}
     lines = {
         "gridColor": "currentColor",
@@ -212,7 +227,7 @@ def _svg(chart: alt.Chart | alt.LayerChart | alt.FacetChart, description: str, h
         "domainColor": "currentColor",
         "tickColor": "currentColor",
     }
-    shown = chart.properties(width=WIDTH, height=height, description=description, background="transparent").configure(
+    shown = chart.properties(width=width, height=height, description=description, background="transparent").configure(
         font="sans-serif",
         axis=alt.AxisConfig(**text, **lines, titleFontWeight="normal", titlePadding=16),  # type: ignore[arg-type]
         legend=alt.LegendConfig(labelColor="currentColor", orient="top", labelFontSize=12, columnPadding=28),

@@ -32,6 +32,8 @@ ADVICE = {
     "INVALID_ARG": "The row cannot be sent as it is: mend it. The message says which value.",
 }
 OTHER_ADVICE = "Look for the text of the message on the page Troubleshooting of the documentation."
+#: Of the plots of latencies.
+_SHORTEST = f"Less than {charts.SHORTEST / 1000:g} ms is drawn as {charts.SHORTEST / 1000:g} ms."
 #: A partition with so many times the messages of the median is skew.
 SKEW = 2
 
@@ -158,6 +160,11 @@ def headline(data: ReportData) -> str:
 def notes(data: ReportData) -> Iterator[str]:
     """What else a reader must know, a sentence each."""
     totals = data.totals
+    if not totals["flights"]:
+        yield (
+            "Without a run and a time the report shows all messages of the log." if data.run or data.since else
+            "A write adds its messages when it commits."
+        )  # fmt: skip
     if totals["rows"] > totals["flights"]:
         yield f"The messages hold {totals['rows']:,} rows, {totals['acked_rows']:,} of them in acknowledged messages."
     if totals["in_doubt"]:
@@ -213,15 +220,16 @@ def figures(data: ReportData) -> Iterator[Figure]:
     if any(row["p50"] is not None for row in data.timeline):
         yield Figure(
             "Latency over time",
-            "From the first send of a message to its acknowledgement: half of them took less than p50, 99 of 100 less "
-            "than p99. Healthy: two level lines. A p99 that climbs away from p50 is a server that falls behind.",
+            "From the first send of a message to its acknowledgement, on a logarithmic axis: half of them took less "
+            f"than p50, 99 of 100 less than p99. {_SHORTEST} Healthy: two level lines. A p99 that climbs away from p50 "
+            "is a server that falls behind.",
             charts.latency(data),
         )
     if data.distribution:
         yield Figure(
             "Distribution of latency",
-            "How many messages took how long, on a logarithmic axis. Healthy: one hump. A second hump far to the right "
-            "is made by messages that were sent again or waited through an outage.",
+            f"How many messages took how long, on a logarithmic axis. {_SHORTEST} Healthy: one hump. A second hump far "
+            "to the right is made by messages that were sent again or waited through an outage.",
             charts.distribution(data),
         )
     if data.partitions:
