@@ -223,7 +223,7 @@ kafka)
     scripts/in-env python scripts/fetch_kafka.py
     exit
     ;;
-run) extras=local,demo,malamute,report,cli ;;
+run) extras=local,demo,malamute,report,cli,top ;;
 dev) extras=local,demo,dev ;;
 *) die "unknown: $what (run, dev, gcc or kafka)" ;;
 esac
