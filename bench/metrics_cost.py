@@ -1,6 +1,6 @@
 """What the option ``metrics`` costs a write: processor time of whole partitions, with and without, in turns.
 
-``scripts/in-env python -m bench.metrics_cost [--rows 500000] [--pairs 6]``. Each write publishes the rows of one
+``scripts/in-env python -m bench.metrics_cost [--rows 300000] [--pairs 9]``. Each write publishes the rows of one
 partition to a nats-server of its own, with ids and flight log as by default. What counts is the processor time of this
 process, user and system: the median of the ratios of the pairs. On a busy machine these scatter by several percent, so
 the time inside the instruments is measured, too, as a share of the write.
@@ -82,8 +82,8 @@ def seconds(url: str, folder: Path, number: int, count: int, setup: str) -> floa
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=500_000)
-    parser.add_argument("--pairs", type=int, default=6)
+    parser.add_argument("--rows", type=int, default=300_000)
+    parser.add_argument("--pairs", type=int, default=9)
     args = parser.parse_args()
     count = max(1, args.rows // BATCH) * BATCH
     ratios, inside, whole, on = (
