@@ -92,6 +92,8 @@ def distribution(data: ReportData) -> str:
         bar = bars.setdefault(round(low), {"low": low / 1000, "high": high / 1000, "flights": 0, "zero": 0})
         bar["flights"] += row["flights"]
     values = list(bars.values())
+    for bar in values:
+        bar["text"] = f"latency, ms: {bar['low']:.4g} to {bar['high']:.4g}; messages: {bar['flights']}"
     chart = (
         _chart(values)
         .mark_bar(color=ACKED, opacity=0.8)
@@ -102,6 +104,7 @@ def distribution(data: ReportData) -> str:
             x2="high:Q",
             y=alt.Y("flights:Q", title="messages"),
             y2="zero:Q",
+            description="text:N",
         )
     )
     return _svg(chart, "Messages by latency")

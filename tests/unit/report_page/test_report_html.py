@@ -103,6 +103,15 @@ def test_failures_say_what_to_do_and_points_mark_them(tmp_path: Path) -> None:
     assert any("what: failed" in label for label in page.labels)
 
 
+def test_latencies_below_a_tenth_of_a_millisecond_do_not_stretch_the_axes(tmp_path: Path) -> None:
+    made = log_with(tmp_path, flights(4, latency_us=np.array([0, 50, 90, 1000])))
+    labels = Outline(made.html).labels
+    assert [text for text in labels if text.startswith("latency, ms: ")] == [
+        "latency, ms: 0.1 to 0.1334; messages: 3", "latency, ms: 1 to 1.334; messages: 1",
+    ]  # fmt: skip
+    assert "Y-axis titled 'latency, ms' for a log scale with values from 0.1 to 1" in labels
+
+
 def test_text_of_rows_stays_text(tmp_path: Path) -> None:
     reasons = {2: (SCRIPT, 403, SCRIPT)}
     made = log_with(
