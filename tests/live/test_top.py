@@ -239,7 +239,7 @@ def test_a_terminal_of_80_by_24_shows_it_and_is_as_before_afterwards(
         eventually(lambda: "ONLINE" in screen(), "the source")
         assert "1/1 sources online" in screen()
         assert " failed  lag " in screen(), "no number is cut"
-        assert "details" in screen().splitlines()[-1]
+        eventually(lambda: " details " in screen(), "the keys at the bottom")
         tmux("send-keys", "4")
         eventually(lambda: "ORDERS" in screen(), "the stream")
         assert max(map(len, screen().splitlines())) <= 80

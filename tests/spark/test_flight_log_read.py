@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from mama_spark.errors import FlightLogError
 from mama_spark.flightlog.commit import abort, commit
 from mama_spark.jobs import delta_jars
+from mama_spark.spark import read_flight_log
 from mama_spark.spark.read_flight_log import flight_log
 from pyspark.sql import SparkSession
 
@@ -86,3 +88,13 @@ def test_documented_queries_run_and_answer(spark: SparkSession, tmp_path: Path) 
     spark.sql("SELECT id AS order_id, id * 1.5 AS amount FROM range(1, 5)").createOrReplaceTempView("orders")
     counts = [len(spark.sql(query).collect()) for query in SQL]
     assert counts == [4, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0]
+
+
+def test_a_session_without_delta_is_told_what_to_do(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        read_flight_log, "_FORMAT", "no_delta_here"
+    )  # what Spark says of a format that it does not have
+    with pytest.raises(FlightLogError, match="this session has no Delta"):
+        flight_log(spark, str(tmp_path))

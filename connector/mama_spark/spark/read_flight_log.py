@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, SparkSession
 
+from ..errors import FlightLogError
+
+_FORMAT = "delta"
+
 
 def flight_log(spark: SparkSession, path: str, committed_only: bool = False) -> DataFrame:
     """The flight log at ``path``; a notebook shows its summary, its rate and its latest failures.
@@ -12,8 +16,18 @@ def flight_log(spark: SparkSession, path: str, committed_only: bool = False) -> 
 
     :param committed_only: without the attempts that failed or were superseded. A row that was published by a failed
         attempt and again by the next one is in the log twice, once with ``committed=false``.
+    :raises FlightLogError: the session has no Delta
     """
-    log = spark.read.format("delta").load(path)
+    try:
+        log = spark.read.format(_FORMAT).load(path)
+    except Exception as e:
+        if "DATA_SOURCE_NOT_FOUND" not in str(e):
+            raise
+        raise FlightLogError(
+            f"{path}: a flight log is a Delta table, and this session has no Delta: start it with "
+            'spark-submit --jars "$(mama jobs --delta-jars)" or configure_spark_with_delta_pip, or read the table with '
+            "deltalake.DeltaTable"
+        ) from e
     if committed_only:
         log = log.where("committed")
     shown = getattr(log, "_repr_html_", lambda: None)
