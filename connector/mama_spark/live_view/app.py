@@ -24,7 +24,7 @@ _STYLES = {
 _WIDEST = 40
 
 
-class Rows(DataTable[Text]):
+class LiveTable(DataTable[Text]):
     """The table; Enter on a row shows it in full."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "details")]
@@ -96,7 +96,7 @@ class LiveViewApp(App[None]):
             id="filter",
             compact=True,
         )
-        yield Rows(cursor_type="row", zebra_stripes=True)
+        yield LiveTable(cursor_type="row", zebra_stripes=True)
         yield Footer()
 
     def on_mount(self) -> None:
