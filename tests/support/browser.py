@@ -9,6 +9,8 @@ from typing import Any
 
 from playwright.sync_api import BrowserContext, sync_playwright
 
+#: Milliseconds that the browser may take for a step, such as a table of 10,000 rows on a busy machine.
+DEADLINE = 180_000
 _FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -39,6 +41,8 @@ def browser_context(profile: str, **options: Any) -> Iterator[BrowserContext]:
         context = playwright.chromium.launch_persistent_context(
             profile, executable_path=chromium(), headless=True, args=list(_FLAGS), offline=True, **options
         )
+        context.set_default_timeout(DEADLINE)
+        context.set_default_navigation_timeout(DEADLINE)
         try:
             yield context
         finally:
