@@ -45,6 +45,7 @@ def test_options_keep_their_types_and_reach_the_sink(tmp_path: Path, monkeypatch
         ("[mamapubb]\n", ["[mamapubb]", "'mamapub'"]),
         ("url = 'nats://a'\n", ["'url'", "[mamapub]"]),
         ("[mamapub]\nurl = '${MAMA_NOT_SET}'\n", ["[mamapub] url", "MAMA_NOT_SET"]),
+        ("[mamapub]\ntoken = '${file:/not/there}'\n", ["[mamapub] token", "/not/there", "No such file"]),
         ("[mamapub]\nurl = 2020-01-01\n", ["[mamapub] url", "text"]),
         ("[mamapub\n", ["not TOML"]),
     ],
@@ -54,6 +55,26 @@ def test_errors_name_file_table_key_and_the_nearest_name(tmp_path: Path, text: s
     with pytest.raises(ConfigError) as caught:
         load(path)
     assert all(part in str(caught.value) for part in [str(path), *parts]), str(caught.value)
+
+
+def test_a_secret_may_be_the_content_of_a_file(tmp_path: Path) -> None:
+    """Without its last line break, with which most files end; whatever else it holds stays as it is."""
+    (tmp_path / "password").write_bytes(b" p${HOME}w\n")
+    (tmp_path / "token").write_bytes(b"t\r\n")
+    text = (
+        f"[mamapub]\nuser = 'joe'\npassword = '${{file:{tmp_path}/password}}'\ntoken = 'x${{file:{tmp_path}/token}}'\n"
+    )
+    found = load(write(tmp_path, text))["mamapub"]
+    assert (found["password"], found["token"]) == (" p${HOME}w", "xt")
+
+
+def test_what_is_not_text_is_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"s3cret\xff")
+    path = write(tmp_path, f"[mamapub]\ntoken = '${{file:{tmp_path}/key}}'\n")
+    with pytest.raises(ConfigError, match="not UTF-8") as caught:
+        load(path)
+    assert "s3cret" not in str(caught.value)
+    assert caught.value.__cause__ is None
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

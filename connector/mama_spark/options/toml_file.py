@@ -1,4 +1,5 @@
-"""Reads configuration files: TOML, in which ``${NAME}`` stands for an environment variable."""
+"""Reads configuration files: TOML, in which ``${NAME}`` stands for an environment variable, and ``${file:PATH}`` for
+the content of a file, such as a mounted secret."""
 
 from __future__ import annotations
 
@@ -10,13 +11,13 @@ from typing import Any
 
 from ..errors import ConfigError
 
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
+_REFERENCE = re.compile(r"\$\{(?:file:(?P<file>[^}]+)|(?P<name>\w+))\}")
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The tables of the file.
 
-    :raises ConfigError: it cannot be read, is no TOML, or names a variable that is not set
+    :raises ConfigError: it cannot be read, is no TOML, names a variable that is not set or a file that cannot be read
     """
     try:
         with Path(path).open("rb") as file:
@@ -29,7 +30,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def _substitute(value: Any, where: str) -> Any:
-    """The value with the environment variables in its texts."""
+    """The value with the environment variables and files in its texts."""
     if isinstance(value, dict):
         return {key: _substitute(one, f"{where} {key}") for key, one in value.items()}
     if isinstance(value, list):
@@ -37,9 +38,20 @@ def _substitute(value: Any, where: str) -> Any:
     if not isinstance(value, str):
         return value
 
-    def variable(match: re.Match[str]) -> str:
-        if match[1] not in os.environ:
-            raise ConfigError(f"{where}: the environment variable {match[1]} is not set")
-        return os.environ[match[1]]
+    def referred(match: re.Match[str]) -> str:
+        if match["file"] is not None:
+            return _content(match["file"], where)
+        if match["name"] not in os.environ:
+            raise ConfigError(f"{where}: the environment variable {match['name']} is not set")
+        return os.environ[match["name"]]
 
-    return _VARIABLE.sub(variable, value)
+    return _REFERENCE.sub(referred, value)
+
+
+def _content(path: str, where: str) -> str:
+    """Of a file, without the line break at its end."""
+    try:
+        return Path(path).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
+    except (OSError, UnicodeDecodeError) as e:
+        why = e.strerror if isinstance(e, OSError) else "it is not UTF-8"
+        raise ConfigError(f"{where}: the file {path} cannot be read: {why}") from None
