@@ -65,7 +65,7 @@ def find(name: str) -> Job:
 
 def configuration_files() -> list[str]:
     """Their names, such as ``publish.toml``."""
-    return sorted(path.name for path in _FOLDERS["conf"].iterdir())
+    return sorted(path.name for path in _FOLDERS["conf"].iterdir() if path.is_file())
 
 
 def copy(name: str, folder: Path) -> list[Path]:

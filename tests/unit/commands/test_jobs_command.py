@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from mama_spark.cli import main
-from mama_spark.jobs import DELTA, jobs
+from mama_spark.jobs import DELTA, configuration_files, jobs
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -23,7 +23,9 @@ def test_every_job_says_in_a_sentence_what_it_does_and_what_it_needs(capsys: pyt
         assert job.summary.endswith(".")
         assert job.needs
         assert f"{job.name}\n    {job.summary}\n    Needs {job.needs}." in shown
-    assert {path.name for path in (ROOT / "conf").iterdir()} <= {*shown.split()}
+    files = {path.name for path in (ROOT / "conf").iterdir() if path.is_file()}
+    assert files <= {*shown.split()}
+    assert {*configuration_files()} == files, "a folder cannot be copied by its name"
 
 
 def test_a_copy_has_all_files_that_the_job_begins_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
