@@ -15,7 +15,7 @@ test coverage: export PYTHONDONTWRITEBYTECODE :=
 # Test processes have many threads; an arena for each would keep what other threads have freed.
 test coverage: export MALLOC_ARENA_MAX ?= 2
 
-.PHONY: help setup setup-run run demo-tango test test-fast test-originals coverage mutate test-slow check format bench serve wheel pictures docs docs-serve clean
+.PHONY: help setup setup-run run demo-tango test test-fast test-originals coverage mutate test-slow check format bench serve wheel pictures recipes-check docs docs-serve clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -55,8 +55,8 @@ test-originals: setup ## beside the original C programs that are built below ORI
 	@$(RUN) python -m tests.originals "$(ORIGINALS)" $(ARGS)
 
 check: setup ## style, types, architecture, generated pages, links of the documentation
-	@$(ENV) ruff check $(CODE)
-	@$(ENV) ruff format --check $(CODE)
+	@$(ENV) ruff check $(CODE) conf
+	@$(ENV) ruff format --check $(CODE) conf
 	@$(ENV) mypy $(CODE)
 	@$(ENV) pytest -q -p no:xdist tests/test_architecture.py tests/test_specifications.py tests/docs
 	@$(ENV) mama docs options --check docs/reference/options.md
@@ -64,8 +64,8 @@ check: setup ## style, types, architecture, generated pages, links of the docume
 	@$(MKDOCS) build --strict
 
 format: setup ## let ruff format and repair what it can
-	@$(ENV) ruff check --fix $(CODE)
-	@$(ENV) ruff format $(CODE)
+	@$(ENV) ruff check --fix $(CODE) conf
+	@$(ENV) ruff format $(CODE) conf
 
 bench: setup ## side-by-side benchmark, at most 25 minutes (FULL=1: everything; ARGS=--quick: a minute; PEERS=kafka: packed messages beside Kafka, 12 minutes)
 	@scripts/setup.sh gcc
@@ -87,6 +87,9 @@ serve: setup-run ## a NATS server with JetStream and a demo stream, until Ctrl-C
 wheel: setup ## the wheel, in dist/, with jobs and configuration files
 	@$(ENV) python -m build --wheel --outdir dist . >/dev/null
 	@ls dist/*.whl
+
+recipes-check: setup ## the recipes of conf/docker, compose and kubernetes with hadolint, kubeconform, helm and others (needs Go)
+	@$(ENV) python scripts/recipes_check.py
 
 pictures: setup ## draw the pictures of README.md from a real run, in docs/pictures
 	@$(RUN) python -m scripts.pictures
