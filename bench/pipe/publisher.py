@@ -29,4 +29,5 @@ async def publish(url: str, subject: str, rate: float, seconds: float, size: int
 
 
 if __name__ == "__main__":
-    print(asyncio.run(publish(*sys.argv[1:3], float(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5]))))
+    where, subject, rate, seconds, size = sys.argv[1:]
+    print(asyncio.run(publish(where, subject, float(rate), float(seconds), int(size))))
