@@ -4,8 +4,9 @@
     python scripts/spec_checklist.py --check     say what is out of date or missing, and fail
 
 A row of a checklist begins with an id, or several (``P1-P18``, ``S1, S2``), and ends with the tests that are marked
-with it, ``@pytest.mark.spec("ML-07")`` or ``spec("SD-35-SD-48")``. A row without a test says ``none: `` and why. Marks
-are read from the source: nothing is imported.
+with it, ``@pytest.mark.spec("ML-07")`` or ``spec("SD-35-SD-48")``. A row without a test says ``none: `` and why. Tests
+of ``tests/originals`` stand behind the others, since ``make test`` does not run them; a row that has no others begins
+with ``original programs only: ``, which is written by hand. Marks are read from the source: nothing is imported.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,9 +34,27 @@ PAGES: dict[str, list[str]] = {
     "openmama-wire.md": [f"OW{n}" for n in range(1, 33)],
 }  # fmt: skip
 SHOWN = 4  #: tests named in a row; of more, the number is told
+ONLY_ORIGINALS, NO_TEST = "original programs only: ", "none: "
 ROW = re.compile(
     r"^\| (?P<ids>(?:[A-Z]{2}-\d\d|OW\d+|[PMEBSCTFI]\d+)[-, A-Z0-9]*?) \|(?P<text>.*)\| (?P<last>[^|]*) \|$"
 )
+
+
+@dataclass
+class MarkedTests:
+    """Names of the tests of one id, or of one row, each once.
+
+    :ivar usual: that ``make test`` or ``make test-slow`` runs
+    :ivar originals: that need the original programs of a middleware
+    """
+
+    usual: list[str] = field(default_factory=list)
+    originals: list[str] = field(default_factory=list)
+
+    def merged(self, other: MarkedTests) -> MarkedTests:
+        return MarkedTests(
+            list(dict.fromkeys(self.usual + other.usual)), list(dict.fromkeys(self.originals + other.originals))
+        )
 
 
 def expand(ids: str) -> list[str]:
@@ -59,9 +79,9 @@ def _marks(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
             yield from (id_ for argument in decorator.args for id_ in expand(ast.literal_eval(argument)))
 
 
-def ids_to_tests(root: Path) -> dict[str, list[str]]:
-    """Id -> names of the tests that are marked with it, in order of files and lines; suites that ship are read too."""
-    found: dict[str, list[str]] = {}
+def ids_to_tests(root: Path) -> dict[str, MarkedTests]:
+    """The tests that are marked with each id, in order of files and lines; suites that ship are read too."""
+    found: dict[str, MarkedTests] = {}
     for folder in (root / "tests", root / "connector" / "mama_spark" / "testing"):
         for path in sorted(folder.rglob("*.py")):
             text = path.read_text(encoding="utf-8")
@@ -73,31 +93,59 @@ def ids_to_tests(root: Path) -> dict[str, list[str]]:
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                     own = all_of_them if node.name.startswith("test_") else []
                     for id_ in dict.fromkeys([*own, *_marks(node)]):
-                        found.setdefault(id_, []).append(node.name)
+                        marked = found.setdefault(id_, MarkedTests())
+                        (marked.originals if root / "tests" / "originals" in path.parents else marked.usual).append(
+                            node.name
+                        )
     return found
 
 
-def _cell(tests: list[str]) -> str:
+def _names(tests: list[str]) -> str:
     shown = ", ".join(f"`{test}`" for test in tests[:SHOWN])
     return shown + (f" and {len(tests) - SHOWN} more" if len(tests) > SHOWN else "")
 
 
-def filled(page: str, tests: dict[str, list[str]]) -> str:
+def _cell(tests: MarkedTests, last: str) -> str:
+    """:param last: the cell as it is"""
+    if not tests.usual:
+        return (ONLY_ORIGINALS if last.startswith(ONLY_ORIGINALS) else "") + _names(tests.originals)
+    return _names(tests.usual) + (f"; original programs: {_names(tests.originals)}" if tests.originals else "")
+
+
+def filled(page: str, tests: dict[str, MarkedTests]) -> str:
     """The page with the last column of its checklists written anew."""
     lines = []
     for line in page.split("\n"):
         row = ROW.match(line)
         if row:
-            found = list(dict.fromkeys(test for id_ in expand(row["ids"]) for test in tests.get(id_, ())))
-            if found:
-                line = f"| {row['ids']} |{row['text']}| {_cell(found)} |"
+            found = MarkedTests()
+            for id_ in expand(row["ids"]):
+                found = found.merged(tests.get(id_, MarkedTests()))
+            if found.usual or found.originals:
+                line = f"| {row['ids']} |{row['text']}| {_cell(found, row['last'])} |"
         lines.append(line)
     return "\n".join(lines)
 
 
-def faults(pages: dict[str, str], tests: dict[str, list[str]]) -> list[str]:
+def _fault(id_: str, last: str, tests: MarkedTests) -> str | None:
+    """What is wrong with one id of a row.
+
+    :param last: the last cell of the row
+    """
+    if tests.usual:
+        return "is not of the original programs only: leave that out" if last.startswith(ONLY_ORIGINALS) else None
+    if last.startswith(NO_TEST):
+        return None
+    if not tests.originals:
+        return "no test is marked with it, and the row does not say why (none: ...)"
+    if not last.startswith(ONLY_ORIGINALS):
+        return f"make test has no test of it: write one, or begin the last cell with {ONLY_ORIGINALS!r}"
+    return None
+
+
+def faults(pages: dict[str, str], tests: dict[str, MarkedTests]) -> list[str]:
     """What is wrong with the checklists of these pages (name -> text), a line each."""
-    found = [f"no page lists {id_}, which {tests[id_][0]} is marked with"
+    found = [f"no page lists {id_}, which {(tests[id_].usual + tests[id_].originals)[0]} is marked with"
              for id_ in sorted(tests.keys() - {id_ for ids in PAGES.values() for id_ in ids})]  # fmt: skip
     for name, wanted in PAGES.items():
         rows = [row for line in pages[name].split("\n") if (row := ROW.match(line))]
@@ -105,8 +153,8 @@ def faults(pages: dict[str, str], tests: dict[str, list[str]]) -> list[str]:
         found += [f"{name}: {id_} has {listed.count(id_)} rows" for id_ in wanted if listed.count(id_) != 1]
         for row in rows:
             for id_ in expand(row["ids"]):
-                if id_ not in tests and not row["last"].startswith("none: "):
-                    found.append(f"{name}: no test is marked with {id_}, and the row does not say why (none: ...)")
+                if (fault := _fault(id_, row["last"], tests.get(id_, MarkedTests()))) is not None:
+                    found.append(f"{name}: {id_}: {fault}")
         if filled(pages[name], tests) != pages[name]:
             found.append(f"{name} is out of date: run make docs")
     return found

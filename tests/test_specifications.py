@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from scripts.spec_checklist import FOLDER, PAGES, ROOT, faults, ids_to_tests
+from scripts.spec_checklist import FOLDER, ONLY_ORIGINALS, PAGES, ROOT, MarkedTests, faults, filled, ids_to_tests
 
 
 @pytest.fixture(scope="module")
-def tests() -> dict[str, list[str]]:
+def tests() -> dict[str, MarkedTests]:
     """Not made on import: every worker imports this module, one of them runs it."""
     return ids_to_tests(ROOT)
 
@@ -19,24 +19,37 @@ def pages() -> dict[str, str]:
     return {name: (FOLDER / name).read_text(encoding="utf-8") for name in PAGES}
 
 
-def test_every_id_of_every_specification_has_a_test_or_a_reason(tests: dict[str, list[str]]) -> None:
+def test_every_id_of_every_specification_has_a_test_or_a_reason(tests: dict[str, MarkedTests]) -> None:
     assert faults(pages(), tests) == []
 
 
-def test_an_id_that_loses_its_test_is_found(tests: dict[str, list[str]]) -> None:
+def test_an_id_that_loses_its_test_is_found(tests: dict[str, MarkedTests]) -> None:
     less = {id_: names for id_, names in tests.items() if id_ != "ML-07"}
-    assert "malamute.md: no test is marked with ML-07, and the row does not say why (none: ...)" in faults(
+    assert "malamute.md: ML-07: no test is marked with it, and the row does not say why (none: ...)" in faults(
         pages(), less
     )
 
 
-def test_an_id_that_no_page_lists_is_found(tests: dict[str, list[str]]) -> None:
-    found = faults(pages(), {**tests, "ML-99": ["test_x"]})
+def test_an_id_of_the_original_programs_only_is_marked_so(tests: dict[str, MarkedTests]) -> None:
+    page, rest = "openmama-wire.md", {id_: marked for id_, marked in tests.items() if id_ != "OW10"}
+    only = {**rest, "OW10": MarkedTests(originals=["test_x"])}
+    unmarked = {**pages(), page: filled(pages()[page], only)}
+    assert faults(unmarked, only) == [
+        f"{page}: OW10: make test has no test of it: write one, or begin the last cell with {ONLY_ORIGINALS!r}"
+    ]
+    marked = {**unmarked, page: unmarked[page].replace("| `test_x` |", f"| {ONLY_ORIGINALS}`test_x` |")}
+    assert faults(marked, only) == []
+    assert f"{page}: OW10: is not of the original programs only: leave that out" in faults(marked, tests)
+    assert f"{page}: OW10: no test is marked with it, and the row does not say why (none: ...)" in faults(marked, rest)
+
+
+def test_an_id_that_no_page_lists_is_found(tests: dict[str, MarkedTests]) -> None:
+    found = faults(pages(), {**tests, "ML-99": MarkedTests(["test_x"])})
     assert found == ["no page lists ML-99, which test_x is marked with"]
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_row_too_few_is_found(name: str, tests: dict[str, list[str]]) -> None:
+def test_a_row_too_few_is_found(name: str, tests: dict[str, MarkedTests]) -> None:
     first = PAGES[name][0]
     less = "\n".join(line for line in pages()[name].split("\n") if not line.startswith(f"| {first}"))
     assert f"{name}: {first} has 0 rows" in faults({**pages(), name: less}, tests)
