@@ -1,19 +1,33 @@
-"""A network of each bridge: OpenMAMA's programs on one side, the project on the other."""
+"""A network of each bridge: OpenMAMA's programs on one side, the project on the other; and what its tests share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from mama_spark.bridges.openmama import OpenMamaBridge, OpenMamaSettings
 from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import encode
-from mama_spark.mama.messages.status import MsgType
+from mama_spark.mama.messages.status import MsgStatus, MsgType
+from mama_spark.message import MessageBatch
 from mama_spark.openmama_wire.peer import PeerSettings
+from mama_spark.openmama_wire.protocol.dictionary import parse_dictionary
 from mama_spark.openmama_wire.protocol.market_data import Stamp, stamped
+from mama_spark.options.window import WindowConfig
+from mama_spark.publisher.batch_publisher import BatchPublisher
+from mama_spark.sending.flight_batch import FlightBatch
+from mama_spark.services.openmama_source import SourceRules
+from mama_spark.testing.waiting import eventually
 
-from tests.support.openmama.originals import OriginalProcess, OriginalPrograms
+from tests.support.openmama.originals import PREFIX, OriginalProcess, OriginalPrograms
+from tests.support.openmama.source import MarketDataLab
 from tests.support.ports import lasting_port
+
+N = 2000
+LISTEN = ("-S", "OM", "-s", "IBM", "-B", "-I", "-shutdown", "100")
+SYMBOLS = ("IBM", "MSFT")
 
 
 class EitherNetwork:
@@ -62,6 +76,56 @@ def network(framing: str, folder: Path) -> Iterator[EitherNetwork]:
         yield one
 
 
+def row(n: int) -> bytes:
+    msg = MamaMsg()
+    msg.add_i32("wNumber", 9001, n)
+    return encode(stamped(Stamp(), msg.fields))
+
+
+def publish(settings: PeerSettings, during: Callable[[], object] = lambda: None, readers: int = 1) -> list[FlightBatch]:
+    """As a task does it.
+
+    :param during: called when half of the rows are given
+    :param readers: that subscribe before the first row
+    """
+    finished: list[FlightBatch] = []
+    bridge = OpenMamaBridge(OpenMamaSettings(settings, wait_for_subscribers=60.0))
+    bridge.open()
+
+    def wanted() -> bool:
+        bridge.poll(0.05)
+        table = bridge.peer.readers
+        return table.readers(b"OM.IBM") + table.readers(b"OM.IBM\0") >= readers
+
+    eventually(wanted, "the readers are there")
+    publisher = BatchPublisher(bridge, WindowConfig(4096, 2048), on_finished=finished.append)
+    publisher.start()
+    try:
+        publisher.put(MessageBatch.of(["OM.IBM"] * (N // 2), [row(n) for n in range(N // 2)]))
+        during()
+        publisher.put(MessageBatch.of(["OM.IBM"] * (N - N // 2), [row(n) for n in range(N // 2, N)]))
+        publisher.drain()
+    finally:
+        publisher.stop()
+        bridge.close()
+    return finished
+
+
+def numbers(output: str) -> list[int]:
+    return [int(n) for n in re.findall(r"wNumber +\| +9001 \| +I32 \| (\d+)", output)]
+
+
+def lab_of(tmp_path: Path, log: str, url: str) -> MarketDataLab:
+    dictionary = parse_dictionary((PREFIX / "config" / "data.dict").read_text(encoding="latin-1"))
+    rules = SourceRules(
+        [("BADSYM", MsgStatus.BAD_SYMBOL), ("NOENT", MsgStatus.NOT_ENTITLED), ("NOPERM", MsgStatus.NOT_PERMISSIONED),
+         ("TIMEO", MsgStatus.TIMEOUT)], dictionary=dictionary,
+    )  # fmt: skip
+    lab = MarketDataLab(tmp_path, log, url, rules, name="OM")
+    lab.store_json("IBM", b'{"wBidPrice":100.25,"wAskPrice":100.5,"wBidSize":7,"wAskSize":9}')
+    return lab
+
+
 def capture(path: Path, symbols: tuple[str, ...], numbers: int) -> Path:
     """A capture of so many messages of each symbol, numbered from 1."""
     with path.open("wb") as file:
@@ -73,3 +137,9 @@ def capture(path: Path, symbols: tuple[str, ...], numbers: int) -> Path:
                 payload = encode(stamped(Stamp(kind, number=number, sender=4711, symbol=symbol), msg.fields))
                 file.write(f"OM:oz:{symbol}:{len(payload)}".encode() + b"\x1d" + payload)
     return path
+
+
+def replay(tmp_path: Path) -> tuple[str, ...]:
+    """Arguments of capturereplayc: thirty messages of each symbol, again and again."""
+    return ("-S", "OM", "-f", str(capture(tmp_path / "c.mplay", SYMBOLS, 30)), "-dictionary",
+            str(PREFIX / "config" / "data.dict"), "-i", "0.05", "-r")  # fmt: skip

@@ -3,144 +3,82 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import numpy as np
 import pytest
-from mama_spark.bridges.memory.bridge import MemoryBroker
-from mama_spark.bridges.openmama import OpenMamaBridge, OpenMamaSettings
-from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import decode, encode
-from mama_spark.mama.messages.status import MsgStatus
-from mama_spark.message import MessageBatch
-from mama_spark.openmama_wire.peer import PeerPresence, PeerSettings
-from mama_spark.openmama_wire.protocol.dictionary import parse_dictionary
+from mama_spark.mama.messages.status import SubscriptionMsgType
+from mama_spark.openmama_wire.peer import PeerPresence
+from mama_spark.openmama_wire.protocol.dictionary import dictionary_of
 from mama_spark.openmama_wire.protocol.frames import FrameType
-from mama_spark.openmama_wire.protocol.market_data import Stamp, stamped
-from mama_spark.options.window import WindowConfig
-from mama_spark.publisher.batch_publisher import BatchPublisher
+from mama_spark.openmama_wire.protocol.market_data import (
+    DICTIONARY,
+    DICTIONARY_SYMBOL,
+    NORMAL,
+    MarketDataRequest,
+    dictionary_topic,
+    request_message,
+    subscription_topic,
+)
 from mama_spark.sending.flight import FlightState
-from mama_spark.sending.flight_batch import FlightBatch
-from mama_spark.services.openmama_source import SourceRules
 from mama_spark.testing.waiting import eventually
 
 from tests.support.openmama.network import Watched, peer
-from tests.support.openmama.originals import PREFIX, OriginalPrograms
-from tests.support.openmama.source import MarketDataLab
+from tests.support.openmama.originals import OriginalPrograms
+from tests.support.openmama.recorder import RecordedLog
 from tests.support.ports import lasting_port
+
+from .openmama_network import LISTEN, EitherNetwork, N, lab_of, network, numbers, publish, replay, row
 
 pytestmark = pytest.mark.originals
 
-N = 2000
 REQUESTS = "MAMA_INBOUND_TOPIC"  #: which mamapublisherc listens at, and mamainboxc asks, by themselves
-LISTEN = ("-S", "OM", "-s", "IBM", "-B", "-I", "-shutdown", "100")
 
 
-class Network:
-    """A naming network with OZ's own name server."""
-
-    def __init__(self, programs: OriginalPrograms, port: int) -> None:
-        self.programs, self.url = programs, f"oz://127.0.0.1:{port}"
-
-
-@pytest.fixture
-def oz(tmp_path: Path) -> Iterator[Network]:
-    port = lasting_port()
-    programs = OriginalPrograms(tmp_path, "oz", naming=port)
-    with programs.run("nsd", "-i", "127.0.0.1", "-p", str(port)) as nsd:
-        nsd.until("running at")
-        yield Network(programs, port)
-
-
-@pytest.fixture
-def log() -> Iterator[str]:
-    name = uuid4().hex
-    MemoryBroker.get(name)
-    yield name
-    MemoryBroker.forget(name)
-
-
-def row(n: int) -> bytes:
-    msg = MamaMsg()
-    msg.add_i32("wNumber", 9001, n)
-    return encode(stamped(Stamp(), msg.fields))
-
-
-def publish(settings: PeerSettings, during: Callable[[], object] = lambda: None, readers: int = 1) -> list[FlightBatch]:
-    """As a task does it.
-
-    :param during: called when half of the rows are given
-    :param readers: that subscribe before the first row
-    """
-    finished: list[FlightBatch] = []
-    bridge = OpenMamaBridge(OpenMamaSettings(settings, wait_for_subscribers=60.0))
-    bridge.open()
-
-    def wanted() -> bool:
-        bridge.poll(0.05)
-        table = bridge.peer.readers
-        return table.readers(b"OM.IBM") + table.readers(b"OM.IBM\0") >= readers
-
-    eventually(wanted, "the readers are there")
-    publisher = BatchPublisher(bridge, WindowConfig(4096, 2048), on_finished=finished.append)
-    publisher.start()
-    try:
-        publisher.put(MessageBatch.of(["OM.IBM"] * (N // 2), [row(n) for n in range(N // 2)]))
-        during()
-        publisher.put(MessageBatch.of(["OM.IBM"] * (N - N // 2), [row(n) for n in range(N // 2, N)]))
-        publisher.drain()
-    finally:
-        publisher.stop()
-        bridge.close()
-    return finished
-
-
-def numbers(output: str) -> list[int]:
-    return [int(n) for n in re.findall(r"wNumber +\| +9001 \| +I32 \| (\d+)", output)]
+def market_data_request(asked: str) -> tuple[str, bytes]:
+    """Topic and payload of a request to capturereplayc."""
+    if asked == "the dictionary":
+        dictionary = MarketDataRequest(DICTIONARY_SYMBOL, DICTIONARY, SubscriptionMsgType.DDICT_SNAPSHOT)
+        return dictionary_topic("WOMBAT"), encode(request_message(dictionary))
+    snapshot = MarketDataRequest("IBM", NORMAL, SubscriptionMsgType.SNAPSHOT)
+    return subscription_topic("OM"), encode(request_message(snapshot))
 
 
 # --- publish and subscribe ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("OW9", "OW26")
-def test_a_task_reaches_mamalistenc_whole_and_in_order(oz: Network) -> None:
-    with oz.programs.mama("mamalistenc", "oz", *LISTEN) as listener:
-        flights = publish(PeerSettings.from_urls([oz.url]))
+def test_a_task_reaches_mamalistenc_whole_and_in_order(either: EitherNetwork) -> None:
+    with either.programs.mama("mamalistenc", either.receiver, *LISTEN) as listener:
+        flights = publish(either.sink)
         assert all((f.state == np.uint8(FlightState.ACKED)).all() for f in flights)
         listener.until("wNumber", N)
         assert numbers(listener.end()) == list(range(N))
 
 
-@pytest.mark.spec("OW9")
-def test_a_task_reaches_mamalistenc_of_the_older_bridge(tmp_path: Path) -> None:
-    data, requests = lasting_port(), lasting_port()
-    programs = OriginalPrograms(tmp_path, "classic", data=data, requests=requests)
-    with programs.mama("mamalistenc", "sub", *LISTEN) as listener:
-        publish(PeerSettings.from_urls([f"zmq://127.0.0.1:{data}?bind=true"]).without_receiving())
-        listener.until("wNumber", N)
-        assert numbers(listener.end()) == list(range(N))
-
-
 @pytest.mark.spec("OW1", "OW25", "OW31")
-def test_mamapublisherc_is_read_and_known_by_name(oz: Network) -> None:
-    with peer(oz.url) as one:
+def test_mamapublisherc_is_read(either: EitherNetwork) -> None:
+    """And known by name, where the network has naming."""
+    with peer(either.recorder_url, receiver=True) as one:
         one.subscribe("OM.IBM")
         watched = Watched(one)
-        with oz.programs.mama("mamapublisherc", "oz", "-s", "OM.IBM", "-i", "0.05", "-c", "400"):
+        with either.programs.mama("mamapublisherc", either.sender, "-s", "OM.IBM", "-i", "0.05", "-c", "400"):
             watched.until(lambda: len(watched.of(one).frames) >= 5, "messages arrive")
         messages = [decode(f.frame.payload) for f in watched.of(one).frames]
         got = [m.get("MdSeqNum") for m in messages]
         assert got == list(range(got[0], got[0] + len(got)))
-        assert [p.frame.program for p in watched.of(one).peers] == ["mamapublisherc"]
+        assert one.counters.malformed == 0
+        known = ["mamapublisherc"] if either.framing == "oz" else []
+        assert [p.frame.program for p in watched.of(one).peers] == known
 
 
 @pytest.mark.spec("OW31")
-def test_a_program_that_ends_in_order_takes_its_leave(oz: Network) -> None:
-    with peer(oz.url) as one, oz.programs.mama("mamalistenc", "oz", *LISTEN[:-1], "2"):
+def test_a_program_that_ends_in_order_takes_its_leave(oz: EitherNetwork) -> None:
+    with peer(oz.server_url) as one, oz.programs.mama("mamalistenc", "oz", *LISTEN[:-1], "2"):
         watched = Watched(one)
         watched.until(lambda: len(watched.of(one).peers) == 2, "it comes and goes")
         assert [(p.frame.program, p.presence, p.orderly) for p in watched.of(one).peers] == [
@@ -148,26 +86,14 @@ def test_a_program_that_ends_in_order_takes_its_leave(oz: Network) -> None:
         ]  # fmt: skip
 
 
-@pytest.mark.spec("OW1")
-def test_mamapublisherc_of_the_older_bridge_is_read(tmp_path: Path) -> None:
-    data, requests = lasting_port(), lasting_port()
-    programs = OriginalPrograms(tmp_path, "classic", data=data, requests=requests)
-    with peer(f"zmq://127.0.0.1:{data}?bind=true", receiver=True) as one:
-        one.subscribe("OM.IBM")
-        watched = Watched(one)
-        with programs.mama("mamapublisherc", "pub", "-s", "OM.IBM", "-i", "0.05", "-c", "100"):
-            watched.until(lambda: len(watched.of(one).frames) >= 5, "messages arrive")
-        assert one.counters.malformed == 0
-
-
 # --- requests ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.spec("OW13")
-def test_mamainboxc_is_answered(oz: Network) -> None:
-    with peer(oz.url) as one:
+@pytest.mark.spec("OW13", "OW15")
+def test_mamainboxc_is_answered(either: EitherNetwork) -> None:
+    with peer(either.server_url) as one:
         one.subscribe("OM.IBM")
-        with oz.programs.mama("mamainboxc", "oz", "-s", "OM.IBM") as asking:
+        with either.programs.mama("mamainboxc", either.receiver, "-s", "OM.IBM") as asking:
             watched, answered = Watched(one), 0
 
             def answer() -> bool:
@@ -182,8 +108,8 @@ def test_mamainboxc_is_answered(oz: Network) -> None:
 
 
 @pytest.mark.spec("OW13")
-def test_mamapublisherc_answers_requests(oz: Network) -> None:
-    with peer(oz.url) as one, oz.programs.mama("mamapublisherc", "oz", "-s", "OM.IBM", "-i", "0.2", "-c", "500"):
+def test_mamapublisherc_answers_requests(oz: EitherNetwork) -> None:
+    with peer(oz.server_url) as one, oz.programs.mama("mamapublisherc", "oz", "-s", "OM.IBM", "-i", "0.2", "-c", "500"):
         watched = Watched(one)
         watched.until(lambda: one.wanted(REQUESTS), "it subscribes to requests")
         wanted = [one.request(REQUESTS, row(n)) for n in range(3)]
@@ -194,26 +120,19 @@ def test_mamapublisherc_answers_requests(oz: Network) -> None:
 # --- market data -------------------------------------------------------------------------------------------------
 
 
-def lab_of(tmp_path: Path, log: str, url: str) -> MarketDataLab:
-    dictionary = parse_dictionary((PREFIX / "config" / "data.dict").read_text(encoding="latin-1"))
-    rules = SourceRules(
-        [("BADSYM", MsgStatus.BAD_SYMBOL), ("NOENT", MsgStatus.NOT_ENTITLED), ("NOPERM", MsgStatus.NOT_PERMISSIONED),
-         ("TIMEO", MsgStatus.TIMEOUT)], dictionary=dictionary,
-    )  # fmt: skip
-    lab = MarketDataLab(tmp_path, log, url, rules, name="OM")
-    lab.store_json("IBM", b'{"wBidPrice":100.25,"wAskPrice":100.5,"wBidSize":7,"wAskSize":9}')
-    return lab
-
-
 @pytest.mark.spec("OW16", "OW17", "OW23")
-def test_images_updates_refusals_and_the_dictionary_satisfy_mamalistenc(oz: Network, tmp_path: Path, log: str) -> None:
-    lab = lab_of(tmp_path, log, oz.url)
+def test_images_updates_refusals_and_the_dictionary_satisfy_mamalistenc(
+    either: EitherNetwork, tmp_path: Path, log: RecordedLog
+) -> None:
+    lab = lab_of(tmp_path, log.name, either.server_url)
     lab.start()
     try:
         eventually(lambda: lab.served(1), "the record is served")
         symbols = tmp_path / "symbols"
         symbols.write_text("IBM\nBADSYM\nNOENT\nNOPERM\nTIMEO\nXXX\n")
-        with oz.programs.mama("mamalistenc", "oz", "-S", "OM", "-f", str(symbols), "-shutdown", "100") as listener:
+        with either.programs.mama(
+            "mamalistenc", either.receiver, "-S", "OM", "-f", str(symbols), "-shutdown", "100"
+        ) as listener:
             listener.until("Type: INITIAL")
             for n in range(10):
                 lab.store_json("IBM", b'{"wBidPrice":%d.5}' % n)
@@ -226,18 +145,20 @@ def test_images_updates_refusals_and_the_dictionary_satisfy_mamalistenc(oz: Netw
             "TIMEO": "STATUS_TIMEOUT", "NOPERM": "MAMA_STATUS_NOT_PERMISSIONED",
         }  # fmt: skip
         assert "STALE" not in output
-        with oz.programs.mama("mamalistenc", "oz", "-S", "OM", "-s", "IBM", "-1", "-shutdown", "100") as snapshot:
+        with either.programs.mama(
+            "mamalistenc", either.receiver, "-S", "OM", "-s", "IBM", "-1", "-shutdown", "100"
+        ) as snapshot:
             snapshot.until("Type: INITIAL")
     finally:
         lab.stop()
 
 
 @pytest.mark.spec("OW23")
-def test_quoteticker_shows_quotes_by_our_dictionary(oz: Network, tmp_path: Path, log: str) -> None:
-    lab = lab_of(tmp_path, log, oz.url)
+def test_quoteticker_shows_quotes_by_our_dictionary(either: EitherNetwork, tmp_path: Path, log: RecordedLog) -> None:
+    lab = lab_of(tmp_path, log.name, either.server_url)
     lab.start()
     try:
-        with oz.programs.mama("quoteticker", "oz", "-S", "OM", "-s", "IBM") as ticker:
+        with either.programs.mama("quoteticker", either.receiver, "-S", "OM", "-s", "IBM") as ticker:
             eventually(lambda: ("SUBSCRIBED", "IBM") in lab.callbacks(), "it subscribes")
             for n in range(5):
                 lab.store_json("IBM", b'{"wBidPrice":%d.5,"wBidSize":7}' % (200 + n))
@@ -247,11 +168,13 @@ def test_quoteticker_shows_quotes_by_our_dictionary(oz: Network, tmp_path: Path,
 
 
 @pytest.mark.spec("OW18")
-def test_a_skipped_number_is_healed_by_one_recap(oz: Network, tmp_path: Path, log: str) -> None:
-    lab = lab_of(tmp_path, log, oz.url)
+def test_a_skipped_number_is_healed_by_one_recap(either: EitherNetwork, tmp_path: Path, log: RecordedLog) -> None:
+    lab = lab_of(tmp_path, log.name, either.server_url)
     lab.start()
     try:
-        with oz.programs.mama("mamalistenc", "oz", "-S", "OM", "-s", "IBM", "-B", "-shutdown", "100") as listener:
+        with either.programs.mama(
+            "mamalistenc", either.receiver, "-S", "OM", "-s", "IBM", "-B", "-shutdown", "100"
+        ) as listener:
             listener.until("Type: INITIAL")
             lab.store_json("IBM", b'{"wBidPrice":1.5}')
             listener.until("Type: UPDATE")
@@ -270,12 +193,14 @@ def test_a_skipped_number_is_healed_by_one_recap(oz: Network, tmp_path: Path, lo
 
 
 @pytest.mark.spec("OW19")
-def test_a_subscription_without_image_reaches_the_callback(oz: Network, tmp_path: Path, log: str) -> None:
-    lab = lab_of(tmp_path, log, oz.url)
+def test_a_subscription_without_image_reaches_the_callback(
+    either: EitherNetwork, tmp_path: Path, log: RecordedLog
+) -> None:
+    lab = lab_of(tmp_path, log.name, either.server_url)
     lab.start()
     try:
         eventually(lambda: lab.served(1), "the record is served")
-        with oz.programs.mama("mamalistenc", "oz", *LISTEN) as listener:
+        with either.programs.mama("mamalistenc", either.receiver, *LISTEN) as listener:
             eventually(lambda: ("onRequest", "IBM") in lab.callbacks(), "the subscription arrives")
             lab.store_json("IBM", b'{"wBidPrice":1.5}')
             listener.until("Type: UPDATE")
@@ -285,11 +210,15 @@ def test_a_subscription_without_image_reaches_the_callback(oz: Network, tmp_path
 
 
 @pytest.mark.spec("OW21")
-def test_old_subscribers_get_updates_after_a_restart_without_a_gap(oz: Network, tmp_path: Path, log: str) -> None:
-    lab = lab_of(tmp_path, log, oz.url)
+def test_old_subscribers_get_updates_after_a_restart_without_a_gap(
+    either: EitherNetwork, tmp_path: Path, log: RecordedLog
+) -> None:
+    lab = lab_of(tmp_path, log.name, either.server_url)
     lab.start()
     try:
-        with oz.programs.mama("mamalistenc", "oz", "-S", "OM", "-s", "IBM", "-B", "-shutdown", "100") as listener:
+        with either.programs.mama(
+            "mamalistenc", either.receiver, "-S", "OM", "-s", "IBM", "-B", "-shutdown", "100"
+        ) as listener:
             listener.until("Type: INITIAL")
             lab.store_json("IBM", b'{"wBidPrice":1.5}')
             listener.until("Type: UPDATE")
@@ -301,6 +230,41 @@ def test_old_subscribers_get_updates_after_a_restart_without_a_gap(oz: Network, 
             assert "STALE" not in listener.end()
     finally:
         lab.stop()
+
+
+@pytest.mark.spec("OW13")
+def test_capturereplayc_answers_a_snapshot_and_the_dictionary(oz: EitherNetwork, tmp_path: Path) -> None:
+    with peer(oz.server_url) as one, oz.programs.mama("capturereplayc", "oz", *replay(tmp_path)):
+        watched = Watched(one)
+        wanted = []
+        for asked in ("a snapshot", "the dictionary"):
+            topic, payload = market_data_request(asked)
+            watched.until(lambda topic=topic: one.wanted(topic), "it subscribes to requests")  # type: ignore[misc]
+            wanted.append(one.request(topic, payload))
+        watched.until(lambda: len(watched.of(one).frames) >= 2, "its answers arrive")
+        answers = {found.inbox: decode(found.frame.payload) for found in watched.of(one).frames}
+        assert answers.keys() == set(wanted)
+        assert answers[wanted[0]].get("wBidPrice") > 100
+        assert len(dictionary_of(answers[wanted[1]])) > 1000
+
+
+# --- the older bridge as published: what cannot be asked of its programs ---------------------------------------------
+
+
+@pytest.mark.spec("OW15")
+@pytest.mark.parametrize("asked", ["a snapshot", "the dictionary", "an inbox"])
+def test_a_request_ends_programs_of_the_older_bridge(tmp_path: Path, asked: str) -> None:
+    """So nothing can show a snapshot, an image, the dictionary or a reply from them to us."""
+    with network("zmq", tmp_path) as here, peer(f"{here.recorder_url}&allow_requests=true", receiver=True) as one:
+        words = ("-s", "OM.IBM", "-i", "0.2", "-c", "5000")
+        program, more = ("mamapublisherc", words) if asked == "an inbox" else ("capturereplayc", replay(tmp_path))
+        topic, payload = (REQUESTS, row(1)) if asked == "an inbox" else market_data_request(asked)
+        watched = Watched(one)
+        with here.programs.mama(program, here.sender, *more) as running:
+            watched.until(lambda: one.wanted(topic), "it subscribes to requests")
+            one.request(topic, payload)
+            watched.until(lambda: running.exit_code() is not None, "it ends")
+            assert running.exit_code() == -signal.SIGSEGV
 
 
 # --- our name server ---------------------------------------------------------------------------------------------

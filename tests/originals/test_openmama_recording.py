@@ -5,45 +5,18 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import numpy as np
 import pytest
-from mama_spark.bridges.memory.bridge import MemoryBroker
-from mama_spark.openmama_wire.protocol.frames import FrameType
 from mama_spark.sending.flight import FlightState
 from mama_spark.testing.waiting import eventually
 
-from tests.support.openmama.network import Watched, peer
-from tests.support.openmama.originals import PREFIX
-from tests.support.openmama.recorder import RecordedLog, recorded_log, recording
+from tests.support.openmama.recorder import RecordedLog, recording
 
-from .openmama_network import EitherNetwork, capture, network
-from .test_openmama import LISTEN, N, lab_of, numbers, publish, row
+from .openmama_network import LISTEN, SYMBOLS, EitherNetwork, N, lab_of, network, numbers, publish, replay
 
 pytestmark = pytest.mark.originals
-
-SYMBOLS = ("IBM", "MSFT")
-
-
-@pytest.fixture(params=["oz", "zmq"])
-def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EitherNetwork]:
-    with network(request.param, tmp_path) as one:
-        yield one
-
-
-@pytest.fixture
-def log() -> Iterator[RecordedLog]:
-    with recorded_log() as one:
-        yield one
-
-
-def replay(tmp_path: Path) -> tuple[str, ...]:
-    """Arguments of capturereplayc: thirty messages of each symbol, again and again."""
-    return ("-S", "OM", "-f", str(capture(tmp_path / "c.mplay", SYMBOLS, 30)), "-dictionary",
-            str(PREFIX / "config" / "data.dict"), "-i", "0.05", "-r")  # fmt: skip
 
 
 @pytest.mark.spec("OW29", "OW30")
@@ -133,11 +106,12 @@ def test_a_listener_that_is_killed_costs_the_others_nothing(either: EitherNetwor
 
 
 @pytest.mark.spec("OW16", "OW17", "OW18", "OW21")
-def test_a_listener_of_our_server_is_killed_and_comes_back(either: EitherNetwork, tmp_path: Path) -> None:
+def test_a_listener_of_our_server_is_killed_and_comes_back(
+    either: EitherNetwork, tmp_path: Path, log: RecordedLog
+) -> None:
     """Image, updates, refusals and a recap over either framing; then the server restarts, and its old subscriber goes
     on."""
-    name = uuid4().hex
-    lab = lab_of(tmp_path, name, either.server_url)
+    lab = lab_of(tmp_path, log.name, either.server_url)
     lab.start()
     market_data = ("-S", "OM", "-B", "-shutdown", "100")
     symbols = tmp_path / "symbols"
@@ -163,26 +137,6 @@ def test_a_listener_of_our_server_is_killed_and_comes_back(either: EitherNetwork
             assert re.findall(r"Quality changed to (\w+)", listener.end())[-1] == "OK"
     finally:
         lab.stop()
-        MemoryBroker.forget(name)
-
-
-@pytest.mark.spec("OW13", "OW15")
-def test_mamainboxc_of_the_older_bridge_is_answered(tmp_path: Path) -> None:
-    """Not the other way round: a request ends programs of that bridge."""
-    with network("zmq", tmp_path) as here, peer(here.server_url) as one:
-        one.subscribe("OM.IBM")
-        with here.programs.mama("mamainboxc", "sub", "-s", "OM.IBM") as asking:
-            watched, answered = Watched(one), 0
-
-            def answer() -> bool:
-                nonlocal answered
-                for got in watched.of(one).frames[answered:]:
-                    answered += 1
-                    if got.frame.type is FrameType.REQUEST:
-                        one.reply(got.frame, row(answered))
-                return asking.output().count("wNumber") >= 3
-
-            watched.until(answer, "it gets replies")
 
 
 @pytest.mark.spec("OW27")

@@ -35,6 +35,10 @@ class OriginalProcess:
     def output(self) -> str:
         return self._output.read_text(encoding="utf-8", errors="replace")
 
+    def exit_code(self) -> int | None:
+        """None: it runs; negative: the signal that ended it."""
+        return self._process.poll()
+
     def until(self, text: str, times: int = 1) -> None:
         """Wait until it has written this so often."""
         eventually(lambda: self.output().count(text) >= times, f"{text!r} {times} times in {self._output.name}")
