@@ -4,7 +4,7 @@ Needs a log that mama record writes, and a Spark with Delta.
 
 spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 jobs/openmama_archive.py --conf-file conf/openmama-archive.toml
 
-Each record becomes one row, exactly once; the fields that the configuration names are columns of their types, a gap is
+Each message becomes one row, exactly once; the fields that the configuration names are columns of their types, a gap is
 a row with its numbers. Queries: ``docs/how-to/connect-openmama.md``.
 """  # noqa: E501
 
@@ -23,7 +23,7 @@ COLUMNS = [
     "mama.kind", "coalesce(mama.topic, topic) AS topic",
     "coalesce(timestamp_micros(mama.received div 1000), timestamp) AS time",
     "mama.msg_type", "mama.msg_status", "mama.seq_num", "mama.sender", "mama.gap_from", "mama.gap_to", "mama.cause",
-    "mama.reason", "stream", "sequence",
+    "mama.reason", "stream", "sequence", "pack_index",
 ]  # fmt: skip
 
 

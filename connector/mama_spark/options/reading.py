@@ -374,7 +374,8 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
         )
         require(
             "unpack" not in stated or not self.decodes,
-            f"option unpack has no effect with {self.decodes}=true: none is packed",
+            f"option unpack has no effect with {self.decodes}=true: "
+            + ("none is packed" if self.tango else "packs of the recorder are unpacked"),
         )
         require(self.omnm or not self.fields, "option fields is for messages of OpenMAMA: omnm=true")
         require(self.dictionary is None or bool(self.fields), "option dictionary has no effect without fields")

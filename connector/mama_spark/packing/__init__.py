@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .format import HEADER_BYTES, PACK, PACK_HEADERS, PACK_ROWS, PackFormat, check_types
     from .json_size import check_json_size
     from .json_text import JsonRows, as_json_column, json_rows, with_number_names
-    from .pack_headers import announced_rows
+    from .pack_headers import announced_rows, rows_of_messages
     from .packer import Packed, Packer, Rows, packed
     from .schema_cast import SchemaCast
     from .split import halves, singles
@@ -47,6 +47,7 @@ __all__ = [
     "halves",
     "json_rows",
     "packed",
+    "rows_of_messages",
     "singles",
     "unpack",
     "unpack_chunks",
@@ -83,6 +84,7 @@ if not TYPE_CHECKING:
             "halves": "split",
             "json_rows": "json_text",
             "packed": "packer",
+            "rows_of_messages": "pack_headers",
             "unpack_chunks": "chunked_unpack",
             "singles": "split",
             "unpack": "unpacker",

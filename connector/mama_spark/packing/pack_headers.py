@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..message import Int64s, payload_sizes
+from ..message import Int64s, MessageBatch, payload_sizes
 from ..record_log import Records
-from .format import MAX_PLAIN_BYTES, MAX_ROWS, PACK_HEADERS
+from .format import MAX_PLAIN_BYTES, MAX_ROWS, PACK_HEADERS, PACK_ROWS
 
 
 class PackHeaders(NamedTuple):
@@ -62,6 +62,13 @@ def announced_rows(records: Records) -> Int64s:
     """Announced rows of each record, which may be wrong, limited to what its bytes could hold."""
     packs = pack_headers(records)
     return np.ones(len(records), np.int64) if packs is None else packs.announced(records.payloads)
+
+
+def rows_of_messages(batch: MessageBatch) -> Int64s:
+    """Rows that each message announces; 1 for what is no pack."""
+    if batch.headers is None:
+        return np.ones(len(batch), np.int64)
+    return np.maximum(_numbers(first_values(batch.headers, PACK_ROWS)[0], MAX_ROWS), 1)
 
 
 def _numbers(texts: pa.Array, most: int) -> Int64s:

@@ -22,6 +22,7 @@ from ..bridge import PublisherBridge
 from ..errors import ConfigError, MamaError, PublishError
 from ..message import MessageBatch
 from ..options.window import RetryPolicy, WindowConfig
+from ..packing import rows_of_messages
 from ..sending.flight import FlightState
 from ..sending.flight_batch import FlightBatch
 from ..sending.retry import may_resend_elsewhere
@@ -47,7 +48,8 @@ class ResilientPublisher:
         ``ordered`` is wanted
     :param wait_timeout: seconds to wait for the acknowledgement of each send
     :param on_rejected: called with messages that the middleware rejected, on another thread
-    :ivar stored: messages that were acknowledged; ``rejected``: that the middleware rejected
+    :ivar stored: rows of messages that were acknowledged (one of a message that is no pack); ``rejected``: of messages
+        that the middleware rejected
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class ResilientPublisher:
         self._on_rejected = on_rejected
         self._lock = threading.Condition()
         self._unsettled: list[MessageBatch] = []  #: in order
+        self._waiting_rows = 0  #: of them
         self._bridge: PublisherBridge | None = None
         self._publisher: BatchPublisher | None = None
         self._stored_once = False
@@ -75,9 +78,8 @@ class ResilientPublisher:
 
     @property
     def waiting(self) -> int:
-        """Messages that were written and are not settled."""
-        with self._lock:
-            return sum(map(len, self._unsettled))
+        """Rows of messages that were written and are not settled."""
+        return self._waiting_rows
 
     def write(self, batch: MessageBatch, cancelled: Callable[[], bool] = lambda: False) -> bool:
         """Queue messages; waits while others wait.
@@ -87,12 +89,14 @@ class ResilientPublisher:
         :raises ConfigError: the first bridge cannot be opened, or no stream takes the messages
         :raises Unavailable: nobody answers, at the first time
         """
+        rows = int(rows_of_messages(batch).sum())
         while True:
             if self._connected(cancelled):
                 with self._lock:
                     free = self._lock.wait_for(lambda: len(self._unsettled) < MAX_QUEUED_BATCHES, _CHECK_INTERVAL)
                     if free:
                         self._unsettled.append(batch)
+                        self._waiting_rows += rows
                 if free:
                     self._put(batch)
                     return True
@@ -203,10 +207,12 @@ class ResilientPublisher:
         failed = {row: error for row, error in flights.errors.items() if not acked[row]}
         resend = [row for row, error in failed.items() if may_resend_elsewhere(error)]
         rejected = sorted(failed.keys() - set(resend))
+        rows = rows_of_messages(messages)
         with self._lock:
             self._stored_once = self._stored_once or bool(acked.any())
-            self.stored += int(acked.sum())
-            self.rejected += len(rejected)
+            self.stored += int(rows[acked].sum())
+            self.rejected += int(rows[rejected].sum())
+            self._waiting_rows -= int(rows[acked].sum() + rows[rejected].sum())
             place = next(at for at, batch in enumerate(self._unsettled) if batch is messages)
             if resend:
                 self._unsettled[place] = messages.take(np.array(sorted(resend)))

@@ -72,6 +72,33 @@ def test_messages_of_topics_and_their_gaps_are_recorded(server: NameServer, log:
     assert all(row["framing"] == "oz" and row["received"] > 0 for row in log.rows("message"))
 
 
+@pytest.mark.spec("OW29")
+def test_packed_records_have_every_message_and_gap_in_order(server: NameServer, log: RecordedLog) -> None:
+    """Half of the messages by one recorder, half by the next one, which takes the last numbers from packs."""
+    missing = range(100, 600, 100)  # of A
+    with peer(url_of(server)) as publisher:
+        source = Source(MarketDataScript(publisher))
+
+        def record(first: int, last: int) -> OpenMamaRecorder:
+            with recording(log, url_of(server), topics="OM.A, OM.B", packMaxRows=50) as recorder:
+                source.until(lambda: publisher.wanted("OM.A") and publisher.wanted("OM.B"), "the recorder subscribes")
+                for n in range(first, last + 1):
+                    for topic in ("OM.B",) if n in missing else ("OM.A", "OM.B"):
+                        assert publisher.publish(topic, basic(n))
+                source.until(lambda: {row["seq_num"] for row in log.rows("message")} >= {last}, "all are stored")
+            source.until(lambda: not publisher.wanted("OM.A"), "the recorder has gone")
+            return recorder
+
+        for recorder in (record(1, 300), record(301, 590)):
+            assert recorder.counts.recorded == recorder.counts.stored
+            assert recorder.counts.waiting == 0
+    assert log.numbers("OM.B") == list(range(1, 591))
+    rows = [row for row in log.rows("message", "gap") if row["topic"] == "OM.A"]
+    assert [row["seq_num"] or row["gap_from"] for row in rows] == list(range(1, 591)), "a gap stands in its place"
+    assert [row["gap_to"] for row in rows if row["kind"] == "gap"] == list(missing)
+    assert log.records() < len(log.rows()) / 5, "most are packed"
+
+
 @pytest.mark.spec("OW30")
 def test_symbols_have_images_and_a_gap_has_a_recap(server: NameServer, log: RecordedLog) -> None:
     with peer(url_of(server)) as publisher, recording(log, url_of(server), symbols="OM.IBM, OM.NONE") as recorder:

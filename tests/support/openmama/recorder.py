@@ -29,6 +29,7 @@ from mama_spark.openmama_wire.protocol.market_data import (
     subscription_topic,
 )
 from mama_spark.options import SinkOptions
+from mama_spark.packing import unpack
 from mama_spark.publisher.resilient_publisher import ResilientPublisher
 from mama_spark.services.openmama_recorder.recorder import OpenMamaRecorder
 from mama_spark.services.openmama_recorder.settings import OpenMamaRecorderSettings
@@ -51,9 +52,15 @@ class RecordedLog:
         bounds, columns = log.bounds(), OpenMamaColumns(TYPE)
         rows = []
         for records in log.read(0, bounds.last):
-            made = columns.columns(records.payloads, records.topics.cast(pa.string()), records.sequences)
+            found = unpack(records)
+            topics = records.topics.cast(pa.string()).take(pa.array(found.records))
+            made = columns.columns(found.values, topics, records.sequences[found.records])
             rows += made["mama"].to_pylist()
         return [row for row in rows if not kinds or row["kind"] in kinds]
+
+    def records(self) -> int:
+        """How many messages it has, packed ones each counted once."""
+        return MemoryLogs(self.name).log(self.name).bounds().last
 
     def numbers(self, topic: str, *kinds: str) -> list[int]:
         return [row["seq_num"] for row in self.rows(*kinds or ("message",)) if row["topic"] == topic]

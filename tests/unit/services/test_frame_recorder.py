@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +18,7 @@ from mama_spark.openmama_wire.protocol.market_data import Stamp, stamped
 from mama_spark.services.openmama_recorder.frame_recorder import FrameRecorder
 
 from tests.support.examples import examples
+from tests.support.openmama.frames import columns_of
 
 Sent = tuple[str, int, int, int]  #: topic, sender, number, type
 
@@ -53,14 +53,15 @@ def test_gaps_of_a_batch_are_those_of_its_messages(sent: list[Sent], size: int) 
     recorder, gaps, frames = FrameRecorder("mama", "oz"), [], []
     for begin in range(0, len(sent), size):
         batch = [frame(*one) for one in sent[begin : begin + size]]
-        made = recorder.records(batch, [None] * len(batch), 7)
-        decoded = decode_records(pa.array(made.payloads, pa.binary()))
-        for row, topic in enumerate(made.topics):
+        made = recorder.records(columns_of(batch), {}, 7)
+        decoded = decode_records(made.payloads)
+        topics = made.topics.to_pylist()
+        for row, topic in enumerate(topics):
             head = decoded.heads[row]
             if head["kind"] == MamaRecordKind.GAP:
                 gaps.append((topic.removeprefix("mama."), int(head["sender"]), int(head["first"]), int(head["last"])))
                 assert head["cause"] == MamaGapCause.WAY
-                assert made.topics[row + 1] == topic, "it stands before the message that shows it"
+                assert topics[row + 1] == topic, "it stands before the message that shows it"
             else:
                 frames.append((topic.removeprefix("mama."), decoded.body(row)))
     assert gaps == one_by_one(sent)
@@ -72,7 +73,7 @@ def test_consecutive_numbers_in_a_batch_are_not_looked_at_one_by_one(monkeypatch
     monkeypatch.setattr(recorder.tracker, "update", None)
     for begin in (1, 51):
         batch = [frame(topic, 1, n, int(MsgType.UPDATE)) for n in range(begin, begin + 50) for topic in "AB"]
-        assert len(recorder.records(batch, [None] * 100, 7).topics) == 100
+        assert len(recorder.records(columns_of(batch), {}, 7).payloads) == 100
     assert len(recorder.tracker) == 2
 
 

@@ -114,21 +114,27 @@ class MamaRecord:
 
 
 def frame_records(
-    kinds: npt.NDArray[np.integer[Any]], framing: str, received: int, payload_at: Int64s, frames: Sequence[bytes]
-) -> list[bytes]:
-    """Encoded records of frames; as :meth:`MamaRecord.encode`, for many at once.
+    kinds: npt.NDArray[np.integer[Any]], framing: str, received: Int64s, payload_at: Int64s, frames: Sequence[bytes]
+) -> pa.Array:
+    """Encoded records of frames, binary; as :meth:`MamaRecord.encode`, for many at once.
 
     :param kinds: :class:`MamaRecordKind` of each, shape (n,)
+    :param received: nanoseconds since the epoch, shape (n,)
     :param payload_at: where the payload begins in each frame, shape (n,)
     """
-    heads = np.zeros(len(frames), _DTYPE)
+    n = len(frames)
+    heads = np.zeros(n, _DTYPE)
     heads["magic"], heads["version"], heads["kind"] = MAGIC, VERSION, kinds
     heads["framing"], heads["received"] = FRAMING_NUMBERS[framing], received
     heads["payload_at"] = HEAD_SIZE + payload_at
-    octets = heads.tobytes()
-    return [
-        octets[at : at + HEAD_SIZE] + frame for at, frame in zip(range(0, len(octets), HEAD_SIZE), frames, strict=True)
-    ]
+    parts = [b""] * (2 * n)
+    parts[0::2] = heads.view(f"V{HEAD_SIZE}").tolist()
+    parts[1::2] = frames
+    sizes = np.fromiter(map(len, frames), np.int64, n) + HEAD_SIZE
+    offsets = np.zeros(n + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    data = pa.py_buffer(b"".join(parts))
+    return pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(offsets), data])
 
 
 @dataclass(frozen=True, slots=True)

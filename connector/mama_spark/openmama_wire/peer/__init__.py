@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mama_spark.moved_names import lazy
 
 if TYPE_CHECKING:
+    from .frame_columns import FrameColumns
     from .frame_filter import ReceivedFrame
     from .naming_client import NamedPeer, PeerChange, PeerPresence
     from .peer import OpenMamaPeer, PeerInput
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Endpoint",
+    "FrameColumns",
     "NamedPeer",
     "OpenMamaPeer",
     "PeerChange",
@@ -34,6 +36,7 @@ if not TYPE_CHECKING:
         __name__,
         {
             "Endpoint": "settings",
+            "FrameColumns": "frame_columns",
             "NamedPeer": "naming_client",
             "OpenMamaPeer": "peer",
             "PeerChange": "naming_client",

@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 
 import zmq
 
@@ -24,6 +25,7 @@ from mama_spark.zmq_context import open_context
 
 from ..protocol.frames import BridgeFrame, FrameType, why_unsendable
 from ..protocol.naming import CONNECT, NAMING_TOPIC, NamingFrame
+from .frame_columns import FrameColumns
 from .frame_filter import FrameFilter, PeerCounters, ReceivedFrame
 from .inboxes import OpenInboxes, PendingReplies
 from .naming_client import (
@@ -52,14 +54,18 @@ class JoinTimeout(Unavailable):
 
 @dataclass(slots=True)
 class PeerInput:
-    """What came since the last poll, each list in order of arrival."""
+    """What came since the last poll, each list in order of arrival.
+
+    :ivar columns: the frames of a peer that was asked for columns, instead of ``frames``
+    """
 
     frames: list[ReceivedFrame] = field(default_factory=list)
+    columns: FrameColumns = field(default_factory=FrameColumns)
     subscriptions: list[SubscriptionChange] = field(default_factory=list)
     peers: list[PeerChange] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.frames or self.subscriptions or self.peers)
+        return bool(self.frames or self.columns or self.subscriptions or self.peers)
 
 
 class OpenMamaPeer:
@@ -289,17 +295,18 @@ class OpenMamaPeer:
         if self._in is not None and self._filter.remove(topic, prefix=prefix):
             self._in.unsubscribe(topic.encode() + (b"" if prefix else b"\0"))
 
-    def poll(self, timeout: float, most: int = _MOST) -> PeerInput:
+    def poll(self, timeout: float, most: int = _MOST, *, columns: bool = False) -> PeerInput:
         """Wait until something came, at most ``timeout`` seconds, and do what is due.
 
         :param most: messages that one call returns at most
+        :param columns: return the frames in columns
         """
         came = PeerInput()
         until = self._clock() + timeout
         while True:
             self._wait(max(0.0, min(until - self._clock(), self._due_in())))
             self._read_subscriptions(came)
-            self._read_frames(came, most)
+            self._read_frames(came, most, columns)
             came.peers += self._serve_naming()
             self._send_replies()
             if came or self._clock() >= until:
@@ -321,19 +328,33 @@ class OpenMamaPeer:
                 if change is not None:
                     came.subscriptions.append(change)
 
-    def _read_frames(self, came: PeerInput, most: int) -> None:
+    def _read_frames(self, came: PeerInput, most: int, columns: bool) -> None:
         if self._in is None:
             return
-        receive, accepted, frames = self._in.recv, self._filter.accepted, came.frames
-        with contextlib.suppress(zmq.Again):
-            for _ in range(most):
-                part = receive(zmq.DONTWAIT, copy=False)  # a Frame: to ask the socket for RCVMORE takes much longer
-                if part.more:
-                    self.counters.multipart += 1
-                    while receive(zmq.DONTWAIT, copy=False).more:
-                        pass
-                elif (found := accepted(part.bytes)) is not None:
-                    frames.append(found)
+        raws = self._receive(self._in, most)
+        if columns and raws:
+            came.columns = self._filter.columns(raws)
+        elif raws:
+            came.frames += [found for found in map(self._filter.accepted, raws) if found is not None]
+
+    def _receive(self, sock: Socket, most: int) -> list[bytes]:
+        """Messages of one part each; others are counted."""
+        receive: Callable[..., zmq.Frame] = sock.recv
+        parts: list[zmq.Frame] = []
+        with contextlib.suppress(zmq.Again):  # what came before it stays in the list
+            # as Frames: to ask the socket for RCVMORE takes much longer
+            parts.extend(map(receive, repeat(zmq.DONTWAIT, most), repeat(False)))
+            while parts and parts[-1].more:  # the rest of the last message is there
+                parts.append(receive(zmq.DONTWAIT, copy=False))
+        if not [part for part in parts if part.more]:
+            return [part.bytes for part in parts]
+        raws, begins = list[bytes](), True
+        for part in parts:
+            if begins and not part.more:
+                raws.append(part.bytes)
+            self.counters.multipart += begins and part.more
+            begins = not part.more
+        return raws
 
     # --- naming ----------------------------------------------------------------------------------------------
 

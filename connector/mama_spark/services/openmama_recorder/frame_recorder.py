@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,12 +19,14 @@ from mama_spark.openmama_wire.log.records import (
     MamaGapCause,
     MamaRecord,
     MamaRecordKind,
+    MamaRecords,
     decode_records,
     frame_records,
     message_topic,
     record_topic,
 )
-from mama_spark.openmama_wire.peer import ReceivedFrame
+from mama_spark.openmama_wire.peer import FrameColumns
+from mama_spark.packing import unpack
 from mama_spark.record_log import Records
 
 from .market_data_requests import Asks, MarketDataAsk
@@ -45,12 +47,12 @@ Kinds = npt.NDArray[np.int64]
 class RecordedFrames(NamedTuple):
     """Records to write.
 
-    :ivar topics: of the records in the log; ``payloads``: the records
+    :ivar topics: of the records in the log, dictionary<int32, string>; ``payloads``: the records, binary
     :ivar gaps: topics in which messages are missing, one for each gap
     """
 
-    topics: list[str]
-    payloads: list[bytes]
+    topics: pa.DictionaryArray
+    payloads: pa.Array
     gaps: list[str]
 
 
@@ -69,33 +71,39 @@ class FrameRecorder:
         self._topics: dict[str, str] = {}
 
     def records(
-        self, frames: Sequence[ReceivedFrame], asked: Sequence[MarketDataAsk | None], received: int
+        self, frames: FrameColumns, asked: Mapping[int, MarketDataAsk], received: int | Int64s
     ) -> RecordedFrames:
         """The records of these frames, with gap records before the messages that show them.
 
-        :param asked: for each frame what it answers; None: it was published
-        :param received: nanoseconds since the epoch
+        :param asked: frame -> what it answers; all others were published
+        :param received: nanoseconds since the epoch, of all or of each
         """
-        raws = [frame.raw for frame in frames]
-        payload_at = np.array([frame.payload_at for frame in frames], np.int64)
-        ends = np.cumsum(np.array([len(raw) for raw in raws], np.int64))
-        begins = np.concatenate(([0], ends[:-1])) + payload_at
-        found = self._decoder.decode(b"".join(raws), begins, ends)
-        columns = {name: _numbers(found, name, len(frames)) for name in _NUMBERS}
+        n = len(frames)
+        received = np.broadcast_to(np.asarray(received, np.int64), n)
+        ends = np.cumsum(np.fromiter(map(len, frames.raws), np.int64, n))
+        begins = np.concatenate(([0], ends[:-1])) + frames.payload_at
+        found = self._decoder.decode(b"".join(frames.raws), begins, ends)
+        columns = {name: _numbers(found, name, n) for name in _NUMBERS}
         kinds = np.where(columns["MdMsgType"] == MsgType.RECAP, MamaRecordKind.RECAP, MamaRecordKind.MESSAGE)
-        topics = [frame.topic for frame in frames]
+        topics, codes = list(frames.topics), frames.codes.copy()
         stored = [self._topic(topic) for topic in topics]
-        for row, ask in enumerate(asked):
-            if ask is not None:
-                kinds[row] = _answer_kind(ask, int(columns["MdMsgType"][row]), int(columns["MdMsgStatus"][row]))
-                topics[row] = f"{ask.source}.{ask.symbol}"
-                stored[row] = self._topic(topics[row]) if ask.symbol else self.own_topic(f"{DICTIONARY}.{ask.source}")
-        payloads = frame_records(kinds, self._framing, received, payload_at, raws)
-        gaps = self._gaps(topics, kinds, columns, received)
-        for row, gap in reversed(gaps):
-            stored.insert(row, gap.topic)
-            payloads.insert(row, gap.encode())
-        return RecordedFrames(stored, payloads, [topics[row] for row, _ in gaps])
+        for row, ask in asked.items():
+            kinds[row] = _answer_kind(ask, int(columns["MdMsgType"][row]), int(columns["MdMsgStatus"][row]))
+            codes[row] = len(topics)
+            topics.append(f"{ask.source}.{ask.symbol}")
+            stored.append(self._topic(topics[-1]) if ask.symbol else self.own_topic(f"{DICTIONARY}.{ask.source}"))
+        names, name_codes = _distinct(topics, codes) if asked else (topics, codes)
+        payloads = frame_records(kinds, self._framing, received, frames.payload_at, frames.raws)
+        gaps = self._gaps(names, name_codes, kinds, columns, received)
+        if gaps:
+            all_topics, all_payloads = [stored[code] for code in codes.tolist()], payloads.to_pylist()
+            for row, gap in reversed(gaps):
+                all_topics.insert(row, gap.topic)
+                all_payloads.insert(row, gap.encode())
+            stored, codes = _distinct(all_topics, np.arange(len(all_topics)))
+            payloads = pa.array(all_payloads, pa.binary())
+        coded = pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), pa.array(stored, pa.string()))
+        return RecordedFrames(coded, payloads, [names[name_codes[row]] for row, _ in gaps])
 
     def own_topic(self, rest: str) -> str:
         """Topic in the log of what is about no topic of messages."""
@@ -103,22 +111,24 @@ class FrameRecorder:
 
     def restore(self, records: Records) -> None:
         """Take the last numbers from what an earlier recorder wrote."""
-        decoded = decode_records(records.payloads)
+        decoded, records_topics = _unpacked(records)
         found = self._decoder.decode(decoded.data, decoded.begins, decoded.ends)
         numbers, senders = (_numbers(found, name, len(decoded)) for name in ("MdSeqNum", "MamaSenderId"))
         rows = np.flatnonzero(np.isin(decoded.heads["kind"], _NUMBERED) & (numbers > 0) & (numbers <= _HIGHEST_NUMBER))
-        topics = records.topics.cast(pa.string()).to_pylist() if len(rows) else []
+        names = [message_topic(topic) for topic in records_topics.dictionary.to_pylist()]
+        codes = records_topics.indices.to_numpy()
         for row in rows.tolist():
-            topic, sender = message_topic(topics[row]), int(senders[row])
+            topic, sender = names[codes[row]], int(senders[row])
             self.tracker.restore(topic, sender, int(numbers[row]))
             self._restored.add((topic, sender))
 
     def refused(self, batch: MessageBatch, received: int) -> list[MamaRecord]:
         """Gaps for records that the log rejected."""
-        decoded = decode_records(batch.payloads)
+        none = np.zeros(len(batch), np.int64)
+        decoded, coded = _unpacked(Records(none, none, batch.topics, batch.payloads, batch.headers))
         found = self._decoder.decode(decoded.data, decoded.begins, decoded.ends)
         numbers, senders = (_numbers(found, name, len(decoded)) for name in ("MdSeqNum", "MamaSenderId"))
-        topics = batch.topics.cast(pa.string()).to_pylist()
+        topics = coded.cast(pa.string()).to_pylist()
         return [
             MamaRecord(MamaRecordKind.GAP, topics[row], received, cause=MamaGapCause.REFUSED, sender=int(senders[row]),
                        first=int(numbers[row]) & _HIGHEST_NUMBER, last=int(numbers[row]) & _HIGHEST_NUMBER)
@@ -126,37 +136,35 @@ class FrameRecorder:
         ]  # fmt: skip
 
     def _gaps(
-        self, topics: list[str], kinds: Kinds, columns: Mapping[str, Numbers], received: int
+        self, names: list[str], codes: Int64s, kinds: Kinds, columns: Mapping[str, Numbers], received: Int64s
     ) -> list[tuple[int, MamaRecord]]:
         """Gap records, each with the row that shows it, in the order of the rows."""
         numbers = columns["MdSeqNum"]
         rows = np.flatnonzero(np.isin(kinds, _NUMBERED) & (numbers > 0) & (numbers <= _HIGHEST_NUMBER))
-        rows = self._without_consecutive(topics, kinds, columns, rows)
-        what = kinds[rows].tolist()
+        rows = self._without_consecutive(names, codes, kinds, columns, rows)
         fields = (columns[name][rows].tolist() for name in ("MdMsgType", "MdSeqNum", "MamaSenderId", CONFLATE_COUNT[0]))
         gaps: list[tuple[int, MamaRecord]] = []
         for row, what, kind, number, sender, conflated in zip(
             rows.tolist(), kinds[rows].tolist(), *fields, strict=True
         ):
-            topic = topics[row]
+            topic = names[codes[row]]
             if what != MamaRecordKind.MESSAGE or kind in _STATES:
                 missing = self.tracker.image(topic, sender, number)
             else:
                 missing = self.tracker.update(topic, sender, number, conflated)
             if missing is not None:
-                gaps.append((row, self._gap(topic, sender, missing, received)))
+                gaps.append((row, self._gap(topic, sender, missing, int(received[row]))))
             self._restored.discard((topic, sender))
         return gaps
 
     def _without_consecutive(
-        self, topics: list[str], kinds: Kinds, columns: Mapping[str, Numbers], rows: Int64s
+        self, names: list[str], codes: Int64s, kinds: Kinds, columns: Mapping[str, Numbers], rows: Int64s
     ) -> Int64s:
         """The rows of topics and senders whose messages are other than published ones with one number after the other;
         all others are taken by the tracker, topic by topic and not row by row."""
         if not len(rows):
             return rows
-        codes: dict[str, int] = {}
-        code = np.array([codes.setdefault(topics[row], len(codes)) for row in rows.tolist()], np.int64)
+        code = codes[rows]
         sender, number = columns["MamaSenderId"][rows], columns["MdSeqNum"][rows].astype(np.int64)
         order = np.lexsort((sender, code))  # stable: rows of one topic and sender stay in order
         code, sender, number = code[order], sender[order], number[order]
@@ -166,7 +174,6 @@ class FrameRecorder:
         begin = np.zeros(len(rows), np.bool_)
         begin[begins] = True
         good[1:] &= begin[1:] | (np.diff(number) == 1)
-        names = list(codes)
         left = np.ones(len(rows), np.bool_)
         for group in np.flatnonzero(np.logical_and.reduceat(good, begins)).tolist():
             first, last = int(begins[group]), int(ends[group]) - 1
@@ -190,6 +197,23 @@ class FrameRecorder:
                 self._topics.clear()
             found = self._topics[topic] = record_topic(topic, self._prefix)
         return found
+
+
+def _unpacked(records: Records) -> tuple[MamaRecords, pa.DictionaryArray]:
+    """Records of the recorder, those in packs too, and their topics in the log."""
+    found = unpack(records)
+    topics = records.topics if pa.types.is_dictionary(records.topics.type) else records.topics.dictionary_encode()
+    return decode_records(found.values), topics.take(pa.array(found.records))
+
+
+def _distinct(topics: list[str], codes: Int64s) -> tuple[list[str], Int64s]:
+    """Each topic once, and the codes that say the same of these.
+
+    :param codes: places in ``topics``
+    """
+    known: dict[str, int] = {}
+    place = np.array([known.setdefault(topic, len(known)) for topic in topics], np.int64)
+    return list(known), place[codes]
 
 
 def _is_number(name: str, fid: int) -> bool:

@@ -11,7 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -21,8 +21,18 @@ from mama_spark.errors import ConfigError, MamaError, PublishError, Unavailable
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.status import SubscriptionMsgType
 from mama_spark.message import MessageBatch
-from mama_spark.openmama_wire.log.records import PEERS, RECORDER, MamaPeerState, MamaRecord, MamaRecordKind, messages
-from mama_spark.openmama_wire.peer import OpenMamaPeer, PeerChange, PeerInput, PeerPresence, ReceivedFrame
+from mama_spark.openmama_wire.log.records import (
+    DICTIONARY as DICTIONARY_RECORDS,
+)
+from mama_spark.openmama_wire.log.records import (
+    PEERS,
+    RECORDER,
+    MamaPeerState,
+    MamaRecord,
+    MamaRecordKind,
+    messages,
+)
+from mama_spark.openmama_wire.peer import FrameColumns, OpenMamaPeer, PeerChange, PeerInput, PeerPresence
 from mama_spark.openmama_wire.protocol.market_data import (
     DICTIONARY,
     DICTIONARY_SYMBOL,
@@ -32,15 +42,18 @@ from mama_spark.openmama_wire.protocol.market_data import (
     subscription_topic,
 )
 from mama_spark.openmama_wire.protocol.naming import encode_naming
+from mama_spark.packing import rows_of_messages
 from mama_spark.record_log import RecordLog, RecordWriter
 
 from .frame_recorder import FrameRecorder
 from .market_data_requests import Asks, MarketDataAsk, MarketDataRequests
+from .record_packer import RecordPacker
 from .settings import OpenMamaRecorderSettings
 
 logger = logging.getLogger("mama_spark")
 
-_MOST = 4096  #: frames of one poll, and so records of one batch
+_MOST = 4096  #: frames of one poll, and about as many records of one batch
+_MOST_PACKED = 16_384  #: records of one batch that is packed: what a batch costs is shared by more
 _POLL_TIMEOUT = 0.1
 _ASK_PERIOD = 0.1  #: seconds between looks for requests that are due
 _LOG_PERIOD = 10.0  #: seconds between two log messages about rejected records
@@ -102,7 +115,12 @@ class OpenMamaRecorder:
         self._requests = MarketDataRequests(settings.symbols, settings.dictionary_sources, settings.request_timeout)
         self._asked: dict[int, MarketDataAsk] = {}  #: by number of the inbox
         self._inboxes: dict[MarketDataAsk, int] = {}
-        self._waiting: deque[ReceivedFrame] = deque()
+        plain = self._frames.own_topic(DICTIONARY_RECORDS)  # which readers look for by its topic
+        self._packer = RecordPacker(settings.pack_max_rows, settings.pack_max_bytes, (plain,))
+        self._waiting: deque[tuple[FrameColumns, int]] = deque()  #: and when they came, nanoseconds since the epoch
+        self._frames_waiting = 0
+        self._batch = _MOST_PACKED if settings.pack_max_rows > 1 else _MOST
+        self._pack_at = 0.0  #: when what waits becomes records, though it is little
         self._peers: list[PeerChange] = []
         self._run_id = f"{settings.name}-{time.time_ns():x}"
         self._number = 1  #: of the next id
@@ -120,7 +138,8 @@ class OpenMamaRecorder:
     def counts(self) -> OpenMamaRecorderCounts:
         """Totals since the recorder was made."""
         counters = self._peer.counters
-        waiting = len(self._waiting) + self._writer.waiting + sum(map(len, self._unwritten))
+        unwritten = sum(int(rows_of_messages(batch).sum()) for batch in self._unwritten)
+        waiting = self._frames_waiting + self._writer.waiting + unwritten
         return OpenMamaRecorderCounts(
             len(self._requests), self._requests.answered, self._recorded, self._writer.stored, waiting, self._gaps,
             self._refused, counters.malformed + counters.multipart,
@@ -135,7 +154,7 @@ class OpenMamaRecorder:
 
     def refused(self, batch: MessageBatch, errors: Sequence[PublishError]) -> None:
         """Note that the log rejected these records finally; gap records will say so. May be called in any thread."""
-        self._refused += len(batch)
+        self._refused += int(rows_of_messages(batch).sum())
         if not self._writer.stored:
             self._failure = ConfigError(f"the log rejects records: {errors[0]}")
         if time.monotonic() >= self._next_log:
@@ -177,7 +196,7 @@ class OpenMamaRecorder:
         while not stop():
             if self._failure is not None:
                 raise self._failure
-            self._take(self._peer.poll(0.0 if self._waiting else _POLL_TIMEOUT, _MOST))
+            self._take(self._peer.poll(self._poll_timeout(), _MOST, columns=True))
             self._record(stop)
             self._ask(stop)
             now = time.monotonic()
@@ -185,8 +204,17 @@ class OpenMamaRecorder:
                 next_line = now + report
                 say(str(self.counts))
 
+    def _poll_timeout(self) -> float:
+        return min(_POLL_TIMEOUT, max(0.0, self._pack_at - time.monotonic())) if self._waiting else _POLL_TIMEOUT
+
     def _take(self, came: PeerInput) -> None:
-        self._waiting.extend(came.frames)
+        if came.columns:
+            if not self._waiting:
+                self._pack_at = time.monotonic() + (
+                    self.settings.pack_delay if self.settings.pack_max_rows > 1 else 0.0
+                )
+            self._waiting.append((came.columns, time.time_ns()))
+            self._frames_waiting += len(came.columns)
         self._peers += came.peers
         for change in came.subscriptions:
             if change.begins:
@@ -197,19 +225,30 @@ class OpenMamaRecorder:
         now = time.time_ns()
         changes, self._peers = self._peers, []
         self._write([self._peer_record(change, now) for change in changes], stop)
-        frames = [self._waiting.popleft() for _ in range(min(_MOST, len(self._waiting)))]
-        if frames:
-            asked = [None if frame.inbox is None else self._asked.get(frame.inbox) for frame in frames]
-            made = self._frames.records(frames, asked, now)
-            for ask in asked:
-                if ask is not None:
-                    self._requests.came(ask)
-            self._note_gaps(made.gaps)
-            self._write_messages(made.topics, made.payloads, stop)
+        if self._waiting and (self._frames_waiting >= self._batch or time.monotonic() >= self._pack_at or stop()):
+            self._record_frames(stop)
         while self._refused_batches:
             refused = self._frames.refused(self._refused_batches.popleft(), now)
             self._gaps += len(refused)
             self._write(refused, stop)
+
+    def _record_frames(self, stop: Callable[[], bool]) -> None:
+        parts, times, n = list[FrameColumns](), [], 0
+        while self._waiting and (not parts or n + len(self._waiting[0][0]) <= self._batch):
+            part, received = self._waiting.popleft()
+            parts.append(part)
+            times.append(np.full(len(part), received, np.int64))
+            n += len(part)
+        self._frames_waiting -= n
+        frames = FrameColumns.joined(parts)
+        asked = {row: ask for row, inbox in frames.inboxes.items() if (ask := self._asked.get(inbox)) is not None}
+        made = self._frames.records(frames, asked, np.concatenate(times))
+        for ask in asked.values():
+            self._requests.came(ask)
+        self._note_gaps(made.gaps)
+        self._recorded += len(made.payloads)
+        for batch in self._packer.messages(made.topics, made.payloads):
+            self._write_messages(batch, stop)
 
     def _note_gaps(self, topics: list[str]) -> None:
         self._gaps += len(topics)
@@ -219,11 +258,13 @@ class OpenMamaRecorder:
 
     def _write(self, records: list[MamaRecord], stop: Callable[[], bool]) -> None:
         if records:
-            self._write_messages(*messages(records), stop)
+            topics, payloads = messages(records)
+            self._recorded += len(records)
+            self._write_messages(MessageBatch.of(topics, payloads), stop)
 
-    def _write_messages(self, topics: list[str], payloads: list[bytes], stop: Callable[[], bool]) -> None:
-        batch = MessageBatch(_encoded(topics), pa.array(payloads, pa.binary()), ids=self._next_ids(len(topics)))
-        self._recorded += len(topics)
+    def _write_messages(self, batch: MessageBatch, stop: Callable[[], bool]) -> None:
+        """:param batch: without ids"""
+        batch = replace(batch, ids=self._next_ids(len(batch)))
         if not self._writer.write(batch, lambda: self._keep_alive() or stop()):
             self._unwritten.append(batch)
 
@@ -236,8 +277,8 @@ class OpenMamaRecorder:
 
     def _keep_alive(self) -> bool:
         """Called while the log takes nothing: answer the naming service, and take messages up to the limit."""
-        full = len(self._waiting) >= self.settings.buffer
-        self._take(self._peer.poll(0.0, 0 if full else _MOST))
+        full = self._frames_waiting >= self.settings.buffer
+        self._take(self._peer.poll(0.0, 0 if full else _MOST, columns=True))
         return False
 
     # --- requests --------------------------------------------------------------------------------------------
@@ -297,15 +338,10 @@ class OpenMamaRecorder:
         unwritten, self._unwritten = self._unwritten, []
         self._unwritten = [batch for batch in unwritten if not self._writer.write(batch, late)]
         while self._waiting and not late():
+            self._pack_at = 0.0
             self._record(late)
         self._writer.drain(max(0.0, deadline - time.monotonic()))  # now all rejections are known
         self._record(late)
         self._write([self._own(MamaRecordKind.STOPPED)], late)
         drained = self._writer.drain(max(0.0, deadline - time.monotonic()))
         return drained and not self._refused_batches and not self._unwritten and not self._waiting
-
-
-def _encoded(topics: list[str]) -> pa.DictionaryArray:
-    codes: dict[str, int] = {}
-    indices = np.array([codes.setdefault(topic, len(codes)) for topic in topics], np.int32)
-    return pa.DictionaryArray.from_arrays(pa.array(indices), pa.array(list(codes), pa.string()))

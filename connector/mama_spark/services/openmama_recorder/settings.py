@@ -61,6 +61,18 @@ class OpenMamaRecorderSettings:
     request_timeout: float = option(
         "duration", duration, 10.0, _GROUP, "Of an answer to a subscription; it is asked three times.", shown="10s"
     )
+    pack_max_rows: int = option(
+        "integer", integer(1, 1_000_000), 1, _GROUP,
+        "Messages of one topic that become one record of the log together, in their order, as [packed messages]"
+        "(packed-messages.md) do: the log then bounds the rate no more. 1: each message is a record.",
+    )  # fmt: skip
+    pack_max_bytes: int = option(
+        "integer", integer(1), 65_536, _GROUP, "Bytes of a packed record, at most what the log takes.",
+    )  # fmt: skip
+    pack_delay: float = option(
+        "duration", duration, 0.1, _GROUP,
+        "Longest time that a message waits for others of its topic, with `packMaxRows` above 1.", shown="100ms",
+    )  # fmt: skip
     look_back: int = option(
         "integer", integer(0), 200_000, _GROUP,
         "Records at the end of the log from which the last numbers are taken, so that what was published meanwhile is "

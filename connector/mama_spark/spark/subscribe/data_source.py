@@ -196,7 +196,7 @@ class _LogReader:
         """Estimate of the rows of a sequence, from the longest range, for the number of tasks."""
         o = self.options
         longest = max(there, key=len, default=None)
-        if longest is None or len(longest) < 2 or not o.unpack or o.decodes or o.min_partitions is not None:
+        if longest is None or len(longest) < 2 or not o.unpack or o.tango or o.min_partitions is not None:
             return 1.0
         from .packed_rows import rows_per_sequence
 

@@ -69,10 +69,17 @@ def rows(
     typed = (
         _typed_columns(found, wanted_columns.typed)
         if openmama is None
-        else openmama.columns(records.payloads, records.topics, records.sequences)
+        else openmama.columns(
+            found.values, _of_rows(records.topics, found), records.sequences[found.records], found.errors
+        )
     )
     columns = [typed[f.name] if f.name in typed else makers[f.name]() for f in wanted_columns.arrow]
     return pa.RecordBatch.from_arrays(columns, schema=wanted_columns.arrow)
+
+
+def _of_rows(column: pa.Array, found: Unpacked) -> pa.Array:
+    """From an element a record to one a row."""
+    return column if len(column) == len(found) else column.dictionary_encode().take(pa.array(found.records))
 
 
 def trace_column(records: Records) -> pa.Array:

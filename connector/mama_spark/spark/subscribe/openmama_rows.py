@@ -7,7 +7,7 @@ type and value as text; it is null where the query names fields as columns of th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ from mama_spark.openmama_wire.protocol.naming import decode_naming
 from .openmama_schema import FIELD_TYPE
 
 CORRUPT = "corrupt"
+_NO_FAULTS: Mapping[int, str] = {}
 _STAMPS = {
     "msg_type": TypedField("MdMsgType", pa.int64(), RESERVED["MdMsgType"].fid),
     "msg_status": TypedField("MdMsgStatus", pa.int64(), RESERVED["MdMsgStatus"].fid),
@@ -75,16 +76,19 @@ class OpenMamaColumns:
             None if self._with_map else lambda name, fid: any(field.takes(name, fid) for field in chosen)
         )
 
-    def columns(self, payloads: pa.Array, topics: pa.Array, sequences: Int64s) -> dict[str, pa.Array]:
+    def columns(
+        self, payloads: pa.Array, topics: pa.Array, sequences: Int64s, faults: Mapping[int, str] = _NO_FAULTS
+    ) -> dict[str, pa.Array]:
         """The column ``mama``, if it is wanted, and those of the fields.
 
         :param topics: of the messages in the log
+        :param faults: message -> why it cannot be read, where that is known
         :raises CorruptMessage: a message cannot be read, with ``strict``
         """
         records = decode_records(payloads)
         n = len(records)
         found = self._decoder.decode(records.data, records.begins, records.ends)
-        reasons = _reasons(records, found)
+        reasons = {**_reasons(records, found), **faults}
         self.bad += len(reasons)
         if self._strict and reasons:
             row = min(reasons)

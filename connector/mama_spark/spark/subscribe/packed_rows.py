@@ -61,7 +61,7 @@ class RowUnpacker:
             if some.faults:
                 found.errors.update(_faults_of_rows(some, found))
             made = self._rows(some, found)
-            if found.errors:
+            if found.errors and self._openmama is None:  # whose column has the reasons
                 self._report_malformed(some, found)
                 if self._columns.mode == "dropmalformed":
                     fits = np.ones(len(found), np.bool_)
@@ -74,6 +74,8 @@ class RowUnpacker:
         for some, reasons in decompressed(records, o.max_decompressed_bytes) if o.decompress else [(records, {})]:
             if reasons:
                 yield some, replace(unpacked_as_is(some), errors=reasons)
+            elif o.omnm:
+                yield from unpack_chunks(some)
             elif o.unpack and not o.decodes:
                 yield from unpack_chunks(some, self._transform, only_typed=self._columns.needs_typed_rows)
             else:

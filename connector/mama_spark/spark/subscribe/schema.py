@@ -57,8 +57,8 @@ PLAIN_SCHEMA = _schema("tango", "mama", "pack_index", "pack_error")
 DECOMPRESSED_SCHEMA = _schema("tango", "mama", "pack_index")
 #: Of records of Tango events, which are not packed.
 TANGO_SCHEMA = _schema("mama", "pack_index", "pack_error")
-#: Of messages of OpenMAMA, which are not packed.
-OPENMAMA_SCHEMA = _schema("tango", "pack_index", "pack_error")
+#: Of messages of OpenMAMA; the column ``mama`` has the reason why one cannot be read.
+OPENMAMA_SCHEMA = _schema("tango", "pack_error")
 #: All columns, in Arrow.
 ARROW_SCHEMA: pa.Schema = to_arrow_schema(
     StructType([StructField(name, kind) for name, kind in _COLUMNS.items()]), timezone="UTC"
