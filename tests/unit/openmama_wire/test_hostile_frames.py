@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
-import random
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pytest
 from mama_spark.mama.messages import omnm
+from mama_spark.mama.messages.column_types import TypedField
 from mama_spark.mama.messages.omnm import BadMessage
 from mama_spark.openmama_wire.peer.frame_filter import FrameFilter, PeerCounters
 from mama_spark.openmama_wire.peer.inboxes import OpenInboxes
@@ -32,6 +34,9 @@ from tests.support.examples import FULL
 VECTORS: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[2] / "vectors" / "openmama-wire.json").read_text()
 )  # fmt: skip
+FRAMES = [bytes.fromhex(v["hex"]) for v in VECTORS]
+SIZES = np.array([len(frame) for frame in FRAMES])
+MILLION, TURN = 1_000_000, 1_000
 ME = NamingFrame("C", "me", "host", 1, "my-uuid", "tcp://127.0.0.1:1000")
 
 
@@ -59,13 +64,13 @@ def recorded(framing: Framing) -> Callable[[bytes], object]:
     filtered, recorder = a_filter(framing), FrameRecorder("mama", framing.name)
 
     def read(data: bytes) -> object:
-        frames = [found for found in (filtered.accepted(data),) if found is not None] * 3
+        frames = filtered.columns([data] * 3)
         if not frames:
             return None
-        made = recorder.records(frames, [None] * len(frames), 0)
-        columns = OpenMamaColumns(TYPE)
-        payloads = pa.array([*made.payloads, data, made.payloads[0][: len(data)]], pa.binary())
-        topics = pa.array([*made.topics, "mama.x", "mama.x"])
+        made = recorder.records(frames, {}, 0)
+        columns, found = OpenMamaColumns(TYPE), made.payloads.to_pylist()
+        payloads = pa.array([*found, data, found[0][: len(data)]], pa.binary())
+        topics = pa.array([*made.topics.to_pylist(), "mama.x", "mama.x"])
         return columns.columns(payloads, topics, np.arange(len(payloads)))
 
     return read
@@ -110,27 +115,72 @@ def test_every_cut_and_some_flipped_bits_are_recorded_and_read_in_columns(v: dic
         data[bit // 8] ^= 1 << bit % 8
 
 
+def hostile_frames(chance: np.random.Generator, n: int) -> list[bytes]:
+    """Recorded frames with 1 to 7 octets changed; a third of them is cut, too. All octets are changed at once."""
+    chosen = chance.integers(len(FRAMES), size=n)
+    octets = np.frombuffer(b"".join([FRAMES[frame] for frame in chosen.tolist()]), np.uint8).copy()
+    sizes = SIZES[chosen]
+    begins = np.cumsum(sizes) - sizes
+    changed = np.repeat(np.arange(n), chance.integers(1, 8, size=n))
+    octets[begins[changed] + chance.integers(sizes[changed])] = chance.integers(256, size=len(changed))
+    ends = begins + np.where(np.arange(n) % 3 == 0, chance.integers(sizes + 1), sizes)
+    data = octets.tobytes()
+    return [data[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+
+
+class Attacked:
+    """Every decoder, for as long as a test lasts: one by one, and in columns as a recorder and Spark read batches."""
+
+    def __init__(self) -> None:
+        self._naming, self._table = NamingClient(ME), SubscriptionTable(most=1000)
+        self._received = [(a_filter(framing), FrameRecorder("mama", framing.name)) for framing in (OZ, ZMQ)]
+        self._columns = OpenMamaColumns(TYPE)
+        self._typed = OpenMamaColumns(TYPE, [TypedField("wBidPrice", pa.float64()), TypedField("wText", pa.string())])
+
+    def read(self, frames: list[bytes], now: float) -> None:
+        for data in frames:
+            read_all(data)
+            self._naming.received(data, now)
+            self._table.apply(data)
+        for filtered, recorder in self._received:
+            one_by_one = [found for found in map(filtered.accepted, frames) if found is not None]
+            accepted = filtered.columns(frames)
+            assert accepted.raws == [found.raw for found in one_by_one]
+            made = recorder.records(accepted, {}, 0)
+            topics, payloads = made.topics.to_pylist(), made.payloads.to_pylist()
+            cut = [payload[: 1 + at % (len(payload) + 1)] for at, payload in enumerate(payloads)]
+            self._read_in_columns(topics + topics, payloads + cut)
+        self._read_in_columns(["mama.x"] * len(frames), frames)
+
+    def _read_in_columns(self, topics: list[str], payloads: list[bytes]) -> None:
+        for columns in (self._columns, self._typed):
+            columns.columns(pa.array(payloads, pa.binary()), pa.array(topics), np.arange(len(payloads)))
+
+
 @pytest.mark.spec("OW5")
-@pytest.mark.timeout(7200)  # of a million with their memory traced
 def test_hostile_frames_take_no_memory() -> None:
-    """A million of them in ``make test-slow``."""
-    chance = random.Random(20)
-    frames = [bytes.fromhex(v["hex"]) for v in VECTORS]
-    naming, table = NamingClient(ME), SubscriptionTable(most=1000)
-
-    def attack(n: int) -> None:
-        for i in range(n):
-            data = bytearray(chance.choice(frames))
-            for _ in range(chance.randrange(1, 8)):
-                data[chance.randrange(len(data))] = chance.randrange(256)
-            read_all(bytes(data[: chance.randrange(len(data) + 1)] if i % 3 == 0 else data))
-            naming.received(bytes(data), i / 1000)
-            table.apply(bytes(data))
-
-    attack(2_000)
+    chance, attacked = np.random.default_rng(20), Attacked()
+    attacked.read(hostile_frames(chance, 500), 0.0)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    attack(1_000_000 if FULL else 4_000)
+    for turn in range(4):
+        attacked.read(hostile_frames(chance, 500), float(turn))
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert grown < 16 << 20
+
+
+@pytest.mark.slow
+@pytest.mark.spec("OW5")
+@pytest.mark.timeout(7200)
+def test_a_million_hostile_frames_take_no_memory() -> None:
+    """By the memory of the process, Arrow's and numpy's included, once the caches of the decoders are full: to trace
+    each allocation takes four times as long."""
+    chance, attacked, process = np.random.default_rng(21), Attacked(), psutil.Process()
+    used = []
+    for turn in range(MILLION // TURN):
+        attacked.read(hostile_frames(chance, TURN), turn / 10)
+        if (turn + 1) % (MILLION // TURN // 10) == 0:
+            gc.collect()
+            used.append(process.memory_info().rss)
+    assert used[-1] - used[1] < 16 << 20, f"memory by tenths: {[size >> 20 for size in used]} MiB"
