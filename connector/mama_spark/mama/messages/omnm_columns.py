@@ -54,6 +54,7 @@ _ELEMENTS = {FieldType.OPAQUE: 1, FieldType.COLLECTION: 1} | {
 _FEW = 16  #: messages that are faster read one by one
 _FRUITLESS = 4  #: groups of few messages in a row, before all that remain are read one by one
 _MOST_LAYOUTS = 1024
+_SHORT_TEXT = 128  #: octets of a text that is looked for at its place
 
 
 @dataclass(slots=True)
@@ -295,15 +296,34 @@ class _Batch:
 
     def _read_texts(self, group: _Group, wanted: bool) -> tuple[npt.NDArray[np.bool_], Int64s, Any]:
         """Which are terminated; where each of them ends; the text of those that are."""
-        if self._ends_of_text is None:
-            self._ends_of_text = np.flatnonzero(self._data == 0)  # the padding is one, so there is always one more
-        stops = self._ends_of_text[np.searchsorted(self._ends_of_text, group.at)]
+        stops = self._stops_of_equal_length(group)
+        if stops is None:
+            if self._ends_of_text is None:
+                self._ends_of_text = np.flatnonzero(self._data == 0)  # the padding is one, so there is always one more
+            stops = self._ends_of_text[np.searchsorted(self._ends_of_text, group.at)]
         good = stops < self._ends[group.rows]
         values = None
         if wanted:
             at, stops_ = (group.at, stops) if good.all() else (group.at[good], stops[good])
             values = self._texts(at, stops_ - at)
         return good, stops + 1, values
+
+    def _stops_of_equal_length(self, group: _Group) -> Int64s | None:
+        """Where the texts end, if all are as long as the first one, as symbols often are: to look for all NULs of the
+        data takes longer than everything else. None: they are not, or are long."""
+        at = group.at
+        first = self._data[int(at[0]) : int(at[0]) + _SHORT_TEXT]
+        found = np.flatnonzero(first == 0)
+        if not len(found):
+            return None
+        size = int(found[0])
+        if int(at.max()) + size >= len(self._data):
+            return None
+        view: npt.NDArray[Any] = np.ndarray(
+            (len(self._data) - size, size + 1), np.uint8, self._data.data, strides=(1, 1)
+        )
+        is_end = view[at] == 0
+        return at + size if is_end[:, size].all() and not is_end[:, :size].any() else None
 
     def _texts(self, at: Int64s, sizes: Int64s) -> pa.StringArray:
         offsets = np.zeros(len(at) + 1, np.int32)

@@ -103,6 +103,23 @@ def test_messages_of_few_layouts_are_not_read_one_by_one() -> None:
     assert_as_one_by_one(payloads, found)
 
 
+@pytest.mark.parametrize(
+    "texts", [["IBM"] * 40, ["x" * n for n in range(40)], ["x" * 300] * 40, [""] * 40, ["IBM", "A", *["MSFT"] * 38]]
+)
+@pytest.mark.parametrize("behind", [True, False], ids=["a number behind", "at the end"])
+def test_texts_of_equal_and_of_other_lengths_end_at_their_first_nul(texts: list[str], behind: bool) -> None:
+    payloads = []
+    for text in texts:
+        msg = MamaMsg()
+        msg.add_string("wText", 1, text)
+        if behind:
+            msg.add_i32("wNumber", 2, 7)
+        payloads.append(encode(msg))
+    assert_as_one_by_one(payloads, decoded(payloads))
+    cut = [*payloads[:-1], payloads[-1][:-1]]
+    assert_as_one_by_one(cut, decoded(cut))
+
+
 def test_only_wanted_fields_are_decoded() -> None:
     msg = MamaMsg()
     msg.add_u8("a", 1, 1)
