@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 from mama_spark.bridges.memory import MemoryBroker
 from mama_spark.bridges.memory.logs import MemoryLogs
@@ -20,6 +22,7 @@ from mama_spark.openmama_wire.log.records import MamaPeerState, MamaRecord, Mama
 from mama_spark.openmama_wire.protocol.dictionary import DictionaryEntry, dictionary_message
 from mama_spark.openmama_wire.protocol.framings import FRAMINGS, BridgeFrame, FrameType
 from mama_spark.openmama_wire.protocol.naming import CONNECT, NamingFrame, encode_naming
+from mama_spark.services.openmama_recorder.record_packer import RecordPacker
 from mama_spark.spark.formats import MamaSubDataSource
 from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType, TimestampType
 
@@ -80,6 +83,28 @@ def test_records_of_both_framings_and_plain_messages_are_structs(log: Log) -> No
         assert list(fields)[:3] == ["MdMsgType", "MdMsgStatus", "MdSeqNum"]
         assert fields["wBidPrice"] == {"fid": 237, "type": "PRICE", "value": repr(100.0 + n)}
         assert mama["reason"] is None
+
+
+@pytest.mark.spec("OW29")
+def test_packed_records_are_the_rows_that_single_ones_are(log: Log) -> None:
+    """Of one stream: a log that a recorder went on with packs; a corrupt pack is one row with the reason."""
+    single = [record(n) for n in range(1, 8)]
+    log.put(single)
+    packer = RecordPacker(3, 65_536)
+    stored = MemoryLogs(log.name).log(log.name)
+    for batch in packer.messages(pa.array(["mama.OM.IBM"] * 7).dictionary_encode(), pa.array(single, pa.binary())):
+        stored.append(batch)
+        whole = batch.payloads[0].as_py()
+        stored.append(replace(batch.slice(0, 1), payloads=pa.array([whole[:-40]], pa.binary())))
+    rows = log.rows(fields="wBidSize int")
+    alike = [{k: v for k, v in row.items() if k not in ("sequence", "pack_index", "timestamp")} for row in rows]
+    assert alike[:7] == alike[7:14]
+    assert [row["pack_index"] for row in rows] == [None] * 7 + [0, 1, 2, 0, 1, 2, None] + [None]
+    assert [row["sequence"] for row in rows[7:]] == [8, 8, 8, 9, 9, 9, 10, 11]
+    assert (rows[-1]["mama"]["kind"], rows[-1]["wBidSize"]) == ("corrupt", None)
+    assert rows[-1]["mama"]["reason"]
+    with pytest.raises(MamaError, match="message 11"):
+        log.rows(failOnCorrupt="true")
 
 
 def test_fields_are_columns_of_the_types_that_the_query_says(log: Log) -> None:
@@ -175,7 +200,7 @@ def test_what_is_no_message_is_a_row_with_its_bytes_and_the_reason(log: Log) -> 
         ({"dictionary": "feed"}, OptionError, "no effect without fields"),
         ({"fields": "a int", "omnm": "false"}, OptionError, "omnm=true"),
         ({"tango": "true"}, OptionError, "exclude each other"),
-        ({"unpack": "false"}, OptionError, "none is packed"),
+        ({"unpack": "false"}, OptionError, "packs of the recorder are unpacked"),
     ],
 )
 def test_wrong_options_are_refused_before_anything_is_read(
