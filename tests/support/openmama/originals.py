@@ -27,13 +27,17 @@ mama.zmq.transport.pub.incoming_url_0=tcp://127.0.0.1:{requests}
 
 
 class OriginalProcess:
-    """One running program."""
+    """One running program.
 
-    def __init__(self, process: subprocess.Popen[bytes], output: Path) -> None:
-        self._process, self._output = process, output
+    :param output, errors: what it writes; apart, since a line of its log may come in the middle of a line of output
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], output: Path, errors: Path) -> None:
+        self._process, self._output, self._errors = process, output, errors
 
     def output(self) -> str:
-        return self._output.read_text(encoding="utf-8", errors="replace")
+        """Its output, and behind that its log."""
+        return "".join(path.read_text(encoding="utf-8", errors="replace") for path in (self._output, self._errors))
 
     def exit_code(self) -> int | None:
         """None: it runs; negative: the signal that ended it."""
@@ -78,12 +82,13 @@ class OriginalPrograms:
         """A program, in its own process group of one; line-buffered output goes to a file."""
         self._n += 1
         path = self._folder / f"{self._n}-{program}.log"
-        with path.open("wb") as file:
+        log = path.with_suffix(".err")
+        with path.open("wb") as file, log.open("wb") as errors:
             process = subprocess.Popen(
                 ["stdbuf", "-oL", program, *words], env=self._env, stdin=subprocess.DEVNULL, stdout=file,
-                stderr=subprocess.STDOUT, cwd=self._folder,
+                stderr=errors, cwd=self._folder,
             )  # fmt: skip
-        running = OriginalProcess(process, path)
+        running = OriginalProcess(process, path, log)
         try:
             yield running
         finally:
