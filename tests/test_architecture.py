@@ -40,6 +40,7 @@ MAY_IMPORT = {
         "mama.messages",
         "openmama_wire",
         "flightlog",
+        "packing",
         "bridges.nats",
         "bridges.reconnecting",
     },
@@ -94,6 +95,7 @@ MAY_IMPORT = {
 PURE = {
     "services/openmama_recorder/frame_recorder",
     "services/openmama_recorder/market_data_requests",
+    "services/openmama_recorder/record_packer",
     "backoff",
     "bridge",
     "errors",
@@ -161,6 +163,7 @@ PURE = {
     "mama/properties",
     "mama/states",
     "mama/topics",
+    "openmama_wire/peer/frame_columns",
     "openmama_wire/peer/frame_filter",
     "openmama_wire/peer/inboxes",
     "openmama_wire/peer/naming_client",

@@ -29,6 +29,7 @@ from mama_spark.commands.record import few_collections, log_options
 from mama_spark.message import MessageBatch
 from mama_spark.openmama_wire.peer import FrameColumns
 from mama_spark.openmama_wire.protocol.framings import OZ
+from mama_spark.packing import rows_of_messages
 from mama_spark.publisher.resilient_publisher import ResilientPublisher
 from mama_spark.services.openmama_recorder import OpenMamaRecorder, OpenMamaRecorderSettings
 from mama_spark.services.openmama_recorder.frame_recorder import FrameRecorder
@@ -73,8 +74,9 @@ def record(pipe: Connection, port: int, n: int, log: str, **more: str) -> None:
     """
     options = log_options({"url": log, "createStream": "true"})
     writer = ResilientPublisher(
-        lambda: publisher_bridge(options), max_in_flight=options.max_in_flight, wait_timeout=options.wait_timeout
-    )
+        lambda: publisher_bridge(options), max_in_flight=options.max_in_flight, wait_timeout=options.wait_timeout,
+        rows_of=rows_of_messages,
+    )  # fmt: skip
     settings = OpenMamaRecorderSettings.of(
         {"url": f"oz://127.0.0.1:{port}?mode=direct&bind=true", "topics": TOPIC, "report": "off", "dictionary": "off",
          **more}

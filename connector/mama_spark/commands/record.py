@@ -24,6 +24,7 @@ from ..middlewares import MIDDLEWARES
 from ..openmama_wire.peer.property_urls import property_urls
 from ..options import SinkOptions, command
 from ..options.urls import split_stream
+from ..packing import rows_of_messages
 from ..publisher.resilient_publisher import ResilientPublisher
 from ..record_log import RecordLog, RecordLogBridge, RecordWriter
 from ..redaction import redact_url
@@ -178,6 +179,7 @@ def record(
         max_in_flight=options.max_in_flight,
         wait_timeout=options.wait_timeout,
         on_rejected=lambda batch, errors: recorder.refused(batch, errors),
+        rows_of=rows_of_messages,
     )
     log = _Log(options)
     recorder, what = _recorder(settings, writer, options.dedup, log)

@@ -20,9 +20,8 @@ import numpy as np
 from ..backoff import RECONNECT
 from ..bridge import PublisherBridge
 from ..errors import ConfigError, MamaError, PublishError
-from ..message import MessageBatch
+from ..message import Int64s, MessageBatch
 from ..options.window import RetryPolicy, WindowConfig
-from ..packing import rows_of_messages
 from ..sending.flight import FlightState
 from ..sending.flight_batch import FlightBatch
 from ..sending.retry import may_resend_elsewhere
@@ -36,6 +35,7 @@ _CHECK_INTERVAL = 0.2
 #: Seconds between two warnings about one kind of error.
 WARNING_INTERVAL = 60.0
 
+RowsOf = Callable[[MessageBatch], Int64s]
 OnRejected = Callable[[MessageBatch, Sequence[PublishError]], None]
 
 
@@ -48,8 +48,8 @@ class ResilientPublisher:
         ``ordered`` is wanted
     :param wait_timeout: seconds to wait for the acknowledgement of each send
     :param on_rejected: called with messages that the middleware rejected, on another thread
-    :ivar stored: rows of messages that were acknowledged (one of a message that is no pack); ``rejected``: of messages
-        that the middleware rejected
+    :param rows_of: rows of each message, where messages are packs; None: each has one
+    :ivar stored: rows of messages that were acknowledged; ``rejected``: of messages that the middleware rejected
     """
 
     def __init__(
@@ -59,9 +59,11 @@ class ResilientPublisher:
         max_in_flight: int = 4096,
         wait_timeout: float = 5.0,
         on_rejected: OnRejected | None = None,
+        rows_of: RowsOf | None = None,
     ) -> None:
         self._make, self._max_in_flight, self._wait_timeout = make, max_in_flight, wait_timeout
         self._on_rejected = on_rejected
+        self._rows_of: RowsOf = rows_of or _one_each
         self._lock = threading.Condition()
         self._unsettled: list[MessageBatch] = []  #: in order
         self._waiting_rows = 0  #: of them
@@ -89,7 +91,7 @@ class ResilientPublisher:
         :raises ConfigError: the first bridge cannot be opened, or no stream takes the messages
         :raises Unavailable: nobody answers, at the first time
         """
-        rows = int(rows_of_messages(batch).sum())
+        rows = int(self._rows_of(batch).sum())
         while True:
             if self._connected(cancelled):
                 with self._lock:
@@ -207,7 +209,7 @@ class ResilientPublisher:
         failed = {row: error for row, error in flights.errors.items() if not acked[row]}
         resend = [row for row, error in failed.items() if may_resend_elsewhere(error)]
         rejected = sorted(failed.keys() - set(resend))
-        rows = rows_of_messages(messages)
+        rows = self._rows_of(messages)
         with self._lock:
             self._stored_once = self._stored_once or bool(acked.any())
             self.stored += int(rows[acked].sum())
@@ -226,3 +228,7 @@ class ResilientPublisher:
             logger.warning("the record log takes messages again")
         if rejected and self._on_rejected is not None:
             self._on_rejected(messages.take(np.array(rejected)), [flights.errors[row] for row in rejected])
+
+
+def _one_each(batch: MessageBatch) -> Int64s:
+    return np.ones(len(batch), np.int64)

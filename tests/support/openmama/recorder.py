@@ -29,7 +29,7 @@ from mama_spark.openmama_wire.protocol.market_data import (
     subscription_topic,
 )
 from mama_spark.options import SinkOptions
-from mama_spark.packing import unpack
+from mama_spark.packing import rows_of_messages, unpack
 from mama_spark.publisher.resilient_publisher import ResilientPublisher
 from mama_spark.services.openmama_recorder.recorder import OpenMamaRecorder
 from mama_spark.services.openmama_recorder.settings import OpenMamaRecorderSettings
@@ -82,7 +82,9 @@ def recorded_log() -> Iterator[RecordedLog]:
 def recording(log: RecordedLog, url: str, **settings: Any) -> Iterator[OpenMamaRecorder]:
     """A running recorder; its end is in order."""
     options = SinkOptions.parse({"url": log.url, "topic": "any"})
-    writer = ResilientPublisher(lambda: publisher_bridge(options), on_rejected=lambda b, e: made.refused(b, e))
+    writer = ResilientPublisher(
+        lambda: publisher_bridge(options), on_rejected=lambda b, e: made.refused(b, e), rows_of=rows_of_messages
+    )
     made = OpenMamaRecorder(OpenMamaRecorderSettings.of({"url": url, "report": "off", **settings}), writer)
     made.restore(MemoryLogs(log.name).log(log.name))
     stop, failures = threading.Event(), []
