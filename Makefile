@@ -67,16 +67,16 @@ format: setup ## let ruff format and repair what it can
 	@$(ENV) ruff check --fix $(CODE) conf
 	@$(ENV) ruff format $(CODE) conf
 
-bench: setup ## side-by-side benchmark, at most 25 minutes (FULL=1: everything; ARGS=--quick: a minute; PEERS=kafka: packed messages beside Kafka, 12 minutes)
+bench: setup ## side-by-side benchmark, at most 28 minutes (FULL=1: everything; ARGS=--quick: a minute; PEERS=kafka: packed messages and a pipe beside Kafka, 16 minutes)
 	@scripts/setup.sh gcc
 ifdef PEERS
 	@scripts/setup.sh $(PEERS)
 	@$(RUN) python -m bench.packed --peers $(PEERS) $(ARGS)
-	$(if $(filter-out --quick,$(ARGS)),,@$(RUN) python -m bench.pipe --peers $(PEERS) $(filter --quick,$(ARGS)))
+	$(if $(filter-out --quick,$(ARGS)),,@$(RUN) python -m bench.pipe --peers $(PEERS) --seconds 10 $(ARGS))
 else
 	@$(RUN) python -m bench.run $(if $(FULL),--full,--minutes 12) $(ARGS)
 	$(if $(filter-out --quick,$(ARGS)),,@$(RUN) python -m bench.exactly_once)
-	$(if $(filter-out --quick,$(ARGS)),,@$(RUN) python -m bench.pipe)
+	$(if $(filter-out --quick,$(ARGS)),,@$(RUN) python -m bench.pipe --seconds 10 $(ARGS))
 	$(if $(filter-out --quick,$(ARGS)),,@$(RUN) python -m bench.malamute $(ARGS))
 	$(if $(filter-out --quick,$(ARGS)),,@$(RUN) python -m bench.tango $(ARGS))
 endif
