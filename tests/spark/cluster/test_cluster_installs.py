@@ -20,7 +20,7 @@ from tests.data.record_formats import openmama, tango
 from tests.support.malamute.restartable_broker import RestartableNatsServer
 from tests.support.spark.sink_harness import verdict
 from tests.support.spark.spark_jobs import DELTA, conf_file
-from tests.support.spark.standalone import StandaloneCluster, submit
+from tests.support.spark.standalone import INSTALLED, StandaloneCluster, submit
 from tests.support.wheels import ROOT, bare_environment, build_wheel
 
 #: Seconds for one job: Spark starts a JVM and the sources of a query anew for each, which takes long on a busy machine.
@@ -77,7 +77,7 @@ def installed(request: pytest.FixtureRequest, tmp_path: Path) -> Installation:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
-    with StandaloneCluster(tmp_path_factory.mktemp("cluster")) as found:
+    with StandaloneCluster(tmp_path_factory.mktemp("cluster"), home=INSTALLED) as found:
         yield found
 
 

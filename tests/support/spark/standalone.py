@@ -28,8 +28,10 @@ from mama_spark.testing.waiting import eventually
 from tests.support.ports import lasting_port
 from tests.support.processes import descendant_processes, runs
 
-LAUNCHER = Path(pyspark.__file__).parent / "bin" / "spark-class"
-SUBMIT = LAUNCHER.with_name("spark-submit")
+#: Spark as pip has installed it, and as ``make setup`` has linked it: without ``pyspark.zip``, which each Python worker
+#: would compile anew when it starts.
+INSTALLED = Path(pyspark.__file__).parent
+LINKED = Path(os.environ.get("SPARK_HOME", INSTALLED))
 PATIENCE = 120.0
 #: What a machine of the cluster knows: nothing of the environment of the tests.
 _KNOWN = ("HOME", "JAVA_HOME", "JDK_JAVA_OPTIONS", "LANG", "LC_ALL", "MALLOC_ARENA_MAX", "TZ", "USER")
@@ -83,6 +85,7 @@ class StandaloneCluster:
     """A master and ``workers`` workers of ``cores`` cores each, as a context.
 
     :param env: variables of the machines of the workers, which executors inherit
+    :param home: Spark on all machines; :data:`INSTALLED` where Python has no pyspark of its own
     """
 
     folder: Path
@@ -90,6 +93,7 @@ class StandaloneCluster:
     cores: int = 1
     memory: str = "1g"
     env: Mapping[str, str] = field(default_factory=dict)
+    home: Path = LINKED
 
     def __post_init__(self) -> None:
         self.port, self._page = lasting_port(), lasting_port()
@@ -167,11 +171,16 @@ class StandaloneCluster:
         (folder / "tmp").mkdir(parents=True, exist_ok=True)
         own = {"TMPDIR": str(folder / "tmp"), "SPARK_LOCAL_DIRS": str(folder / "tmp"), "SPARK_DAEMON_MEMORY": "256m"}
         env = {name: os.environ[name] for name in _KNOWN if name in os.environ}
-        env = {**env, "PATH": _SYSTEM_PATH, "SPARK_NO_DAEMONIZE": "1", **own, **self.env}
+        env = {**env, "PATH": _SYSTEM_PATH, "SPARK_HOME": str(self.home), "SPARK_NO_DAEMONIZE": "1", **own, **self.env}
         output = folder / "output"
         with output.open("ab") as out:
             process = subprocess.Popen(
-                [str(LAUNCHER), main, *arguments], stdout=out, stderr=out, cwd=folder, env=env, start_new_session=True
+                [str(self.home / "bin" / "spark-class"), main, *arguments],
+                stdout=out,
+                stderr=out,
+                cwd=folder,
+                env=env,
+                start_new_session=True,
             )
         return _Daemon(output, process)
 
@@ -222,9 +231,10 @@ def submit(
     """
     known = {name: os.environ[name] for name in _KNOWN if name in os.environ}
     known |= {"PATH": f"{Path(driver_python).parent}:{_SYSTEM_PATH}", "PYSPARK_PYTHON": python}
-    known |= {"PYSPARK_DRIVER_PYTHON": driver_python, **(env or {})}
+    known |= {"PYSPARK_DRIVER_PYTHON": driver_python, "SPARK_HOME": str(cluster.home), **(env or {})}
     settings = [part for name, value in {**CONF, **(conf or {})}.items() for part in ("--conf", f"{name}={value}")]
-    command = [str(SUBMIT), "--master", cluster.url, "--deploy-mode", "client", *settings, *more]
+    submitter = str(cluster.home / "bin" / "spark-submit")
+    command = [submitter, "--master", cluster.url, "--deploy-mode", "client", *settings, *more]
     output = folder / f"{script.stem}.out"
     with output.open("wb") as out:
         process = subprocess.Popen(
