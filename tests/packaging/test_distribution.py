@@ -12,6 +12,7 @@ from pathlib import Path
 
 import mama_spark
 import pytest
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from pyspark import SparkContext
 
 from tests.support.wheels import LIBRARIES, ROOT, bare_environment, build_wheel, site_of
@@ -130,6 +131,19 @@ def test_the_editable_installation_is_a_plain_path_entry() -> None:
     assert mama_spark.__file__.startswith(str(ROOT / "connector"))
 
 
+#: A stream in both directions: Spark plans it and commits it in processes of their own, which look for files elsewhere.
+STREAM = """
+df.selectExpr("topic", "cast(n AS string) AS value").write.format("mamapub").options(**WHERE).mode("append").save()
+query = (spark.readStream.format("mamasub").options(url=WHERE["url"], topics="a.>").load()
+         .selectExpr("concat('b', substring(topic, 2)) AS topic", "value")
+         .writeStream.format("mamapub").options(**WHERE).option("checkpointLocation", "checkpoint")
+         .trigger(availableNow=True).start())
+query.awaitTermination()
+print("STREAMED", spark.read.format("mamasub").options(url=WHERE["url"], topics="b.>").load().count())
+spark.stop()
+"""
+
+
 def test_a_wheel_given_by_py_files_works_once_the_formats_are_registered(
     wheel: Path, bare: Path, tmp_path: Path
 ) -> None:
@@ -137,13 +151,17 @@ def test_a_wheel_given_by_py_files_works_once_the_formats_are_registered(
     shutil.copy(wheel, tmp_path)
     # Spark looks for formats with the path of its JVM, which does not have what --py-files brings
     job = tmp_path / "job.py"
-    job.write_text(JOB.replace("df = ", "mama_spark.register(spark)\nmama_spark.register(spark)\ndf = ", 1))
+    text = JOB.replace("df = ", "mama_spark.register(spark)\nmama_spark.register(spark)\ndf = ", 1)
     page = (ROOT / "docs" / "how-to" / "install-on-a-cluster.md").read_text()
     assert "`spark-submit --py-files mama_spark-<version>-py3-none-any.whl job.py`" in page
     assert wheel.name == f"mama_spark-{version('mama-spark')}-py3-none-any.whl"
     submit = str(Path(sys.executable).parent / "spark-submit")
-    found = said([submit, "--master", "local[1]", "--py-files", wheel.name, job.name], tmp_path, bare)
+    with NatsServer(tmp_path / "nats") as server:
+        where = {"url": server.url, "createStream": "true"}
+        job.write_text(f"WHERE = {where}\n" + text.replace("spark.stop()\n", STREAM))
+        found = said([submit, "--master", "local[1]", "--py-files", wheel.name, job.name], tmp_path, bare)
     assert f"{wheel.name}/mama_spark" in found["FROM"]
+    assert found["STREAMED"] == "100"
 
 
 REGISTER = """

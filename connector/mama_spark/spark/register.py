@@ -15,6 +15,9 @@ from pyspark.sql.datasource import DataSource
 _ROOTS = ("pyspark_mamapub", "pyspark_mamasub", "pyspark_mamadiscovery")
 #: Files that pyspark puts on the path of its workers (``SparkContext.PACKAGE_EXTENSIONS``); wheels are not among them.
 _ACCEPTED = (".zip", ".egg", ".jar")
+#: Where the driver's processes that plan a stream look for files of the application, below the folder in which Spark
+#: has them; Spark 4.2 puts nothing there.
+_OF_STREAMS = "streaming_job"
 
 
 def register(spark: SparkSession) -> None:
@@ -35,8 +38,10 @@ def register(spark: SparkSession) -> None:
     :raises ImportError: a dependency of the package is missing
     """
     archive = getattr(__spec__.loader if __spec__ else None, "archive", None)
-    if archive is not None and Path(archive).suffix.lower() not in _ACCEPTED:
-        spark.sparkContext.addPyFile(str(_as_zip(Path(archive))))
+    if archive is not None and _has_jvm(spark):
+        copy = _copied(Path(archive))
+        if copy.name != Path(archive).name:
+            spark.sparkContext.addPyFile(str(copy))
     for root in _ROOTS:
         spark.dataSource.register(_sized(import_module(root).DefaultSource, spark))
     _activate(spark)
@@ -70,10 +75,12 @@ def _activate(spark: Any) -> None:
         SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(session)
 
 
-def _as_zip(wheel: Path) -> Path:
-    """A copy with an extension that pyspark accepts, in a folder that Spark removes when the application ends."""
-    copy = Path(SparkFiles.getRootDirectory(), "mama_spark", f"{wheel.stem}.zip")
+def _copied(archive: Path) -> Path:
+    """A copy for the processes that plan streams, with an extension that pyspark accepts. Spark removes its folder when
+    the application ends."""
+    name = archive.name if archive.suffix.lower() in _ACCEPTED else f"{archive.stem}.zip"
+    copy = Path(SparkFiles.getRootDirectory(), _OF_STREAMS, name)
     if not copy.exists():
         copy.parent.mkdir(exist_ok=True)
-        shutil.copyfile(wheel, copy)
+        shutil.copyfile(archive, copy)
     return copy
