@@ -38,7 +38,7 @@ def test_rates_are_what_was_stored_between_two_looks() -> None:
     for now, last in ((10.0, 100), (12.0, 300), (13.0, 300)):
         model.set_streams([replace(LOG, last=last)], now)
     [row] = model.table("streams")
-    assert row == ("ORDERS", 0, "█▁", 50, 5000, "50 % of 100 messages", 1)
+    assert row == ("ORDERS", 0, "█▁", 50, 5000, 1, "50 % of 100 messages")
     model.set_streams([replace(LOG, last=5)], 14.0)
     assert model.table("streams")[0][1:3] == (0, ""), "another stream of that name"
     model.set_streams([], 15.0)
