@@ -39,7 +39,7 @@ from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcom
 from mama_spark.message import Int64s, MessageBatch
 
 from . import frames as fr
-from .pool import POOL, PooledConnection, stream_error
+from .pool import POOL, PooledConnection, WritableStream, stream_error
 from .refusals import refused
 from .settings import MalamuteSettings
 
@@ -60,6 +60,7 @@ class _Chunk:
     tokens: Int64s
     stream: str
     call: Call
+    opened: WritableStream
 
 
 class MalamuteBridge:
@@ -252,7 +253,7 @@ class MalamuteBridge:
         else:
             machine.send_frames(messages)
         if self.settings.acks:
-            self._chunks.append(_Chunk(tokens, name, machine.ping(time.monotonic(), _NEVER)))
+            self._chunks.append(_Chunk(tokens, name, machine.ping(time.monotonic(), _NEVER), stream))
         else:
             self._sent_unacknowledged = True
 
@@ -329,8 +330,10 @@ class MalamuteBridge:
 
 def _report_outcomes(chunk: _Chunk, now: float, polled: PollResult) -> None:
     """Report the outcomes of a chunk's messages, which its PONG carries in their order."""
-    left = chunk.tokens
+    left, stored = chunk.tokens, chunk.opened.stored
     for run in chunk.call.extension.acks or (AckRun(StoreOutcome.ACCEPTED, len(left)),):
+        if stored and run.outcome is StoreOutcome.ACCEPTED:  # the engine that had them has ended
+            break
         tokens, left = left[: run.count], left[run.count :]
         n = len(tokens)
         if not n:

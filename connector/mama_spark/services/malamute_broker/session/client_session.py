@@ -53,6 +53,7 @@ class ClientSession:
     allocator: CreditAllocator = field(default_factory=CreditAllocator)
     send_window: SendWindow | None = None  #: None: it did not announce the feature
     unsynced_sends: dict[bytes, int] = field(default_factory=dict)  #: messages by stream since its last PING
+    lost_sends: bytes = b""  #: why nobody knows the outcome of messages since its last PING; empty = it is known
     unconfirmed: ByteQueue[MailboxMessage] = field(default_factory=ByteQueue)  #: delivered to it and not confirmed
     repeats: int = 0  #: repeated commands in the second since ``repeats_since``
     repeats_since: float = 0.0

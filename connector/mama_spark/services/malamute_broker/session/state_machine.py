@@ -332,7 +332,8 @@ class ServerMachine:
         for client in list(self.clients):
             client.subscriptions.pop(stream, None)
             client.written_streams.pop(stream, None)
-            client.unsynced_sends.pop(stream, None)
+            if client.unsynced_sends.pop(stream, None):
+                client.lost_sends = why
             if client.write_stream == stream:
                 client.write_stream = None
             self.deliveries.stream_lost(client, stream)

@@ -110,6 +110,16 @@ def test_who_asks_about_a_stream_that_is_lost_is_told_so_and_nothing_else() -> N
     assert desk.got("w") == [Error(502, b"the disk is full")]
 
 
+def test_who_asks_when_a_stream_was_lost_that_it_had_sent_to_is_told_so_once() -> None:
+    """A PONG would acknowledge messages of which nobody knows whether they are stored."""
+    desk = MachineHarness()
+    desk.open("w", features=Feature.ACKS)
+    desk.send("w", wire.StreamWrite(b"b"), wire.StreamSend(b"s"), wire.StreamWrite(b"a"), wire.StreamSend(b"s"))
+    desk.machine.stream_lost(b"a", "nothing was heard of NATS")
+    assert desk.send("w", wire.Ping()) == [Error(502, b"nothing was heard of NATS")]
+    assert desk.send("w", wire.Ping()) == [PONG]
+
+
 @pytest.mark.spec("ML-26")
 def test_trackers_and_confirms() -> None:
     """The sender learns what became of a message, from the receiver where that can say it."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from mama_spark.malamute.protocol import commands
+from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
 
 from ...engines.commands import SyncOutcomes
-from ..client_output import ClientOutput
+from ..client_output import ClientOutput, error_frames
 from ..client_session import ClientSession, Frames, PendingReply
 from .engine_command_queue import EngineCommandQueue
 from .log_query_server import LogQueryServer
@@ -39,6 +40,9 @@ class PingHandler:
             if query:
                 self._queries.ask(client, query)
                 return
+        if Feature.ACKS in client.features and client.lost_sends:
+            self._say_lost(client)
+            return
         if Feature.ACKS not in client.features or not client.unsynced_sends:
             if self._streams.starts_slowly(now) and not any(reply.syncs for reply in client.pending_replies):
                 client.last_pong = now
@@ -53,6 +57,14 @@ class PingHandler:
         for stream in sends:
             self._engines.put_awaited(stream, SyncOutcomes(client), client, reply)
         client.pending_replies.append(reply)
+
+    def _say_lost(self, client: ClientSession) -> None:
+        """ERROR 502, as to a PING that waits when a stream is lost: a PONG would acknowledge all that was sent."""
+        self._engines.put_silent(client.unsynced_sends, SyncOutcomes(client), client)
+        client.unsynced_sends = {}
+        self._credit.lost(client, self._credit.ping(client))
+        reason, client.lost_sends = client.lost_sends, b""
+        self._output.reply(client, error_frames(StatusCode.INTERNAL_ERROR, reason))
 
     def pong(self, client: ClientSession, reply: PendingReply) -> Frames:
         """:param reply: of a PING that all engines have answered"""
