@@ -75,7 +75,7 @@ ifdef PEERS
 	$(if $(filter-out --quick,$(ARGS)),,@$(RUN) python -m bench.pipe --peers $(PEERS) --seconds 10 $(ARGS))
 else
 	@$(RUN) python -m bench.run $(if $(FULL),--full,--minutes 12) $(ARGS)
-	$(if $(filter-out --quick,$(ARGS)),,@$(RUN) python -m bench.exactly_once)
+	$(if $(filter-out --quick,$(ARGS)),,@$(RUN) python -m bench.exactly_once $(ARGS))
 	$(if $(filter-out --quick,$(ARGS)),,@$(RUN) python -m bench.pipe --seconds 10 $(ARGS))
 	$(if $(filter-out --quick,$(ARGS)),,@$(RUN) python -m bench.malamute $(ARGS))
 	$(if $(filter-out --quick,$(ARGS)),,@$(RUN) python -m bench.tango $(ARGS))

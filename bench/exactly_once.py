@@ -98,7 +98,10 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--rows", type=int, default=600_000, help="rows that are read back")
+    options.add_argument("--quick", action="store_true", help="does it run at all: few rows, one round")
     args = options.parse_args()
+    if args.quick:
+        args.rounds, args.rows = 1, 20_000
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as folder, NatsServer(Path(folder)) as server:
         bench = Bench(server.url)
