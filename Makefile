@@ -6,10 +6,12 @@ ENV  := scripts/in-env
 RUN  := $(ENV) python scripts/run_and_reap.py
 CODE := connector jobs tests bench scripts
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(ENV) mkdocs
+# Set after `setup`, which makes the archive. Java says nothing of one that does not fit, and reads the jars.
+CLASSES = $(shell test -e .venv/spark.jsa && echo "-XX:SharedArchiveFile=$(CURDIR)/.venv/spark.jsa -Xlog:disable")
 # More workers than cores: tests mostly wait for servers. A file stays on one worker and shares what it has started.
 PYTEST := pytest -n $(or $(WORKERS),4) --dist loadfile
 # A test's JVM lives too short to earn back what the second compiler costs.
-test coverage: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+test coverage: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC $(CLASSES)
 # Tests start hundreds of Python processes, none of which should compile the sources anew.
 test coverage: export PYTHONDONTWRITEBYTECODE :=
 # Test processes have many threads; an arena for each would keep what other threads have freed.

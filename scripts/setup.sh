@@ -160,6 +160,21 @@ resolve_jars() { # the stamp holds the pins and the jar files, so that a cleared
     rm -f $venv/.jars.new $log
 }
 
+archive_classes() { # what a JVM of the tests maps, in place of reading and verifying 20,000 classes when it starts
+    local want
+    want=$({ head -n 1 $venv/.jars; cat $venv/.java_home scripts/archive_spark_classes.py; echo "$PWD"; } | cksum | tr -d ' ')
+    [ -e $venv/spark.jsa ] && stamped classes "$want" && return
+    say "archiving the classes of Spark for the tests (about a minute)"
+    rm -f $venv/spark.jsa
+    if scripts/in-env python scripts/archive_spark_classes.py "$PWD/$venv/spark.jsa" >$venv/.classes.log 2>&1; then
+        echo "$want" >$venv/.classes
+        rm -f $venv/.classes.log
+    else
+        rm -f $venv/spark.jsa
+        say "the archive could not be made, so tests take longer (output: $venv/.classes.log)"
+    fi
+}
+
 # --- JavaScript -------------------------------------------------------------------------------------------------------
 
 arrow_js=apache-arrow@21.2.0
@@ -234,6 +249,7 @@ link_spark
 find_or_install_java
 resolve_jars
 if [ $what = dev ]; then
+    archive_classes
     install_arrow_js
     fetch_tango9
     install_chromium
