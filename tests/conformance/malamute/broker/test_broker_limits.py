@@ -76,9 +76,9 @@ def test_streams_are_limited_by_open_files_and_it_is_said(monkeypatch: pytest.Mo
     monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: changed.append(limits))
     with Broker(BrokerSettings("tcp://127.0.0.1:*")) as broker:
         assert broker._loop is not None
-        assert broker._loop.machine.settings.streams == (4096 - 2048) // 3
+        assert broker._loop.machine.settings.streams == (4096 - 2048) // 4
     assert changed == [(4096, 4096)]
-    assert "4096 open files allow 682 streams, not 4096" in caplog.text
+    assert "4096 open files allow 512 streams, not 4096" in caplog.text
 
 
 def test_a_broker_starts_where_it_can_and_says_where_not(make: Make) -> None:

@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 #: Sockets of one stream whose engine has its own thread (each has an event descriptor, an open file).
 _SOCKETS = 3
+#: Most files of one open stream: those of a durable one that is in use.
+_STREAM_FILES = 4
 #: Files that are reserved for clients and others.
 _FILES = 2048
 #: Seconds in which the broker's thread must answer an inspection; it does so once per round.
@@ -243,12 +245,12 @@ class Broker:
 def _within_limits(settings: SessionSettings) -> SessionSettings:
     """Reduce the limit of streams to the system's limit of open files, after raising its soft limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    want = settings.streams * _SOCKETS + _FILES
+    want = settings.streams * _STREAM_FILES + _FILES
     if soft != resource.RLIM_INFINITY and soft < want:
         soft = want if hard == resource.RLIM_INFINITY else min(want, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft == resource.RLIM_INFINITY or soft >= want:
         return settings
-    streams = max(1, (soft - _FILES) // _SOCKETS)
+    streams = max(1, (soft - _FILES) // _STREAM_FILES)
     logger.warning("%d open files allow %d streams, not %d; see ulimit -n", soft, streams, settings.streams)
     return replace(settings, streams=streams)
