@@ -22,7 +22,7 @@ from pathlib import Path
 from tarfile import TarFile
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCKER, COMPOSE, KUBERNETES, OBSERVABILITY = (

@@ -18,7 +18,7 @@ from typing import Any
 
 import mama_spark
 import pytest
-import yaml  # type: ignore[import-untyped]
+import yaml
 from mama_spark.bridges.nats.server.nats_server import find_binary
 from mama_spark.cli import parser
 from mama_spark.commands.record import settings_of

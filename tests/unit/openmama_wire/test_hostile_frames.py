@@ -160,10 +160,10 @@ class Attacked:
 @pytest.mark.spec("OW5")
 def test_hostile_frames_take_no_memory() -> None:
     chance, attacked = np.random.default_rng(20), Attacked()
-    attacked.read(hostile_frames(chance, 500), 0.0)
+    attacked.read(hostile_frames(chance, 2_000), 0.0)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    for turn in range(4):
+    for turn in range(8):
         attacked.read(hostile_frames(chance, 500), float(turn))
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
