@@ -233,6 +233,12 @@ def test_a_stream_that_no_client_has_opened_is_read_from_nats_and_an_open_one_fr
             for log in (logs.log("st"), there.log(NAME)):
                 found = [value for some in log.read(0, 100) for value in some.payloads.to_pylist()]
                 assert found == [b"payload %d" % n for n in range(100)]
+    long = brokers.plain(url)
+    assert isinstance(long.ask(commands.StreamWrite(b"x" * 255)), Ok), "under a name that NATS takes"
+    long.send(b"long", b"kept")
+    assert isinstance(long.ask(commands.Ping()), Pong)
+    with MalamuteLogs(MalamuteSettings(ConnectionSettings((url,))), PATIENCE) as logs:
+        assert [one for some in logs.log("x" * 255).read(0, 1) for one in some.payloads.to_pylist()] == [b"kept"]
 
 
 @pytest.mark.own_server
