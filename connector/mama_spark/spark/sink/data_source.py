@@ -26,7 +26,7 @@ from mama_spark.redaction import redact, redact_url
 
 from ..option_loading import read_options
 from ..plain_errors import plain_errors
-from ..worker_collections import exempt_modules
+from ..worker_pauses import exempt_modules
 from .job import OutcomeCounts, PartitionReport, SinkJob
 
 if TYPE_CHECKING:

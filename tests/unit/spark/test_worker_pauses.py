@@ -10,10 +10,10 @@ from types import ModuleType
 
 import pytest
 from mama_spark.errors import ConfigError
-from mama_spark.spark import worker_collections
+from mama_spark.spark import worker_pauses
 from mama_spark.spark.sink.data_source import stream_writer
 from mama_spark.spark.subscribe.data_source import schema_for, stream_reader
-from mama_spark.spark.worker_collections import exempt_modules
+from mama_spark.spark.worker_pauses import exempt_modules
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StringType, StructType
 
@@ -21,9 +21,9 @@ from pyspark.sql.types import StringType, StructType
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This process takes itself for a worker of Spark."""
-    monkeypatch.setattr(worker_collections, "in_worker", lambda: True)
-    monkeypatch.setattr(worker_collections, "_last_count", 0)
-    monkeypatch.setattr(worker_collections, "_frozen_count", 0)
+    monkeypatch.setattr(worker_pauses, "in_worker", lambda: True)
+    monkeypatch.setattr(worker_pauses, "_last_count", 0)
+    monkeypatch.setattr(worker_pauses, "_frozen_count", 0)
     yield
     gc.unfreeze()
 
