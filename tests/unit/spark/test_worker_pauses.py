@@ -1,8 +1,11 @@
-"""What a worker of Spark that is used again visits when it collects its garbage."""
+"""What a worker of Spark that is used again visits when it collects its garbage, and when it acknowledges a command."""
 
 from __future__ import annotations
 
 import gc
+import os
+import pickle
+import socket
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -11,10 +14,13 @@ from types import ModuleType
 import pytest
 from mama_spark.errors import ConfigError
 from mama_spark.spark import worker_pauses
-from mama_spark.spark.sink.data_source import stream_writer
-from mama_spark.spark.subscribe.data_source import schema_for, stream_reader
-from mama_spark.spark.worker_pauses import exempt_modules
+from mama_spark.spark.discovery.data_source import changes_reader, image_reader
+from mama_spark.spark.discovery.rows import SCHEMA
+from mama_spark.spark.sink.data_source import batch_writer, stream_writer
+from mama_spark.spark.subscribe.data_source import batch_reader, schema_for, stream_reader
+from mama_spark.spark.worker_pauses import TaskObject, acknowledge_at_once, exempt_modules
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructType
 
 
@@ -24,6 +30,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(worker_pauses, "in_worker", lambda: True)
     monkeypatch.setattr(worker_pauses, "_last_count", 0)
     monkeypatch.setattr(worker_pauses, "_frozen_count", 0)
+    monkeypatch.setattr(worker_pauses, "_connections", (0, ()))
     yield
     gc.unfreeze()
 
@@ -90,3 +97,62 @@ def test_nothing_happens_in_a_process_of_its_own() -> None:
     for _ in range(3):
         exempt_modules()
     assert not gc.get_freeze_count()
+
+
+@pytest.fixture
+def connection() -> Iterator[socket.socket]:
+    """The only TCP connection of this process, at the end that delays acknowledgements."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as jvm:
+        end, _ = server.accept()
+        with end:
+            jvm.sendall(b"command")
+            assert end.recv(100) == b"command"
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+            yield end
+
+
+def acknowledges_at_once(end: socket.socket) -> bool:
+    return bool(end.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK))
+
+
+def objects_of_commands() -> list[TaskObject]:
+    nats, schema = {"url": "nats://localhost"}, StructType().add("topic", StringType()).add("value", StringType())
+    columns = from_arrow_schema(SCHEMA)
+    of_stream, discovery = {**nats, "stream": "ORDERS"}, nats
+    return [
+        stream_writer(nats, schema, False),
+        batch_writer(nats, schema, False),
+        stream_reader(of_stream, schema_for(of_stream), 0, None),
+        batch_reader(of_stream, schema_for(of_stream), 0, None),
+        changes_reader(discovery, columns),
+        image_reader(discovery, columns),
+    ]
+
+
+@pytest.mark.usefixtures("worker")
+@pytest.mark.parametrize("which", range(6))
+def test_command_is_acknowledged_when_it_arrives(which: int, connection: socket.socket) -> None:
+    """Or the JVM would not send the first rows before the kernel's delay of 40 ms is over."""
+    command = pickle.dumps(objects_of_commands()[which])
+    for _ in range(2):  # also the command of the second task
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+        pickle.loads(command)
+        assert acknowledges_at_once(connection)
+
+
+def test_other_processes_are_left_alone(connection: socket.socket) -> None:
+    pickle.loads(pickle.dumps(objects_of_commands()[0]))
+    assert not acknowledges_at_once(connection)
+
+
+def test_connections_are_found_again_after_a_fork(connection: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pauses, "_connections", (1, ()))
+    acknowledge_at_once()
+    assert acknowledges_at_once(connection)
+
+
+def test_connection_that_was_closed_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as one:
+        gone = one.fileno()
+    monkeypatch.setattr(worker_pauses, "_connections", (os.getpid(), (gone,)))
+    acknowledge_at_once()

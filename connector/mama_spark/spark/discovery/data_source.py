@@ -27,6 +27,7 @@ from mama_spark.mama.discovery.discovery_rows import BAD_RECORD, DiscoveryRow
 from mama_spark.options import BATCH_READ, STREAM_READ, DiscoveryOptions, Use
 
 from ..plain_errors import plain_errors
+from ..worker_pauses import TaskObject
 from .job import DiscoveryJob, plan_discovery
 from .range_reader import checked_for_gaps, read_between
 from .rows import SCHEMA, batches
@@ -55,7 +56,7 @@ def _job(given: dict[str, str], schema: StructType, use: Use) -> DiscoveryJob:
     return plan_discovery(given, use)
 
 
-class ImageReader(DataSourceReader):
+class ImageReader(TaskObject, DataSourceReader):
     """Batch reads."""
 
     def __init__(self, job: DiscoveryJob) -> None:
@@ -75,7 +76,7 @@ class ImageReader(DataSourceReader):
         yield from batches(self.job.reader.image(events))
 
 
-class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class ChangesReader(TaskObject, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Streams. One object in one process on the driver; ``read`` is called on unpickled copies in the tasks."""
 
     def __init__(self, job: DiscoveryJob) -> None:

@@ -26,7 +26,7 @@ from mama_spark.redaction import redact, redact_url
 
 from ..option_loading import read_options
 from ..plain_errors import plain_errors
-from ..worker_pauses import exempt_modules
+from ..worker_pauses import TaskObject, exempt_modules
 from .job import OutcomeCounts, PartitionReport, SinkJob
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _warn_of_id_by_name(plan: ColumnPlan) -> None:
     warnings.warn(text, FutureWarning, stacklevel=2)
 
 
-class _Committer:
+class _Committer(TaskObject):
     """What batch and streaming writers have in common."""
 
     def __init__(self, job: SinkJob) -> None:

@@ -26,7 +26,7 @@ from mama_spark.record_log import Bounds, RecordLog, RecordLogBridge
 
 from ..option_loading import read_options
 from ..plain_errors import plain_errors
-from ..worker_pauses import exempt_modules
+from ..worker_pauses import TaskObject, exempt_modules
 from . import log_reader
 from .matching import BatchLimits, matching_records, next_offsets
 from .offsets import (
@@ -107,7 +107,7 @@ class LogPartition(InputPartition):
     known_gaps: tuple[tuple[int, int], ...] = ()
 
 
-class _LogReader:
+class _LogReader(TaskObject):
     """What batch and streaming have in common."""
 
     def __init__(self, options: SubscribeOptions, columns: MessageColumns) -> None:
