@@ -84,6 +84,8 @@ class BatchPublisher:
         and context are dropped afterwards, so that they can be freed. An exception in it ends the publisher.
     :param rate: new messages a second; None = no limit
     :param flush_after: seconds without a send after which the middleware is asked to answer for what it has
+    :param awaited: whether someone waits for answers before there can be more messages: then the middleware is asked
+        for them once all is sent. Called on the publisher's thread
     :param poll_time: longest wait in seconds (MP-07)
     :param outage_timeout: seconds without an acknowledgement, while messages wait for one or cannot be sent, after
         which the publisher ends with :class:`Unavailable`. None = :attr:`.WindowConfig.longest_silence`
@@ -103,6 +105,7 @@ class BatchPublisher:
         on_finished: Callable[[FlightBatch], None],
         rate: float | None = None,
         flush_after: float = 0.2,
+        awaited: Callable[[], bool] = lambda: False,
         poll_time: float = 0.1,
         name: str = "",
         outage_timeout: float | None = None,
@@ -123,7 +126,7 @@ class BatchPublisher:
         self._on_finished, self._on_resend = on_finished, on_resend
         self._rate = rate
         self._limiter: RateLimiter | None = None
-        self._flush_after, self._poll_time = flush_after, poll_time
+        self._flush_after, self._awaited, self._poll_time = flush_after, awaited, poll_time
         self._thread = threading.Thread(
             target=self._run, name=f"mama-publisher-{name}" if name else "mama-publisher", daemon=True
         )
@@ -305,7 +308,8 @@ class BatchPublisher:
             self._loop.bridge_full = True
         self._finish()
         now = time.monotonic()
-        if now - self._loop.last_send >= self._flush_after or (self._draining and not self._queue):
+        no_more = not self._queue and (self._draining or self._awaited())
+        if no_more or now - self._loop.last_send >= self._flush_after:
             self._loop.flush()
         self._receive(now)
         self.window.expire(now)  # as of before the poll: answers that came while this process stood still are in time

@@ -47,6 +47,8 @@ class ResilientPublisher:
     :param max_in_flight: messages that wait for an acknowledgement; 1 where the bridge keeps no order over resends and
         ``ordered`` is wanted
     :param wait_timeout: seconds to wait for the acknowledgement of each send
+    :param flush_after: seconds without a send after which the middleware is asked to answer for what it has; it is
+        asked at once where :meth:`write` must wait for answers, and by :meth:`drain`
     :param on_rejected: called with messages that the middleware rejected, on another thread
     :param rows_of: rows of each message, where messages are packs; None: each has one
     :ivar stored: rows of messages that were acknowledged; ``rejected``: of messages that the middleware rejected
@@ -58,15 +60,17 @@ class ResilientPublisher:
         *,
         max_in_flight: int = 4096,
         wait_timeout: float = 5.0,
+        flush_after: float = 0.2,
         on_rejected: OnRejected | None = None,
         rows_of: RowsOf | None = None,
     ) -> None:
         self._make, self._max_in_flight, self._wait_timeout = make, max_in_flight, wait_timeout
-        self._on_rejected = on_rejected
+        self._flush_after, self._on_rejected = flush_after, on_rejected
         self._rows_of: RowsOf = rows_of or _one_each
         self._lock = threading.Condition()
         self._unsettled: list[MessageBatch] = []  #: in order
         self._waiting_rows = 0  #: of them
+        self._draining = False
         self._bridge: PublisherBridge | None = None
         self._publisher: BatchPublisher | None = None
         self._stored_once = False
@@ -108,11 +112,15 @@ class ResilientPublisher:
     def drain(self, timeout: float) -> bool:
         """Wait until all is settled; False: not within ``timeout`` seconds."""
         until = time.monotonic() + timeout
-        while self.waiting and time.monotonic() < until:
-            if self._connected(lambda: time.monotonic() >= until):
-                left = max(0.0, until - time.monotonic())
-                with self._lock:
-                    self._lock.wait_for(lambda: not self._unsettled, min(_CHECK_INTERVAL, left))
+        self._draining = True
+        try:
+            while self.waiting and time.monotonic() < until:
+                if self._connected(lambda: time.monotonic() >= until):
+                    left = max(0.0, until - time.monotonic())
+                    with self._lock:
+                        self._lock.wait_for(lambda: not self._unsettled, min(_CHECK_INTERVAL, left))
+        finally:
+            self._draining = False
         return not self.waiting
 
     def close(self) -> None:
@@ -155,6 +163,8 @@ class ResilientPublisher:
             bridge,
             self._window_config(bridge),
             on_finished=self._finished,
+            flush_after=self._flush_after,
+            awaited=self._awaited,
             name="log",
             outage_timeout=math.inf,
             on_resend=self._warn,
@@ -202,6 +212,9 @@ class ResilientPublisher:
         logger.warning("the record log takes nothing, %d messages wait and are sent again: %s", self.waiting, error)
 
     # --- on the publisher's thread ---
+
+    def _awaited(self) -> bool:
+        return self._draining or len(self._unsettled) >= MAX_QUEUED_BATCHES
 
     def _finished(self, flights: FlightBatch) -> None:
         messages = messages_of(flights)

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 
 import pytest
+from mama_spark.bridge import PollResult
 from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.errors import PublishError, Unavailable
 from mama_spark.message import MessageBatch
@@ -128,3 +129,35 @@ def test_what_is_refused_for_good_is_told(broker: MemoryBroker) -> None:
     assert rows.payloads.to_pylist() == [b"2"]
     assert len(errors) == 1
     assert (writer.stored, writer.rejected) == (2, 1)
+
+
+class AnswersWhenFlushed(MemoryBridge):
+    """As a middleware that answers for many messages at once, or when it is asked."""
+
+    flushed = False
+
+    def flush(self) -> None:
+        self.flushed = True
+
+    def poll(self, timeout: float, want: int = 1) -> PollResult:
+        if not self.flushed:
+            return PollResult()
+        self.flushed = False
+        return super().poll(timeout, want)
+
+
+def test_answers_are_asked_for_once_nothing_more_can_be_written_without_them(broker: MemoryBroker) -> None:
+    writer = ResilientPublisher(lambda: AnswersWhenFlushed(broker.name), wait_timeout=3600, flush_after=3600)
+    asked: list[None] = []
+
+    def after_many_tries() -> bool:
+        asked.append(None)
+        return len(asked) > 300
+
+    try:
+        for first in range(0, 30, 3):
+            assert writer.write(batch(first), after_many_tries), "it waits for an answer that nobody asked for"
+        assert writer.drain(60)
+    finally:
+        writer.close()
+    assert [int(m.payload) for m in broker.messages()] == list(range(30))
