@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
-from mama_spark.bridge import PollResult
+from mama_spark.bridge import EventKind, PollResult
+from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.message import MessageBatch
 from mama_spark.testing.waiting import eventually
 
 from tests.support.fault_driver import Driver, fresh_message_gets_through
 from tests.support.nats.nats_cluster import Cluster
 from tests.support.nats.nats_servers import Admin
+from tests.support.proxy import Proxy
 
 MODES = [
     pytest.param({"ack_mode": "message"}, id="message"),
@@ -187,6 +192,45 @@ def test_fast_ingest_with_ids_but_without_order_is_refused_where_a_proposed_id_c
             driver.put(["s.a"], 200)
             driver.drain()
             assert driver.events() == {"acked": 200}
+
+
+@contextmanager
+def one_unanswered(cluster: Cluster) -> Iterator[tuple[NatsBridge, Proxy, MessageBatch]]:
+    """A bridge that keeps the order, the silent way to its server, and two rows, of which the first is sent."""
+    with Admin(cluster.url) as admin:
+        replicated(admin)
+    with Proxy(cluster.url.split(",")[0]) as proxy:
+        settings = NatsSettings((proxy.url,), stream="S", ack_mode="batch", ordered=True, wait_timeout=0.1)
+        with closing(NatsBridge(settings)) as bridge:
+            bridge.open()
+            rows = MessageBatch.of(["s.a"] * 2, [b"0", b"1"], ids=["0", "1"])
+            proxy.silence()
+            assert bridge.send(rows, 0) == 1
+            yield bridge, proxy, rows
+
+
+def test_nothing_overtakes_a_message_that_was_not_answered_in_time(nats_cluster: Cluster) -> None:
+    with one_unanswered(nats_cluster) as (bridge, _, rows):
+        time.sleep(0.5)  # longer than an answer is waited for
+        assert not bridge.send(rows.slice(1, 1), 1), "the publisher does not know yet"
+        told = eventually(lambda: bridge.poll(0.1).refusals, "it is told")
+        assert [r.tokens.tolist() for r in told] == [[0]]
+        assert bridge.send(rows, 1) == 1
+
+
+def test_nothing_overtakes_a_message_whose_connection_was_lost(nats_cluster: Cluster) -> None:
+    with one_unanswered(nats_cluster) as (bridge, proxy, rows):
+        connection = bridge._connection
+        assert connection is not None
+        proxy.cut()
+        eventually(lambda: not connection.up, "the connection is lost")
+        proxy.speak()
+        eventually(lambda: connection.up, "it is back")
+        assert not bridge.send(rows.slice(1, 1), 1), "the publisher does not know yet"
+        polled = bridge.poll(0)
+        assert [event.kind for event in polled.events] == [EventKind.DISCONNECTED, EventKind.RECONNECTED]
+        assert [r.tokens.tolist() for r in polled.refusals] == [[0]]
+        assert bridge.send(rows, 1) == 1
 
 
 def test_a_second_try_in_order_goes_one_at_a_time_only_until_something_is_new(nats_cluster: Cluster) -> None:

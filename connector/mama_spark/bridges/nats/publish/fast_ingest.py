@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mama_spark.bridge import Acks, PollResult, Refusals
-from mama_spark.errors import BlockedByPredecessor, PublishError, Rejected
+from mama_spark.errors import AckTimeout, BlockedByPredecessor, OutcomeUnknown, PublishError, Rejected
 from mama_spark.message import Int64s, MessageBatch
 
 from ..connection.connection import Connection
@@ -64,7 +64,9 @@ class FastIngestPublisher:
     Some streams count an id as stored once its message is proposed (see ``StreamRouter.dedup_is_safe``). To these,
     messages are sent one at a time while earlier ones may be undecided: at the beginning (an earlier attempt of the
     task may have sent the same ids) and after a send whose outcome is unknown. The first message that is stored anew
-    ends this: its leader has then decided all earlier messages.
+    ends this: its leader has then decided all earlier messages. While one of them is not answered, the next one is sent
+    only when the publisher was told that the outcome is unknown: it then sends the same message again, and none that
+    would be stored before it.
 
     :param router: finds the stream of a topic; is told which streams do not allow fast ingest
     :param send_plain: writes the first message of a batch by itself under a token
@@ -146,10 +148,9 @@ class FastIngestPublisher:
         return n
 
     def _send_probe(self, stream: str, rows: MessageBatch, first_token: int) -> int:
-        now, before = time.monotonic(), self._probe
-        if before is not None and now - before.at < self._settings.wait_timeout:
+        if self._probe is not None:
             return 0
-        self._probe = _Probe(first_token, stream, now)
+        self._probe = _Probe(first_token, stream, time.monotonic())
         self._send_plain(rows.slice(0, 1), first_token)
         return 1
 
@@ -197,6 +198,7 @@ class FastIngestPublisher:
             left = deadline - time.monotonic()
             polled = self._ack_queue.wait(min(left, IDLE) if left > 0 else 0, want)
             self._end_stuck()
+            self._give_up_late_probe()
             if polled or left <= IDLE:
                 return polled
 
@@ -208,6 +210,18 @@ class FastIngestPublisher:
             for open_batch in list(self._open.values()):
                 if open_batch.batch.unsettled and open_batch.at < old:
                     self._end(open_batch)
+
+    def _give_up_late_probe(self) -> None:
+        timeout = self._settings.wait_timeout
+        with self._lock:
+            if self._probe is not None and time.monotonic() - self._probe.at >= timeout + IDLE:  # the window's is over
+                self._give_up_probe(AckTimeout(f"no acknowledgement within {timeout:g} s"))
+
+    def _give_up_probe(self, error: PublishError) -> None:
+        """Nothing is sent until the publisher has this answer: see :meth:`_append`."""
+        if self._probe is not None:
+            self._ack_queue.refusals(Refusals(np.array([self._probe.token]), error, time.monotonic()))
+            self._probe = None
 
     # --- the loop's thread ---------------------------------------------------------------------------------------
 
@@ -248,7 +262,7 @@ class FastIngestPublisher:
     def on_disconnected(self) -> None:
         """The connection is lost, and with it the answers under way."""
         with self._lock:
-            self._probe = None
+            self._give_up_probe(OutcomeUnknown("the connection to NATS was lost"))
 
     def _switched_off(self, stream: str) -> PublishError:
         text = f"stream {stream!r} does not allow fast ingest (allow_batched)"
