@@ -108,15 +108,18 @@ class _LeaderOf:
 
 
 class ForgetfulReplicatedNats(ForgetfulBroker):
-    """Three servers, each stream on all of them. Order is not looked at: see the page Reliability."""
+    """Three servers, each stream on all of them."""
 
-    ordered: ClassVar[dict[str, str] | None] = None
+    ordered: ClassVar[dict[str, str] | None] = ForgetfulNats.ordered
 
     def __init__(self, folder: Path) -> None:
         self.process = self._leader = _LeaderOf(folder)
 
     def create(self, stream: str) -> None:
-        config = {"name": stream, "subjects": [f"{stream}.>"], "num_replicas": 3, "duplicate_window": int(WINDOW * 1e9)}
+        config = {
+            "name": stream, "subjects": [f"{stream}.>"], "num_replicas": 3, "duplicate_window": int(WINDOW * 1e9),
+            "allow_batched": True,
+        }  # fmt: skip
         with Admin(self._leader.cluster.url) as admin:
             eventually(lambda: "error" not in admin.api(f"STREAM.CREATE.{stream}", config), "three peers are known")
             eventually(lambda: admin.info(stream)["cluster"].get("leader"), "a leader")

@@ -91,6 +91,8 @@ class BatchPublisher:
         which the publisher ends with :class:`Unavailable`. None = :attr:`.WindowConfig.longest_silence`
     :param survive_outage: do not end then: fail what waits, and what comes, until the middleware takes messages again
     :param wait_through_outages: neither end nor fail: wait until the middleware stores messages again
+    :param end_at_gap: end with :class:`Unavailable` when a message ends because its time is over: with
+        ``policy.ordered``, what is sent behind it would be stored before its repetition
     :param guard: asked before anything is sent; None = anything may be sent
     :param outgoing: see :class:`~mama_spark.sending.send_loop.SendLoop`
     :param on_event: called with events of the transport, on the publisher's thread, before the publisher reacts to them
@@ -111,6 +113,7 @@ class BatchPublisher:
         outage_timeout: float | None = None,
         survive_outage: bool = False,
         wait_through_outages: bool = False,
+        end_at_gap: bool = False,
         guard: SendGuard | None = None,
         outgoing: Callable[[MessageBatch], MessageBatch] | None = None,
         on_event: Callable[[BridgeEvent], None] | None = None,
@@ -121,6 +124,7 @@ class BatchPublisher:
         self._on_event, self._guard, self._outgoing = on_event, guard, outgoing
         self._outage_timeout = math.inf if wait_through_outages else outage_timeout
         self._survive_outage, self._wait_through_outages = survive_outage, wait_through_outages
+        self._end_at_gap = end_at_gap
         self._configure(policy)
         self._open_bridge, self._opened = open_bridge, threading.Event()
         self._on_finished, self._on_resend = on_finished, on_resend
@@ -316,6 +320,9 @@ class BatchPublisher:
         cause = self.window.take_resend_cause()
         if cause is not None and self._on_resend is not None:
             self._on_resend(cause)
+        if self._end_at_gap and self.window.gave_up is not None:
+            why = f"a message was not stored in time, and nothing may be stored behind it: {self.window.gave_up}"
+            raise Unavailable(why)
         self._end_outage(now)
 
     def _launch(self) -> None:

@@ -26,6 +26,7 @@ from .flight import FlightState, Transition, advance
 from .flight_batch import FlightBatch, FlightCounters, Rows, StoredFlights, array_of, length_of
 from .resend_limits import ResendLimits
 from .resend_queue import ResendQueue
+from .retry import is_final
 from .send_index import SendIndex, SendRange
 
 #: After a pause only this many messages are sent until one of them is acknowledged: enough that one topic without a
@@ -44,6 +45,7 @@ class Window:
     :ivar connected: the middleware can be reached
     :ivar next_token: of the next message that is sent
     :ivar silence: why nothing is acknowledged, for the texts of time-outs; empty = not known
+    :ivar gave_up: the last error of a flight that ended because its time was over, not because it was rejected
     """
 
     def __init__(self, policy: WindowConfig) -> None:
@@ -57,6 +59,7 @@ class Window:
         self.connected = True
         self.next_token = 0
         self.silence = ""
+        self.gave_up: PublishError | None = None
         self._index = SendIndex()
         self._resends = ResendQueue()
         self._backpressure = BackpressureState(policy.max_in_flight)
@@ -393,6 +396,8 @@ class Window:
             self._retry(flights, rows[resend], error, now)
         if not resend.all():
             last = rows[~resend]
+            if not is_final(error):
+                self.gave_up = error
             self._settle(flights, last, Transition.FAIL if error.answered else Transition.EXPIRE, now)
 
     def _retry(self, flights: FlightBatch, rows: Int64s, error: PublishError, now: float) -> None:
@@ -417,6 +422,8 @@ class Window:
 
     def _settle_by_last_error(self, flights: FlightBatch, rows: Int64s, now: float) -> None:
         """End waiting flights: their last error decides which terminal event it is."""
+        if len(rows):
+            self.gave_up = flights.errors[int(rows[0])]
         answered = np.fromiter((flights.errors[r].answered for r in rows.tolist()), np.bool_, len(rows))
         for step, some in ((Transition.FAIL, rows[answered]), (Transition.EXPIRE, rows[~answered])):
             if len(some):

@@ -295,6 +295,34 @@ def test_an_outage_beyond_its_timeout_ends_the_publisher_as_unavailable(
     assert conserved(publisher)
 
 
+@pytest.mark.parametrize("fault", ["503", "drop"])
+@pytest.mark.parametrize("end_at_gap", [True, False])
+def test_nothing_is_stored_behind_a_message_that_may_be_repeated(
+    fixture: PublisherFixture, end_at_gap: bool, fault: str
+) -> None:
+    one_by_one = WindowConfig(1, 0, wait_timeout=0.05, ordered=True, retry=RetryPolicy(2, (0.01,), None))
+    fixture.broker.then(["ack", "ack", fault, fault, fault])
+    publisher = fixture.publisher(one_by_one, end_at_gap=end_at_gap)
+    publisher.put(batch(6))
+    if end_at_gap:
+        with pytest.raises(BackgroundTaskFailed, match="nothing may be stored behind it") as caught:
+            publisher.drain()
+        assert isinstance(caught.value.__cause__, Unavailable)
+    else:
+        publisher.drain()
+    stored = [int(m.payload) for m in fixture.broker.messages()]
+    assert stored == ([0, 1] if end_at_gap else [0, 1, 3, 4, 5])
+    assert conserved(publisher)
+
+
+def test_a_rejected_message_is_no_gap(fixture: PublisherFixture) -> None:
+    fixture.broker.then(["ack", "reject"])
+    publisher = fixture.publisher(WindowConfig(1, 0, ordered=True, retry=RETRY), end_at_gap=True)
+    publisher.put(batch(4))
+    publisher.drain()
+    assert [int(m.payload) for m in fixture.broker.messages()] == [0, 2, 3]
+
+
 def test_a_broker_that_is_down_ends_every_wait(fixture: PublisherFixture) -> None:
     publisher = fixture.publisher(outage_timeout=0.1)
     fixture.broker.up = False

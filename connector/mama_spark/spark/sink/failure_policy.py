@@ -20,13 +20,16 @@ def tolerates_outages(o: SinkOptions) -> bool:
 
 
 def task_must_be_retried(o: SinkOptions, counts: OutcomeCounts) -> bool:
-    """Whether the task raises, so that Spark runs it again: an outage made rows fail, and that is not tolerated.
+    """Whether the task raises, so that Spark runs it again: an outage made rows fail, and that is not tolerated."""
+    return counts.outage_errors > 0 and outage_repeats_task(o)
 
-    With ``onUncertain=report`` and without ids it does not: a retry would publish again what is to be reported.
+
+def outage_repeats_task(o: SinkOptions) -> bool:
+    """Whether a task of which an outage made rows fail is run again.
+
+    With ``onUncertain=report`` and without ids it is not: a retry would publish again what is to be reported.
     """
-    if not counts.outage_errors or tolerates_outages(o):
-        return False
-    return o.dedup or o.on_uncertain != "report"
+    return not tolerates_outages(o) and (o.dedup or o.on_uncertain != "report")
 
 
 def failures_of_write(o: SinkOptions, counts: OutcomeCounts) -> int:

@@ -41,6 +41,7 @@ from .encoding.row_encoder import RowEncoder
 from .failure_policy import (
     advice_for_repetition,
     knows_ids,
+    outage_repeats_task,
     rejects_doubled_ids,
     task_must_be_retried,
     tolerates_outages,
@@ -267,6 +268,7 @@ class PartitionWriter:
             name=str(self._task.partition),
             survive_outage=tolerates_outages(o),
             wait_through_outages=o.on_unavailable == "wait",
+            end_at_gap=o.order == "partition" and outage_repeats_task(o),
             guard=guard,
             outgoing=self._trace,
             on_event=self.recorder.events.on_transport_event if metrics is None else metrics.on_event,
