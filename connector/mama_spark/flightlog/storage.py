@@ -7,8 +7,10 @@ import os
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock, Thread
 from typing import Any
 from urllib.parse import unquote
 
@@ -21,7 +23,7 @@ from deltalake.fs import DeltaStorageHandler
 from ..errors import FlightLogError, SchemaError, Unavailable
 from ..options.paths import local_path
 from ..redaction import redact, safe_cause, secret_values
-from .folder import make_folder, may_pass, require_free
+from .folder import DELTA_LOG, make_folder, may_pass, require_free
 from .schema import PARTITION_COLUMNS
 
 #: What object stores and delta-rs say where no later try succeeds; file systems have numbers (:func:`may_pass`).
@@ -125,6 +127,97 @@ class TableStore:
             return DeltaTable(self.uri, storage_options=self.options, without_files=False)
         except TableNotFoundError:
             return None
+
+
+class _KeptTable:
+    """A table after a commit of this process.
+
+    :ivar entry: its newest one when it was read; None if it cannot be used
+    :ivar refresh: the thread that reads it
+    """
+
+    def __init__(self, table: DeltaTable, store: TableStore, version: int) -> None:
+        self.table = table
+        self._store, self._version = store, version
+        self.entry: _LogEntry | None = None
+        # no daemon: the interpreter must not end while delta-rs is about to return to it
+        self.refresh = Thread(target=self._refresh, name="flight-log-table")
+
+    def _refresh(self) -> None:
+        store, version = self._store, self._version
+        with suppress(OSError, DeltaError):  # then the next commit reads the table, and raises
+            before = _log_entry(store, version)
+            self.table.update_incremental()
+            if self.table.version() == version and _log_entry(store, version) == before:
+                self.entry = before
+
+
+@dataclass(frozen=True, slots=True)
+class _LogEntry:
+    """What identifies one entry of a table's log."""
+
+    version: int
+    size: int
+    mtime_ns: int
+
+
+class KeptTables:
+    """Tables that this process has committed to, as they are now, for its next commit to them.
+
+    A stream commits to one table again and again. After its commit the table is read in the background, while Spark
+    does something else; the next commit needs not read it. A kept table is given out only if its newest entry is still
+    the newest of the log and was not written again: neither did others commit, nor was the table removed and made anew.
+    Who commits between this check and our commit conflicts with it, as with any other reader of the table.
+    """
+
+    MOST = 4
+
+    def __init__(self) -> None:
+        self._tables: dict[tuple[Any, ...], _KeptTable | None] = {}
+        self._lock = Lock()
+
+    def take(self, store: TableStore) -> DeltaTable | None:
+        """The table as it is now, for one thread alone; None if it must be read."""
+        with self._lock:
+            kept = self._tables.get(_key(store))
+            if kept is None:
+                return None
+            self._tables[_key(store)] = None
+        kept.refresh.join()
+        if kept.entry is None or _log_entry(store, kept.entry.version) != kept.entry:
+            return None
+        return kept.table if _log_entry(store, kept.entry.version + 1) is None else None
+
+    def committed(self, store: TableStore, table: DeltaTable, version: int) -> None:
+        """After a commit that made this version. From the second commit on, the table is kept.
+
+        :param table: the caller uses it no more
+        """
+        kept = _KeptTable(table, store, version)
+        with self._lock:
+            if (key := _key(store)) not in self._tables:
+                if len(self._tables) >= self.MOST:
+                    del self._tables[next(iter(self._tables))]
+                self._tables[key] = None
+                return
+            self._tables[key] = kept
+            kept.refresh.start()
+
+
+def _key(store: TableStore) -> tuple[Any, ...]:
+    return os.getpid(), store.uri, tuple(sorted(store.options.items()))
+
+
+def _log_entry(store: TableStore, version: int) -> _LogEntry | None:
+    """None if there is none."""
+    info = store.filesystem().get_file_info(f"{DELTA_LOG}/{version:020d}.json")
+    if info.type != pafs.FileType.File or info.mtime_ns is None:
+        return None
+    return _LogEntry(version, info.size, info.mtime_ns)
+
+
+#: Of this process.
+KEPT_TABLES = KeptTables()
 
 
 def active_paths(table: DeltaTable) -> dict[str, bool]:

@@ -18,7 +18,7 @@ from ..backoff import Backoff
 from ..errors import Unavailable
 from .parts import Part
 from .schema import PARTITION_COLUMNS
-from .storage import TableStore, check_table_schema, delta_fields, storage_errors
+from .storage import KEPT_TABLES, TableStore, check_table_schema, delta_fields, storage_errors
 
 #: Attempts before a commit that always conflicts with others fails.
 MAX_ATTEMPTS = 20
@@ -133,7 +133,7 @@ def execute(
     """
     for attempt in range(MAX_ATTEMPTS):
         with storage_errors(f"{target.what} {target.store.uri}", target.store.options):
-            table = target.store.table()
+            table = KEPT_TABLES.take(target.store) or target.store.table()
             if table is None:
                 before_creating()
                 table = _create(target)
@@ -147,6 +147,7 @@ def execute(
             try:
                 _add_missing_columns(table, missing)
                 version = add_and_remove(table, adds, plan.app, target.metadata)
+                KEPT_TABLES.committed(target.store, table, version)
                 return CommitResult(version, len(plan.committed), len(plan.uncommitted), plan.recorded)
             except CommitFailedError:
                 time.sleep(CONFLICT.delay(attempt))
