@@ -172,8 +172,12 @@ class RangeInspector(Protocol):
     """Tells with one question what else takes two. Optional, as :class:`MatchFinder`."""
 
     @property
-    def identity(self) -> str:
-        """The identity (:class:`Bounds`) that the log had when the bridge opened it, without a question."""
+    def opened(self) -> Bounds:
+        """The bounds that the log had when the bridge opened it, without a question."""
+        ...
+
+    def missing_when_opened(self, after: int, up_to: int) -> list[tuple[int, int]]:
+        """:meth:`RecordLog.missing` of that moment; without a question where nothing was deleted within the bounds."""
         ...
 
     def inspect_range(self, after: int, up_to: int) -> tuple[Bounds, list[tuple[int, int]]]:

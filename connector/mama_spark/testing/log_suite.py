@@ -11,7 +11,7 @@ The bridges that the factory gives are not open; the suite opens and closes them
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -248,7 +248,18 @@ class LogSuite:
         assert log.missing(20, 10) == []
         if isinstance(log, RangeInspector):
             assert log.inspect_range(10, 20) == (log.bounds(), [(11, 12), (20, 20)])
-            assert log.identity == log.bounds().identity
+
+    def test_what_was_missing_when_a_log_was_opened_is_known(
+        self, site: LogSetup, bridge: RecordLogBridge, log: RecordLog
+    ) -> None:
+        log.append(self._batch(site, 50))
+        site.delete([10, 11, 12])
+        again = bridge.log(site.name)
+        assert again.missing(0, 50) == [(10, 12)]
+        if isinstance(again, RangeInspector):
+            log.append(self._batch(site, 10, 50))
+            assert again.opened == replace(log.bounds(), last=50)
+            assert again.missing_when_opened(0, 60) == [(10, 12)]
 
     def test_a_range_whose_end_was_deleted_ends(self, site: LogSetup, log: RecordLog) -> None:
         last = log.append(self._batch(site, 50))

@@ -172,7 +172,7 @@ class _LogReader(TaskObject):
             _raise_if_stream_exists(bridge, r.stream, e)
             self._handle_losses([Loss(r.stream, whole, str(e))])
             return None
-        if log_reader.opened_identity(found) == r.identity:
+        if log_reader.opened_bounds(found).identity == r.identity:
             return found
         self._handle_losses([Loss(r.stream, whole, STREAM_RECREATED)])
         return None
@@ -184,7 +184,7 @@ class _LogReader(TaskObject):
         for r in whole:
             if (found := self._find(bridge, r)) is not None:
                 logs[r.stream] = found
-                gaps_by_stream[r.stream] = gaps = tuple(found.missing(r.after, r.up_to))
+                gaps_by_stream[r.stream] = gaps = log_reader.missing_when_opened(found, r.after, r.up_to)
                 self._handle_losses([Loss(r.stream, gaps, "deleted before they were read")] if gaps else [])
         there = [r for r in whole if r.stream in gaps_by_stream]
         total = round(sum(map(len, there)) * self._rows_per_sequence(logs, there))
@@ -362,7 +362,7 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
         found = {}
         for name in sorted({*known, *self._stream_names}):
             try:
-                found[name] = bridge.log(name).bounds()
+                found[name] = log_reader.opened_bounds(bridge.log(name))
             except ConfigError as e:
                 _raise_if_stream_exists(bridge, name, e)  # a data loss if the query has read of it
         return found

@@ -75,9 +75,16 @@ def read_range(
             outage.wait(e)
 
 
-def opened_identity(log: RecordLog) -> str:
-    """The identity of a log that was opened just now."""
-    return log.identity if isinstance(log, RangeInspector) else log.bounds().identity
+def opened_bounds(log: RecordLog) -> Bounds:
+    """The bounds of a log that was opened just now."""
+    return log.opened if isinstance(log, RangeInspector) else log.bounds()
+
+
+def missing_when_opened(log: RecordLog, after: int, up_to: int) -> tuple[tuple[int, int], ...]:
+    """Which sequences of a range are missing in a log that was opened just now."""
+    return tuple(
+        log.missing_when_opened(after, up_to) if isinstance(log, RangeInspector) else log.missing(after, up_to)
+    )
 
 
 def bounds_and_missing(log: RecordLog, after: int, up_to: int) -> tuple[Bounds, tuple[tuple[int, int], ...]]:

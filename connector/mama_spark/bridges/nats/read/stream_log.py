@@ -75,7 +75,7 @@ class NatsLog:
         info = self._info() if info is None else info
         self._identity = str(info["created"])
         self._config: dict[str, Any] = info["config"]
-        self.opened = _bounds(info)  #: first and last message when the log was opened
+        self._opened, self._deleted_when_opened = _bounds(info), _deleted(info)
 
     def __repr__(self) -> str:
         return f"<NatsLog {self._name}>"
@@ -85,9 +85,9 @@ class NatsLog:
         return self._name
 
     @property
-    def identity(self) -> str:
+    def opened(self) -> Bounds:
         """See :class:`~mama_spark.record_log.RangeInspector`."""
-        return self._identity
+        return self._opened
 
     def warnings(self) -> list[str]:
         """Which limits of this stream may remove records before they are read, one sentence each."""
@@ -190,7 +190,11 @@ class NatsLog:
         """See :class:`~mama_spark.record_log.RangeInspector`."""
         info = self._info()
         bounds = _bounds(info)
-        return bounds, self._missing(bounds, int(info["state"].get("num_deleted", 0)), after, up_to)
+        return bounds, self._missing(bounds, _deleted(info), after, up_to)
+
+    def missing_when_opened(self, after: int, up_to: int) -> list[tuple[int, int]]:
+        """See :class:`~mama_spark.record_log.RangeInspector`."""
+        return self._missing(self._opened, self._deleted_when_opened, after, up_to)
 
     def _missing(self, bounds: Bounds, deleted: int, after: int, up_to: int) -> list[tuple[int, int]]:
         """:param deleted: how many sequences within ``bounds`` are deleted"""
@@ -281,6 +285,11 @@ def _bounds(info: dict[str, Any]) -> Bounds:
     state = info["state"]
     last = int(state["last_seq"])
     return Bounds(int(state["first_seq"]) if int(state["messages"]) else last + 1, last, str(info["created"]))
+
+
+def _deleted(info: dict[str, Any]) -> int:
+    """How many sequences within the bounds are deleted."""
+    return int(info["state"].get("num_deleted", 0))
 
 
 def _rfc3339(time: int) -> str:
