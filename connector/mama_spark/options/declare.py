@@ -20,6 +20,8 @@ from .values import Parse
 _URLS = ("url", "log")
 #: Prefix of what is passed to delta-rs as it is.
 STORAGE = "storage."
+#: What :func:`_by_name` has found.
+_names: dict[type, dict[str, tuple[str, Declared]]] = {}
 _STREAM_WRITER_KEYS = frozenset({"checkpointlocation", "queryname", "outputmode"})
 #: Group of the options that every use of a format takes.
 CONNECTION = "Connection"
@@ -264,15 +266,16 @@ def _unknown(cls: type[Options], low: str, key: str, use: Use) -> str:
     return f"unknown option {key!r}{nearest(low, known)}"
 
 
-def _by_name(cls: type) -> dict[str, tuple[str, Declared]]:
-    names = {}
-    for name, declared in declarations(cls):
-        if not declared.is_of(cls):
-            continue
-        names[camel(name).lower()] = (name, declared)
-        if declared.alias:
-            names[declared.alias.lower()] = (name, declared)
-    return names
+def _by_name(cls: type) -> Mapping[str, tuple[str, Declared]]:
+    if cls not in _names:
+        _names[cls] = names = {}
+        for name, declared in declarations(cls):
+            if not declared.is_of(cls):
+                continue
+            names[camel(name).lower()] = (name, declared)
+            if declared.alias:
+                names[declared.alias.lower()] = (name, declared)
+    return _names[cls]
 
 
 def _titles(bridges: Iterable[str]) -> str:

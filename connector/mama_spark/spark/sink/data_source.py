@@ -137,17 +137,20 @@ class _Committer(TaskObject):
             total.add(report.counts)
         fatal = next((r.fatal for r in reports if r.fatal is not None), None)
         failures = failures_of_write(self.job.options, total)
-        self._leave_note(reports, total, committed=False)
-        if fatal is not None:
-            self._abort(reports, app)
-            raise ConfigError(f"{fatal}{advice_for_repetition(self.job, total, reports)}")
-        if failures:
-            self._abort(reports, app)
-            advice = advice_for_repetition(self.job, total, reports)
-            what = "1 row was" if failures == 1 else f"{failures:,} rows were"
-            raise RowsFailed(f"{what} not published: {total.sentence()}{self._where(reports)}{advice}")
-        self._add_to_tables(reports, app, committed=True)
-        self._leave_note(reports, total, committed=True)
+        committed = False
+        try:
+            if fatal is not None:
+                self._abort(reports, app)
+                raise ConfigError(f"{fatal}{advice_for_repetition(self.job, total, reports)}")
+            if failures:
+                self._abort(reports, app)
+                advice = advice_for_repetition(self.job, total, reports)
+                what = "1 row was" if failures == 1 else f"{failures:,} rows were"
+                raise RowsFailed(f"{what} not published: {total.sentence()}{self._where(reports)}{advice}")
+            self._add_to_tables(reports, app, committed=True)
+            committed = True
+        finally:
+            self._leave_note(reports, total, committed=committed)
         if total.doubled_ids:
             logger.warning("mamapub: of %s rows, %s", f"{total.rows:,}", total.doubled_ids_text())
         return total
