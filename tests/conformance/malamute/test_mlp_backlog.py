@@ -45,7 +45,8 @@ class Site:
     def __init__(self, behind: EngineBacklogPolicy, timeout: float = 0) -> None:
         register("stuck-for-tests", StuckEngine)
         STUCK.set()
-        machine = SessionSettings(timeout=timeout, backlog=LIMIT, behind=behind)
+        # plain clients, as these peers are, would get a PONG unasked while an engine is stuck
+        machine = SessionSettings(timeout=timeout, backlog=LIMIT, behind=behind, pong_silence=0)
         choices = (EngineChoice(b"^stuck", "stuck-for-tests"),)
         self.broker = Broker(BrokerSettings("tcp://127.0.0.1:*", machine, choices))
         self.broker.start()

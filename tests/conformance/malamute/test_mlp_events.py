@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -66,7 +67,8 @@ def make() -> Iterator[Callable[..., tuple[Broker, Connect]]]:
     brokers: list[Broker] = []
 
     def made(engines: tuple[EngineChoice, ...] = (), **values: Any) -> tuple[Broker, Connect]:
-        settings = BrokerSettings("tcp://127.0.0.1:*", values.pop("machine", SessionSettings(timeout=0)), engines)
+        machine = replace(values.pop("machine", SessionSettings(timeout=0)), pong_silence=0)  # no PONG comes unasked
+        settings = BrokerSettings("tcp://127.0.0.1:*", machine, engines)
         broker = Broker(settings, **values)
         broker.start()
         brokers.append(broker)

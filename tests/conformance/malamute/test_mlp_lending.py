@@ -36,7 +36,9 @@ Connect = Callable[..., ReadingClient]
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
     choices = (EngineChoice(b"^d", "durable", {"folder": str(tmp_path)}),)
-    settings = BrokerSettings("tcp://127.0.0.1:*", SessionSettings(timeout=0, queue=200_000), choices, high_water=20)
+    settings = BrokerSettings(
+        "tcp://127.0.0.1:*", SessionSettings(timeout=0, pong_silence=0, queue=200_000), choices, high_water=20
+    )
     with Broker(settings) as broker:
         yield broker
 

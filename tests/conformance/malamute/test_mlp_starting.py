@@ -61,7 +61,8 @@ def connect() -> Iterator[Connect]:
     def made(address: bytes, **machine: Any) -> Peer:
         if not brokers:
             choices = (EngineChoice(b"^gated", "gated-for-tests"),)
-            brokers.append(Broker(BrokerSettings("tcp://127.0.0.1:*", SessionSettings(timeout=0, **machine), choices)))
+            given = SessionSettings(timeout=0, pong_silence=0, **machine)
+            brokers.append(Broker(BrokerSettings("tcp://127.0.0.1:*", given, choices)))
             brokers[0].start()
         peers.append(Peer(context, brokers[0].endpoint).open(address))
         return peers[-1]

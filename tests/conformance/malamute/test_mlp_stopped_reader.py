@@ -40,6 +40,8 @@ print("ready", flush=True)
 subject = b""
 while subject != b"end":
     command = socket.recv_multipart()[0]
+    if b"w" not in command:
+        continue  # a PONG, which brokers send to plain clients unasked
     subject = command[command.rindex(b"w") + 2:]
     print(subject.decode(), flush=True)
 """
@@ -133,7 +135,8 @@ def test_a_stopped_reader_costs_its_limit_and_disturbs_nobody(
         writer.send(commands.StreamSend(b"%d" % n, [BODY]))
         if n % 100 == 99:
             for k in range(n - 99, n + 1):
-                one = other.get()
+                while (one := other.get()) == Pong():
+                    pass  # brokers send it to plain clients unasked
                 assert isinstance(one, StreamDeliver)
                 assert one.subject == b"%d" % k, "others get everything meanwhile"
     assert writer.ask(commands.Ping()) == Pong()

@@ -31,7 +31,7 @@ folder, limit = sys.argv[1], int(sys.argv[2])
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 engines = (EngineChoice(b".*", "durable", {"folder": folder}),)
-settings = BrokerSettings("tcp://127.0.0.1:*", SessionSettings(timeout=0), engines)  # no client pings
+settings = BrokerSettings("tcp://127.0.0.1:*", SessionSettings(timeout=0, pong_silence=0), engines)
 with Broker(settings) as broker:
     print(broker.endpoint, flush=True)
     sys.stdin.read()

@@ -1,4 +1,7 @@
-"""A raw client of a Malamute broker: it says what the test says, and pings only then."""
+"""A raw client of a Malamute broker: it says what the test says, and pings only then.
+
+A client that announces no features is sent PONG unasked after a second, unless the broker has ``pong_silence=0``.
+"""
 
 from __future__ import annotations
 
