@@ -210,10 +210,11 @@ def test_compaction_every_so_many_commits_bounds_what_a_commit_and_a_read_load(t
         micro_batch(tmp_path, number, 1)
         if (number + 1) % 20 == 0:
             compact_after_commit(str(tmp_path), {})
-        files.append(len(DeltaTable(tmp_path).file_uris()))
+        table = DeltaTable(tmp_path)
+        files.append(len(table.file_uris()))
         last = tmp_path / "_delta_log" / "_last_checkpoint"
         checkpoint = json.loads(last.read_text())["version"] if last.exists() else 0
-        commits.append(DeltaTable(tmp_path).version() - checkpoint)
+        commits.append(table.version() - checkpoint)
     assert max(files[100:]) == max(files[:100]) == 20
     assert max(commits) <= 21
     assert ids(tmp_path) == expected(range(200), 1)
