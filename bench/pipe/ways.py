@@ -26,6 +26,8 @@ from ..kafka import KafkaBroker, jars
 from ..result import ROOT
 
 Micros = npt.NDArray[np.int64]
+#: Parts of a micro-batch, as Spark names them.
+DURATIONS = ("latestOffset", "queryPlanning", "addBatch", "walCommit", "commitOffsets", "triggerExecution")
 _ALL_STORED = 120.0  #: seconds after the last message in which the pipe must be empty
 
 
@@ -178,7 +180,7 @@ def run(pipe: Pipe, spark: SparkSession, work: Path, checkpoint: Path, load: Loa
     return {
         "messages": int(counted.sum()),
         "latency_ms": dict(zip(("p50", "p90", "p99"), latencies.round(1).tolist(), strict=True)),
-        "batches": [p["durationMs"] for p in batches],
+        "durations_ms": {name: [p["durationMs"].get(name, 0) for p in batches] for name in DURATIONS},
         "rows_a_batch": sum(p["numInputRows"] for p in batches) / max(1, len(batches)),
     }
 
