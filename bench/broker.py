@@ -56,6 +56,9 @@ class Broker:
     def count(self) -> int:
         return int(self.api(f"STREAM.INFO.{STREAM}")["state"]["messages"])
 
+    def stored_bytes(self) -> int:
+        return int(self.api(f"STREAM.INFO.{STREAM}")["state"]["bytes"])
+
     def api(self, subject: str, **request: Any) -> dict[str, Any]:
         """The reply of JetStream's API.
 

@@ -172,6 +172,10 @@ class KafkaBroker:
         finally:
             admin.close()
 
+    def stored_bytes(self) -> int:
+        """Of the records of this run's topic."""
+        return sum(file.stat().st_size for file in self._folder.glob(f"*/logs/{self.topic}-*/*.log"))
+
     def _admin(self, jvm: Any) -> Any:
         settings = jvm.java.util.Properties()
         settings.put("bootstrap.servers", self.servers)

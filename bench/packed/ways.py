@@ -82,8 +82,8 @@ class Way:
     forget: bool = False
 
 
-def _mamapub(pack: str, **options: str) -> Publish:
-    write = sink(log=True, pack=pack, **options)
+def packed_sink(pack: str, log: bool = True, /, **options: str) -> Publish:
+    write = sink(log=log, pack=pack, **options)
 
     def publish(stage: Workload, df: DataFrame, rows: int, size: int) -> None:
         write(df, stage.url, stage.work)
@@ -91,15 +91,11 @@ def _mamapub(pack: str, **options: str) -> Publish:
     return publish
 
 
-def _without_log(stage: Workload, df: DataFrame, rows: int, size: int) -> None:
-    sink(log=False, pack="lines")(df, stage.url, stage.work)
-
-
 def _pack_and_drop(stage: Workload, df: DataFrame, rows: int, size: int) -> None:
     df.write.format("benchpack").option("url", stage.url).option("pack", "lines").mode("append").save()
 
 
-def _kafka(settings: dict[str, str]) -> Publish:
+def kafka_sink(settings: dict[str, str]) -> Publish:
     def publish(stage: Workload, df: DataFrame, rows: int, size: int) -> None:
         assert stage.kafka is not None
         stage.kafka.write(df, settings)
@@ -119,25 +115,25 @@ def _drop(stage: Workload, df: DataFrame, rows: int, size: int) -> None:
 PACKED = {100: 4_000_000, 1000: 1_500_000}
 LARGE = {"packMaxBytes": "262144", "packMaxRows": "4000"}  #: as large as the batches of the tuned Kafka sink
 WAYS = [
-    Way("kafka", "Spark's Kafka sink, defaults", {100: 1_000_000, 1000: 400_000}, _kafka({}), "kafka"),
+    Way("kafka", "Spark's Kafka sink, defaults", {100: 1_000_000, 1000: 400_000}, kafka_sink({}), "kafka"),
     Way(
         "kafka-tuned", "Spark's Kafka sink, linger 50 ms, batches of 256 KiB, buffer of 64 MiB",
-        {100: 2_500_000, 1000: 1_000_000}, _kafka(TUNED), "kafka",
+        {100: 2_500_000, 1000: 1_000_000}, kafka_sink(TUNED), "kafka",
     ),
-    Way("lines", "**mamapub**, `pack=lines`", PACKED, _mamapub("lines"), "packs"),
-    Way("arrow", "**mamapub**, `pack=arrow` with `value`", PACKED, _mamapub("arrow"), "packs"),
-    Way("lines-tuned", "**mamapub**, `pack=lines`, packs of 256 KiB", PACKED, _mamapub("lines", **LARGE), "packs"),
+    Way("lines", "**mamapub**, `pack=lines`", PACKED, packed_sink("lines"), "packs"),
+    Way("arrow", "**mamapub**, `pack=arrow` with `value`", PACKED, packed_sink("arrow"), "packs"),
+    Way("lines-tuned", "**mamapub**, `pack=lines`, packs of 256 KiB", PACKED, packed_sink("lines", **LARGE), "packs"),
     Way(
         "arrow-tuned", "**mamapub**, `pack=arrow` with `value`, packs of 256 KiB", PACKED,
-        _mamapub("arrow", **LARGE), "packs",
+        packed_sink("arrow", **LARGE), "packs",
     ),
-    Way("off", "**mamapub**, `pack=off`", {100: 600_000}, _mamapub("off"), "nats", forget=True),
+    Way("off", "**mamapub**, `pack=off`", {100: 600_000}, packed_sink("off"), "nats", forget=True),
     Way("c-acks", "C program, one message a row, no ids", {100: 1_000_000, 1000: 500_000}, _ceiling, "nats"),
     Way("drop", "Spark hands Arrow batches to Python, which drops them", PACKED, _drop, ""),
     Way("pack", "the same, packed and hashed before they are dropped", PACKED, _pack_and_drop, ""),
-    Way("nolog", "**mamapub**, `pack=lines`, no flight log", PACKED, _without_log, "packs"),
-    Way("typed", "**mamapub**, `pack=arrow`, typed", {0: 2_500_000}, _mamapub("arrow"), "packs"),
-    Way("json", "**mamapub**, `pack=lines` of JSON", {0: 1_000_000}, _mamapub("lines"), "packs"),
+    Way("nolog", "**mamapub**, `pack=lines`, no flight log", PACKED, packed_sink("lines", False), "packs"),
+    Way("typed", "**mamapub**, `pack=arrow`, typed", {0: 2_500_000}, packed_sink("arrow"), "packs"),
+    Way("json", "**mamapub**, `pack=lines` of JSON", {0: 1_000_000}, packed_sink("lines"), "packs"),
     Way("drop-typed", "Spark hands Arrow batches to Python, which drops them", {0: 2_500_000}, _drop, ""),
 ]  # fmt: skip
 

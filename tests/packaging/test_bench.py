@@ -13,6 +13,8 @@ import pytest
 
 from bench import report
 from bench.packed import report as packed_report
+from bench.steady import report as steady_report
+from bench.steady.ways import FLIGHTS, PUBLISHING, READING, TYPED_FLIGHTS
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,6 +65,61 @@ def test_a_quick_run_beside_kafka_counts_at_both_brokers(tmp_path: Path) -> None
     page = packed_report.markdown(result)
     assert "Kafka 4" in page
     assert "| 100 B: `lines` to `kafka-tuned` | ≥ 1.5 |" in page
+
+
+@pytest.mark.slow
+def test_a_quick_run_in_steady_state_measures_every_aim(tmp_path: Path) -> None:
+    subprocess.run([ROOT / "scripts" / "setup.sh", "kafka"], check=True, timeout=600)
+    out = tmp_path / "result.json"
+    command = [sys.executable, "-m", "bench.steady", "--quick", "--peers", "kafka", "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3000, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    result = json.loads(out.read_text())
+    assert all(run["seconds"] >= result["seconds"] for run in result["runs"])
+    page = steady_report.markdown(result)
+    assert page.count(" | ≥ ") + page.count(" | ≤ ") == len(steady_report.RATIOS) + 9
+
+
+def steady_run(name: str, size: int, rate: float, **more: float) -> dict[str, Any]:
+    return {"name": name, "size": size, "round": 0, "rows": 1, "seconds": 15.5, "rate": rate, "client_us": 3.0,
+            "server_us": 1.0, **more}  # fmt: skip
+
+
+def test_the_report_of_steady_state_has_a_line_an_aim_that_was_measured() -> None:
+    codecs = [
+        steady_run(f"{way}-{codec}", FLIGHTS, rate, stored_bytes_per_row=stored)
+        for way, codec, rate, stored in (
+            ("lines", "lz4", 8, 50), ("lines", "zstd", 6, 30), ("kafka", "lz4", 3, 40), ("kafka", "zstd", 4, 30)
+        )
+    ]  # fmt: skip
+    cold = [steady_run("lines", FLIGHTS, 1, stored_bytes_per_row=300)]
+    cold += [steady_run("typed-zstd", TYPED_FLIGHTS, 1, stored_bytes_per_row=30)]
+    runs = [steady_run("message", 100, 90), steady_run("c-acks", 100, 100), *codecs]
+    pipes = [
+        {"name": name, "latency_ms": {"p50": ms, "p99": ms}, "batches": [{"addBatch": 90}]}
+        for name, ms in (("log", 100), ("kafka", 200))
+    ]
+    given = {"facts": json.loads(packed_report.KEPT.read_text())["facts"], "seconds": 15.0}
+    micro = {"sink": 110.0, "nothing": 85.0}
+    page = steady_report.markdown({**given, "runs": runs, "cold": cold, "pipes": pipes, "micro_batch_ms": micro})
+    for line in (
+        "| 100 B: `message` to `c-acks` | ≥ 0.97 | 0.90 |",
+        "| flights, JSON: best codec to Kafka's best codec | ≥ 1.5 | 2.00 |",
+        "| flights, JSON: bytes stored a row to Kafka's, lz4 | ≤ 1.1 | 1.25 |",
+        "| flights: bytes of typed rows, zstd, to JSON lines, not compressed | ≤ 0.15 | 0.10 |",
+        "| pipe, 1,000 messages/s: p99 to Kafka's | ≤ 0.8 | 0.50 |",
+        "| pipe, 1,000 messages/s: `addBatch` | ≤ 80 ms | 90.00 ms |",
+        "| micro-batch of ten rows, more than an empty sink | ≤ 20 ms | 25.00 ms |",
+    ):
+        assert line in page
+    assert "`off` to `c-acks-id`" not in page, "it was not measured"
+    assert page.count("| flights, JSON | `lines") == 3, "two steady ones, and a cold one"
+
+
+def test_each_ratio_of_the_aims_is_of_ways_that_are_measured() -> None:
+    measured = {(steady.way.name, steady.size) for steady in PUBLISHING if steady.seconds}
+    measured |= {(way.name, size) for way in READING for size in (100, 1000)}
+    assert all({(name, size), (other, size)} <= measured for size, name, other, _ in steady_report.RATIOS)
 
 
 def test_the_pages_show_the_kept_result_of_packed_messages() -> None:

@@ -1,0 +1,1 @@
+"""Benchmarks in steady state, beside Kafka and the C program."""

