@@ -10,7 +10,7 @@ from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.status import MsgType
 from mama_spark.openmama_wire.log.gap_tracker import GapTracker
 from mama_spark.openmama_wire.log.records import MamaGapCause, MamaRecordKind, decode_records
-from mama_spark.openmama_wire.peer import ReceivedFrame
+from mama_spark.openmama_wire.peer import ReceivedFrame, frame_filter
 from mama_spark.openmama_wire.peer.frame_filter import FrameFilter, PeerCounters
 from mama_spark.openmama_wire.peer.inboxes import OpenInboxes
 from mama_spark.openmama_wire.protocol.framings import FRAMINGS, OZ
@@ -95,3 +95,37 @@ def test_known_heads_are_those_of_accepted_topics(name: str) -> None:
     assert (counters.received, counters.neighbours, counters.malformed) == (12, 3, 6)
     one.remove("FOO", prefix=False)
     assert one.accepted(good) is None
+
+
+@examples(30)
+@given(st.lists(st.sampled_from(["FOO", "BAR", "FOOBAR", "Qpid", "no frame"]), max_size=60), st.integers(1, 3))
+def test_many_messages_in_columns_are_those_that_are_accepted_one_by_one(kinds: list[str], most: int) -> None:
+    raws = {topic: OZ.publish_head(topic) + b"O\x02\x00" for topic in ("FOO", "BAR", "FOOBAR")}
+    raws |= {"Qpid": OZ.publish_head("FOO") + b"Q\x00", "no frame": b"FOO"}
+    sent = [raws[kind] for kind in kinds]
+    (one, each), (many, together) = [_filter_of("FOO", "BAR") for _ in range(2)]
+    expected = [found for found in map(one.accepted, sent) if found is not None]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(frame_filter, "MAX_HEADS", most)
+        columns = many.columns(sent)
+    assert columns.raws == [found.raw for found in expected]
+    assert [columns.topics[code] for code in columns.codes] == [found.topic for found in expected]
+    assert columns.payload_at.tolist() == [found.payload_at for found in expected]
+    assert together == each
+
+
+def test_a_head_is_decoded_once_also_where_all_its_messages_come_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, _ = _filter_of("FOO", "BAR")
+    decoded, decode = list[bytes](), one._decoded
+    monkeypatch.setattr(one, "_decoded", lambda raw: decoded.append(raw) or decode(raw))
+    raws = [OZ.publish_head(topic) + b"O\x02\x00" for topic in ("FOO", "BAR")] * 50
+    assert one.columns(raws).raws == raws
+    assert decoded == raws[:2]
+
+
+def _filter_of(*topics: str) -> tuple[FrameFilter, PeerCounters]:
+    counters = PeerCounters()
+    one = FrameFilter(OZ, OpenInboxes(OZ, "0" * 8 + "-0000-0000-0000-" + "0" * 12), counters)
+    for topic in topics:
+        one.add(topic, prefix=False)
+    return one, counters

@@ -51,6 +51,7 @@ DTYPES: dict[FieldType, np.dtype[Any]] = {
 _ELEMENTS = {FieldType.OPAQUE: 1, FieldType.COLLECTION: 1} | {
     FieldType[f"VECTOR_{t.name}"]: dtype.itemsize for t, dtype in DTYPES.items() if t is not FieldType.QUANTITY
 }
+PADDING = 8  #: octets of zeros behind messages: a run is compared in whole words
 _FEW = 16  #: messages that are faster read one by one
 _FRUITLESS = 4  #: groups of few messages in a row, before all that remain are read one by one
 _MOST_LAYOUTS = 1024
@@ -140,9 +141,9 @@ class ColumnDecoder:
         self._wanted = wanted or (lambda name, fid: True)
         self._layouts: dict[tuple[bytes, ...], _Layout] = {}
 
-    def decode(self, data: pa.Buffer | bytes, begins: Int64s, ends: Int64s) -> DecodedColumns:
+    def decode(self, data: pa.Buffer | bytes | bytearray, begins: Int64s, ends: Int64s) -> DecodedColumns:
         """
-        :param data: holds the messages
+        :param data: holds the messages; is copied, unless it ends with :data:`PADDING` octets of zeros behind them
         :param begins: where each message begins in ``data``, shape (n,)
         :param ends: where it ends, shape (n,); not beyond ``data``
         """
@@ -175,10 +176,9 @@ class ColumnDecoder:
 class _Batch:
     """One call of the decoder."""
 
-    def __init__(self, decoder: ColumnDecoder, data: pa.Buffer | bytes, begins: Int64s, ends: Int64s) -> None:
+    def __init__(self, decoder: ColumnDecoder, data: pa.Buffer | bytes | bytearray, begins: Int64s, ends: Int64s) -> None:
         self._decoder = decoder
-        # the padding lets a run be compared in whole words at the end of the data
-        self._data: Octets = np.concatenate((np.frombuffer(data, np.uint8), np.zeros(8, np.uint8)))
+        self._data = _padded(np.frombuffer(data, np.uint8), int(ends.max()) if len(ends) else 0)
         self._begins, self._ends = begins, ends
         self._found = DecodedColumns()
         self._slow: list[Int64s] = []
@@ -385,6 +385,15 @@ class _Batch:
         for (name, fid, kind, place), (of_rows, of_values) in values.items():
             array = _as_array(kind, of_values)
             found.blocks.append(FieldBlock(name, fid, kind, place, np.array(of_rows, np.int64), array))
+
+
+def _padded(octets: Octets, end: int) -> Octets:
+    """
+    :param end: of the last message
+    """
+    if len(octets) - end >= PADDING and not octets[-PADDING:].any():
+        return octets
+    return np.concatenate((octets, np.zeros(PADDING, np.uint8)))
 
 
 def _as_array(kind: FieldType, values: list[Any]) -> Any:

@@ -36,6 +36,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from mama_spark.mama.messages.omnm_columns import PADDING
 from mama_spark.message import payload_bounds
 
 MAGIC, VERSION = b"MOMA", 1
@@ -53,6 +54,9 @@ _DTYPE = np.dtype(
     ]
 )  # fmt: skip
 HEAD_SIZE = _HEAD.size
+_ROOM = b"\xff" * HEAD_SIZE  #: no zeros: a decoder of frames looks for the ends of texts
+
+Kinds = npt.NDArray[np.integer[Any]]
 
 
 class MamaRecordKind(IntEnum):
@@ -113,28 +117,36 @@ class MamaRecord:
         return head + self.body
 
 
-def frame_records(
-    kinds: npt.NDArray[np.integer[Any]], framing: str, received: Int64s, payload_at: Int64s, frames: Sequence[bytes]
-) -> pa.Array:
-    """Encoded records of frames, binary; as :meth:`MamaRecord.encode`, for many at once.
+class FrameRecords:
+    """Records of ``n`` frames, whose heads are filled in once the frames are decoded: they are copied once.
 
-    :param kinds: :class:`MamaRecordKind` of each, shape (n,)
-    :param received: nanoseconds since the epoch, shape (n,)
-    :param payload_at: where the payload begins in each frame, shape (n,)
+    :ivar data: the records, with padding behind them
+    :ivar bounds: where each begins, and where the last one ends, shape (n + 1,)
     """
-    n = len(frames)
-    heads = np.zeros(n, _DTYPE)
-    heads["magic"], heads["version"], heads["kind"] = MAGIC, VERSION, kinds
-    heads["framing"], heads["received"] = FRAMING_NUMBERS[framing], received
-    heads["payload_at"] = HEAD_SIZE + payload_at
-    parts = [b""] * (2 * n)
-    parts[0::2] = heads.view(f"V{HEAD_SIZE}").tolist()
-    parts[1::2] = frames
-    sizes = np.fromiter(map(len, frames), np.int64, n) + HEAD_SIZE
-    offsets = np.zeros(n + 1, np.int32)
-    np.cumsum(sizes, out=offsets[1:])
-    data = pa.py_buffer(b"".join(parts))
-    return pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(offsets), data])
+
+    def __init__(self, frames: Sequence[bytes]) -> None:
+        sizes = np.fromiter(map(len, frames), np.int64, len(frames)) + HEAD_SIZE
+        self.bounds = np.concatenate(([0], np.cumsum(sizes)))
+        parts = [b"", *frames]
+        parts[-1] += bytes(PADDING)
+        self.data = bytearray(_ROOM).join(parts)
+
+    def filled(self, kinds: Kinds, framing: str, received: Int64s, payload_at: Int64s) -> pa.Array:
+        """The records, binary, each as :meth:`MamaRecord.encode` makes it.
+
+        :param kinds: :class:`MamaRecordKind` of each, shape (n,)
+        :param received: nanoseconds since the epoch, shape (n,)
+        :param payload_at: where the payload begins in each frame, shape (n,)
+        """
+        n = len(self.bounds) - 1
+        heads = np.zeros(n, _DTYPE)
+        heads["magic"], heads["version"], heads["kind"] = MAGIC, VERSION, kinds
+        heads["framing"], heads["received"] = FRAMING_NUMBERS[framing], received
+        heads["payload_at"] = HEAD_SIZE + payload_at
+        if n:
+            _at_each_octet(self.data, f"V{HEAD_SIZE}")[self.bounds[:-1]] = heads.view(f"V{HEAD_SIZE}")
+        offsets = pa.py_buffer(self.bounds.astype(np.int32))
+        return pa.Array.from_buffers(pa.binary(), n, [None, offsets, pa.py_buffer(self.data)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +190,7 @@ def decode_records(payloads: pa.Array) -> MamaRecords:
     heads = np.zeros(len(begins), _DTYPE)
     whole = ends - begins >= HEAD_SIZE
     if whole.any():
-        view: npt.NDArray[Any] = np.ndarray((len(octets) - HEAD_SIZE + 1,), _DTYPE, octets.data, strides=(1,))
+        view = _at_each_octet(octets.data, _DTYPE)
         heads = np.where(whole, view[np.where(whole, begins, 0)], heads)
     is_record = heads["magic"] == MAGIC
     heads[~is_record] = 0
@@ -198,6 +210,12 @@ def decode_records(payloads: pa.Array) -> MamaRecords:
         data, is_record, heads, np.where(has_payload, begins + at, ends), ends,
         np.where(is_record, begins + HEAD_SIZE, begins), bad,
     )  # fmt: skip
+
+
+def _at_each_octet(data: bytearray | memoryview, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """The element that begins at each octet; the elements overlap."""
+    size = np.dtype(dtype).itemsize
+    return np.ndarray((len(data) - size + 1,), dtype, data, strides=(1,))
 
 
 # --- topics --------------------------------------------------------------------------------------------------

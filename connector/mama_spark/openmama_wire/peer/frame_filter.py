@@ -113,6 +113,10 @@ class FrameFilter:
         found = np.array([heads.get(raw[: raw.find(0) + upto], -1) for raw in raws], np.int64)
         parts, begin, known = list[FrameColumns](), 0, self._known
         for row in [*np.flatnonzero(found < 0).tolist(), len(raws)]:
+            if row < len(raws) and known is self._known:  # the head may be that of a message before it
+                found[row] = heads.get(raws[row][: raws[row].find(0) + upto], -1)
+                if found[row] >= 0:
+                    continue
             if row > begin:
                 parts.append(_known_columns(raws[begin:row], found[begin:row], known))
             if row < len(raws) and (other := self._decoded(raws[row])) is not None:

@@ -16,12 +16,13 @@ from mama_spark.message import Int64s, MessageBatch
 from mama_spark.openmama_wire.log.gap_tracker import GapTracker, MissingNumbers
 from mama_spark.openmama_wire.log.records import (
     DICTIONARY,
+    HEAD_SIZE,
+    FrameRecords,
     MamaGapCause,
     MamaRecord,
     MamaRecordKind,
     MamaRecords,
     decode_records,
-    frame_records,
     message_topic,
     record_topic,
 )
@@ -38,6 +39,7 @@ _NUMBERS: dict[str, int] = {
 }
 _STATES = frozenset((MsgType.INITIAL, MsgType.RECAP, MsgType.SNAPSHOT, MsgType.REFRESH))
 _NUMBERED = (MamaRecordKind.MESSAGE, MamaRecordKind.IMAGE, MamaRecordKind.RECAP)
+_IS_NUMBERED = np.isin(np.arange(256), _NUMBERED)
 _HIGHEST_NUMBER = 2**32 - 1
 
 Numbers = npt.NDArray[np.uint64]
@@ -80,9 +82,9 @@ class FrameRecorder:
         """
         n = len(frames)
         received = np.broadcast_to(np.asarray(received, np.int64), n)
-        ends = np.cumsum(np.fromiter(map(len, frames.raws), np.int64, n))
-        begins = np.concatenate(([0], ends[:-1])) + frames.payload_at
-        found = self._decoder.decode(b"".join(frames.raws), begins, ends)
+        made = FrameRecords(frames.raws)
+        begins, ends = made.bounds[:-1] + HEAD_SIZE + frames.payload_at, made.bounds[1:]
+        found = self._decoder.decode(made.data, begins, ends)
         columns = {name: _numbers(found, name, n) for name in _NUMBERS}
         kinds = np.where(columns["MdMsgType"] == MsgType.RECAP, MamaRecordKind.RECAP, MamaRecordKind.MESSAGE)
         topics, codes = list(frames.topics), frames.codes.copy()
@@ -93,7 +95,7 @@ class FrameRecorder:
             topics.append(f"{ask.source}.{ask.symbol}")
             stored.append(self._topic(topics[-1]) if ask.symbol else self.own_topic(f"{DICTIONARY}.{ask.source}"))
         names, name_codes = _distinct(topics, codes) if asked else (topics, codes)
-        payloads = frame_records(kinds, self._framing, received, frames.payload_at, frames.raws)
+        payloads = made.filled(kinds, self._framing, received, frames.payload_at)
         gaps = self._gaps(names, name_codes, kinds, columns, received)
         if gaps:
             all_topics, all_payloads = [stored[code] for code in codes.tolist()], payloads.to_pylist()
@@ -140,7 +142,8 @@ class FrameRecorder:
     ) -> list[tuple[int, MamaRecord]]:
         """Gap records, each with the row that shows it, in the order of the rows."""
         numbers = columns["MdSeqNum"]
-        rows = np.flatnonzero(np.isin(kinds, _NUMBERED) & (numbers > 0) & (numbers <= _HIGHEST_NUMBER))
+        rows = np.flatnonzero(numbers)
+        rows = rows[_IS_NUMBERED[kinds[rows]] & (numbers[rows] <= _HIGHEST_NUMBER)]
         rows = self._without_consecutive(names, codes, kinds, columns, rows)
         fields = (columns[name][rows].tolist() for name in ("MdMsgType", "MdSeqNum", "MamaSenderId", CONFLATE_COUNT[0]))
         gaps: list[tuple[int, MamaRecord]] = []
@@ -225,6 +228,8 @@ def _numbers(found: DecodedColumns, name: str, n: int) -> Numbers:
     fid = _NUMBERS[name]
     named = [block for block in found.blocks if block.name == name or block.fid == fid]
     mine = [block for block in named if isinstance(block.values, np.ndarray) and block.values.dtype.kind in "iu"]
+    if len(mine) == 1 and len(mine[0].rows) == n:  # rows are ascending, so these are all
+        return _unsigned(mine[0].values)
     at, ordered = first_of_each(mine, n)
     numbers = np.zeros(n, np.uint64)
     if ordered:
