@@ -117,7 +117,12 @@ def test_many_messages_in_columns_are_those_that_are_accepted_one_by_one(kinds: 
 def test_a_head_is_decoded_once_also_where_all_its_messages_come_together(monkeypatch: pytest.MonkeyPatch) -> None:
     one, _ = _filter_of("FOO", "BAR")
     decoded, decode = list[bytes](), one._decoded
-    monkeypatch.setattr(one, "_decoded", lambda raw: decoded.append(raw) or decode(raw))
+
+    def decoding(raw: bytes) -> ReceivedFrame | None:
+        decoded.append(raw)
+        return decode(raw)
+
+    monkeypatch.setattr(one, "_decoded", decoding)
     raws = [OZ.publish_head(topic) + b"O\x02\x00" for topic in ("FOO", "BAR")] * 50
     assert one.columns(raws).raws == raws
     assert decoded == raws[:2]

@@ -176,7 +176,9 @@ class ColumnDecoder:
 class _Batch:
     """One call of the decoder."""
 
-    def __init__(self, decoder: ColumnDecoder, data: pa.Buffer | bytes | bytearray, begins: Int64s, ends: Int64s) -> None:
+    def __init__(
+        self, decoder: ColumnDecoder, data: pa.Buffer | bytes | bytearray, begins: Int64s, ends: Int64s
+    ) -> None:
         self._decoder = decoder
         self._data = _padded(np.frombuffer(data, np.uint8), int(ends.max()) if len(ends) else 0)
         self._begins, self._ends = begins, ends
