@@ -9,9 +9,11 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
-from mama_spark.bridges import publisher_bridge
+from mama_spark.bridges import log_bridge, publisher_bridge
 from mama_spark.bridges.memory import MemoryBroker
 from mama_spark.bridges.memory.logs import MemoryLogs
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.commands.record import log_options
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import Field, MamaMsg
 from mama_spark.mama.messages.omnm import decode, encode
@@ -28,9 +30,10 @@ from mama_spark.openmama_wire.protocol.market_data import (
     stamped,
     subscription_topic,
 )
-from mama_spark.options import SinkOptions
+from mama_spark.options import SinkOptions, SubscribeOptions
 from mama_spark.packing import rows_of_messages, unpack
 from mama_spark.publisher.resilient_publisher import ResilientPublisher
+from mama_spark.record_log import RecordLog
 from mama_spark.services.openmama_recorder.recorder import OpenMamaRecorder
 from mama_spark.services.openmama_recorder.settings import OpenMamaRecorderSettings
 from mama_spark.spark.subscribe.openmama_rows import OpenMamaColumns
@@ -46,9 +49,17 @@ class RecordedLog:
         self.name = uuid4().hex
         self.url = f"memory://{self.name}"
 
+    @property
+    def options(self) -> SinkOptions:
+        """Of a publisher of its records."""
+        return SinkOptions.parse({"url": self.url, "topic": "any"})
+
+    def log(self) -> RecordLog:
+        return MemoryLogs(self.name).log(self.name)
+
     def rows(self, *kinds: str) -> list[dict[str, Any]]:
         """What ``mamasub`` shows of its records."""
-        log = MemoryLogs(self.name).log(self.name)
+        log = self.log()
         bounds, columns = log.bounds(), OpenMamaColumns(TYPE)
         rows = []
         for records in log.read(0, bounds.last):
@@ -60,13 +71,32 @@ class RecordedLog:
 
     def records(self) -> int:
         """How many messages it has, packed ones each counted once."""
-        return MemoryLogs(self.name).log(self.name).bounds().last
+        return self.log().bounds().last
 
     def numbers(self, topic: str, *kinds: str) -> list[int]:
         return [row["seq_num"] for row in self.rows(*kinds or ("message",)) if row["topic"] == topic]
 
     def close(self) -> None:
         MemoryBroker.forget(self.name)
+
+
+class NatsRecordedLog(RecordedLog):
+    """A stream of NATS."""
+
+    def __init__(self, server: NatsServer, stream: str) -> None:
+        self.name, self.url = stream, f"{server.url}/{stream}"
+        self._bridge = log_bridge(SubscribeOptions.parse({"url": server.url, "stream": stream}), 10.0)
+        self._bridge.open()
+
+    @property
+    def options(self) -> SinkOptions:
+        return log_options({"url": self.url, "createStream": "true"})
+
+    def log(self) -> RecordLog:
+        return self._bridge.log(self.name)
+
+    def close(self) -> None:
+        self._bridge.close()
 
 
 @contextmanager
@@ -81,12 +111,12 @@ def recorded_log() -> Iterator[RecordedLog]:
 @contextmanager
 def recording(log: RecordedLog, url: str, **settings: Any) -> Iterator[OpenMamaRecorder]:
     """A running recorder; its end is in order."""
-    options = SinkOptions.parse({"url": log.url, "topic": "any"})
+    options = log.options
     writer = ResilientPublisher(
         lambda: publisher_bridge(options), on_rejected=lambda b, e: made.refused(b, e), rows_of=rows_of_messages
     )
     made = OpenMamaRecorder(OpenMamaRecorderSettings.of({"url": url, "report": "off", **settings}), writer)
-    made.restore(MemoryLogs(log.name).log(log.name))
+    made.restore(log.log())
     stop, failures = threading.Event(), []
 
     def run() -> None:

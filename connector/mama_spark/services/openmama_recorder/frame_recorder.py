@@ -125,17 +125,25 @@ class FrameRecorder:
             self._restored.add((topic, sender))
 
     def refused(self, batch: MessageBatch, received: int) -> list[MamaRecord]:
-        """Gaps for records that the log rejected."""
+        """Gaps for records that the log rejected; a gap record that it rejected is one again."""
         none = np.zeros(len(batch), np.int64)
         decoded, coded = _unpacked(Records(none, none, batch.topics, batch.payloads, batch.headers))
         found = self._decoder.decode(decoded.data, decoded.begins, decoded.ends)
         numbers, senders = (_numbers(found, name, len(decoded)) for name in ("MdSeqNum", "MamaSenderId"))
-        topics = coded.cast(pa.string()).to_pylist()
-        return [
-            MamaRecord(MamaRecordKind.GAP, topics[row], received, cause=MamaGapCause.REFUSED, sender=int(senders[row]),
-                       first=int(numbers[row]) & _HIGHEST_NUMBER, last=int(numbers[row]) & _HIGHEST_NUMBER)
-            for row in np.flatnonzero(np.isin(decoded.heads["kind"], _NUMBERED)).tolist()
-        ]  # fmt: skip
+        numbers[numbers > _HIGHEST_NUMBER] = 0
+        topics, heads = coded.cast(pa.string()).to_pylist(), decoded.heads
+        gaps = []
+        for row in np.flatnonzero(np.isin(heads["kind"], (*_NUMBERED, MamaRecordKind.GAP))).tolist():
+            if (head := heads[row])["kind"] == MamaRecordKind.GAP:
+                cause, sender, first, last = (int(head[name]) for name in ("cause", "sender", "first", "last"))
+            else:
+                cause, sender, first, last = MamaGapCause.REFUSED, int(senders[row]), *2 * (int(numbers[row]),)
+            gaps.append(
+                MamaRecord(
+                    MamaRecordKind.GAP, topics[row], received, cause=cause, sender=sender, first=first, last=last
+                )
+            )
+        return gaps
 
     def _gaps(
         self, names: list[str], codes: Int64s, kinds: Kinds, columns: Mapping[str, Numbers], received: Int64s

@@ -48,6 +48,7 @@ from mama_spark.record_log import RecordLog, RecordWriter
 from .frame_recorder import FrameRecorder
 from .market_data_requests import Asks, MarketDataAsk, MarketDataRequests
 from .record_packer import RecordPacker
+from .refused_messages import RefusedMessages
 from .settings import OpenMamaRecorderSettings
 
 logger = logging.getLogger("mama_spark")
@@ -56,6 +57,7 @@ _MOST = 4096  #: frames of one poll, and about as many records of one batch
 _MOST_PACKED = 16_384  #: records of one batch that is packed: what a batch costs is shared by more
 _POLL_TIMEOUT = 0.1
 _ASK_PERIOD = 0.1  #: seconds between looks for requests that are due
+_REPORT_PAUSE = 1.0  #: seconds between two attempts to write gap records for what the log rejected
 _LOG_PERIOD = 10.0  #: seconds between two log messages about rejected records
 _STATES = {
     PeerPresence.ONLINE: MamaPeerState.ONLINE,
@@ -78,7 +80,7 @@ class OpenMamaRecorderCounts:
     :ivar recorded: records that were made
     :ivar stored: records that the log acknowledged
     :ivar waiting: messages that are not records yet, and records without an acknowledgement
-    :ivar gaps: gap records
+    :ivar gaps: gap records; one that the log rejected counts again when it is written again
     :ivar refused: records that the log rejected
     :ivar unreadable: received messages that are no frame of the framing
     """
@@ -127,9 +129,10 @@ class OpenMamaRecorder:
         self._ids = ids
         self._recorded = self._refused = self._gaps = 0
         self._refused_batches: deque[MessageBatch] = deque()
+        self._unreported = RefusedMessages()
         self._unwritten: list[MessageBatch] = []
         self._failure: MamaError | None = None
-        self._next_ask = self._next_log = 0.0
+        self._next_ask = self._next_log = self._next_report = 0.0
 
     def __repr__(self) -> str:
         return f"<OpenMamaRecorder {self.settings.name}, {self.counts}>"
@@ -153,13 +156,15 @@ class OpenMamaRecorder:
             self._frames.restore(records)
 
     def refused(self, batch: MessageBatch, errors: Sequence[PublishError]) -> None:
-        """Note that the log rejected these records finally; gap records will say so. May be called in any thread."""
+        """Note that the log rejected these records finally; gap records will say so, once it takes them. May be called
+        in any thread."""
         self._refused += int(rows_of_messages(batch).sum())
         if not self._writer.stored:
-            self._failure = ConfigError(f"the log rejects records: {errors[0]}")
+            self._failure = ConfigError(f"the log rejects records: {errors[0]}; it stored none, so the recorder ends")
         if time.monotonic() >= self._next_log:
             self._next_log = time.monotonic() + _LOG_PERIOD
-            logger.error("the log rejects records (%d so far): %s", self._refused, errors[0])
+            logger.error("the log rejects records (%d so far; the recorder goes on, and records what they were as gaps "
+                         "once the log takes it): %s", self._refused, errors[0])  # fmt: skip
         self._refused_batches.append(batch)
 
     def run(self, stop: Callable[[], bool], say: Callable[[str], None] = lambda text: None) -> bool:
@@ -227,10 +232,18 @@ class OpenMamaRecorder:
         self._write([self._peer_record(change, now) for change in changes], stop)
         if self._waiting and (self._frames_waiting >= self._batch or time.monotonic() >= self._pack_at or stop()):
             self._record_frames(stop)
+        self._report_refused(stop)
+
+    def _report_refused(self, stop: Callable[[], bool]) -> None:
+        """Write gap records for what the log rejected, also again where it rejected them."""
+        now = time.time_ns()
         while self._refused_batches:
-            refused = self._frames.refused(self._refused_batches.popleft(), now)
-            self._gaps += len(refused)
-            self._write(refused, stop)
+            self._unreported.add(self._frames.refused(self._refused_batches.popleft(), now))
+        if len(self._unreported) and (time.monotonic() >= self._next_report or stop()):
+            self._next_report = time.monotonic() + _REPORT_PAUSE
+            gaps = self._unreported.take(now)
+            self._gaps += len(gaps)
+            self._write(gaps, stop)
 
     def _record_frames(self, stop: Callable[[], bool]) -> None:
         parts, times, n = list[FrameColumns](), [], 0
@@ -341,7 +354,9 @@ class OpenMamaRecorder:
             self._pack_at = 0.0
             self._record(late)
         self._writer.drain(max(0.0, deadline - time.monotonic()))  # now all rejections are known
+        self._next_report = 0.0
         self._record(late)
         self._write([self._own(MamaRecordKind.STOPPED)], late)
         drained = self._writer.drain(max(0.0, deadline - time.monotonic()))
-        return drained and not self._refused_batches and not self._unwritten and not self._waiting
+        reported = not self._refused_batches and not len(self._unreported)
+        return drained and reported and not self._unwritten and not self._waiting

@@ -139,10 +139,11 @@ class Recorder:
         """Note that the log rejected these records finally; gap records will report it. May be called in any thread."""
         self._refused += len(batch)
         if not self._writer.stored:
-            self._failure = ConfigError(f"the log rejects records: {errors[0]}")
+            self._failure = ConfigError(f"the log rejects records: {errors[0]}; it stored none, so the recorder ends")
         if time.monotonic() >= self._next_log:
             self._next_log = time.monotonic() + _LOG_PERIOD
-            logger.error("the log rejects records (%d so far): %s", self._refused, errors[0])
+            logger.error("the log rejects records (%d so far; the recorder goes on, and records what they were as gaps "
+                         "once the log takes it): %s", self._refused, errors[0])  # fmt: skip
         self._refused_batches.append((batch, errors))
 
     def run(self, stop: Callable[[], bool], say: Callable[[str], None] = lambda text: None) -> bool:
