@@ -54,7 +54,7 @@ _DTYPE = np.dtype(
     ]
 )  # fmt: skip
 HEAD_SIZE = _HEAD.size
-_ROOM = b"\xff" * HEAD_SIZE  #: no zeros: a decoder of frames looks for the ends of texts
+_EMPTY_HEAD = b"\xff" * HEAD_SIZE  #: no zeros: a decoder of frames looks for the ends of texts
 
 Kinds = npt.NDArray[np.integer[Any]]
 
@@ -129,7 +129,7 @@ class FrameRecords:
         self.bounds = np.concatenate(([0], np.cumsum(sizes)))
         parts = [b"", *frames]
         parts[-1] += bytes(PADDING)
-        self.data = bytearray(_ROOM).join(parts)
+        self.data = bytearray(_EMPTY_HEAD).join(parts)
 
     def filled(self, kinds: Kinds, framing: str, received: Int64s, payload_at: Int64s) -> pa.Array:
         """The records, binary, each as :meth:`MamaRecord.encode` makes it.
