@@ -20,7 +20,7 @@ from tests.data.record_formats import openmama, tango
 from tests.support.malamute.restartable_broker import RestartableNatsServer
 from tests.support.spark.sink_harness import verdict
 from tests.support.spark.spark_jobs import DELTA, conf_file
-from tests.support.spark.standalone import INSTALLED, StandaloneCluster, submit
+from tests.support.spark.standalone import StandaloneCluster, compiled, submit
 from tests.support.wheels import ROOT, bare_environment, build_wheel
 
 #: Seconds for one job: Spark starts a JVM and the sources of a query anew for each, which takes long on a busy machine.
@@ -77,8 +77,18 @@ def installed(request: pytest.FixtureRequest, tmp_path: Path) -> Installation:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
-    with StandaloneCluster(tmp_path_factory.mktemp("cluster"), home=INSTALLED) as found:
+    """Spark whose Python is in archives, as other machines have it: no Python there needs a pyspark of its own."""
+    folder = tmp_path_factory.mktemp("cluster")
+    with StandaloneCluster(folder, home=compiled(folder / "spark")) as found:
         yield found
+
+
+def test_python_takes_the_compiled_modules_of_spark(cluster: StandaloneCluster) -> None:
+    archives = ":".join(str(path) for path in (cluster.home / "python" / "lib").glob("*.zip"))
+    command = [sys.executable, "-c", "import py4j, pyspark; print(py4j.__file__, pyspark.__file__)"]
+    found = subprocess.check_output(command, env={"PYTHONPATH": archives}, text=True, timeout=300)
+    for name, file in zip(("py4j", "pyspark"), found.split(), strict=True):
+        assert file.endswith(f".zip/{name}/__init__.pyc")
 
 
 def tables_of(folder: Path, url: str) -> dict[str, dict[str, Any]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -32,6 +33,7 @@ from tests.support.processes import descendant_processes, runs
 #: would compile anew when it starts.
 INSTALLED = Path(pyspark.__file__).parent
 LINKED = Path(os.environ.get("SPARK_HOME", INSTALLED))
+_COMPILE = re.compile(r"## Compile Spark's Python once\n.*?```sh\n(.*?)```", re.DOTALL)
 PATIENCE = 120.0
 #: What a machine of the cluster knows: nothing of the environment of the tests.
 _KNOWN = ("HOME", "JAVA_HOME", "JDK_JAVA_OPTIONS", "LANG", "LC_ALL", "MALLOC_ARENA_MAX", "TZ", "USER")
@@ -57,6 +59,22 @@ SMALL_BATCHES = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "200",
     "spark.sql.execution.pandas.udf.buffer.size": "4096",
 }
+
+
+def compiled(folder: Path) -> Path:
+    """A copy of :data:`INSTALLED` with compiled archives of Python, as ``docs/how-to/install-on-a-cluster.md`` says.
+
+    :param folder: becomes the copy
+    """
+    page = Path(__file__).parents[3] / "docs" / "how-to" / "install-on-a-cluster.md"
+    commands = _COMPILE.search(page.read_text(encoding="utf-8"))
+    assert commands is not None
+    shutil.copytree(INSTALLED / "python" / "lib", folder / "python" / "lib")
+    for part in ("bin", "jars", "sbin"):
+        (folder / part).symlink_to(INSTALLED / part)
+    env = {"SPARK_HOME": str(folder), "PATH": f"{Path(sys.executable).parent}:{_SYSTEM_PATH}"}
+    subprocess.run(["sh", "-e", "-c", commands[1]], env=env, check=True, timeout=600)
+    return folder
 
 
 @dataclass
@@ -85,7 +103,7 @@ class StandaloneCluster:
     """A master and ``workers`` workers of ``cores`` cores each, as a context.
 
     :param env: variables of the machines of the workers, which executors inherit
-    :param home: Spark on all machines; :data:`INSTALLED` where Python has no pyspark of its own
+    :param home: Spark on all machines; :func:`compiled` where Python has no pyspark of its own
     """
 
     folder: Path
