@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mama_spark.message import Int64s
 from mama_spark.options.stream_names import StreamRange
 
 FIRST_TOKEN = "stream-set"
@@ -32,7 +33,7 @@ class StreamSet:
         self.streams = streams
         self.name = "-".join(filter(None, (streams.before.strip("-_"), streams.after.strip("-_")))) or "streams"
         self._prefixes = [f"{FIRST_TOKEN}.{self.name}.{number}." for number in range(streams.count)]
-        self._known: tuple[tuple[int, int, int], pa.Array, pa.Array] | None = None
+        self._known: tuple[tuple[int, int, int], pa.Array, pa.Array, npt.NDArray[np.uint16]] | None = None
 
     def __repr__(self) -> str:
         return f"<StreamSet {self.streams}>"
@@ -48,19 +49,26 @@ class StreamSet:
         return [names[number] for number in partition(pa.array(topics, pa.string()), self.streams.count).tolist()]
 
     def stream_of_subject(self, subject: str) -> str:
-        """The member that takes a subject of :meth:`subjects`."""
+        """The member that takes a subject of :meth:`route`."""
         return self.streams.name(int(subject.split(".", 3)[2]))
 
-    def subjects(self, topics: pa.DictionaryArray) -> pa.DictionaryArray:
-        """What messages of these topics are sent to."""
+    def route(self, topics: pa.DictionaryArray) -> tuple[pa.DictionaryArray, Int64s]:
+        """What messages of these topics are sent to, and the order in which they are sent: those of one member stand
+        together, and those of a topic as they were. So members store, and acknowledge, many at a time.
+
+        :param topics: without nulls
+        """
         names = topics.dictionary
         values = names.buffers()[2]
         key = (values.address if values else 0, names.offset, len(names))
         if self._known is None or self._known[0] != key:
-            prefixes = pa.array(self._prefixes).take(pa.array(partition(names, self.streams.count)))
-            made = pc.binary_join_element_wise(prefixes, names.cast(pa.string()), "")
-            self._known = (key, names, made.cast(names.type))  # the reference keeps the address valid
-        return pa.DictionaryArray.from_arrays(topics.indices, self._known[2])
+            members = partition(names, self.streams.count)
+            prefixes = pa.array(self._prefixes).take(pa.array(members))
+            made = pc.binary_join_element_wise(prefixes, names.cast(pa.string()), "").cast(names.type)
+            self._known = (key, names, made, members.astype(np.uint16))  # the reference keeps the address valid
+        _, _, subjects, members_of = self._known
+        order: Int64s = np.argsort(members_of[topics.indices.to_numpy()], kind="stable")
+        return pa.DictionaryArray.from_arrays(topics.indices, subjects), order
 
     def filter_of(self, number: int) -> str:
         """The subjects that a member takes."""
@@ -76,7 +84,7 @@ class StreamSet:
         }
 
 
-def partition(topics: pa.Array, count: int) -> npt.NDArray[np.int64]:
+def partition(topics: pa.Array, count: int) -> Int64s:
     """Number of the member for each topic, as ``{{partition(count)}}`` of nats-server computes it.
 
     :param topics: text
@@ -89,5 +97,5 @@ def partition(topics: pa.Array, count: int) -> npt.NDArray[np.int64]:
     for place in range(int(sizes.max(initial=0))):
         rows = np.flatnonzero(sizes > place)
         found[rows] = (found[rows] ^ octets[starts[rows] + place]) * np.uint32(_PRIME)
-    numbers: npt.NDArray[np.int64] = (found % np.uint32(count)).astype(np.int64)
+    numbers: Int64s = (found % np.uint32(count)).astype(np.int64)
     return numbers

@@ -3,7 +3,7 @@
 Consecutive acknowledgements of one connection nearly always have the same layout, because the token has a fixed width
 and the sequence rarely gets one more digit. So a regular expression parses the first one of a run, and the rest of the
 run is compared with it as a matrix of bytes. Where streams alternate, the frames of a read are first grouped by their
-width, and each layout is compared in the same way.
+width, and each layout is compared in the same way: after the first run of a read that is short.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from .. import errors
 from . import parser
 from .frames import TOKEN_WIDTH
 
-#: A shorter run does not pay for its numpy calls: the rest of the read is parsed by the regular expression.
-_SHORT = 6
+#: A shorter run does not pay for its numpy calls: the rest of the read is grouped by layouts.
+_SHORT = 48
+#: Acknowledgements that are compared with the first one of a run at once: what is compared beyond its end is lost work.
+_COMPARED = 512
 #: With more layouts or widths in one read, the rest is parsed by the regular expression.
 _LAYOUTS = 16
 #: JSON text that needs no decoding: valid UTF-8 without quotes, backslashes and control characters.
@@ -62,7 +64,6 @@ class BulkReader:
 
     def __init__(self, inbox: bytes) -> None:
         self._start = b"MSG " + inbox
-        self._alternating = False  #: the last read held more than one layout
         self._clean = re.compile(
             re.escape(self._start)
             + b"(\\d{%d}) (\\d{1,18}) (\\d{1,9})\r\n" % TOKEN_WIDTH
@@ -73,19 +74,18 @@ class BulkReader:
 
     def read(self, data: bytes, at: int, out: list[AckColumns]) -> int:
         """Take all clean acknowledgements from offset ``at`` on; returns the offset of what is none (or is cut)."""
-        matrix = np.frombuffer(data, np.uint8)
-        while not self._alternating:
-            m = self._clean.match(data, at)
-            if m is None or len(m.group(4)) != int(m.group(3)):
-                return at
+        matrix, alternating = np.frombuffer(data, np.uint8), False
+        while (m := self._clean.match(data, at)) is not None and len(m.group(4)) == int(m.group(3)):
+            if alternating:
+                return self._rest(data, self._mixed(data, matrix, at, out), out)
             taken = self._run(matrix, m, at, out)
             at += taken * (m.end() - at)
-            self._alternating = taken < _SHORT
-        return self._rest(data, self._mixed(data, matrix, at, out), out)
+            alternating = taken < _SHORT
+        return at
 
     def _run(self, data: npt.NDArray[np.uint8], m: re.Match[bytes], at: int, out: list[AckColumns]) -> int:
         width = m.end() - at
-        rows = (len(data) - at) // width
+        rows = min((len(data) - at) // width, _COMPARED)
         good, numbers = _alike(data[at : at + rows * width].reshape(rows, width), m)
         taken = rows if good.all() else int(np.argmin(good))
         _take(out, m, numbers[:taken])
@@ -112,7 +112,6 @@ class BulkReader:
                 rows, table = rows[~same], table[~same]
                 if not len(rows):
                     break
-        self._alternating = len(found) > 1
         n = len(good) if good.all() else int(np.argmin(good))
         for m, rows, numbers in found:
             if taken := int(np.searchsorted(rows, n)):

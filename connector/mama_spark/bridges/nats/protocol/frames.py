@@ -82,8 +82,12 @@ class Framer:
         self._known: tuple[Any, ...] | None = None
         self._prefixes: pa.Array = pa.array([], _BINARY)
 
-    def frames(self, batch: MessageBatch, first_token: int = 0) -> PublishFrames:
-        """Frames of all messages of a batch; its rows must have been checked."""
+    def frames(self, batch: MessageBatch, first_token: int = 0, order: Int64s | None = None) -> PublishFrames:
+        """Frames of all messages of a batch; its rows must have been checked.
+
+        :param order: the rows in the order in which they are sent; message i has the token ``first_token + i`` all the
+            same. None = as they stand
+        """
         n = len(batch)
         sizes = batch.sizes()
         block, widths = hd.blocks(batch)
@@ -93,8 +97,13 @@ class Framer:
         head += self._tail(sizes, block, widths, batch)
         payloads = batch.payloads if batch.payloads.type == _BINARY else batch.payloads.cast(_BINARY)
         if n and int(sizes.max()) >= BIG:
-            return _pieces(pc.binary_join_element_wise(*head, _EMPTY), payloads, sizes)
+            heads = pc.binary_join_element_wise(*head, _EMPTY)
+            if order is not None:
+                heads, payloads, sizes = heads.take(pa.array(order)), payloads.take(pa.array(order)), sizes[order]
+            return _pieces(heads, payloads, sizes)
         joined = pc.binary_join_element_wise(*head, payloads, _CRLF, _EMPTY)
+        if order is not None:
+            joined = joined.take(pa.array(order))
         starts = np.frombuffer(joined.buffers()[1], np.int32)[: n + 1].astype(np.int64)
         data = memoryview(joined.buffers()[2] or b"")[: int(starts[-1])]
         return PublishFrames([data], len(data), starts)

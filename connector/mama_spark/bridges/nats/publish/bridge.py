@@ -227,23 +227,24 @@ class NatsBridge:
         if capacity <= 0 or not (connection.up or attached_soon) or not len(batch):
             self._waiting_for_capacity = True
             return 0
-        if self._set is not None:
-            batch = replace(batch, topics=self._set.subjects(batch.topics))
         ends = np.cumsum(batch.sizes())
         n = max(1, int(np.searchsorted(ends, capacity, "right")))
+        part, order = batch.slice(0, n) if n < len(batch) else batch, None
+        if self._set is not None:
+            subjects, order = self._set.route(part.topics)
+            part = replace(part, topics=subjects)
         if self.mode == "batch":
             assert self._fast_ingest is not None
             stream_for = self._router.stream_for if self._set is None else self._set.stream_of_subject
-            taken = self._fast_ingest.send(batch.slice(0, n), first_token, stream_for)
+            taken = self._fast_ingest.send(part, first_token, stream_for)
             self._waiting_for_capacity = taken < n
-            self._sent_topics.add(first_token, batch.topics.slice(0, taken))
+            self._sent_topics.add(first_token, part.topics.slice(0, taken))
             return taken
-        part = batch.slice(0, n) if n < len(batch) else batch
         self._sent_topics.add(first_token, part.topics)
-        self._write(connection, part, first_token)
-        return n
+        self._write(connection, part, first_token, order)
+        return len(part)
 
-    def _write(self, connection: Connection, part: MessageBatch, first_token: int) -> None:
+    def _write(self, connection: Connection, part: MessageBatch, first_token: int, order: Int64s | None = None) -> None:
         wire_token = self._base + first_token
         connection.next_token = max(connection.next_token, wire_token + len(part))  # tokens of batches included
         if not connection.fast:
@@ -252,7 +253,7 @@ class NatsBridge:
                 self._answer_none(first_token, len(part))
             return
         assert self._framer is not None
-        frames = self._framer.frames(part, wire_token)
+        frames = self._framer.frames(part, wire_token, order)
         if self.mode == "none":
             self._unacknowledged.append((frames.size, np.arange(first_token, first_token + len(part))))
         connection.write(frames)

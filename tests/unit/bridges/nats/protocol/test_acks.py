@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridges.nats.protocol.acks import AckColumns, BulkReader
@@ -46,6 +47,16 @@ def test_bulk_reading_gives_each_acknowledgement_once(acks, repeat) -> None:  # 
     for stream, domain in {(r[2], r[4]) for r in rows}:
         place = f"{stream} in {domain}" if domain else stream
         assert sorted(told[place]) == sorted((t, q, d) for t, q, s, d, m in rows if (s, m) == (stream, domain))
+
+
+@pytest.mark.parametrize("runs", [(1_300,), (600, 600, 5), (100, 3, 100, 1), (1,) * 120, (20,) * 60])
+def test_runs_of_all_lengths_are_read_in_their_order(runs: tuple[int, ...]) -> None:
+    streams = [f"S{n % 3}" for n, run in enumerate(runs) for _ in range(run)]
+    data = b"".join(ack(token, token + 7, stream) for token, stream in enumerate(streams))
+    at, told = read(data)
+    assert at == len(data)
+    for name in set(streams):
+        assert told[name] == [(n, n + 7, False) for n, stream in enumerate(streams) if stream == name]
 
 
 @given(st.integers(0, 400))

@@ -54,6 +54,17 @@ def test_a_batch_is_framed_as_its_rows_would_be(rows, with_headers, with_ids, fi
     assert np.diff(made.starts).tolist() == [len(w) for w in wanted]
 
 
+@given(ROWS, st.integers(0, 10**11), st.sampled_from([0, frames.BIG]), st.randoms(use_true_random=False))
+def test_messages_keep_their_tokens_in_another_order(rows, first, padding, random) -> None:  # type: ignore[no-untyped-def]
+    topics, payloads, _, ids = (list(c) for c in zip(*rows, strict=True))
+    payloads[0] += bytes(padding)
+    order = random.sample(range(len(rows)), len(rows))
+    made = frames.Framer(INBOX).frames(MessageBatch.of(topics, payloads, None, ids), first, np.array(order, np.int64))
+    wanted = [one(topics[row], payloads[row], None, ids[row], first + row) for row in order]
+    assert bytes(made) == b"".join(wanted)
+    assert np.diff(made.starts).tolist() == [len(w) for w in wanted]
+
+
 @pytest.mark.parametrize("first", [0, 9_999, 10_000, 99_999_998, 10**12 - 20_001])
 def test_tokens_count_up_over_every_boundary(first: int) -> None:
     made = frames.tokens(first, 20_001).to_pylist()
