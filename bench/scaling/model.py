@@ -14,6 +14,8 @@ SET = 1.09
 #: Seconds of a micro-batch, and rows of one partition in it, which are one part of the flight log.
 MICRO_BATCH, PARTITION = 10, 250_000
 DAY = 86_400
+#: Micro-batches of which Spark keeps the offsets (``spark.sql.streaming.minBatchesToRetain``).
+KEPT_OFFSETS = 100
 #: Processor cores of one server, of which half is for what is not publishing.
 SERVER_CORES = 16
 
@@ -22,17 +24,24 @@ SERVER_CORES = 16
 class Coefficients:
     """Seconds of a processor, and bytes.
 
-    :ivar publish, serve: a row, of executors and of servers
+    :ivar publish, serve: a row, of executors and of the server that leads its stream
+    :ivar routed: a row, of all servers, where another server takes it from the executor
+    :ivar replicated: the same with three replicas
     :ivar read, serve_read: a row that is read
     :ivar report: a partition, of the commit on the driver
     :ivar file: a file that the table has, of each commit
     :ivar file_memory: the same in bytes of memory
     :ivar merged: a micro-batch of one file that was merged since, of each commit
     :ivar log: bytes of a row of the flight log
+    :ivar source: bytes in streams of a source that is announced
+    :ivar discovered: bytes of the offset of a reader of discovery, for the most sources
+    :ivar offset: bytes of a stream in an offset of a query that reads it
     """
 
     publish: float
     serve: float
+    routed: float
+    replicated: float
     read: float
     serve_read: float
     report: float
@@ -40,6 +49,9 @@ class Coefficients:
     file_memory: float
     merged: float
     log: float
+    source: float
+    discovered: float
+    offset: float
 
     @classmethod
     def of(cls, rates: Result, scaling: Result) -> Coefficients:
@@ -54,9 +66,13 @@ class Coefficients:
 
         measured = scaling["measured"]
         files, rows = measured["billion_rows"], measured["flight_log_rows"]
+        sources, streams = measured["sources"][-1], measured["streams"][-1]
+        routed, replicated = (run["server_us"] for run in measured["replicas"])
         return cls(
             a_row("sink-dedup", "client_us"),
             SET * a_row("sink-dedup", "server_us"),
+            SET * routed / 1e6,
+            SET * replicated / 1e6,
             a_row("mamasub", "client_us"),
             a_row("mamasub", "server_us"),
             measured["partition_reports"][-1]["commit_s"] / measured["partition_reports"][-1]["size"],
@@ -64,6 +80,9 @@ class Coefficients:
             _slope(files, "memory_mb", "files") * 1e6,
             _slope(measured["micro_batches"], "commit_ms", "size") / 1e3,
             rows[-1]["row"],
+            sources["stored_mb"] * 1e6 / sources["size"],
+            sources["offset"],
+            streams["offset"] / streams["size"],
         )
 
 
@@ -77,6 +96,8 @@ def _slope(measured: list[dict[str, float]], value: str, of: str) -> float:
 class ClusterSize:
     """What a rate needs. Times are seconds of a processor.
 
+    :ivar replicated_cores: of the servers, with three replicas
+    :ivar checkpoint: bytes of offsets in the checkpoint of a query that reads all
     :ivar files: of the flight log after a day, when nothing merges them
     :ivar commit: of a micro-batch, in an empty log
     :ivar late_commit: the same after that day
@@ -85,9 +106,11 @@ class ClusterSize:
     rate: int
     streams: int
     server_cores: float
+    replicated_cores: float
     publish_cores: float
     read_cores: float
     log_bytes_a_day: float
+    checkpoint: float
     partitions: int
     files: float
     commit: float
@@ -98,9 +121,10 @@ def cluster(c: Coefficients, rate: int) -> ClusterSize:
     partitions = max(1, round(rate * MICRO_BATCH / PARTITION))
     files = partitions * DAY / MICRO_BATCH
     commit = partitions * c.report
+    streams = max(1, round(rate / A_STREAM))
     return ClusterSize(
-        rate, max(1, round(rate / A_STREAM)), rate * c.serve, rate * c.publish, rate * c.read, rate * c.log * DAY,
-        partitions, files, commit, commit + files * c.file,
+        rate, streams, rate * c.serve, rate * c.replicated, rate * c.publish, rate * c.read, rate * c.log * DAY,
+        streams * c.offset * KEPT_OFFSETS, partitions, files, commit, commit + files * c.file,
     )  # fmt: skip
 
 

@@ -56,15 +56,17 @@ def simulations(result: Result) -> list[str]:
 
 def clusters(c: Coefficients) -> list[str]:
     lines = [
-        "| rows a second | streams | cores of servers | cores that publish | cores that read | flight log a day "
-        "| partitions in 10 s | s of a commit | files a day | s of a commit after a day without merging |",
-        "|" + "--:|" * 10,
+        "| rows a second | streams | cores of servers | with three replicas | cores that publish | cores that read "
+        "| flight log a day | checkpoint of a reader | partitions in 10 s | s of a commit | files a day "
+        "| s of a commit after a day without merging |",
+        "|" + "--:|" * 12,
     ]
     for one in (cluster(c, rate) for rate in TARGETS):
         lines.append(
-            f"| {one.rate:,} | {one.streams:,} | {_cores(one.server_cores)} | {_cores(one.publish_cores)} "
-            f"| {_cores(one.read_cores)} | {_number(one.log_bytes_a_day / 1e12)} TB | {one.partitions:,} "
-            f"| {_number(one.commit)} | {one.files:,.0f} | {_number(one.late_commit)} |"
+            f"| {one.rate:,} | {one.streams:,} | {_cores(one.server_cores)} | {_cores(one.replicated_cores)} "
+            f"| {_cores(one.publish_cores)} | {_cores(one.read_cores)} | {_number(one.log_bytes_a_day / 1e12)} TB "
+            f"| {_number(one.checkpoint / 1e6)} MB | {one.partitions:,} | {_number(one.commit)} | {one.files:,.0f} "
+            f"| {_number(one.late_commit)} |"
         )
     return lines
 
@@ -79,12 +81,17 @@ def model(result: Result) -> list[str]:
         "| what | coefficient |", "|---|--:|",
         f"| executor, a row that is published | {1e6 * c.publish:.1f} µs |",
         f"| server, a row that is published, to a stream set | {1e6 * c.serve:.1f} µs |",
+        f"| all servers of a cluster, the same where another server takes the row | {1e6 * c.routed:.1f} µs |",
+        f"| the same with three replicas | {1e6 * c.replicated:.1f} µs |",
         f"| executor and server, a row that is read | {1e6 * c.read:.1f} and {1e6 * c.serve_read:.1f} µs |",
         f"| driver, a partition that is committed | {1e6 * c.report:.0f} µs |",
         f"| driver, a file that the flight log has, in each commit | {1e6 * c.file:.1f} µs, "
         f"{c.file_memory:,.0f} bytes of memory |",
         f"| driver, a micro-batch whose file was merged, in each commit | {1e6 * c.merged:.1f} µs |",
-        f"| flight log, a row | {c.log:.0f} bytes |",
+        f"| flight log, a million rows | {c.log:.1f} MB |",
+        f"| discovery, a million sources that are announced | {c.source / 1e3:.1f} GB in streams |",
+        f"| checkpoint of a reader of discovery, a micro-batch, with 10,000 sources | {c.discovered:.0f} bytes |",
+        f"| checkpoint of a reader of messages, a micro-batch, a stream | {c.offset:.0f} bytes |",
         "",
         *clusters(c),
         "",

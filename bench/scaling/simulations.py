@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from typing import Protocol
 
-from . import billion_rows, flight_log_rows, micro_batches, partition_reports, sources, streams, topics
+from . import billion_rows, flight_log_rows, micro_batches, partition_reports, replicas, sources, streams, topics
 
 
 class Simulation(Protocol):
@@ -39,6 +39,7 @@ SIMULATIONS: dict[str, Simulation] = {
     "billion_rows": billion_rows,
     "flight_log_rows": flight_log_rows,
     "topics": topics,
+    "replicas": replicas,
     "sources": sources,
     "streams": streams,
 }

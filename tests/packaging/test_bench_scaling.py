@@ -8,19 +8,19 @@ import math
 import pytest
 
 from bench.report import KEPT as RATES
-from bench.scaling import report, streams, topics
+from bench.scaling import replicas, report, streams, topics
 from bench.scaling.model import A_STREAM, Coefficients, cluster, limits
 from bench.scaling.simulations import SIMULATIONS
 
 SMALL = {
     "partition_reports": 3, "micro_batches": 250, "billion_rows": 1_000_000, "flight_log_rows": 1_000, "topics": 50,
-    "sources": 5, "streams": 5,
+    "replicas": 3, "sources": 5, "streams": 5,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SIMULATIONS)
 def test_a_simulation_measures_all_that_its_table_shows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (topics, streams):
+    for module in (topics, replicas, streams):
         monkeypatch.setattr(module, "ROWS", 1_000)
     one = SIMULATIONS[name]
     measured = one.measure(SMALL[name])
@@ -39,9 +39,13 @@ def test_the_page_shows_the_kept_result() -> None:
 
 
 def test_nothing_of_the_kept_result_grows_much_faster_than_its_number() -> None:
-    """Processor time has some noise; what is quadratic has the power 2."""
+    """No column of any table. Processor time has some noise; what is quadratic has the power 2."""
     kept = json.loads(report.KEPT.read_text())["measured"]
-    powers = {name: report.growth(runs, one.GROWS) for name, runs in kept.items() if (one := SIMULATIONS[name]).GROWS}
+    powers = {
+        (name, column): report.growth(runs, column)
+        for name, runs in kept.items()
+        for column in (*SIMULATIONS[name].COLUMNS, "memory_mb")
+    }
     assert all(power is not None and power < 1.2 for power in powers.values()), powers
 
 
@@ -59,6 +63,8 @@ def test_a_cluster_of_ten_times_the_rate_is_ten_times_as_large() -> None:
     assert (one.streams, ten.streams) == (8, 80)
     assert (one.partitions, ten.partitions) == (40, 400)
     assert math.isclose(10 * one.server_cores, ten.server_cores)
+    assert math.isclose(10 * one.checkpoint, ten.checkpoint)
+    assert one.replicated_cores > one.server_cores
     assert math.isclose(10 * one.late_commit, ten.late_commit)
     rates = [rate for rate, _ in limits(c)]
     assert rates == sorted(rates)
