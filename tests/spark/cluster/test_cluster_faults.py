@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.testing.oracle import Verdict
 from mama_spark.testing.waiting import eventually
@@ -183,6 +184,33 @@ def test_ten_times_more_partitions_than_cores(write: Callable[..., Write]) -> No
         application.wait(PATIENCE)
     one.conserved()
     assert set(counts(flights(one.log), "partition_id")) == set(range(20))
+
+
+def test_a_barrier_of_ten_times_more_partitions_than_cores(write: Callable[..., Write]) -> None:
+    """Spark runs all partitions of a barrier at once: it refuses this write, of which nothing is published then."""
+    one = write(partitions=20, barrier=True)
+    one.open()
+    check = "spark.scheduler.barrier.maxConcurrentTasksCheck"
+    with one.submit(**{f"{check}.maxFailures": "1", f"{check}.interval": "1s"}) as application:
+        text = application.fails(PATIENCE)
+    assert "[SPARK-24819]" in text, text[-6_000:]
+    assert one.stored() == 0
+    assert not DeltaTable.is_deltatable(str(one.log)), "nothing was committed"
+
+
+def test_a_barrier_that_fails_is_written_by_a_second_run(write: Callable[..., Write]) -> None:
+    """An executor is lost: Spark gives up all partitions, and does not repeat a barrier that writes."""
+    one = write(partitions=2, barrier=True, options={"idPrefix": "orders-of-today"})
+    one.room.admin.update_stream("ORDERS", duplicate_window=1_800 * 10**9)
+    with one.submit() as application:
+        one.busy(application, 2_000)[0].kill()
+        text = application.fails(PATIENCE)
+    assert "barrier ResultStage" in text, text[-6_000:]
+    one.cluster.repair()
+    one.open()
+    with one.submit() as application:
+        application.wait(PATIENCE)
+    one.conserved()
 
 
 def test_two_queries_read_one_stream(write: Callable[..., Write]) -> None:

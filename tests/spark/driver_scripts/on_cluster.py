@@ -2,9 +2,10 @@
 discovery.
 
 The argument is JSON: ``folder`` (of gate and results), ``options`` of ``mamapub``, ``rows``, ``partitions``, ``steps``,
-and perhaps ``first`` (number of the first row), ``shuffled`` (the rows come out of a shuffle), ``slow`` (a partition
-whose first attempt stands still, ``slow_for`` seconds after the second begins; attempts at it leave a file each). The
-last rows of each partition wait until the file ``open`` is in ``folder``.
+and perhaps ``first`` (number of the first row), ``shuffled`` (the rows come out of a shuffle), ``barrier`` (all
+partitions are written at once), ``slow`` (a partition whose first attempt stands still, ``slow_for`` seconds after the
+second begins; attempts at it leave a file each). The last rows of each partition wait until the file ``open`` is in
+``folder``.
 Nothing of the tests can be imported here: no other machine has it.
 """
 
@@ -66,7 +67,8 @@ def rows(spark: SparkSession, given: Given) -> DataFrame:
     named = numbers.selectExpr("concat('orders.r', id % 5) AS topic", "concat('order ', id) AS value")
     named = named.repartition(partitions, "value") if shuffled else named
     slow, slow_for = int(given.get("slow", -1)), float(given.get("slow_for", GATE))
-    return named.mapInArrow(gated(Path(given["folder"], "open"), slow, slow_for), SCHEMA)
+    hold = gated(Path(given["folder"], "open"), slow, slow_for)
+    return named.mapInArrow(hold, SCHEMA, barrier=given.get("barrier", False))
 
 
 def publish(spark: SparkSession, given: Given) -> None:

@@ -229,6 +229,15 @@ class Application:
         assert code == 0, self.text()[-6_000:]
         return self.text()
 
+    def fails(self, patience: float) -> str:
+        """To its end; what it printed.
+
+        :raises AssertionError: it succeeded
+        """
+        code = self.process.wait(patience)
+        assert code, self.text()[-6_000:]
+        return self.text()
+
 
 def submit(
     cluster: StandaloneCluster,
