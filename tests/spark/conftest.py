@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from delta import configure_spark_with_delta_pip
+from mama_spark import jobs
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from pyspark.sql import SparkSession
 
@@ -48,7 +48,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     for name, value in CONF.items():
         builder = builder.config(name, value)
     builder = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-    session = configure_spark_with_delta_pip(builder).getOrCreate()
+    # named, as `mama jobs --delta-jars` names them: to look the package up, each session would start Ivy
+    session = builder.config("spark.jars", ",".join(map(str, jobs.delta_jars()))).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.mama.discovery_harness import ForeignAnnouncer, create_streams, desk, line
 from tests.support.processes import descendants
-from tests.support.spark.spark_jobs import DELTA, ROOT, conf_file, in_session, start
+from tests.support.spark.spark_jobs import ROOT, conf_file, delta_jars, in_session, start
 
 DESK = SourceKey("desk", 7)
 
@@ -51,12 +50,17 @@ def history(path: Path) -> list[str]:
     return [line(row) for row in sorted(rows, key=lambda r: (r["origin"], r["sequence"]))]
 
 
-def wait(true: Callable[[], bool], what: str, job: subprocess.Popen[str]) -> None:
-    """For conditions that cost something to look at, and that ``job`` brings about."""
+def wait(true: Callable[[], bool], what: str, folder: Path, job: subprocess.Popen[str]) -> None:
+    """For conditions on the tables below ``folder``, which ``job`` writes. They are read again only when one of them
+    has another commit, because reading them often takes the processor from the job."""
+    seen: set[Path] = set()
 
     def look() -> bool:
-        time.sleep(0.2)
         assert job.poll() is None, f"the job has ended before {what}"
+        commits = {*folder.glob("*/_delta_log/*.json")}
+        if commits <= seen:
+            return False
+        seen.update(commits)
         return true()
 
     eventually(look, what, 400)
@@ -81,12 +85,17 @@ def test_the_job_keeps_both_tables_through_a_kill(
     spark: SparkSession, nats_server: NatsServer, stranger: ForeignAnnouncer, tmp_path: Path
 ) -> None:
     """The history has each change once, also what happened while the job was dead; the other table is what is now."""
-    job = start("discover", conf(tmp_path, nats_server.url, "1 second"), tmp_path / "out", *DELTA)
+    job = start("discover", conf(tmp_path, nats_server.url, "1 second"), tmp_path / "out", *delta_jars())
     family: set[int] = set()
     try:
-        wait(lambda: any(row["kind"] == "image_end" for row in table(tmp_path / "history")), "the first batch", job)
+        wait(
+            lambda: any(row["kind"] == "image_end" for row in table(tmp_path / "history")),
+            "the first batch",
+            tmp_path,
+            job,
+        )
         stranger.say(desk(7, data_dict="FIRST"))
-        wait(lambda: "desk 7" in current(tmp_path / "current"), "the first source", job)
+        wait(lambda: "desk 7" in current(tmp_path / "current"), "the first source", tmp_path, job)
         stranger.say(desk(8))
     finally:
         family = {job.pid, *descendants(job.pid)}

@@ -30,7 +30,7 @@ from pyspark.sql import SparkSession
 from tests.support.nats.nats_servers import Admin
 from tests.support.processes import descendant_processes, runs
 from tests.support.spark.sink_harness import counts, flights, verdict
-from tests.support.spark.spark_jobs import DELTA, ROOT, conf_file, in_session, submit
+from tests.support.spark.spark_jobs import PACKAGES, ROOT, conf_file, in_session, submit
 from tests.support.spark.subscribe_harness import delta_rows, plain, store
 
 
@@ -142,7 +142,7 @@ def test_ingest_job_fills_a_delta_table_and_goes_on_where_it_was(
     sent = plain("orders.a", 60) + plain("trades.b", 40)
     store(admin, "ORDERS", sent[:60])
     store(admin, "TRADES", sent[60:])
-    submit("ingest", conf, *DELTA)
+    submit("ingest", conf, *PACKAGES)
     assert sorted(r["text"] for r in delta_rows(tmp_path / "table")) == sorted(p.decode() for _, p, _ in sent)
     more = plain("orders.c", 20)
     store(admin, "ORDERS", more)

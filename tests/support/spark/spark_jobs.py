@@ -15,7 +15,14 @@ from mama_spark import jobs
 from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[3]
-DELTA = ("--packages", jobs.DELTA)
+#: Two ways to bring Delta. The first starts Ivy, Spark's resolver, which takes longer than the session.
+PACKAGES = ("--packages", jobs.DELTA)
+
+
+def delta_jars() -> tuple[str, str]:
+    return "--jars", ",".join(map(str, jobs.delta_jars()))
+
+
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
