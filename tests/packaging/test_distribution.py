@@ -41,7 +41,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environment(python: Path | str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "SPARK_HOME", "VIRTUAL_ENV")}
     return kept | {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
 
 
@@ -50,9 +50,11 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return bare_environment(tmp_path_factory.mktemp("bare"))
 
 
-def said(command: list[str], folder: Path, env: dict[str, str]) -> dict[str, str]:
+def said(command: list[str], folder: Path, python: Path) -> dict[str, str]:
     """What a job prints, by its first word."""
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env, timeout=250, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, env=environment(python), timeout=250, check=False
+    )
     found = {word: rest for word, _, rest in (line.partition(" ") for line in done.stdout.splitlines())}
     assert found.get("ACKED") == "100", done.stderr[-3000:]
     return found
@@ -86,8 +88,7 @@ def test_what_the_wheel_depends_on_is_enough_in_a_fresh_environment(wheel: Path,
     for name in ("pyspark", "py4j"):
         (spark / name).symlink_to(LIBRARIES / name)
     (site_of(env) / "spark.pth").write_text(f"{spark}\n")
-    own = {name: value for name, value in environment(python).items() if name != "SPARK_HOME"}  # that of pyspark itself
-    found = said([str(python), "-c", JOB], tmp_path, own)
+    found = said([str(python), "-c", JOB], tmp_path, python)
     assert found["FROM"].startswith(str(env))
     assert "ackMode" in found["SAID"]  # our own error for the wrong option, with the nearest name
     mama = [str(python.parent / "mama"), "flights", "log"]
@@ -108,15 +109,15 @@ def jobs_of_the_wheel(python: Path, folder: Path) -> None:
     names = {path.stem for path in (ROOT / "jobs").glob("*.py")}
     listed = output(mama, "jobs", "--list")
     assert {line for line in listed.splitlines() if line in names} == names
-    installed = Path(output(mama, "jobs", "--path", "maintain").strip())  # which starts no JVM
+    installed = Path(output(mama, "jobs", "--path", "republish").strip())
     assert installed.is_relative_to(python.parent.parent)
-    assert installed.read_bytes() == (ROOT / "jobs" / "maintain.py").read_bytes()
-    output(mama, "jobs", "--copy", "maintain")
-    conf = folder / "conf" / "maintain.toml"
-    assert conf.read_bytes() == (ROOT / "conf" / "maintain.toml").read_bytes()
+    assert installed.read_bytes() == (ROOT / "jobs" / "republish.py").read_bytes()
+    output(mama, "jobs", "--copy", "republish")
+    conf = folder / "conf" / "republish.toml"
+    assert conf.read_bytes() == (ROOT / "conf" / "republish.toml").read_bytes()
     conf.write_text(conf.read_text().replace("data/flight_log", "log"))
-    run = output(str(python), "-m", "mama_spark.jobs.maintain", "--conf-file", "conf/maintain.toml")
-    assert run.startswith("log: 0 orphaned parts were added"), run
+    run = output(str(python), "-m", "mama_spark.jobs.republish", "--conf-file", "conf/republish.toml")
+    assert run == "0 rows to publish again from log\n"
 
 
 def test_pyspark_hands_no_wheel_to_its_workers() -> None:
@@ -160,7 +161,7 @@ def test_a_wheel_given_by_py_files_works_once_the_formats_are_registered(
     with NatsServer(tmp_path / "nats") as server:
         where = {"url": server.url, "createStream": "true"}
         job.write_text(f"WHERE = {where}\n" + text.replace("spark.stop()\n", STREAM))
-        found = said([submit, "--master", "local[1]", "--py-files", wheel.name, job.name], tmp_path, environment(bare))
+        found = said([submit, "--master", "local[1]", "--py-files", wheel.name, job.name], tmp_path, bare)
     assert f"{wheel.name}/mama_spark" in found["FROM"]
     assert found["STREAMED"] == "100"
 
