@@ -10,7 +10,7 @@ from bench.result import Result
 #: Messages a second that one member of a stream set is given: less than one stream takes alone.
 A_STREAM = 125_000
 #: What a member costs its server more than a stream alone (``python -m bench.stream_sets``).
-SET = 1.09
+SET = 1.06
 #: Seconds of a micro-batch, and rows of one partition in it, which are one part of the flight log.
 MICRO_BATCH, PARTITION = 10, 250_000
 DAY = 86_400
