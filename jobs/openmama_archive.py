@@ -50,7 +50,9 @@ def main() -> None:
     builder = SparkSession.builder.appName("mama-openmama-archive").config("spark.sql.session.timeZone", "UTC")
     builder = builder.config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
     builder = builder.config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
-    archive(builder.getOrCreate(), conf)
+    spark = builder.getOrCreate()
+    mama_spark.register(spark)
+    archive(spark, conf)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,14 @@ def test_every_job_says_in_a_sentence_what_it_does_and_what_it_needs(capsys: pyt
     assert {*configuration_files()} == files, "a folder cannot be copied by its name"
 
 
+def test_every_job_that_uses_a_format_registers_it() -> None:
+    """Spark finds the formats of an installed package only; a wheel of ``--py-files`` is none."""
+    texts = {path.stem: path.read_text() for path in (ROOT / "jobs").glob("*.py") if not path.stem.endswith("demo")}
+    users = {name for name, text in texts.items() if re.search(r'format\("mama', text)}
+    assert {"publish", "ingest", "openmama_archive"} <= users
+    assert users <= {name for name, text in texts.items() if "mama_spark.register(spark)" in text}
+
+
 def test_a_copy_has_all_files_that_the_job_begins_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """So that the commands of the documentation run in that folder as in a clone."""
     assert main(["jobs", "--copy", "publish", str(tmp_path)]) == 0
