@@ -166,7 +166,7 @@ def test_dynamic_allocation(write: Callable[..., Write]) -> None:
         "spark.dynamicAllocation.shuffleTracking.timeout": "2s", "spark.executor.cores": "1",
     }  # fmt: skip
     with one.submit(**conf) as application:
-        one.busy(application, 1_000)  # two of the eight partitions, each of 1,000 rows without the last ones
+        one.busy(application, 500)  # each of two partitions has 400 rows besides those that wait
         one.open()
         eventually((one.folder / "paused").exists, "the write is done", PATIENCE)
         eventually(lambda: not one.cluster.executors(), "all executors are given back", PATIENCE)
