@@ -37,11 +37,15 @@ def facts() -> Result:
     }
 
 
-def finish(result: Result, out: Path, text: str, reporter: str) -> None:
-    """Write a result down and show it; ``reporter`` = the module that writes it into the documentation."""
+def finish(result: Result, out: Path, text: Callable[[Result], str], reporter: str) -> None:
+    """Write a result down, and then show it.
+
+    :param text: what is shown of it
+    :param reporter: the module that writes it into the documentation
+    """
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"\n{text}\n\neverything measured: {out}; into the documentation: python -m {reporter} {out}")
+    print(f"\n{text(result)}\n\neverything measured: {out}; into the documentation: python -m {reporter} {out}")
 
 
 def keep(kept: Path, write: Callable[[Result], None]) -> int:

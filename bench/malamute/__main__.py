@@ -261,7 +261,7 @@ def main(argv: list[str] | None = None) -> int:
     finally:
         shutil.rmtree(work, ignore_errors=True)
     result = {"facts": facts(), "runs": bench.runs}
-    finish(result, args.out, report.text(result), report.__name__)
+    finish(result, args.out, report.text, report.__name__)
     return 0
 
 

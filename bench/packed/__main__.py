@@ -91,7 +91,7 @@ def main(argv: list[str] | None = None) -> int:
             kafka.stop()
         broker.stop()
         shutil.rmtree(work, ignore_errors=True)
-    finish(result, args.out, report.text(result), report.__name__)
+    finish(result, args.out, report.text, report.__name__)
     return 0
 
 

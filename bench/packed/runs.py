@@ -112,10 +112,13 @@ class PackedBench:
                 warm_up = round_ < 0
                 self.keep(self.publish(way, size, max(2_000, rows // 20) if warm_up else rows, round_, whole=warm_up))
 
-    def fill(self, size: int, rows: int) -> None:
-        """What the readers read, at both brokers and in memory."""
+    def fill(self, size: int, rows: int, way: str = "arrow") -> None:
+        """What the readers read, at both brokers and in memory.
+
+        :param way: that publishes to NATS
+        """
         stage, ways = self.stage, {w.name: w for w in WAYS}
-        self.publish(ways["arrow"], size, rows, -1)
+        self.publish(ways[way], size, rows, -1)
         keep_batches(stage)
         if stage.kafka is not None:
             stage.kafka.new_topic(stage.spark)

@@ -86,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
     given["checkpoints"] = None if args.checkpoints is None else str(args.checkpoints)
     given["note"] = args.note
     result: dict[str, Any] = {"facts": facts() | ({"kafka": KAFKA} if args.peers else {}), "given": given, "runs": runs}
-    finish(result, args.out, report.text(result), report.__name__)
+    finish(result, args.out, report.text, report.__name__)
     return 0
 
 

@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / ".run" / "bench" / "scaling.json")
     args = parser.parse_args()
     result = run(args.only.split(","), args.most)
-    finish(result, args.out, report.text(result), report.__name__)
+    finish(result, args.out, report.text, report.__name__)
 
 
 if __name__ == "__main__":

@@ -32,13 +32,13 @@ from ..pipe.ways import run as run_pipe
 from ..result import RESULTS, facts, finish
 from ..run import Bench, session
 from . import report
-from .ways import CODECS, FLIGHTS, PUBLISHING, READING, SECONDS, TYPED_FLIGHTS, Flights, Steady
+from .ways import CODECS, FLIGHTS, PUBLISHING, READ_FROM, READING, SECONDS, TYPED_FLIGHTS, Flights, Steady
 
 Record = dict[str, Any]
 #: Shares of the time after which no other round of publishing, and of reading, is begun.
 PUBLISHING_SHARE, READING_SHARE = 0.6, 0.85
 #: More rows than last as long as wanted, by the rate of the run before; the first rate is that of the cold run.
-_MORE, _MUCH_MORE = 1.15, 1.6
+_MORE, _MUCH_MORE = 1.15, 1.4
 MICRO_BATCHES = 40
 PIPE = Load(rate=1_000.0, warm_up=10.0, seconds=15.0, size=100)
 
@@ -71,7 +71,7 @@ class SteadyBench:
         """The same rows are read several times in a run."""
         for size, rows in READ_ROWS.items():
             rows, ways = max(2_000, int(rows * self._factor)), [way for way in READING if way.name in names]
-            self._bench.fill(size, rows)
+            self._bench.fill(size, rows, READ_FROM)
             for way in ways:
                 self._cold(self._bench.read(way, size, rows, -1))
             runs = [self._steady_run(way.name, size, SECONDS, partial(self._read, way, size, rows)) for way in ways]
@@ -203,7 +203,7 @@ def main(argv: list[str] | None = None) -> int:
             kafka.stop()
         broker.stop()
         shutil.rmtree(work, ignore_errors=True)
-    finish(result, args.out, report.text(result), report.__name__)
+    finish(result, args.out, report.text, report.__name__)
     return 0
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from ..contenders import run_ceiling
 from ..kafka import TUNED
 from ..packed import ways as packed
-from ..packed.ways import PARTITIONS, READ_WAYS, ReadWay, Way, Workload, kafka_sink, packed_sink
+from ..packed.ways import LARGE, PARTITIONS, READ_WAYS, ReadWay, Way, Workload, kafka_sink, packed_sink
 
 #: In place of bytes a value: flights as JSON lines, and as typed columns.
 FLIGHTS, TYPED_FLIGHTS = -1, -2
@@ -91,12 +91,12 @@ PUBLISHING = [
     *(
         Steady(_PACKED[name], size, rows)
         for size, rows in ((100, 3_000_000), (1000, 1_000_000))
-        for name in ("lines", "arrow", "kafka-tuned")
+        for name in ("lines", "arrow", "lines-tuned", "arrow-tuned", "kafka-tuned")
     ),
     Steady(_PACKED["drop"], 1000, 1_500_000),
     *(
-        Steady(Way(f"lines-{codec}", f"**mamapub**, `pack=lines`, `packCompression={codec}`", {},
-                   packed_sink("lines", packCompression=codec), "packs"), FLIGHTS, 2_000_000)
+        Steady(Way(f"lines-{codec}", f"**mamapub**, `pack=lines`, packs of 256 KiB, `packCompression={codec}`", {},
+                   packed_sink("lines", packCompression=codec, **LARGE), "packs"), FLIGHTS, 2_000_000)
         for codec in CODECS
     ),
     *(
@@ -109,7 +109,7 @@ PUBLISHING = [
                packed_sink("arrow", packCompression="zstd"), "packs"), TYPED_FLIGHTS, 300_000, seconds=0),
     Steady(_PACKED["c-acks"], 100, 700_000),
     Steady(_C_IDS, 100, 500_000),
-    Steady(_C_TWICE, 100, 700_000),
+    Steady(_C_TWICE, 100, 4_000_000, seconds=0),
     Steady(Way("message", "**mamapub**, `pack=off`, `dedup=false`, `ackMode=message`", {},
                packed_sink("off", dedup="false", ackMode="message"), "nats"), 100, 600_000, LOG_SECONDS),
     Steady(Way("message-nolog", "the same without a flight log", {},
@@ -117,3 +117,4 @@ PUBLISHING = [
     Steady(_PACKED["off"], 100, 500_000),
 ]  # fmt: skip
 READING: list[ReadWay] = READ_WAYS
+READ_FROM = "arrow-tuned"  #: the way that publishes what is read

@@ -119,7 +119,7 @@ def main(argv: list[str] | None = None) -> int:
         "facts": facts(),
         "runs": measure(parts, args.rounds, args.scale, args.minutes, patient=not args.quick),
     }
-    finish(result, args.out, report.text(result), report.__name__)
+    finish(result, args.out, report.text, report.__name__)
     return 0
 
 

@@ -96,7 +96,7 @@ def test_the_report_of_steady_state_has_a_line_an_aim_that_was_measured() -> Non
     cold += [steady_run("typed-zstd", TYPED_FLIGHTS, 1, stored_bytes_per_row=30)]
     runs = [steady_run("message", 100, 90), steady_run("c-acks", 100, 100), *codecs]
     pipes = [
-        {"name": name, "latency_ms": {"p50": ms, "p99": ms}, "batches": [{"addBatch": 90}]}
+        {"name": name, "latency_ms": {"p50": ms, "p99": ms}, "durations_ms": {"addBatch": [80, 90, 95]}}
         for name, ms in (("log", 100), ("kafka", 200))
     ]
     given = {"facts": json.loads(packed_report.KEPT.read_text())["facts"], "seconds": 15.0}
