@@ -83,9 +83,12 @@ def _numbers(texts: pa.Array, most: int) -> Int64s:
 
 def map_distinct(texts: pa.Array, meaning: Callable[[str], int], missing: int) -> Int64s:
     """``meaning`` of each text, called once for each distinct one: packs of one batch mostly have the same headers."""
+    if texts.null_count == len(texts):
+        return np.full(len(texts), missing, np.int64)
     known = texts.dictionary_encode()
-    meanings = np.array([*map(meaning, known.dictionary.to_pylist()), missing])
-    found: Int64s = meanings[known.indices.fill_null(len(meanings) - 1).to_numpy()]
+    meanings = np.array([*map(meaning, known.dictionary.to_pylist()), missing], np.int64)
+    codes = known.indices.fill_null(len(meanings) - 1) if texts.null_count else known.indices
+    found: Int64s = meanings[codes.to_numpy()]
     return found
 
 
@@ -93,10 +96,14 @@ def first_values(headers: pa.MapArray, *names: str) -> list[pa.Array]:
     """The first value of the header of each name of each message, null where it has none: string arrays."""
     rows, keys, items = header_entries(headers)
     offsets = items.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    which = pc.index_in(keys, pa.array(names, keys.type)).fill_null(-1).to_numpy()
     found = []
-    for name in names:
-        named = np.flatnonzero(pc.equal(keys, name).to_numpy(zero_copy_only=False))
+    for i in range(len(names)):
+        named = np.flatnonzero(which == i)
         named = named[offsets[named + 1] > offsets[named]]  # a name without a value is no header
+        if not len(named):
+            found.append(pa.nulls(len(headers), pa.string()))
+            continue
         at = np.full(len(headers), -1, np.int64)
         at[rows[named][::-1]] = offsets[named][::-1]  # the first one counts
         found.append(as_type(items.values.take(pa.array(at, mask=at < 0)), pa.string()))

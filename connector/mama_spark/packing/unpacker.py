@@ -111,8 +111,8 @@ class _Unpacking:
 
     def run(self) -> Unpacked:
         packs, formats = self._packs, self._formats
-        lines, arrows = np.isin(formats, (_LINES, _LINES_2)), np.isin(formats, (_ARROW, _ARROW_2))
-        compressed = np.isin(formats, (_LINES_2, _ARROW_2))
+        lines, arrows = (formats == _LINES) | (formats == _LINES_2), (formats == _ARROW) | (formats == _ARROW_2)
+        compressed = (formats == _LINES_2) | (formats == _ARROW_2)
         announced = self._counts >= 0
         for at in np.flatnonzero(formats == _UNKNOWN).tolist():
             self._errors[at] = f"{PACK}: {packs.formats[at].as_py()[:100]!r} is unknown here"
