@@ -94,8 +94,22 @@ class MessageBatch:
 
 
 def payload_sizes(payloads: pa.Array) -> Int64s:
-    """Bytes of each element of a binary, large_binary or string array, from its offsets alone."""
+    """Bytes of each element of a binary, large_binary, binary_view or string array, without reading them."""
+    if pa.types.is_binary_view(payloads.type):
+        return payload_views(payloads)[:, 0].astype(np.int64)
     return np.diff(payload_bounds(payloads))
+
+
+def payload_views(payloads: pa.Array) -> npt.NDArray[np.int32]:
+    """Of each element of a binary_view array: length, first four octets, number of its buffer, offset in it; of 12
+    octets or less the length and all of them."""
+    views = np.frombuffer(payloads.buffers()[1], np.int32).reshape(-1, 4)
+    return views[payloads.offset : payloads.offset + len(payloads)]
+
+
+def as_binary(payloads: pa.Array) -> pa.Array:
+    """The octets of a binary_view array side by side; a binary array as it is."""
+    return payloads.cast(pa.binary()) if pa.types.is_binary_view(payloads.type) else payloads
 
 
 def payload_bounds(payloads: pa.Array) -> Int64s:

@@ -26,7 +26,7 @@ class Records:
     :ivar sequences: one a record
     :ivar times: microseconds since the epoch, by the clock of the middleware
     :ivar topics: string, or dictionary<int32, string>
-    :ivar payloads: binary
+    :ivar payloads: binary; binary_view from a :class:`ViewReader`
     :ivar headers: :data:`~mama_spark.message.HEADERS_TYPE`, null where a record has none; None when none has any
     :ivar faults: why headers of a record are left out, by its place
     """
@@ -182,6 +182,15 @@ class RangeInspector(Protocol):
 
     def inspect_range(self, after: int, up_to: int) -> tuple[Bounds, list[tuple[int, int]]]:
         """:meth:`RecordLog.bounds` and :meth:`RecordLog.missing` of one moment."""
+        ...
+
+
+@runtime_checkable
+class ViewReader(Protocol):
+    """Reads without copying large payloads side by side. Optional, as :class:`MatchFinder`."""
+
+    def read_views(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
+        """As :meth:`RecordLog.read`; payloads may be binary_view arrays, whose buffers are what was received."""
         ...
 
 

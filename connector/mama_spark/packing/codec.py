@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from ..errors import SchemaError
 from ..message import Int64s, payload_sizes
 from .format import VALUE, PackFormat, canonical_type, check_types
+from .gathering.payload_places import PayloadPlaces
 from .gathering.value_ipc import ValueFrames
 from .gathering.value_views import ValueViews, inline, joined, views_of
 from .ipc import read_pack
@@ -159,11 +160,12 @@ class ArrowCodec:
 def values_of_packs(payloads: pa.Array, at: Int64s, rows: Int64s) -> pa.Array | None:
     """All values of arrow packs of nothing but values, in one copy; None = they are others, or must be read one by one.
 
-    :param at: which of the payloads, a binary array
+    :param at: which of the payloads, a binary or binary_view array
     :param rows: that each announces
     """
+    places = PayloadPlaces.of(payloads, at)
     for frames in _VALUE_FRAMES:
-        if (found := frames.read(payloads, at, rows)) is not None:
+        if (found := frames.read(places, rows)) is not None:
             return found
     return None
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..message import HEADERS_TYPE, Bools, Int64s, payload_bounds, payload_sizes
+from ..message import HEADERS_TYPE, Bools, Int64s, as_binary, payload_sizes
 from ..record_log import Records
 from .codec import values_of_packs
 from .compression import decompressed_lines
@@ -31,6 +31,7 @@ from .format import (
     PackFormat,
     carries_messages,
 )
+from .gathering.payload_places import PayloadPlaces
 from .ipc import read_pack
 from .pack_headers import PackHeaders, as_type, header_entries, map_distinct, pack_headers
 from .unpacked import TypedRun, Unpacked
@@ -72,7 +73,7 @@ def unpacked_as_is(records: Records, *, only_typed: bool = False) -> Unpacked:
     """One row a record, packed or not."""
     n = len(records)
     errors = dict.fromkeys(range(n), _NOT_TYPED) if only_typed else {}
-    return Unpacked(np.arange(n), np.full(n, -1, np.int32), records.payloads, records.headers, errors=errors)
+    return Unpacked(np.arange(n), np.full(n, -1, np.int32), as_binary(records.payloads), records.headers, errors=errors)
 
 
 _PLAIN, _LINES, _ARROW, _LINES_2, _ARROW_2, _UNKNOWN = range(6)
@@ -128,8 +129,9 @@ class _Unpacking:
             )
         else:
             plain = np.flatnonzero(lines & announced & ~compressed)
-            whole = self._records.payloads
-            self._lines(plain, whole.take(pa.array(plain)) if len(plain) < len(self._records) else whole)
+            if len(plain):
+                whole = as_binary(self._records.payloads)
+                self._lines(plain, whole.take(pa.array(plain)) if len(plain) < len(self._records) else whole)
             self._compressed_lines(np.flatnonzero(lines & announced & compressed))
         self._arrows(np.flatnonzero(arrows & announced))
         return self._placed()
@@ -187,7 +189,7 @@ class _Unpacking:
             self._lengths[at], self._packed[at] = self._counts[at], True
             self._values.add(at, self._counts[at], values)
             return
-        payloads = zip(at.tolist(), _aligned_copies(self._records.payloads, at), strict=True)
+        payloads = zip(at.tolist(), _aligned_copies(PayloadPlaces.of(self._records.payloads, at)), strict=True)
         read = [(i, batch) for i, payload in payloads if (batch := self._read(i, payload)) is not None]
         for schema, run in groupby(read, lambda pack: pack[1].schema):
             if carries_messages(schema):
@@ -324,17 +326,16 @@ class _ColumnPieces:
         return pool, np.where(begin < 0, records, begin + within + len(whole))
 
 
-def _aligned_copies(payloads: pa.Array, at: Int64s) -> list[pa.Buffer]:
+def _aligned_copies(payloads: PayloadPlaces) -> list[pa.Buffer]:
     """Copies of these payloads, aligned as Arrow requires, in one allocation: to allocate a few kilobytes takes longer
     than to copy them."""
-    bounds = payload_bounds(payloads)
-    begins, sizes = bounds[at], bounds[at + 1] - bounds[at]
+    sizes = payloads.sizes
     padded_sizes = sizes + -sizes % _ALIGNMENT
     places = np.cumsum(padded_sizes) - padded_sizes
     whole = pa.allocate_buffer(int(padded_sizes.sum()))
-    source, target = memoryview(payloads.buffers()[2] or b"").cast("B"), memoryview(whole).cast("B")
+    target = memoryview(whole).cast("B")
     found = []
-    for begin, size, place in zip(begins.tolist(), sizes.tolist(), places.tolist(), strict=True):
-        target[place : place + size] = source[begin : begin + size]
+    for source, size, place in zip(payloads.pieces(), sizes.tolist(), places.tolist(), strict=True):
+        target[place : place + size] = source
         found.append(whole.slice(place, size))
     return found

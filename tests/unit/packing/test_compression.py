@@ -41,7 +41,8 @@ def headers_of(batch: MessageBatch) -> list[dict[str, list[str]]]:
 
 def read(batch: MessageBatch, *, only_typed: bool = False) -> Unpacked:
     n = np.arange(len(batch))
-    return unpack(Records(n, n, batch.topics, batch.payloads, batch.headers), only_typed=only_typed)
+    payloads = batch.payloads.cast(pa.binary_view())
+    return unpack(Records(n, n, batch.topics, payloads, batch.headers), only_typed=only_typed)
 
 
 def rows_of(found: Unpacked) -> list[Any]:

@@ -18,20 +18,25 @@ BOMB = (64 << 20) + 0x123456
 WHOLE = SCHEMA.to_pybytes() + BATCH.to_pybytes() + END
 
 
-def read(*packs: tuple[str | None, str | None, bytes]) -> Unpacked:
+BINARY = pa.binary()
+
+
+def read(*packs: tuple[str | None, str | None, bytes], kind: pa.DataType = BINARY) -> Unpacked:
     maps = [
         [(name, [value]) for name, value in (("Mama-Pack", form), ("Mama-Pack-Rows", rows), ("Nats-Msg-Id", "p-0"))
          if value is not None]
         for form, rows, _ in packs
     ]  # fmt: skip
     n = np.arange(len(packs))
-    payloads = pa.array([payload for _, _, payload in packs], pa.binary())
+    payloads = pa.array([payload for _, _, payload in packs], kind)
     return unpack(Records(n + 1, n, pa.array(["t"] * len(packs)), payloads, pa.array(maps, HEADERS_TYPE)))
 
 
 def reason(form: str | None, rows: str | None, payload: bytes) -> str:
     """Of one bad pack between good ones, which are not touched by it."""
-    found = read(("arrow;v=1", "3", WHOLE), (form, rows, payload), ("lines;v=1", "2", b"x\ny"))
+    packs = ("arrow;v=1", "3", WHOLE), (form, rows, payload), ("lines;v=1", "2", b"x\ny")
+    found, of_views = read(*packs), read(*packs, kind=pa.binary_view())
+    assert (of_views.errors, of_views.values.to_pylist()) == (found.errors, found.values.to_pylist())
     assert found.records.tolist() == [0, 0, 0, 1, 2, 2]
     assert found.index.tolist() == [0, 1, 2, -1, 0, 1]
     assert found.values.to_pylist() == [b"one", b"", b"three", payload, b"x", b"y"]

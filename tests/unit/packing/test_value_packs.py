@@ -30,13 +30,17 @@ def alone(payload: bytes, rows: int) -> list[bytes] | None:
         return None
 
 
+KINDS = [pa.binary(), pa.binary_view()]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("nullable", [True, False])
 @examples(40)
 @given(lists=st.lists(values, min_size=1, max_size=5), data=st.data())
 def test_packs_as_this_project_writes_them_are_read_together(
-    nullable: bool, lists: list[list[bytes]], data: st.DataObject
+    nullable: bool, kind: pa.DataType, lists: list[list[bytes]], data: st.DataObject
 ) -> None:
-    payloads = pa.array([b"something else", *packs_of(lists, nullable)], pa.binary())
+    payloads = pa.array([b"left out", b"short", *packs_of(lists, nullable)], kind)[1:]
     at = np.array(sorted(data.draw(st.sets(st.integers(1, len(lists)), min_size=1))))
     found = values_of_packs(payloads, at, np.array([len(lists[i - 1]) for i in at.tolist()]))
     assert found is not None
@@ -45,9 +49,9 @@ def test_packs_as_this_project_writes_them_are_read_together(
 
 
 @examples(150)
-@given(lists=st.lists(values, min_size=1, max_size=3), data=st.data())
+@given(lists=st.lists(values, min_size=1, max_size=3), kind=st.sampled_from(KINDS), data=st.data())
 def test_a_changed_pack_is_read_as_it_would_be_alone_or_left_to_that(
-    lists: list[list[bytes]], data: st.DataObject
+    lists: list[list[bytes]], kind: pa.DataType, data: st.DataObject
 ) -> None:
     payloads, rows = packs_of(lists), [len(some) for some in lists]
     one = data.draw(st.integers(0, len(lists) - 1))
@@ -56,7 +60,7 @@ def test_a_changed_pack_is_read_as_it_would_be_alone_or_left_to_that(
         changed[place] = data.draw(st.sampled_from([0, 1, 0x7F, 0x80, 0xFF]))
     payloads[one] = bytes(changed[: data.draw(st.sampled_from([len(changed), len(changed) - 1]))])
     rows[one] += data.draw(st.sampled_from([0, 0, 1, -1]))
-    found = values_of_packs(pa.array(payloads, pa.binary()), np.arange(len(rows)), np.array(rows))
+    found = values_of_packs(pa.array(payloads, kind), np.arange(len(rows)), np.array(rows))
     if found is not None:
         found.validate(full=True)
         assert found.to_pylist() == [

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ...message import Int64s, payload_bounds
+from ...message import Int64s
 from ..ipc import BatchNumbers, batch_numbers
+from .payload_places import PayloadPlaces
 from .value_views import INLINE, Views, joined
 
 _ALIGN = 8
@@ -73,23 +74,21 @@ class ValueFrames:
                 table[padding, 2:] = buffer, _ALIGN - 1 - padding
         return table[-octets % _ALIGN], pa.py_buffer(self._closing)
 
-    def read(self, payloads: pa.Array, at: Int64s, rows: Int64s) -> pa.Array | None:
+    def read(self, payloads: PayloadPlaces, rows: Int64s) -> pa.Array | None:
         """All values of packs that were written like this, in one copy; None = one of them was not, has another number
         of rows, or a value is short.
 
-        :param at: which of the payloads, a binary array
         :param rows: that each announces
         """
-        data = np.frombuffer(payloads.buffers()[2] or b"", np.uint8)
-        bounds = payload_bounds(payloads)
-        begin, sizes = bounds[at], bounds[at + 1] - bounds[at]
+        sizes = payloads.sizes
         n = 8 * len(self._head)
-        if not len(at) or int(sizes.min()) < n + self._end or int(rows.min()) < 1:
+        if not len(sizes) or int(sizes.min()) < n + self._end or int(rows.min()) < 1:
             return None
-        heads = data[begin[:, None] + np.arange(n)].view(np.int64)
+        pieces = payloads.pieces()
+        heads = np.frombuffer(b"".join([piece[:n] for piece in pieces]), np.int64).reshape(len(pieces), -1)
         octets = heads[:, (self._numbers.data + 8) // 8 + (len(self._begin) + 8) // 8]
         padded = (4 * (rows + 1) + _ALIGN - 1) // _ALIGN * _ALIGN
-        ends = data[(begin + sizes)[:, None] - np.arange(self._end, 0, -1)]
+        ends = np.frombuffer(b"".join([piece[-self._end :] for piece in pieces]), np.uint8).reshape(len(pieces), -1)
         alike = (
             int(octets.min()) >= 0
             and (octets <= sizes).all()
@@ -97,7 +96,7 @@ class ValueFrames:
             and (sizes == n + padded + (octets + _ALIGN - 1) // _ALIGN * _ALIGN + self._end).all()
             and (ends == np.frombuffer(self._closing[_ALIGN - 1 :], np.uint8)).all()
         )
-        return _values(data, begin + n, rows, begin + n + padded, octets) if alike else None
+        return _values(payloads, pieces, n, rows, n + padded, octets) if alike else None
 
     def _metadata(self, rows: Int64s, octets: Int64s) -> npt.NDArray[np.int64]:
         """Begin and metadata of each pack."""
@@ -115,11 +114,11 @@ class ValueFrames:
 
 
 def _values(
-    data: npt.NDArray[np.uint8], offsets_at: Int64s, rows: Int64s, values_at: Int64s, octets: Int64s
+    payloads: PayloadPlaces, pieces: list[memoryview], offsets_at: int, rows: Int64s, values_at: Int64s, octets: Int64s
 ) -> pa.Array | None:
-    """Values of packs whose offsets and octets lie at these places, if the offsets are in order."""
-    each = zip(offsets_at.tolist(), rows.tolist(), strict=True)
-    packs = [np.frombuffer(data, np.int32, n + 1, at) for at, n in each]  # packs, not rows
+    """Values of packs whose offsets and octets lie at these places of each, if the offsets are in order."""
+    each = zip(pieces, rows.tolist(), strict=True)
+    packs = [np.frombuffer(piece, np.int32, n + 1, offsets_at) for piece, n in each]  # packs, not rows
     offsets = np.concatenate(packs).astype(np.int64)  # so that no difference overflows
     last = np.cumsum(rows + 1) - 1
     lengths = np.delete(np.diff(offsets), last[:-1])
@@ -128,7 +127,8 @@ def _values(
     if not good:
         return None
     views = np.zeros((len(lengths), 4), np.int32)
-    views[:, 0], views[:, 3] = lengths, first + np.repeat(values_at, rows)
+    views[:, 0], views[:, 3] = lengths, first + np.repeat(payloads.begins + values_at, rows)
+    views[:, 2] = np.repeat(payloads.which, rows)
     ends = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
-    held = [None, pa.py_buffer(ends), joined(views, [pa.py_buffer(data)])]
+    held = [None, pa.py_buffer(ends), joined(views, payloads.buffers)]
     return pa.Array.from_buffers(pa.binary(), len(lengths), held)

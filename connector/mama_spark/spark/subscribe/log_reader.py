@@ -14,7 +14,7 @@ from mama_spark.bridges import log_bridge
 from mama_spark.bridges.reconnecting import OutageTimer, ReconnectingBridge
 from mama_spark.errors import Unavailable
 from mama_spark.options import ReadOptions
-from mama_spark.record_log import Bounds, RangeInspector, RecordLog, RecordLogBridge, Records
+from mama_spark.record_log import Bounds, RangeInspector, RecordLog, RecordLogBridge, Records, ViewReader
 
 T = TypeVar("T")
 
@@ -47,7 +47,8 @@ def read_range(
     check: Callable[[RecordLog], None],
     observer: ReadObserver | None = None,
 ) -> Iterator[Records]:
-    """The records of a range; after an outage it continues behind the last record that came.
+    """The records of a range; after an outage it continues behind the last record that came. Their payloads may be
+    binary_view arrays.
 
     :param find: the log; None ends the read
     :param check: called with the log after the last record
@@ -61,7 +62,8 @@ def read_range(
                 log = find(bridge)
                 if log is None:
                     return
-                batches = log.read(after, up_to, topics)
+                read = log.read_views if isinstance(log, ViewReader) else log.read
+                batches = read(after, up_to, topics)
                 for records in batches if observer is None else observer.watched(batches):
                     if len(records):
                         yield records

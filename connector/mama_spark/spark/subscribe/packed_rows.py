@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_type
 
 from mama_spark.errors import CorruptPack
+from mama_spark.message import as_binary
 from mama_spark.options import SubscribeOptions
 from mama_spark.packing import (
     SchemaCast,
@@ -71,6 +72,8 @@ class RowUnpacker:
 
     def _unpacked(self, records: Records) -> Iterator[tuple[Records, Unpacked]]:
         o = self._o
+        if o.decompress or o.omnm or o.decodes or not o.unpack:
+            records = replace(records, payloads=as_binary(records.payloads))
         for some, reasons in decompressed(records, o.max_decompressed_bytes) if o.decompress else [(records, {})]:
             if reasons:
                 yield some, replace(unpacked_as_is(some), errors=reasons)

@@ -237,14 +237,17 @@ def columns(buffer: DeliveryBuffer, headers: bool = True) -> DecodedBatch:
     return DecodedBatch(records_of(buffer, numbers, headers), numbers.first, numbers.pending)
 
 
-def records_of(buffer: DeliveryBuffer, numbers: DeliveryNumbers, headers: bool = True) -> Records:
-    """The records of a buffer whose numbers are known."""
+def records_of(buffer: DeliveryBuffer, numbers: DeliveryNumbers, headers: bool = True, views: bool = False) -> Records:
+    """The records of a buffer whose numbers are known.
+
+    :param views: payloads are views of what was read, if all of them are large
+    """
     blocks, faults = _readable(buffer.blocks) if headers else ([], {})
     return Records(
         numbers.sequences,
         numbers.times // 1000,
         text(pa.array(buffer.subjects, pa.binary())),
-        _joined(buffer.payloads),
+        _views(buffer.payloads) if views and _all_large(buffer.payloads) else _joined(buffer.payloads),
         header_column(blocks, len(buffer)) if blocks else None,
         faults,
     )
@@ -263,6 +266,20 @@ def _joined(values: list[bytes | memoryview]) -> pa.Array:
     ends = np.zeros(len(values) + 1, np.int32)
     np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=ends[1:])
     return pa.Array.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))])
+
+
+def _all_large(values: list[bytes | memoryview]) -> bool:
+    return all(len(value) >= _LARGE for value in values)
+
+
+def _views(values: list[bytes | memoryview]) -> pa.Array:
+    """A binary_view array that shares the memory of large payloads."""
+    views = np.zeros((len(values), 4), np.int32)
+    views[:, 0] = [len(value) for value in values]
+    views[:, 1] = np.frombuffer(b"".join([value[:4] for value in values]), np.int32)
+    views[:, 2] = np.arange(len(values))
+    held = [None, pa.py_buffer(views), *map(pa.py_buffer, values)]
+    return pa.Array.from_buffers(pa.binary_view(), len(values), held)
 
 
 def _numbers(tokens: list[bytes]) -> Int64s:

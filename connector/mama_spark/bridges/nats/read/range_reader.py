@@ -63,11 +63,14 @@ T = TypeVar("T")
 Convert = Callable[[DeliveryBuffer, DeliveryNumbers], T | None]
 
 
-def as_records(wanted: SequenceRange) -> Convert[Records]:
-    """Records of the range."""
+def as_records(wanted: SequenceRange, views: bool = False) -> Convert[Records]:
+    """Records of the range.
+
+    :param views: see :func:`~mama_spark.bridges.nats.protocol.records.records_of`
+    """
 
     def convert(buffer: DeliveryBuffer, numbers: DeliveryNumbers) -> Records | None:
-        records = records_up_to(records_of(buffer, numbers, wanted.headers), wanted.up_to)
+        records = records_up_to(records_of(buffer, numbers, wanted.headers, views), wanted.up_to)
         return records if len(records) else None
 
     return convert

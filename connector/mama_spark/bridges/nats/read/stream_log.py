@@ -121,17 +121,25 @@ class NatsLog:
 
         Closing the iterator deletes its consumer; a few megabytes are fetched ahead.
         """
+        return self._read_topics(after, up_to, topics, views=False)
+
+    def read_views(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
+        """See :class:`~mama_spark.record_log.ViewReader`."""
+        return self._read_topics(after, up_to, topics, views=True)
+
+    def _read_topics(self, after: int, up_to: int, topics: Sequence[str], *, views: bool) -> Iterator[Records]:
         filters = filters_of(topics, self._subjects())
         if topics and not filters:
             return iter(())
         return self._read(
             SequenceRange(
                 self._name, max(0, after), up_to, filters, self._bridge.headers, kept=self._inactive_threshold(KEPT)
-            )
+            ),
+            views,
         )
 
-    def _read(self, what: SequenceRange) -> Iterator[Records]:
-        return iter(self._reader(what, as_records(what)))
+    def _read(self, what: SequenceRange, views: bool = False) -> Iterator[Records]:
+        return iter(self._reader(what, as_records(what, views)))
 
     def _reader(self, what: SequenceRange, convert: Convert[T]) -> RangeReader[T]:
         return RangeReader(

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
@@ -18,15 +19,17 @@ from mama_spark.bridges.nats.protocol.records import (
     DeliveryParser,
     OutOfOrder,
     columns,
+    delivery_numbers,
     header_column,
     merge_ranges,
     missing_ranges,
     ranges,
     read_block,
     read_reply,
+    records_of,
     records_up_to,
 )
-from mama_spark.message import HEADERS_TYPE
+from mama_spark.message import HEADERS_TYPE, as_binary, payload_sizes
 
 from tests.support.examples import examples
 
@@ -246,6 +249,21 @@ def test_the_end_of_a_range_cuts_a_batch() -> None:
     assert records_up_to(records, 32).payloads.to_pylist() == [b"0", b"1"]
     assert records_up_to(records, 32).headers is None
     assert len(records_up_to(records, 12)) == 0
+
+
+@pytest.mark.parametrize("small", [b"", b"of a few octets"])
+def test_large_payloads_stay_where_they_were_read(small: bytes) -> None:
+    sent = [Delivery("s", [("A", ["1"])], bytes([i]) * (4096 + i)) for i in range(3)]
+    sent += [Delivery("s", None, small)] if small else []
+    buffer = cut_all(b"".join(frame(d, reply(i)) for i, d in enumerate(sent, 1)))
+    found = records_of(buffer, delivery_numbers(buffer), views=True)
+    found.payloads.validate(full=True)
+    assert pa.types.is_binary_view(found.payloads.type) is (not small)
+    assert found.payloads.to_pylist() == [d.payload for d in sent]
+    assert payload_sizes(found.payloads).tolist() == [len(d.payload) for d in sent]
+    part = found.slice(1, 3)
+    assert payload_sizes(part.payloads).tolist() == [4097, 4098]
+    assert as_binary(part.payloads).to_pylist() == [d.payload for d in sent[1:3]]
 
 
 # --- hostile -------------------------------------------------------------------------------------------------

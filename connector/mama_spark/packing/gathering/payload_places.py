@@ -1,0 +1,46 @@
+"""Where the payloads of packs lie: side by side in one buffer, or in the buffers in which they were received. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+
+from ...message import Int64s, payload_bounds, payload_views
+from .value_views import INLINE
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadPlaces:
+    """Places of some payloads.
+
+    :ivar buffers: that the payloads lie in
+    :ivar which: buffer of each payload
+    :ivar begins: offset of each in its buffer
+    :ivar sizes: octets of each
+    """
+
+    buffers: list[pa.Buffer]
+    which: Int64s
+    begins: Int64s
+    sizes: Int64s
+
+    @classmethod
+    def of(cls, payloads: pa.Array, at: Int64s) -> Self:
+        """The places of the payloads ``at`` of a binary or binary_view array."""
+        if not pa.types.is_binary_view(payloads.type):
+            bounds, octets = payload_bounds(payloads), payloads.buffers()[2] or pa.py_buffer(b"")
+            return cls([octets], np.zeros(len(at), np.int64), bounds[at], bounds[at + 1] - bounds[at])
+        held, views = payloads.buffers()[1:], payload_views(payloads)[at].astype(np.int64)
+        which, begins, sizes = views[:, 2] + 1, views[:, 3], views[:, 0]
+        short = sizes <= INLINE  # they lie in the views
+        which[short], begins[short] = 0, 16 * (payloads.offset + at[short]) + 4
+        return cls(held, which, begins, sizes)
+
+    def pieces(self) -> list[memoryview]:
+        """The payloads; shares memory."""
+        held = [memoryview(buffer).cast("B") for buffer in self.buffers]
+        each = zip(self.which.tolist(), self.begins.tolist(), self.sizes.tolist(), strict=True)
+        return [held[which][begin : begin + size] for which, begin, size in each]
