@@ -42,7 +42,7 @@ from .rate_limiter import RateLimiter
 
 logger = logging.getLogger("mama_spark")
 
-MAX_QUEUED_BATCHES = 2  #: put blocks while so many batches wait
+MAX_QUEUED_BATCHES = 2  #: where the caller says no other number
 _RETRY_FULL_BRIDGE = 0.005  #: seconds between tries of what the bridge did not take
 _MAX_WAIT_FOR_ANSWERS = 0.02  #: seconds, while a new batch may come, which cannot interrupt the wait
 
@@ -87,6 +87,7 @@ class BatchPublisher:
     :param awaited: whether someone waits for answers before there can be more messages: then the middleware is asked
         for them once all is sent. Called on the publisher's thread
     :param poll_time: longest wait in seconds (MP-07)
+    :param max_queued: batches that wait to be sent; :meth:`put` blocks beyond it
     :param outage_timeout: seconds without an acknowledgement, while messages wait for one or cannot be sent, after
         which the publisher ends with :class:`Unavailable`. None = :attr:`.WindowConfig.longest_silence`
     :param survive_outage: do not end then: fail what waits, and what comes, until the middleware takes messages again
@@ -109,6 +110,7 @@ class BatchPublisher:
         flush_after: float = 0.2,
         awaited: Callable[[], bool] = lambda: False,
         poll_time: float = 0.1,
+        max_queued: int = MAX_QUEUED_BATCHES,
         name: str = "",
         outage_timeout: float | None = None,
         survive_outage: bool = False,
@@ -128,7 +130,7 @@ class BatchPublisher:
         self._configure(policy)
         self._open_bridge, self._opened = open_bridge, threading.Event()
         self._on_finished, self._on_resend = on_finished, on_resend
-        self._rate = rate
+        self._rate, self._max_queued = rate, max_queued
         self._limiter: RateLimiter | None = None
         self._flush_after, self._awaited, self._poll_time = flush_after, awaited, poll_time
         self._thread = threading.Thread(
@@ -138,6 +140,7 @@ class BatchPublisher:
         self._changed = threading.Condition()
         self._queue: deque[_QueuedBatch] = deque()
         self._open: dict[int, FlightBatch] = {}
+        self._held_back = False  #: what is queued was tried, and waits for answers or for the bridge
         self._draining = self._stopping = False
         self._ended = threading.Event()
         self._death: BaseException | None = None
@@ -203,7 +206,7 @@ class BatchPublisher:
         context: object = None,
         stored: Sequence[StoredFlights] = (),
     ) -> FlightBatch:
-        """Queue messages; blocks while two batches wait.
+        """Queue messages; blocks while ``max_queued`` batches wait.
 
         :param rejected: rows that cannot be sent, ascending, with the reason: they fail without being sent
         :param stored: rows that are stored already: they are acknowledged without being sent
@@ -214,7 +217,7 @@ class BatchPublisher:
         :raises ClientClosed: drained or stopped
         """
         with self._changed:
-            self._changed.wait_for(lambda: len(self._queue) < MAX_QUEUED_BATCHES or self._closed)
+            self._changed.wait_for(lambda: len(self._queue) < self._max_queued or self._closed)
             self._raise_death()
             if self._closed:
                 raise ClientClosed("the publisher was drained or stopped")
@@ -326,6 +329,7 @@ class BatchPublisher:
         self._end_outage(now)
 
     def _launch(self) -> None:
+        self._held_back = True
         while self._queue and not self._loop.bridge_full:
             queued = self._queue[0]
             if not (queued.prepared or self._prepare(queued)):
@@ -335,6 +339,7 @@ class BatchPublisher:
             with self._changed:
                 self._queue.popleft()
                 self._changed.notify_all()
+        self._held_back = self._loop.bridge_full
 
     def _prepare(self, queued: _QueuedBatch) -> bool:
         """Whether it succeeded; it may fail only where outages are waited for."""
@@ -388,6 +393,9 @@ class BatchPublisher:
         window = self.window
         if not window.in_flight and not self._queue and window.connected:
             self._wait_for_batch(now)
+            self._loop.receive(0.0)
+            return
+        if self._queue and not self._held_back:  # it came after the others were sent: it waits for no answer
             self._loop.receive(0.0)
             return
         batch_may_come = not (self._draining or self._queue)

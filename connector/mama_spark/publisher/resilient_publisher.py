@@ -26,10 +26,12 @@ from ..sending.flight import FlightState
 from ..sending.flight_batch import FlightBatch
 from ..sending.retry import may_resend_elsewhere
 from ..sending.send_loop import messages_of
-from .batch_publisher import MAX_QUEUED_BATCHES, BatchPublisher
+from .batch_publisher import BatchPublisher
 
 logger = logging.getLogger("mama_spark")
 
+MAX_UNSETTLED_BATCHES = 4  #: write waits while so many batches are not settled
+_ASK_FOR_ANSWERS_AT = 2  #: batches: the answers come while the caller makes others, so that it seldom waits for them
 _FOREVER = 10 * 365 * 86400.0
 _CHECK_INTERVAL = 0.2
 #: Seconds between two warnings about one kind of error.
@@ -48,7 +50,7 @@ class ResilientPublisher:
         ``ordered`` is wanted
     :param wait_timeout: seconds to wait for the acknowledgement of each send
     :param flush_after: seconds without a send after which the middleware is asked to answer for what it has; it is
-        asked at once where :meth:`write` must wait for answers, and by :meth:`drain`
+        asked at once where :meth:`write` may soon have to wait for answers, and by :meth:`drain`
     :param on_rejected: called with messages that the middleware rejected, on another thread
     :param rows_of: rows of each message, where messages are packs; None: each has one
     :ivar stored: rows of messages that were acknowledged; ``rejected``: of messages that the middleware rejected
@@ -99,7 +101,7 @@ class ResilientPublisher:
         while True:
             if self._connected(cancelled):
                 with self._lock:
-                    free = self._lock.wait_for(lambda: len(self._unsettled) < MAX_QUEUED_BATCHES, _CHECK_INTERVAL)
+                    free = self._lock.wait_for(lambda: len(self._unsettled) < MAX_UNSETTLED_BATCHES, _CHECK_INTERVAL)
                     if free:
                         self._unsettled.append(batch)
                         self._waiting_rows += rows
@@ -165,6 +167,7 @@ class ResilientPublisher:
             on_finished=self._finished,
             flush_after=self._flush_after,
             awaited=self._awaited,
+            max_queued=MAX_UNSETTLED_BATCHES,
             name="log",
             outage_timeout=math.inf,
             on_resend=self._warn,
@@ -214,7 +217,7 @@ class ResilientPublisher:
     # --- on the publisher's thread ---
 
     def _awaited(self) -> bool:
-        return self._draining or len(self._unsettled) >= MAX_QUEUED_BATCHES
+        return self._draining or len(self._unsettled) >= _ASK_FOR_ANSWERS_AT
 
     def _finished(self, flights: FlightBatch) -> None:
         messages = messages_of(flights)

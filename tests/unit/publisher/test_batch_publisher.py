@@ -179,6 +179,20 @@ def test_put_blocks_while_two_batches_wait(fixture: PublisherFixture) -> None:
     assert publisher.counters.acked == 16
 
 
+def test_a_batch_that_comes_when_the_last_one_is_settled_waits_for_no_answer(fixture: PublisherFixture) -> None:
+    done = threading.Event()
+
+    def on_finished(flights: FlightBatch) -> None:
+        if flights.context is None:
+            publisher.put(batch(3, 10), context="second")  # after this round's messages were sent
+        else:
+            done.set()
+
+    publisher = fixture.publisher(on_finished=on_finished, poll_time=120.0, flush_after=120.0)
+    publisher.put(batch(3))
+    assert done.wait(60), "nothing is in flight, so no answer ends the wait: the batch waits for the poll time"
+
+
 def test_stop_settles_everything_and_later_puts_raise(fixture: PublisherFixture) -> None:
     fixture.broker.then(["lose"] * 4)
     publisher = fixture.publisher(WindowConfig(4, 0, wait_timeout=60))

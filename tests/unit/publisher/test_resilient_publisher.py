@@ -10,8 +10,7 @@ from mama_spark.bridge import PollResult
 from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.errors import PublishError, Unavailable
 from mama_spark.message import MessageBatch
-from mama_spark.publisher.batch_publisher import MAX_QUEUED_BATCHES
-from mama_spark.publisher.resilient_publisher import ResilientPublisher
+from mama_spark.publisher.resilient_publisher import MAX_UNSETTLED_BATCHES, ResilientPublisher
 from mama_spark.testing.waiting import eventually
 
 
@@ -65,9 +64,9 @@ def test_write_waits_while_the_middleware_is_away(broker: MemoryBroker) -> None:
         assert writer.drain(30)
         broker.up = False
         taken = 0
-        for _ in range(MAX_QUEUED_BATCHES + 2):
+        for _ in range(MAX_UNSETTLED_BATCHES + 2):
             taken += writer.write(batch(100 + 3 * taken), cancelled)
-        assert taken <= MAX_QUEUED_BATCHES
+        assert taken <= MAX_UNSETTLED_BATCHES
         assert writer.waiting == 3 * taken
         assert not writer.drain(0.05)
         broker.up = True
