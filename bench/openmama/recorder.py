@@ -3,8 +3,9 @@
 One process sends encoded frames of 100 bytes with two fields by a bare XPUB, which drops nothing; another one receives
 all of them: a bare SUB, which counts their octets, or the recorder, which decodes them, looks for gaps, and stores each
 as a record in a JetStream stream, acknowledged, or a thousand at most in one record. Another way stores records that
-were made before, one by one: what the log alone takes. In rounds, in random order; compared by the processor time of
-the process from the first message to the last one that is stored.
+were made before, one by one: what the log alone takes. One recorder is bounded by one core, so one more way divides two
+topics over two recorders, beside a bare SUB of both topics. In rounds, in random order; compared by the processor time
+of the receiving processes and by the rate, both from the first message to the last one that is stored.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -34,30 +36,32 @@ from mama_spark.publisher.resilient_publisher import ResilientPublisher
 from mama_spark.services.openmama_recorder import OpenMamaRecorder, OpenMamaRecorderSettings
 from mama_spark.services.openmama_recorder.frame_recorder import FrameRecorder
 
-from .sink import FRAME, ROWS, TOPIC, bare, encoded_frames
+from .sink import FRAME, ROWS, TOPIC, encoded_frames
 
 SPAWN = multiprocessing.get_context("spawn")
-MESSAGES, BATCH = 400_000, 4096
+MESSAGES, BATCH = 1_600_000, 4096  #: so many that what a record waits for others at the end does not count
+TOPICS = (TOPIC, "OM.ITT")
 
 
 class Stopwatch:
-    """Processor seconds and seconds since the first message."""
+    """Processor seconds since the first message; and the times of the first and the last, which all processes share."""
 
     def __init__(self) -> None:
         self._began = time.monotonic(), time.process_time()
 
-    def read(self) -> tuple[float, float]:
+    def read(self) -> tuple[float, float, float]:
         wall, cpu = self._began
-        return time.process_time() - cpu, time.monotonic() - wall
+        return time.process_time() - cpu, wall, time.monotonic()
 
 
-def count(pipe: Connection, port: int, n: int, log: str) -> None:
+def count(pipe: Connection, port: int, n: int, log: str, topics: tuple[str, ...]) -> None:
     """Receive and count; nothing is kept."""
     context = zmq.Context[zmq.Socket[bytes]]()
     sub = context.socket(zmq.SUB)
     sub.setsockopt(zmq.RCVHWM, 0)
     sub.bind(f"tcp://127.0.0.1:{port}")
-    sub.subscribe(TOPIC.encode() + b"\0")
+    for topic in topics:
+        sub.subscribe(topic.encode() + b"\0")
     pipe.send("ready")
     octets = len(sub.recv())
     watch = Stopwatch()
@@ -67,7 +71,7 @@ def count(pipe: Connection, port: int, n: int, log: str) -> None:
     context.term()
 
 
-def record(pipe: Connection, port: int, n: int, log: str, **more: str) -> None:
+def record(pipe: Connection, port: int, n: int, log: str, topics: tuple[str, ...], **more: str) -> None:
     """As ``mama record`` does it.
 
     :param more: settings
@@ -78,8 +82,8 @@ def record(pipe: Connection, port: int, n: int, log: str, **more: str) -> None:
         rows_of=rows_of_messages,
     )  # fmt: skip
     settings = OpenMamaRecorderSettings.of(
-        {"url": f"oz://127.0.0.1:{port}?mode=direct&bind=true", "topics": TOPIC, "report": "off", "dictionary": "off",
-         **more}
+        {"url": f"oz://127.0.0.1:{port}?mode=direct&bind=true", "topics": list(topics), "name": f"recorder-{port}",
+         "report": "off", "dictionary": "off", **more}
     )  # fmt: skip
     recorder = OpenMamaRecorder(settings, writer, ids=options.dedup)
     watch: list[Stopwatch] = []
@@ -99,11 +103,11 @@ def record(pipe: Connection, port: int, n: int, log: str, **more: str) -> None:
     writer.close()
 
 
-def record_packed(pipe: Connection, port: int, n: int, log: str) -> None:
-    record(pipe, port, n, log, packMaxRows="1000")
+def record_packed(pipe: Connection, port: int, n: int, log: str, topics: tuple[str, ...]) -> None:
+    record(pipe, port, n, log, topics, packMaxRows="1000")
 
 
-def store(pipe: Connection, port: int, n: int, log: str) -> None:
+def store(pipe: Connection, port: int, n: int, log: str, topics: tuple[str, ...]) -> None:
     """What the log alone takes: records that were made before."""
     options = log_options({"url": log, "createStream": "true"})
     writer = ResilientPublisher(
@@ -129,12 +133,36 @@ def store(pipe: Connection, port: int, n: int, log: str) -> None:
     writer.close()
 
 
-WAYS: dict[str, Callable[[Connection, int, int, str], None]] = {
-    "bare SUB": count,
-    "recorder": record,
-    "recorder, packed": record_packed,
-    "log alone": store,
+@dataclass(frozen=True)
+class Way:
+    """
+    :ivar run: the receiver; says "ready", then processor seconds, times of the first and last message, octets
+    :ivar topics: whose messages are sent by turns
+    :ivar processes: receivers, each of which has as many of the topics
+    :ivar sends: whether there is a sender
+    """
+
+    run: Callable[[Connection, int, int, str, tuple[str, ...]], None]
+    topics: tuple[str, ...] = (TOPIC,)
+    processes: int = 1
+    sends: bool = True
+
+
+WAYS = {
+    "bare SUB": Way(count),
+    "recorder": Way(record),
+    "recorder, packed": Way(record_packed),
+    "log alone": Way(store, sends=False),
+    "bare SUB, two topics": Way(count, TOPICS),
+    "two recorders, packed": Way(record_packed, TOPICS, 2),
 }
+
+COMPARED = [
+    ("recorder", "bare SUB"),
+    ("recorder, packed", "bare SUB"),
+    ("two recorders, packed", "bare SUB, two topics"),
+    ("recorder", "log alone"),
+]
 
 
 def free_port() -> int:
@@ -142,35 +170,56 @@ def free_port() -> int:
         return int(probe.bind_to_random_port("tcp://127.0.0.1"))
 
 
-def send(pipe: Connection, port: int, n: int) -> None:
-    """Say how many processor seconds it took."""
+def send(pipe: Connection, ports: list[int], topics: tuple[str, ...], n: int) -> None:
+    """Send encoded frames once all topics are subscribed to; say how many processor seconds all of it took."""
     began = time.process_time()
-    bare(port, n)
+    frames = [frame for some in zip(*map(encoded_frames, topics), strict=True) for frame in some]
+    context = zmq.Context[zmq.Socket[bytes]]()
+    pub = context.socket(zmq.XPUB)
+    pub.setsockopt(zmq.SNDHWM, 0)
+    for port in ports:
+        pub.connect(f"tcp://127.0.0.1:{port}")
+    wanted = {b"\1" + topic.encode() + b"\0" for topic in topics}
+    while wanted:
+        wanted.discard(pub.recv())
+    for _ in range(n // len(frames)):
+        for frame in frames:
+            pub.send(frame)
+    pub.close()
+    context.term()
     pipe.send(time.process_time() - began)
 
 
-def measure(way: str, n: int, log: str) -> tuple[float, float, float]:
-    """Processor seconds of the receiver, seconds, and processor seconds of receiver and sender.
+def measure(name: str, n: int, log: str) -> tuple[float, float, float]:
+    """Processor seconds of the receivers, seconds, and processor seconds of receivers and sender.
 
     :raises AssertionError: other octets came
     """
-    (mine, theirs), port = SPAWN.Pipe(), free_port()
-    reader = SPAWN.Process(target=WAYS[way], args=(theirs, port, n, log), daemon=True)
-    reader.start()
-    assert mine.recv() == "ready"
+    way, ports, readers = WAYS[name], list[int](), list[tuple[Any, Connection]]()
+    for number in range(way.processes):
+        mine, theirs = SPAWN.Pipe()
+        ports.append(free_port())
+        topics = way.topics[number :: way.processes]
+        args = (theirs, ports[-1], n // way.processes, log, topics)
+        reader = SPAWN.Process(target=way.run, args=args, daemon=True)
+        reader.start()
+        readers.append((reader, mine))
+        assert mine.recv() == "ready"
     sent, telling = SPAWN.Pipe()
-    if way != "log alone":
-        SPAWN.Process(target=send, args=(telling, port, n), daemon=True).start()
-    cpu, wall, octets = mine.recv()
-    assert octets == n * FRAME, f"{octets} octets arrived, not {n * FRAME}"
-    reader.join()
-    return cpu, wall, cpu + (0.0 if way == "log alone" else sent.recv())
+    if way.sends:
+        SPAWN.Process(target=send, args=(telling, ports, way.topics, n), daemon=True).start()
+    cpus, begins, ends, octets = zip(*(mine.recv() for _, mine in readers), strict=True)
+    assert sum(octets) == n * FRAME, f"{sum(octets)} octets arrived, not {n * FRAME}"
+    for reader, _ in readers:
+        reader.join()
+    cpu: float = sum(cpus)
+    return cpu, max(ends) - min(begins), cpu + (sent.recv() if way.sends else 0.0)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.openmama.recorder")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--messages", type=int, default=MESSAGES, help=f"a multiple of {ROWS}")
+    parser.add_argument("--messages", type=int, default=MESSAGES, help=f"a multiple of {2 * ROWS}")
     args = parser.parse_args()
     found: dict[str, list[tuple[float, float, float]]] = {way: [] for way in WAYS}
     for _ in range(args.rounds):
@@ -182,15 +231,15 @@ def main() -> None:
                     found[way].append(measure(way, args.messages, f"{server.url}/MAMA"))
                 finally:
                     server.stop()
-    print(f"| way | messages a processor second of its process | messages a second | ({args.rounds} rounds)")
+    print(f"| way | messages a processor second of its receivers | messages a second | ({args.rounds} rounds)")
     print("|---|---|---|")
     for way, runs in found.items():
         cpu, wall = (args.messages / statistics.median(run[n] for run in runs) for n in (0, 1))
         print(f"| {way} | {cpu:,.0f} | {wall:,.0f} |")
     print()
-    for way, beside in (("recorder", "bare SUB"), ("recorder, packed", "bare SUB"), ("recorder", "log alone")):
+    for way, beside in COMPARED:
         kinds = ["by processor time", "by rate", "by processor time, the sender's included"]
-        for n, what in enumerate(kinds if beside == "bare SUB" else kinds[:2]):
+        for n, what in enumerate(kinds if beside != "log alone" else kinds[:2]):
             ratios = [b[n] / r[n] for b, r in zip(found[beside], found[way], strict=True)]
             spread = f"({min(ratios):.2f} to {max(ratios):.2f})"
             print(f"{way} / {beside} {what}: {statistics.median(ratios):.2f} {spread}")

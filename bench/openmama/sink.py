@@ -53,10 +53,13 @@ def count(pipe: Connection, n: int) -> None:
     context.term()
 
 
-def encoded_frames() -> list[bytes]:
-    """Of :func:`columns`."""
+def encoded_frames(topic: str = TOPIC) -> list[bytes]:
+    """Of :func:`columns`.
+
+    :param topic: as long as :data:`TOPIC`
+    """
     payloads = FieldCodec(FieldForms(), TOPIC).encode(columns()).payloads.to_pylist()
-    return [OZ.publish_head(TOPIC) + payload for payload in payloads]
+    return [OZ.publish_head(topic) + payload for payload in payloads]
 
 
 def bare(port: int, n: int) -> None:
