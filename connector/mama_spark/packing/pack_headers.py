@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,9 @@ import pyarrow.compute as pc
 from ..message import Int64s, MessageBatch, payload_sizes
 from ..record_log import Records
 from .format import MAX_PLAIN_BYTES, MAX_ROWS, PACK_HEADERS, PACK_ROWS
+
+#: Headers up to which a loop over them is faster than the calls for columns.
+FEW_HEADERS = 1024
 
 
 class PackHeaders(NamedTuple):
@@ -95,6 +99,8 @@ def map_distinct(texts: pa.Array, meaning: Callable[[str], int], missing: int) -
 def first_values(headers: pa.MapArray, *names: str) -> list[pa.Array]:
     """The first value of the header of each name of each message, null where it has none: string arrays."""
     rows, keys, items = header_entries(headers)
+    if len(keys) <= FEW_HEADERS:
+        return _first_of_few(len(headers), names, rows.tolist(), keys.to_pylist(), items)
     offsets = items.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
     which = pc.index_in(keys, pa.array(names, keys.type)).fill_null(-1).to_numpy()
     found = []
@@ -108,6 +114,24 @@ def first_values(headers: pa.MapArray, *names: str) -> list[pa.Array]:
         at[rows[named][::-1]] = offsets[named][::-1]  # the first one counts
         found.append(as_type(items.values.take(pa.array(at, mask=at < 0)), pa.string()))
     return found
+
+
+def _first_of_few(
+    n: int, names: tuple[str, ...], rows: list[int], keys: list[str], items: pa.ListArray
+) -> list[pa.Array]:
+    """The same by a loop over the headers."""
+    found: dict[str, dict[int, int]] = {name: {} for name in names}
+    starts = items.offsets.to_pylist()
+    for row, key, (start, end) in zip(rows, keys, pairwise(starts), strict=True):
+        if key in found and end > start:  # a name without a value is no header
+            found[key].setdefault(row, start)  # the first one counts
+    first, last = starts[0], starts[-1]
+    values = as_type(items.values.slice(first, last - first), pa.string()).to_pylist()
+    return [
+        pa.array([values[at[row] - first] if row in at else None for row in range(n)], pa.string())
+        if (at := found[name]) else pa.nulls(n, pa.string())
+        for name in names
+    ]  # fmt: skip
 
 
 def header_entries(headers: pa.MapArray) -> tuple[Int64s, pa.Array, pa.ListArray]:

@@ -33,12 +33,12 @@ from .format import (
 )
 from .gathering.payload_places import PayloadPlaces
 from .ipc import read_pack
-from .pack_headers import PackHeaders, as_type, header_entries, map_distinct, pack_headers
+from .pack_headers import FEW_HEADERS, PackHeaders, as_type, header_entries, map_distinct, pack_headers
 from .unpacked import TypedRun, Unpacked
 
 #: Id of a pack; its rows have ids of their own, or none.
 _ID_HEADER = "Nats-Msg-Id"
-_OWN_HEADERS = [*PACK_HEADERS, _ID_HEADER]
+_OWN_HEADERS = frozenset((*PACK_HEADERS, _ID_HEADER))
 
 _LARGE = 1 << 20  #: bytes of a payload whose lines are counted before they are split
 _REASON = 1_200  #: characters: two schemas
@@ -263,7 +263,9 @@ class _Unpacking:
         headers = self._records.headers
         assert headers is not None
         rows, keys, items = header_entries(headers)
-        own = pc.is_in(keys, value_set=pa.array(_OWN_HEADERS, keys.type)).to_numpy(zero_copy_only=False)
+        if self._packed.all() and len(keys) <= FEW_HEADERS and _OWN_HEADERS.issuperset(keys.to_pylist()):
+            return None
+        own = pc.is_in(keys, value_set=pa.array([*_OWN_HEADERS], keys.type)).to_numpy(zero_copy_only=False)
         keep = np.flatnonzero(~own | ~self._packed[rows])
         if not len(keep):
             return None

@@ -32,7 +32,7 @@ _REMEMBERED = 4096
 _LARGE = 4096
 #: Bytes of header blocks up to which a loop over them is faster than the calls for a column.
 _FEW = 10_240
-_FEW_NUMBERS = 512  #: the same for numbers
+_FEW_NUMBERS = 512  #: the same for numbers and subjects, one element each
 #: Bytes of header blocks that become a column together (or one larger block): converting takes 20 times as many bytes.
 _TOGETHER = 1 << 20
 
@@ -246,7 +246,7 @@ def records_of(buffer: DeliveryBuffer, numbers: DeliveryNumbers, headers: bool =
     return Records(
         numbers.sequences,
         numbers.times // 1000,
-        text(pa.array(buffer.subjects, pa.binary())),
+        _subjects(buffer.subjects),
         _views(buffer.payloads) if views and _all_large(buffer.payloads) else _joined(buffer.payloads),
         header_column(blocks, len(buffer)) if blocks else None,
         faults,
@@ -292,11 +292,23 @@ def _numbers(tokens: list[bytes]) -> Int64s:
     return numbers
 
 
+def _subjects(subjects: list[bytes]) -> pa.Array:
+    """As :func:`text`."""
+    if len(subjects) > _FEW_NUMBERS:
+        return text(pa.array(subjects, pa.binary()))
+    codes = {subject: code for code, subject in enumerate(dict.fromkeys(subjects))}
+    indices = np.array([codes[subject] for subject in subjects], np.int32)
+    return pa.DictionaryArray.from_arrays(indices, _names(list(codes)))
+
+
+def _names(names: list[bytes]) -> pa.Array:
+    return pa.array([name.decode(errors="backslashreplace") for name in names], pa.string())
+
+
 def text(column: pa.Array) -> pa.Array:
     """Bytes as text, dictionary-encoded; bytes that are not UTF-8 become ``\\xHH``, so that two texts stay two."""
     encoded = column.dictionary_encode()
-    names = [name.decode(errors="backslashreplace") for name in encoded.dictionary.to_pylist()]
-    return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(names, pa.string()))
+    return pa.DictionaryArray.from_arrays(encoded.indices, _names(encoded.dictionary.to_pylist()))
 
 
 def read_block(block: bytes) -> list[tuple[str, list[str]]]:
@@ -306,12 +318,10 @@ def read_block(block: bytes) -> list[tuple[str, list[str]]]:
     colon is no header: the server stores whatever a publisher calls a header block.
     """
     found: dict[str, list[str]] = {}
-    for line in block.split(b"\r\n")[1:]:
-        name, colon, value = line.partition(b":")
+    for line in block.decode(errors="backslashreplace").split("\r\n")[1:]:
+        name, colon, value = line.partition(":")
         if colon:
-            found.setdefault(name.decode(errors="backslashreplace"), []).append(
-                value.removeprefix(b" ").decode(errors="backslashreplace")
-            )
+            found.setdefault(name, []).append(value.removeprefix(" "))
     return list(found.items())
 
 

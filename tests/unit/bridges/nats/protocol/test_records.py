@@ -266,6 +266,17 @@ def test_large_payloads_stay_where_they_were_read(small: bytes) -> None:
     assert as_binary(part.payloads).to_pylist() == [d.payload for d in sent[1:3]]
 
 
+@pytest.mark.parametrize("times", [1, 200])
+def test_subjects_of_few_and_of_many_records(times: int) -> None:
+    subjects = [b"s.a", b"s.\xff", b"s.\\xff", b"s.a"] * times
+    buffer = DeliveryBuffer()
+    for i, subject in enumerate(subjects, 1):
+        place = read_reply(reply(i).encode())
+        assert place is not None
+        buffer.add(subject, place.tail, b"", None)
+    assert columns(buffer).records.topics.to_pylist() == ["s.a", r"s.\xff", r"s.\xff", "s.a"] * times
+
+
 # --- hostile -------------------------------------------------------------------------------------------------
 
 
