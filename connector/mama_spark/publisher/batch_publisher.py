@@ -395,7 +395,7 @@ class BatchPublisher:
             self._wait_for_batch(now)
             self._loop.receive(0.0)
             return
-        if self._queue and not self._held_back:  # it came after the others were sent: it waits for no answer
+        if self._queue and not (self._held_back or self._loop.bridge_full):  # it came after the others were sent
             self._loop.receive(0.0)
             return
         batch_may_come = not (self._draining or self._queue)

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import numpy as np
 import pytest
-from mama_spark.bridge import ValidationResult
+from mama_spark.bridge import PollResult, ValidationResult
 from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.errors import (
     BackgroundTaskFailed,
@@ -25,7 +25,7 @@ from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publisher.batch_publisher import BatchPublisher
 from mama_spark.publisher.clock import NEVER, WallClock
 from mama_spark.sending.flight import FlightState
-from mama_spark.sending.flight_batch import FlightBatch
+from mama_spark.sending.flight_batch import FlightBatch, StoredFlights
 from mama_spark.testing.waiting import eventually
 
 from tests.support.examples import FULL
@@ -191,6 +191,50 @@ def test_a_batch_that_comes_when_the_last_one_is_settled_waits_for_no_answer(fix
     publisher = fixture.publisher(on_finished=on_finished, poll_time=120.0, flush_after=120.0)
     publisher.put(batch(3))
     assert done.wait(60), "nothing is in flight, so no answer ends the wait: the batch waits for the poll time"
+
+
+class Refusing:
+    """A guard that lets messages pass until it is closed."""
+
+    certain_for = 1e9
+
+    def __init__(self) -> None:
+        self.closed, self.asked = False, 0
+
+    def may_send(self) -> bool:
+        self.asked += self.closed
+        return not self.closed
+
+    def stored(self, messages: MessageBatch) -> list[StoredFlights]:
+        return []
+
+
+class TimeoutsBridge(MemoryBridge):
+    """Notes the timeouts of its polls."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.timeouts: list[float] = []
+
+    def poll(self, timeout: float, want: int = 1) -> PollResult:
+        self.timeouts.append(timeout)
+        return super().poll(timeout, want)
+
+
+def test_a_publisher_that_may_not_send_waits_between_two_questions(fixture: PublisherFixture) -> None:
+    guard, bridge = Refusing(), TimeoutsBridge(fixture.name)
+    publisher = fixture.publisher(guard=guard, bridge=bridge)
+    publisher.put(batch(3))
+    eventually(lambda: len(fixture.finished) == 1, "the first batch is finished")
+    guard.closed = True
+    publisher.put(batch(3, 10))
+    eventually(lambda: guard.asked > 2, "it asks the guard")
+    asked, polls = guard.asked, len(bridge.timeouts)
+    eventually(lambda: guard.asked > asked + 10, "it asks the guard again")
+    assert all(bridge.timeouts[polls:])
+    guard.closed = False
+    publisher.drain()
+    assert publisher.counters.acked == 6
 
 
 def test_stop_settles_everything_and_later_puts_raise(fixture: PublisherFixture) -> None:
