@@ -46,6 +46,7 @@ from .offsets import (
     task_count,
     to_json,
 )
+from .plan_ahead import PlanAhead
 from .schema import MessageColumns, message_columns_of, schema_of
 
 if TYPE_CHECKING:
@@ -268,6 +269,7 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
         self._latest: dict[str, Bounds] = {}
         self._stream_names: set[str] = set()
         self._looked_up_at = -STREAM_LOOKUP_INTERVAL  # when
+        self._ahead: PlanAhead[list[LogPartition]] = PlanAhead()
 
     @plain_errors
     def initialOffset(self) -> dict[str, Any]:
@@ -299,7 +301,10 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
             return start
         if self._target is not None:
             bounds = {name: _limited_to(found, self._target.get(name)) for name, found in bounds.items()}
-        return to_json(self._end_of_batch(now, bounds, limit))
+        end = to_json(self._end_of_batch(now, bounds, limit))
+        if whole := ranges(before, from_json(end)):
+            self._ahead.begin((start, end), lambda: self._plan_tasks(whole))
+        return end
 
     def _end_of_batch(self, now: Offsets, bounds: Mapping[str, Bounds], limit: ReadLimit) -> Offsets:
         o = self.options
@@ -336,8 +341,13 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
 
     @plain_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[LogPartition]:
+        if (planned := self._ahead.take((start, end))) is not None:
+            return planned
         whole = ranges(from_json(start), from_json(end))
-        return log_reader.call(self.options, lambda bridge: self._plan(bridge, whole)) if whole else []
+        return self._plan_tasks(whole) if whole else []
+
+    def _plan_tasks(self, whole: list[ReadRange]) -> list[LogPartition]:
+        return log_reader.call(self.options, lambda bridge: self._plan(bridge, whole))
 
     @plain_errors
     def commit(self, end: dict[str, Any]) -> None:
