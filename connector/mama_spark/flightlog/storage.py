@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import posixpath
 import re
@@ -25,6 +26,8 @@ from ..options.paths import local_path
 from ..redaction import redact, safe_cause, secret_values
 from .folder import DELTA_LOG, make_folder, may_pass, require_free
 from .schema import PARTITION_COLUMNS
+
+logger = logging.getLogger("mama_spark")
 
 #: What object stores and delta-rs say where no later try succeeds; file systems have numbers (:func:`may_pass`).
 _FINAL = (
@@ -136,9 +139,9 @@ class _KeptTable:
     :ivar refresh: the thread that reads it
     """
 
-    def __init__(self, table: DeltaTable, store: TableStore, version: int) -> None:
+    def __init__(self, table: DeltaTable, store: TableStore, version: int, checkpoint: bool) -> None:
         self.table = table
-        self._store, self._version = store, version
+        self._store, self._version, self._checkpoint = store, version, checkpoint
         self.entry: _LogEntry | None = None
         # no daemon: the interpreter must not end while delta-rs is about to return to it
         self.refresh = Thread(target=self._refresh, name="flight-log-table")
@@ -148,8 +151,21 @@ class _KeptTable:
         with suppress(OSError, DeltaError):  # then the next commit reads the table, and raises
             before = _log_entry(store, version)
             self.table.update_incremental()
+            if self._checkpoint:
+                self._write_checkpoint()
             if self.table.version() == version and _log_entry(store, version) == before:
                 self.entry = before
+
+    def _write_checkpoint(self) -> None:
+        """And read the table from it: what comes after a checkpoint is read again by each commit."""
+        try:
+            self.table.create_checkpoint()
+        except (OSError, DeltaError) as e:
+            secrets = secret_values(self._store.options)
+            logger.warning("no checkpoint of %s was written: %s", redact(self._store.uri), redact(str(e), secrets))
+        read = self._store.table()
+        if read is not None:
+            self.table = read
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +204,18 @@ class KeptTables:
             return None
         return kept.table if _log_entry(store, kept.entry.version + 1) is None else None
 
-    def committed(self, store: TableStore, table: DeltaTable, version: int) -> None:
+    def keeps(self, store: TableStore) -> bool:
+        """Whether the table is kept after the next commit."""
+        with self._lock:
+            return _key(store) in self._tables
+
+    def committed(self, store: TableStore, table: DeltaTable, version: int, *, checkpoint: bool = False) -> None:
         """After a commit that made this version. From the second commit on, the table is kept.
 
         :param table: the caller uses it no more
+        :param checkpoint: of this version, to be written in the background; only if the table is kept
         """
-        kept = _KeptTable(table, store, version)
+        kept = _KeptTable(table, store, version, checkpoint)
         with self._lock:
             if (key := _key(store)) not in self._tables:
                 if len(self._tables) >= self.MOST:

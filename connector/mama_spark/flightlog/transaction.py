@@ -26,6 +26,8 @@ MAX_ATTEMPTS = 20
 _DESCRIPTION = "mamaSpark"
 #: Commits that are searched for descriptions of writes: the newest.
 _MOST_COMMITS = 200
+#: Commits between two checkpoints where the table does not say, as in delta-rs.
+DELTA_CHECKPOINT_INTERVAL = 100
 #: Commits after which delta-rs removes expired entries of the log once.
 CLEAN_EVERY = 100
 #: Between two attempts: random, so that processes whose commits conflicted do not meet again.
@@ -97,6 +99,8 @@ def add_and_remove(
     actions: list[AddAction | RemoveAction],
     app: tuple[str, int] | None = None,
     metadata: dict[str, str] | None = None,
+    *,
+    checkpoint: bool = True,
 ) -> int:
     """Commit the actions as the next version of the table, and write a checkpoint when one is due.
 
@@ -105,6 +109,7 @@ def add_and_remove(
 
     :param app: the app transaction that is recorded with it
     :param metadata: what the commit says beside its actions
+    :param checkpoint: False: the caller writes the checkpoints
     :returns: the new version
     :raises CommitFailedError: others have committed since the table was read
     """
@@ -118,7 +123,8 @@ def add_and_remove(
             app_transactions=[Transaction(*app)] if app else None, custom_metadata=metadata, max_commit_retries=0
         ),
         post_commithook_properties=PostCommitHookProperties(
-            cleanup_expired_logs=None if version % CLEAN_EVERY == 0 else False
+            create_checkpoint=checkpoint,
+            cleanup_expired_logs=None if version % CLEAN_EVERY == 0 else False,
         ),
     )
     return version
@@ -146,14 +152,22 @@ def execute(
                 return CommitResult(table.version(), recorded=plan.recorded)
             try:
                 _add_missing_columns(table, missing)
-                version = add_and_remove(table, adds, plan.app, target.metadata)
-                KEPT_TABLES.committed(target.store, table, version)
+                kept = KEPT_TABLES.keeps(target.store)
+                version = add_and_remove(table, adds, plan.app, target.metadata, checkpoint=not kept)
+                due = kept and _checkpoint_is_due(table, version)
+                KEPT_TABLES.committed(target.store, table, version, checkpoint=due)
                 return CommitResult(version, len(plan.committed), len(plan.uncommitted), plan.recorded)
             except CommitFailedError:
                 time.sleep(CONFLICT.delay(attempt))
     raise Unavailable(
         f"{target.what} {target.store.uri}: {MAX_ATTEMPTS} attempts to commit met commits of others; try again"
     )
+
+
+def _checkpoint_is_due(table: DeltaTable, version: int) -> bool:
+    """By the rule of delta-rs."""
+    interval = int(table.metadata().configuration.get("delta.checkpointInterval", DELTA_CHECKPOINT_INTERVAL))
+    return (version + 1) % max(1, interval) == 0
 
 
 def _create(target: TargetTable) -> DeltaTable:

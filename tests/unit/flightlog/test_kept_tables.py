@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -66,10 +68,67 @@ def commit_until_kept(table: Path, reads: Reads) -> None:
 
 def test_commits_after_the_second_do_not_read_the_table(tmp_path: Path, reads: Reads) -> None:
     commit_until_kept(tmp_path, reads)
-    for number in range(2, 21):  # over a checkpoint of the table
+    for number in range(2, 19):
         assert batch(tmp_path, number).version == number + 1
     assert reads.since() == 0
+    for number in range(19, 21):  # the checkpoint is read, in the background
+        assert batch(tmp_path, number).version == number + 1
+    assert reads.since() == 1
     assert ids(tmp_path) == sorted(f"query-1-{number}-0" for number in range(21))
+
+
+def checkpoint(table: Path) -> int | None:
+    """Version of the last checkpoint, once none is being written."""
+    for kept in KEPT_TABLES._tables.values():
+        if kept is not None:
+            kept.refresh.join()
+    last = table / "_delta_log" / "_last_checkpoint"
+    return json.loads(last.read_text())["version"] if last.exists() else None
+
+
+def test_checkpoint_is_written_behind_the_commit_that_it_is_due_after(
+    tmp_path: Path, reads: Reads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By which thread is what tells: a commit must not wait for it."""
+    writers, write = [], DeltaTable.create_checkpoint
+
+    def create_checkpoint(table: DeltaTable) -> None:
+        writers.append(threading.current_thread())
+        write(table)
+
+    monkeypatch.setattr(DeltaTable, "create_checkpoint", create_checkpoint)
+    for number in range(18):
+        batch(tmp_path, number)
+    assert checkpoint(tmp_path) is None
+    assert batch(tmp_path, 18).version == 19
+    assert checkpoint(tmp_path) == 19
+    assert len(writers) == 1
+    assert writers[0] is not threading.current_thread()
+    assert batch(tmp_path, 19).version == 20
+    assert DeltaTable(tmp_path).version() == 20
+    assert ids(tmp_path) == sorted(f"query-1-{number}-0" for number in range(20))
+
+
+def test_checkpoint_that_cannot_be_written_is_a_warning_and_the_next_commit_goes_on(
+    tmp_path: Path, reads: Reads, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def create_checkpoint(table: DeltaTable) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(DeltaTable, "create_checkpoint", create_checkpoint)
+    for number in range(20):
+        assert batch(tmp_path, number).version == number + 1
+    assert checkpoint(tmp_path) is None
+    assert "no space left on device" in caplog.text
+    assert ids(tmp_path) == sorted(f"query-1-{number}-0" for number in range(20))
+
+
+def test_first_commit_of_a_process_writes_the_checkpoint_itself(tmp_path: Path, reads: Reads) -> None:
+    """It may be the last one of this process."""
+    for number in range(19):
+        batch(tmp_path, number)
+        KEPT_TABLES._tables.clear()
+    assert checkpoint(tmp_path) == 19
 
 
 def test_commit_of_others_is_noticed(tmp_path: Path, reads: Reads) -> None:
