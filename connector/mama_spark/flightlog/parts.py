@@ -78,17 +78,24 @@ def part_of_file(store: TableStore, path: str, size: int) -> Part | None:
 
 
 class _OpenPart:
-    """A part being written. Dropping it without :meth:`close` leaves nothing behind."""
+    """A part being written, of rows of one day. Dropping it without :meth:`close` leaves nothing behind."""
 
-    def __init__(self, store: TableStore, folder: str, day: int, schema: pa.Schema) -> None:
+    def __init__(self, store: TableStore, folder: str, schema: pa.Schema) -> None:
         path = f"{PARTS}/{folder}/{uuid.uuid4()}.parquet"
-        self.part = Part(path, 0, 0, (_EPOCH + timedelta(days=day)).isoformat(), 2**63 - 1, -(2**63))
+        self.part = Part(path, 0, 0, "", 2**63 - 1, -(2**63))
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = self._pending_bytes = 0
         self._counts: dict[str, int] = {}
         store.ensure_folder()
         self._stream = store.handler.open_output_stream(path, None)
         self._writer = open_writer(self._stream, schema)
+
+    def begin(self, day: int) -> None:
+        """Before the first rows.
+
+        :param day: of their ``event_time``, since the epoch
+        """
+        self.part = replace(self.part, event_date=(_EPOCH + timedelta(days=day)).isoformat())
 
     def add(self, batch: pa.RecordBatch) -> None:
         times = pc.min_max(batch.column("event_time").cast(pa.int64()))
@@ -163,6 +170,7 @@ class PartWriter:
     def __init__(self, store: TableStore, folder: str, schema: pa.Schema, part_rows: int = PART_ROWS) -> None:
         self._store, self._folder, self._schema, self._part_rows = store, folder, schema, part_rows
         self._open: dict[int, _OpenPart] = {}
+        self._spare: _OpenPart | None = None
         self._parts: list[Part] = []
         self._queue: deque[tuple[Callable[[], pa.RecordBatch], int]] = deque()
         self._queued_bytes = 0
@@ -174,6 +182,16 @@ class PartWriter:
     def __repr__(self) -> str:
         state = "failed" if self._error else "closed" if self._closing else "open"
         return f"<PartWriter {self._folder} {state}, {len(self._parts)} parts, {self._queued_bytes} bytes queued>"
+
+    def prepare(self) -> None:
+        """Rows will come: open the first part in the background. Errors are raised with these rows."""
+        with self._changed:
+            if self._thread is None and not self._closing and self._error is None:
+                self._start()
+
+    def _start(self) -> None:
+        self._thread = Thread(target=self._run, name=f"flight-log-{self._folder}", daemon=True)
+        self._thread.start()
 
     def put(self, thunk: Callable[[], pa.RecordBatch], nbytes: int) -> None:
         """Queue rows; waits while the queue is full.
@@ -192,8 +210,7 @@ class PartWriter:
             self._queued_bytes += nbytes
             self._changed.notify_all()
             if self._thread is None:
-                self._thread = Thread(target=self._run, name=f"flight-log-{self._folder}", daemon=True)
-                self._thread.start()
+                self._start()
 
     def close(self) -> list[Part]:
         """Write what is queued, close the open parts, return all of them. May be repeated.
@@ -226,6 +243,7 @@ class PartWriter:
         error: BaseException | None = None
         try:
             with storage_errors(f"writing {self._store.uri}", self._store.options):
+                self._spare = self._new_part()
                 while (item := self._next_thunk()) is not None:
                     self._write(item())
                 for day in list(self._open):
@@ -234,13 +252,19 @@ class PartWriter:
             error = e
             for part in self._open.values():
                 part.abandon()
+        if self._spare is not None:
+            self._spare.abandon()
         self._open.clear()
+        self._spare = None
         with self._changed:
             self._error = self._error or error
             self._queue.clear()
             self._queued_bytes = 0
             self._thread = None
             self._changed.notify_all()
+
+    def _new_part(self) -> _OpenPart:
+        return _OpenPart(self._store, self._folder, self._schema)
 
     def _next_thunk(self) -> Callable[[], pa.RecordBatch] | None:
         with self._changed:
@@ -261,7 +285,8 @@ class PartWriter:
             if not rows.num_rows:
                 continue
             if day not in self._open:
-                self._open[day] = _OpenPart(self._store, self._folder, day, self._schema)
+                self._open[day], self._spare = self._spare or self._new_part(), None
+                self._open[day].begin(day)
             self._open[day].add(rows)
             if self._open[day].part.rows >= self._part_rows:
                 self._parts.append(self._open.pop(day).close())

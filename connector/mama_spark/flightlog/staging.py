@@ -85,6 +85,10 @@ class Staging:
         """
         check_table(self._store, self._table_schema, self._write_id.prefix, "flightLog", self._extra, marker)
 
+    def prepare(self) -> None:
+        """Events will come: open the first part file in the background. Raises nothing."""
+        self._writer.prepare()
+
     def add_flights(self, columns: FlightColumns) -> None:
         """Queue events of flights. Waits only when storage is slower than the publisher.
 

@@ -286,3 +286,29 @@ def test_storage_that_fails_later_is_reported_at_the_latest_by_close(tmp_path: P
     staging.add_flights(flights())
     with pytest.raises((Unavailable, FlightLogError), match="log"):
         staging.close()
+
+
+def test_file_that_was_opened_ahead_takes_the_rows(tmp_path: Path) -> None:
+    staging = Staging(str(tmp_path), {}, BATCH, 0, 0)
+    staging.prepare()
+    staging.prepare()
+    staging.add_flights(flights(3))
+    [part] = staging.close()
+    assert part_of_file(TableStore(str(tmp_path), {}), part.path, part.size) == part
+    assert [row["flight_id"] for row in read(tmp_path, [part])] == ["id-0", "id-1", "id-2"]
+
+
+def test_file_that_was_opened_ahead_and_gets_no_rows_leaves_nothing(tmp_path: Path) -> None:
+    staging = Staging(str(tmp_path), {}, BATCH, 0, 0)
+    staging.prepare()
+    assert staging.close() == []
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_storage_that_fails_while_a_file_is_opened_ahead_is_reported_by_close(tmp_path: Path) -> None:
+    staging = Staging(str(tmp_path / "log"), {}, BATCH, 0, 0)
+    (tmp_path / "log").write_text("in the way")
+    staging.prepare()
+    staging.add_flights(flights())
+    with pytest.raises((Unavailable, FlightLogError), match="log"):
+        staging.close()

@@ -138,6 +138,11 @@ class OutcomeRecorder:
             while not self._settled.wait_for(lambda: self._unsettled == 0, _CHECK_INTERVAL):
                 check()
 
+    def prepare_files(self) -> None:
+        """While outcomes are awaited: open the file that they go to."""
+        if self._staging is not None:
+            self._staging.prepare()
+
     def close(self) -> None:
         """Close the part files and put them into the report. May be repeated."""
         if self._staging is not None:

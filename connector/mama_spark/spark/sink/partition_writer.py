@@ -205,6 +205,7 @@ class PartitionWriter:
             self._publish_dead_letters(publisher, all_of_them=False)
         if publisher is not None:
             self._publish_all(publisher, self._messages.finish())
+            self.recorder.prepare_files()
             self._wait_settled(publisher)
             self._publish_dead_letters(publisher, all_of_them=True)
             publisher.drain()
