@@ -9,7 +9,7 @@ import pytest
 import zmq
 from mama_spark.errors import ConfigError, PublishError
 from mama_spark.openmama_wire.peer import OpenMamaPeer, PeerPresence, PeerSettings
-from mama_spark.openmama_wire.peer.peer import JoinTimeout
+from mama_spark.openmama_wire.peer.peer import _PORTION, JoinTimeout
 from mama_spark.openmama_wire.protocol.frames import BridgeFrame, FrameType
 from mama_spark.openmama_wire.protocol.framings import OZ, ZMQ
 
@@ -186,6 +186,31 @@ def test_what_is_no_message_is_counted_and_nothing_else_happens(caplog: pytest.L
     finally:
         sender.close(0)
         context.term()
+
+
+@pytest.mark.spec("OW5")
+@pytest.mark.parametrize("place", [0, _PORTION - 2, _PORTION - 1, _PORTION, 2 * _PORTION - 1, 3 * _PORTION])
+def test_a_message_of_several_parts_is_dropped_wherever_it_stands(place: int) -> None:
+    context = zmq.Context[zmq.Socket[bytes]]()
+    ours, theirs = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+    ours.set_hwm(0)
+    theirs.set_hwm(0)
+    ours.bind("inproc://messages")
+    theirs.connect("inproc://messages")
+    single = [b"%d" % n for n in range(3 * _PORTION)]
+    one = OpenMamaPeer(PeerSettings.from_urls(["oz://127.0.0.1:1?mode=direct"], receiver=True))
+    try:
+        for data in single[:place]:
+            theirs.send(data)
+        theirs.send_multipart([b"first", b"second", b"third"])
+        for data in single[place:]:
+            theirs.send(data)
+        got = one._receive(ours, place + 1)
+        assert got == single[:place], "no more than one asks for, and the last message whole"
+        assert got + one._receive(ours, 4 * _PORTION) == single
+        assert one.counters.multipart == 1
+    finally:
+        context.destroy(linger=0)
 
 
 def test_topics_of_openmama_itself_and_beyond_its_limit_are_refused() -> None:

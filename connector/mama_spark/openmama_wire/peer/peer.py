@@ -46,6 +46,7 @@ logger = logging.getLogger("mama_spark")
 
 PAUSE = 0.2  #: seconds between the last octet of data and ``D``: real receivers drop what they have not read by then
 _MOST = 4096  #: messages of one :meth:`OpenMamaPeer.poll`
+_PORTION = 512  #: of them that are pyzmq's Frames at once: these stay in the processor's cache
 
 
 class JoinTimeout(Unavailable):
@@ -339,6 +340,18 @@ class OpenMamaPeer:
 
     def _receive(self, sock: Socket, most: int) -> list[bytes]:
         """Messages of one part each; others are counted."""
+        raws = list[bytes]()
+        for begin in range(0, most, _PORTION):
+            wanted = min(_PORTION, most - begin)
+            parts = self._parts(sock, wanted)
+            raws += self._single(parts)
+            if len(parts) < wanted:
+                break
+        return raws
+
+    @staticmethod
+    def _parts(sock: Socket, most: int) -> list[zmq.Frame]:
+        """Parts of messages, the last one whole; fewer than ``most``: there are no more."""
         receive: Callable[..., zmq.Frame] = sock.recv
         parts: list[zmq.Frame] = []
         with contextlib.suppress(zmq.Again):  # what came before it stays in the list
@@ -346,6 +359,10 @@ class OpenMamaPeer:
             parts.extend(map(receive, repeat(zmq.DONTWAIT, most), repeat(False)))
             while parts and parts[-1].more:  # the rest of the last message is there
                 parts.append(receive(zmq.DONTWAIT, copy=False))
+        return parts
+
+    def _single(self, parts: list[zmq.Frame]) -> list[bytes]:
+        """The octets of messages of one part."""
         if not [part for part in parts if part.more]:
             return [part.bytes for part in parts]
         raws, begins = list[bytes](), True
