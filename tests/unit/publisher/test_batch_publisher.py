@@ -360,7 +360,7 @@ def test_nothing_is_stored_behind_a_message_that_may_be_repeated(
 ) -> None:
     one_by_one = WindowConfig(1, 0, wait_timeout=0.05, ordered=True, retry=RetryPolicy(2, (0.01,), None))
     fixture.broker.then(["ack", "ack", fault, fault, fault])
-    publisher = fixture.publisher(one_by_one, end_at_gap=end_at_gap)
+    publisher = fixture.publisher(one_by_one, end_at_gap=end_at_gap, outage_timeout=60.0)
     publisher.put(batch(6))
     if end_at_gap:
         with pytest.raises(BackgroundTaskFailed, match="nothing may be stored behind it") as caught:
