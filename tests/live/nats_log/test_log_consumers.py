@@ -94,3 +94,43 @@ def test_closing_the_bridge_ends_what_is_read(shared: NatsServer, full: str) -> 
         list(batches)
     with pytest.raises(ClientClosed):
         logs.names([])
+
+
+class _BehindApi:
+    """Answers as the server does, but the first consumers are at a replica that has no records yet."""
+
+    def __init__(self, api: Any, behind: int) -> None:
+        self._api, self.behind = api, behind
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._api, name)
+
+    def request(self, call: str, *args: Any, **more: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = self._api.request(call, *args, **more)
+        if call.startswith("CONSUMER.CREATE.") and self.behind:
+            self.behind -= 1
+            answer["num_pending"] = 0
+        return answer
+
+
+@pytest.mark.parametrize("topic", [(), ("0",), ("0", "1")], ids=len)
+def test_a_replica_that_is_behind_the_leader_ends_no_range(
+    shared: NatsServer, full: str, topic: tuple[str, ...]
+) -> None:
+    with reading(shared.url) as logs:
+        log = logs.log(full)
+        log.config["num_replicas"] = 3
+        log._api = api = _BehindApi(log._api, 2)  # type: ignore[assignment]
+        found = everything(log.read(0, 3000, [f"{full}.{last}" for last in topic]))
+        assert not api.behind
+        assert [r.sequence for r in found] == list(range(1, 3001, 2 if len(topic) == 1 else 1))
+        assert not everything(log.read(MANY, MANY + 5, [f"{full}.0"])), "nothing follows"
+
+
+def test_a_range_that_no_replica_has_is_no_end_but_an_outage(shared: NatsServer, full: str) -> None:
+    with reading(shared.url, timeout=0.5) as logs:
+        log = logs.log(full)
+        log.config["num_replicas"] = 3
+        log._api = _BehindApi(log._api, 1_000_000)  # type: ignore[assignment]
+        with pytest.raises(Unavailable, match=r"no replica of stream .* brings what follows sequence 0"):
+            everything(log.read(0, 10))

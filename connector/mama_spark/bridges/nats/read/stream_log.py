@@ -6,6 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -117,9 +118,11 @@ class NatsLog:
     # --- reading ---------------------------------------------------------------------------------------------
 
     def read(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """See :class:`~mama_spark.record_log.RecordLog`.
+        """See :class:`~mama_spark.record_log.RecordLog`. The end of a range is that which the leader of the stream has.
 
         Closing the iterator deletes its consumer; a few megabytes are fetched ahead.
+
+        :raises Unavailable: no replica has all of the range within the time limit
         """
         return self._read_topics(after, up_to, topics, views=False)
 
@@ -130,46 +133,45 @@ class NatsLog:
     def _read_topics(self, after: int, up_to: int, topics: Sequence[str], *, views: bool) -> Iterator[Records]:
         filters = filters_of(topics, self._subjects())
         if topics and not filters:
-            return iter(())
-        return self._read(
-            SequenceRange(
-                self._name, max(0, after), up_to, filters, self._bridge.headers, kept=self._inactive_threshold(KEPT)
-            ),
-            views,
-        )
-
-    def _read(self, what: SequenceRange, views: bool = False) -> Iterator[Records]:
-        return iter(self._reader(what, as_records(what, views)))
-
-    def _reader(self, what: SequenceRange, convert: Convert[T]) -> RangeReader[T]:
-        return RangeReader(
-            self._api, self._bridge.connection, what, convert, self._check_identity, self._bridge.subscriptions
-        )
+            return
+        kept = self._inactive_threshold(KEPT)
+        wanted = SequenceRange(self._name, max(0, after), up_to, filters, self._bridge.headers, kept=kept)
+        yield from self._read_whole(wanted, as_records(wanted, views))
 
     def read_all(
         self, after: int, up_to: int, topics: Sequence[str], convert: Convert[T], *, payloads: bool
     ) -> Iterator[T]:
-        """What ``convert`` makes of the deliveries of this range, up to its end as the leader of the stream has it: a
-        replica that does not have all of it yet is waited for.
-
-        :raises Unavailable: none has it within the time limit
-        """
+        """What ``convert`` makes of the deliveries of this range; otherwise as :meth:`read`."""
         filters = filters_of(topics, self._subjects())
         if topics and not filters:
             return
-        until, kept = time.monotonic() + self._bridge.timeout, self._inactive_threshold(KEPT)
-        while after < up_to:
-            reader = self._reader(SequenceRange(self._name, after, up_to, filters, True, payloads, kept), convert)
+        kept = self._inactive_threshold(KEPT)
+        yield from self._read_whole(SequenceRange(self._name, after, up_to, filters, True, payloads, kept), convert)
+
+    def _read_whole(self, wanted: SequenceRange, convert: Convert[T]) -> Iterator[T]:
+        """Read up to the end of the range as the leader of the stream has it: the consumer may be at a replica that
+        does not have all of it yet, and that is waited for.
+
+        :raises Unavailable: none has it within the time limit
+        """
+        after, until = wanted.after, time.monotonic() + self._bridge.timeout
+        while after < wanted.up_to:
+            reader = RangeReader(
+                self._api, self._bridge.connection, replace(wanted, after=after), convert, self._check_identity,
+                self._bridge.subscriptions,
+            )  # fmt: skip
             yield from reader
             if reader.position > after:
                 after, until = reader.position, time.monotonic() + self._bridge.timeout
-            if after >= up_to or not self._leader_has_more(after, up_to, filters):
+            if after >= wanted.up_to or not self._leader_has_more(after, wanted.up_to, wanted.filters):
                 return
             if time.monotonic() > until:
                 raise Unavailable(f"no replica of stream {self._name!r} brings what follows sequence {after}")
             time.sleep(_REPLICA_BEHIND)
 
     def _leader_has_more(self, after: int, up_to: int, filters: list[str]) -> bool:
+        if int(self._config.get("num_replicas", 1)) < 2:
+            return False  # the consumer is where the stream is
         for subject in filters or [">"]:
             try:
                 answer = self._api.request(f"STREAM.MSG.GET.{self._name}", {"seq": after + 1, "next_by_subj": subject})
@@ -219,9 +221,8 @@ class NatsLog:
     def _scan_missing(self, low: int, high: int) -> list[tuple[int, int]]:
         """Sequences between ``low`` and ``high`` without a record, found by reading without payloads."""
         found: list[tuple[int, int]] = []
-        for records in self._read(
-            SequenceRange(self._name, low - 1, high, [], False, False, self._inactive_threshold(KEPT))
-        ):
+        wanted = SequenceRange(self._name, low - 1, high, [], False, False, self._inactive_threshold(KEPT))
+        for records in self._read_whole(wanted, as_records(wanted)):
             last = int(records.sequences[-1])
             found += rc.missing_ranges(records.sequences, low, last)
             low = last + 1
