@@ -189,7 +189,7 @@ def test_an_engine_that_does_not_start_says_why_and_harms_no_other(streams: Stre
     broken, sound = streams.open(b"broken too"), streams.open(b"sound", timeout=TIMEOUT)
     streams.until(lambda: broken in streams.found)
     assert [type(one) for one in streams.found[broken]] == [EngineFailed]
-    assert broken.ended
+    eventually(lambda: broken.ended, "it has ended")
     streams.read(sound)
 
 
