@@ -75,6 +75,14 @@ def wait_until_quiet(limit: float = 0.25, patience: float = 12.0) -> None:
             return
 
 
+def _cpu_between(before: dict[int, list[str]], after: dict[int, list[str]]) -> float:
+    """CPU seconds that a tree of processes used between two calls of :func:`tree`. What one used whose parent ended,
+    too, is lost: nobody waited for it."""
+    seconds = {pid: sum(map(int, fields[11:15])) / TICKS for pid, fields in before.items()}
+    orphans = sum(seconds[pid] for pid, fields in before.items() if pid not in after and int(fields[1]) not in after)
+    return sum(sum(map(int, fields[11:15])) for fields in after.values()) / TICKS - sum(seconds.values()) + orphans
+
+
 class Meter:
     """CPU seconds of a run: ``with Meter(server_pid) as m: ...``, then ``m.client``, ``m.server``, ``m.others``.
 
@@ -85,15 +93,16 @@ class Meter:
         self._servers = servers
         self.seconds = self.client = self.server = self.others = 0.0
 
-    def _now(self) -> tuple[float, float, float, float]:
-        return time.perf_counter(), tree_cpu(os.getpid()), sum(map(process_cpu, self._servers)), busy_cpu()
+    def _now(self) -> tuple[float, float, float]:
+        return time.perf_counter(), sum(map(process_cpu, self._servers)), busy_cpu()
 
     def __enter__(self) -> Self:
-        self._began = self._now()
+        self._processes, self._began = tree(os.getpid()), self._now()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        seconds, ours, server, busy = (b - a for a, b in zip(self._began, self._now(), strict=True))
+        seconds, server, busy = (b - a for a, b in zip(self._began, self._now(), strict=True))
+        ours = _cpu_between(self._processes, tree(os.getpid()))
         self.seconds, self.server, self.client = seconds, server, ours - server
         self.others = max(0.0, (busy - ours) / seconds)  # cores that somebody else used meanwhile
 

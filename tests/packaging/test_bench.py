@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from bench import report
+from bench.machine import TICKS, _cpu_between
 from bench.packed import report as packed_report
 from bench.steady import report as steady_report
 from bench.steady.ways import FLIGHTS, PUBLISHING, READING, TYPED_FLIGHTS
@@ -78,6 +79,18 @@ def test_a_quick_run_in_steady_state_measures_every_aim(tmp_path: Path) -> None:
     assert all(run["seconds"] >= result["seconds"] for run in result["runs"])
     page = steady_report.markdown(result)
     assert page.count(" | ≥ ") + page.count(" | ≤ ") == len(steady_report.RATIOS) + 9
+
+
+def process(parent: int, own: float, waited_for: float = 0.0) -> list[str]:
+    """Fields of ``/proc/<pid>/stat`` from the state on, of so many seconds."""
+    ticks = [round(own * TICKS), 0, round(waited_for * TICKS), 0]
+    return ["S", str(parent), *["0"] * 9, *map(str, ticks)]
+
+
+def test_processes_that_end_while_something_is_measured_take_nothing_away() -> None:
+    before = {1: process(0, 5), 2: process(1, 10), 3: process(2, 40), 4: process(1, 7)}
+    after = {1: process(0, 6, 11 + 8), 5: process(1, 2)}  # 2 and 4 were waited for; 3, whose parent ended, by nobody
+    assert _cpu_between(before, after) == 1 + 1 + 1 + 2
 
 
 def steady_run(name: str, size: int, rate: float, **more: float) -> dict[str, Any]:
