@@ -49,12 +49,13 @@ def test_a_loss_at_the_end_is_recorded_although_nothing_follows(
     ):  # fmt: skip
         until(lambda: log.counters(NAME), lambda: lab.push(NAME, [1.0]))
         recorder.process.send_signal(signal.SIGSTOP)
-        lab.do("burst", NAME, count=BURST, width=WIDTH)
+        for _ in range(3):  # of one, the middle may be dropped, and its end fit into the buffers of the connection
+            lab.do("burst", NAME, count=BURST, width=WIDTH)
         lab.tell(NAME, [7.0])
         lab.push(NAME, [7.0])
         recorder.process.send_signal(signal.SIGCONT)
         found = RecordKind.GAP if release == 10 else RecordKind.CHECKED
-        until(lambda: (end := log.records()[-1]).kind is found and (release == 9 or end.last > BURST))
+        until(lambda: (end := log.records()[-1]).kind is found and (release == 9 or end.last > 3 * BURST))
         assert recorder.end(signal.SIGTERM) == 0, recorder.out.read_text()
     records = [r for r in log.records() if r.kind in (RecordKind.EVENT, RecordKind.GAP, found)]
     last, before = records[-1], records[-2]
