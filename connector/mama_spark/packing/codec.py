@@ -15,11 +15,10 @@ from ..message import Int64s, payload_sizes
 from .format import VALUE, PackFormat, canonical_type, check_types
 from .gathering.payload_places import PayloadPlaces
 from .gathering.value_ipc import ValueFrames
-from .gathering.value_views import ValueViews, inline, joined, views_of
+from .gathering.value_views import ValueViews, elements, joined, views_of
 from .ipc import read_pack
 
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  #: end of an Arrow IPC stream
-_LINE_FEED = inline(b"\n")
 
 
 class Codec(Protocol):
@@ -85,11 +84,16 @@ class LinesCodec:
         return views_of([batch.column(VALUE) for batch in batches])
 
     def encode_views(self, values: ValueViews, starts: Int64s) -> pa.Array:
-        views = np.empty((2 * len(values.views), 4), np.int32)
-        views[0::2], views[1::2] = values.views, _LINE_FEED
-        views[2 * starts[1:] - 1, 0] = 0  # none behind the last
-        octets: Int64s = np.add.reduceat(values.sizes + 1, starts[:-1]) - 1
-        return binary_of(joined(views, values.buffers), octets)
+        views, last = values.views.copy(), starts[1:] - 1
+        views[:, 0] += 1  # the octet behind each value, in whose place the line feed is written
+        views[last, 0] -= 1  # none behind the last
+        ends = np.cumsum(views[:, 0], dtype=np.int64)
+        payloads = joined(views, values.buffers)
+        octets = np.frombuffer(payloads, np.uint8)
+        final = octets[ends[last] - 1]
+        octets[ends - 1] = ord("\n")
+        octets[ends[last] - 1] = final
+        return binary_of(payloads, np.diff(ends[last], prepend=0))
 
     def decode(self, payload: pa.Buffer, rows: int) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([pa.array(payload.to_pybytes().split(b"\n"), pa.binary())], [VALUE])
@@ -149,7 +153,8 @@ class ArrowCodec:
         first, last = starts[:-1] + 2 * packs, starts[1:] + 2 * packs + 1
         views[first, 0], views[first, 2], views[first, 3] = np.diff(bounds), n, bounds[:-1]
         views[last] = ends
-        views[np.arange(len(sizes)) + 1 + 2 * np.repeat(packs, np.diff(starts))] = values.views
+        places = np.repeat(2 * packs + 1, np.diff(starts)) + np.arange(len(sizes))
+        elements(views)[places] = elements(values.views)
         whole = np.diff(bounds) + octets + ends[:, 0].astype(np.int64)
         return binary_of(joined(views, [*values.buffers, heads, closing]), whole)
 

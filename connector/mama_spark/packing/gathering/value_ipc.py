@@ -50,12 +50,12 @@ class ValueFrames:
         words = len(self._head) + (rows + 2) // 2  # of 64 bits: offsets of 32 bits, one more than rows, padded
         begin = np.concatenate(([0], np.cumsum(words)))
         out = np.zeros(int(begin[-1]), np.int64)
-        out[begin[:-1, None] + np.arange(len(self._head))] = self._metadata(rows, upto[starts[1:]] - upto[starts[:-1]])
-        first = np.repeat(2 * (begin[:-1] + len(self._head)) - starts[:-1] - np.arange(len(rows)), rows + 1)
-        inside = np.repeat(starts[:-1] - np.concatenate(([0], np.cumsum(rows + 1)))[:-1], rows + 1)
-        value = np.arange(len(first)) + inside  # of each offset: the value that begins there, or the end of the last
-        pack = np.repeat(np.arange(len(rows)), rows + 1)
-        out.view(np.int32)[first + value + pack] = upto[value] - np.repeat(upto[starts[:-1]], rows + 1)
+        octets = upto[starts[1:]] - upto[starts[:-1]]
+        out[begin[:-1, None] + np.arange(len(self._head))] = self._metadata(rows, octets)
+        offsets, first = out.view(np.int32), 2 * (begin[:-1] + len(self._head))  # of each pack
+        places = np.repeat(first - starts[:-1], rows) + np.arange(len(sizes))
+        offsets[places] = upto[:-1] - np.repeat(upto[starts[:-1]], rows)
+        offsets[first + rows] = octets
         return pa.py_buffer(out), begin * 8
 
     def ends(self, octets: Int64s, buffer: int) -> tuple[Views, pa.Buffer]:
