@@ -207,7 +207,9 @@ class _Waiting:
         index = index if order is None else order[index]
         if self._values is not None:
             payloads = self._codec.encode_views(self._values.take(index), local)
-            return _packed(self._codec, self.labels.take(index), payloads, local)
+            numbers, extra = self.labels.numbers[index], self.labels.extra
+            batch = _messages(self._codec, self.labels, payloads, local, index[local[:-1]])
+            return Packed(batch, local, numbers, None if extra is None else extra.take(pa.array(index)))
         first, begin = int(starts[0]), sum(map(len, self._rows[:-1]))  # of the last rows
         if order is None and first >= begin and (starts[1:] == ends[:-1]).all():
             return packed(self._codec, self._rows[-1].slice(first - begin, len(index)), local)
@@ -225,18 +227,21 @@ class _Waiting:
 
 def packed(codec: Codec, rows: Rows, starts: Int64s) -> Packed:
     """Packs of rows that are grouped already, their columns in the types of ``codec``."""
-    return _packed(codec, rows, codec.encode(rows.columns, starts), starts)
+    batch = _messages(codec, rows, codec.encode(rows.columns, starts), starts, starts[:-1])
+    return Packed(batch, starts, rows.numbers, rows.extra)
 
 
-def _packed(codec: Codec, rows: Rows, payloads: pa.Array, starts: Int64s) -> Packed:
-    heads = starts[:-1]
-    batch = MessageBatch(
+def _messages(codec: Codec, rows: Rows, payloads: pa.Array, starts: Int64s, heads: Int64s) -> MessageBatch:
+    """A message a pack.
+
+    :param heads: places in ``rows`` of the first row of each pack
+    """
+    return MessageBatch(
         _compacted(rows.topics.take(pa.array(heads))),
         payloads,
         _headers(codec.format.value, np.diff(starts), rows.parts, heads),
         streams=None if rows.streams is None else _compacted(rows.streams.take(pa.array(heads))),
     )
-    return Packed(batch, starts, rows.numbers, rows.extra)
 
 
 def cuts(upto: Int64s, places: Int64s, max_rows: int, max_bits: int) -> tuple[Int64s, Bools]:
@@ -259,27 +264,29 @@ def cuts(upto: Int64s, places: Int64s, max_rows: int, max_bits: int) -> tuple[In
                 break
             more.append(at)
     starts = np.sort(np.concatenate((places, np.array(more, np.int64)))) if more else places
-    unfinished: Bools = np.isin(starts[1:], end) if more else np.ones(len(begin), np.bool_)
+    unfinished: Bools = np.zeros(len(starts) - 1, np.bool_)
+    unfinished[np.searchsorted(starts, end) - 1] = True
     unfinished &= np.diff(starts) < max_rows
     return starts, unfinished
 
 
 def _by_destination(rows: Rows) -> tuple[Int64s | None, Int64s]:
     """The order that groups rows by destination (None: they are grouped), and where each destination begins."""
-    codes = rows.topics.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    codes: npt.NDArray[np.integer[Any]] = rows.topics.indices.to_numpy(zero_copy_only=False)
     others = [] if rows.streams is None else [rows.streams]
     if rows.parts is not None:
         others += [column.dictionary_encode() for column in rows.parts.columns]
     for column in others:
         distinct = len(column.dictionary) + 1
         index = column.indices.fill_null(distinct - 1).to_numpy(zero_copy_only=False)
-        codes = np.unique(codes * distinct + index, return_inverse=True)[1]
+        codes = np.unique(codes.astype(np.int64) * distinct + index, return_inverse=True)[1]
     order = None
+    if codes.max(initial=0) < 1 << 16:
+        codes = codes.astype(np.uint16)  # which numpy sorts by radix
     if (codes[1:] < codes[:-1]).any():
-        small = codes.astype(np.uint16) if codes.max() < 1 << 16 else codes  # numpy sorts 16 bits by radix
-        order = np.argsort(small, kind="stable")
+        order = np.argsort(codes, kind="stable")
         codes = codes[order]
-    inner = np.flatnonzero(np.diff(codes)) + 1
+    inner = np.flatnonzero(codes[1:] != codes[:-1]) + 1
     return order, np.concatenate(([0], inner, [len(codes)])).astype(np.int64)
 
 

@@ -6,6 +6,7 @@ large are split into halves, which are sent as messages of their own.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 from mama_spark.bridge import Capabilities
 from mama_spark.errors import BadRow, ConfigError, PublishError, TooLarge
 from mama_spark.flightlog.schema import PACKED_ROWS
-from mama_spark.message import HEADERS_TYPE, Bools, Int64s, MessageBatch
+from mama_spark.message import HEADERS_TYPE, Bools, Int64s, MessageBatch, payload_bounds
 from mama_spark.options import SinkOptions
 from mama_spark.packing import (
     HEADER_BYTES,
@@ -328,28 +329,20 @@ def _lists(extra: pa.RecordBatch | None, starts: Int64s) -> pa.RecordBatch | Non
     return pa.RecordBatch.from_arrays([lists], [PACKED_ROWS])
 
 
-#: Bytes that are searched together: few enough for the cache of the processor.
-_SCAN = 1 << 18
-
-
 def _with_line_feeds(values: pa.Array) -> list[int]:
-    wide = pa.types.is_large_binary(values.type)
-    _, offsets, data = values.buffers()
-    if data is None or not len(values):
+    if not len(values):
         return []
-    ends = np.frombuffer(offsets, np.int64 if wide else np.int32)[values.offset : values.offset + len(values) + 1]
-    first, last = int(ends[0]), int(ends[-1])
-    octets = np.frombuffer(data, np.uint8, last - first, first)
-    feeds, found = [], np.empty(min(_SCAN, len(octets)), np.bool_)
-    for start in range(0, len(octets), _SCAN):
-        part = octets[start : start + _SCAN]
-        some = np.equal(part, ord("\n"), out=found[: len(part)])
-        if some.any():
-            feeds.append(np.flatnonzero(some) + start)
-    if not feeds:
+    octets, bounds = values.buffers()[2], payload_bounds(values)
+    first, size = int(bounds[0]), int(bounds[-1] - bounds[0])
+    if not size or _memchr(octets.address + first, ord("\n"), size) is None:  # nearly always; a quarter of numpy's time
         return []
-    rows: list[int] = np.unique(np.searchsorted(ends, np.concatenate(feeds) + first, "right") - 1).tolist()
+    feeds = np.flatnonzero(np.frombuffer(octets, np.uint8, size, first) == ord("\n"))
+    rows: list[int] = np.unique(np.searchsorted(bounds, feeds + first, "right") - 1).tolist()
     return rows
+
+
+_memchr = ctypes.CDLL(None).memchr
+_memchr.argtypes, _memchr.restype = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t), ctypes.c_void_p
 
 
 def _control_headers(headers: pa.MapArray) -> list[tuple[int, str]]:
