@@ -176,11 +176,11 @@ class Connection:
         """
         self.fast = self._fast_wanted is not False and fast_path_usable(self.client)
         if self.fast:
-            move_in_bulk(self.client)
             self._parser = replace_parser(
                 self.client,
                 lambda stock: InboundParser(stock, self.inbox, self._on_acks, self._on_frame, self._on_exact_denied),
             )
+            move_in_bulk(self.client, self._parser.received)
         subject = self.inbox.decode() + ">"
         try:
             self.subscription = await self.subscribe(subject, self._on_message, timeout, unlimited=True)
@@ -392,8 +392,8 @@ class Connection:
     async def on_reconnected(self) -> None:
         self._cache.clear()
         cancel_reconnects(self.client)
-        if self.fast:
-            move_in_bulk(self.client)
+        if self._parser is not None:
+            move_in_bulk(self.client, self._parser.received)
         self._up = True
         if self.listener is not None:
             self.listener.on_reconnected()

@@ -14,19 +14,24 @@ from typing import Any
 
 from nats.aio.client import Client
 
+from ..protocol.receive_buffer import ReceiveBuffer
 from . import gathered_write
 from .nats_py_compat import is_tcp, stream_of, transport_of, unread
 
 _MOST = 1024 * 1024  #: bytes that may wait to be parsed; at more, reading of the socket is paused
+_READ = 256 * 1024  #: bytes of one read that are passed on as they come
 
 
-def move_in_bulk(client: Client) -> None:
+def move_in_bulk(client: Client, received: ReceiveBuffer) -> None:
     """Read all available bytes instead of 32 KiB at a time, and write without joining. To be called for each connection
-    of the client."""
+    of the client.
+
+    :param received: of the parser
+    """
     transport = transport_of(client)
     if fits(transport):
         writer = gathered_write.GatheredWriter(transport) if gathered_write.fits(transport) else None
-        RawReadProtocol(transport, lambda: None if writer is None else writer.lost())
+        RawReadProtocol(transport, received, lambda: None if writer is None else writer.lost())
         return
     read = type(transport).read
 
@@ -36,25 +41,30 @@ def move_in_bulk(client: Client) -> None:
     transport.read = read_all
 
 
-class RawReadProtocol(asyncio.Protocol):
-    """An asyncio protocol that passes data on as received; all other events go to the previous protocol.
+class RawReadProtocol(asyncio.BufferedProtocol):
+    """An asyncio protocol that passes data on as received, or receives it into a buffer of the parser; all other events
+    go to the previous protocol.
 
     For one connection: a transport of nats-py outlives it, and its next connection is read by nats-py until
     :func:`move_in_bulk` is called again.
 
     :param transport: of nats-py, connected; see :func:`fits`
+    :param into: used while it is active
     :param on_lost: called when the connection has ended
     """
 
-    def __init__(self, transport: Any, on_lost: Callable[[], None] = lambda: None) -> None:
-        self._transport, self._on_lost = transport, on_lost
+    def __init__(self, transport: Any, into: ReceiveBuffer, on_lost: Callable[[], None] = lambda: None) -> None:
+        self._transport, self._into, self._on_lost = transport, into, on_lost
         reader, socket = stream_of(transport)
         assert reader is not None
         assert socket is not None
         self._reader, self._socket = reader, socket
         self._before: Any = socket.get_protocol()
         self._received: deque[bytes] = deque()
-        self._size = 0
+        self._memory = memoryview(bytearray(_READ))
+        self._in_place = False  # the read that goes on is one into the buffer
+        self._placed = 0  # bytes in the buffer that its parser has not been told of
+        self._size = 0  # bytes in _received
         self._active = False  # False while a task waits at the reader
         self._waiter: asyncio.Future[None] | None = None
         self._socket.set_protocol(self)
@@ -66,7 +76,7 @@ class RawReadProtocol(asyncio.Protocol):
         return stream_of(self._transport)[0] is not self._reader
 
     async def read(self, most: int) -> bytes:
-        """The bytes of one read of the socket, whatever ``most`` is; empty at the end.
+        """The bytes of one read of the socket, whatever ``most`` is; empty at the end, and if they are in the buffer.
 
         :raises OSError: the connection broke; all earlier bytes have been taken
         """
@@ -76,15 +86,16 @@ class RawReadProtocol(asyncio.Protocol):
             if unread(self._reader):
                 return bytes(await self._reader.read(_MOST))
             self._active = True
-        while not self._received:
+        while not self._received and not self._placed:
             if (error := self._reader.exception()) is not None:
                 raise error
             if self._reader.at_eof():
                 return b""
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        data = self._received.popleft()
+        data = self._received.popleft() if self._received else b""
         self._size -= len(data)
+        self._placed = 0  # those behind ``data`` are taken with it
         if self._size < _MOST:
             self._socket.resume_reading()
         return data
@@ -93,7 +104,7 @@ class RawReadProtocol(asyncio.Protocol):
         """The end of the connection was reached."""
         if self._replaced:
             return bool(type(self._transport).at_eof(self._transport))
-        return not self._received and bool(self._reader.at_eof())
+        return not self._received and not self._placed and bool(self._reader.at_eof())
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -101,13 +112,20 @@ class RawReadProtocol(asyncio.Protocol):
 
     # --- events of the socket ------------------------------------------------------------------------------------
 
-    def data_received(self, data: bytes) -> None:
-        if not self._active:
-            self._before.data_received(data)
-            return
-        self._received.append(data)
-        self._size += len(data)
-        if self._size >= _MOST:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        self._in_place = self._active and self._into.active and not self._received
+        return self._into.free_space() if self._in_place else self._memory
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._in_place:
+            self._into.end += nbytes
+            self._placed += nbytes
+        elif self._active:
+            self._received.append(bytes(self._memory[:nbytes]))
+            self._size += nbytes
+        else:
+            self._before.data_received(bytes(self._memory[:nbytes]))
+        if self._size + self._placed >= _MOST:
             self._socket.pause_reading()
         self._wake()
 

@@ -12,6 +12,7 @@ came; no memory is allocated by them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from mama_spark.message import HEADERS_TYPE, Int64s
 from mama_spark.record_log import Records
 
 from .parser import MAX_MESSAGE, ProtocolError
+from .receive_buffer import ReceiveBuffer
 
 _ACK = b"$JS.ACK."
 _NUMBERS = 4  # sequence, consumer's sequence, time, pending
@@ -113,19 +115,33 @@ class DeliveryParser:
         :returns: offset of what is none, or is not complete; and how many bytes the delivery there still lacks, 0 if
             it is none or that is not known yet
         """
-        began, length, missing, view = at, len(data), 0, memoryview(data)
+        view = memoryview(data)
+        return self._take(data, at, len(data), lambda begin, end: view[begin:end])
+
+    def take_shared(self, received: ReceiveBuffer) -> int:
+        """As :meth:`take`, of what was received; large payloads stay there."""
+        received.begin, missing = self._take(received.data, received.begin, received.end, received.share)
+        return missing
+
+    def _take(
+        self, data: bytes | bytearray, at: int, length: int, share: Callable[[int, int], memoryview]
+    ) -> tuple[int, int]:
+        began, missing = at, 0
         find, mark, sizes, buffer = data.find, self._mark, self._sizes, self.buffer
         subjects, tails, payloads = buffer.subjects.append, buffer.tails.append, buffer.payloads.append
         blocks = buffer.blocks
         while at < length:
-            line_end = find(b"\r\n", at, at + 4096)
+            line_end = find(b"\r\n", at, min(at + 4096, length))
             if line_end < 0:
                 break
-            head, found, rest = data[at:line_end].partition(mark) if mark else (b"", b"", b"")
+            line = data[at:line_end]
+            if isinstance(line, bytearray):
+                line = bytes(line)
+            head, found, rest = line.partition(mark) if mark else (b"", b"", b"")
             if found:
                 tail, _, announced = rest.partition(b" ")
             else:
-                parts = self._first(data[at:line_end])
+                parts = self._first(line)
                 if parts is None:
                     break
                 head, tail, announced = parts
@@ -143,14 +159,14 @@ class DeliveryParser:
                 break
             if with_headers:
                 blocks += [None] * (len(buffer.tails) - len(blocks))
-                blocks.append(data[body : body + width])
+                blocks.append(bytes(data[body : body + width]))
                 subjects(head[5:])
                 body += width
             else:
                 if blocks:
                     blocks.append(None)
                 subjects(head[4:])
-            payloads(data[body:end] if size < _LARGE else view[body:end])
+            payloads(bytes(data[body:end]) if size < _LARGE else share(body, end))
             tails(tail)
             at = end + 2
         buffer.size += at - began

@@ -24,6 +24,7 @@ from nats.nuid import NUID
 from mama_spark.errors import ConfigError, MamaError, Unavailable
 
 from ..connection.connection import Connection
+from ..protocol.receive_buffer import ReceiveBuffer
 from ..protocol.records import DeliveryBuffer, DeliveryParser, read_reply
 
 OPEN_REQUESTS = 4  #: pull requests kept open
@@ -110,6 +111,14 @@ class PullSubscription:
         if end > at:
             self._records_added()
         return end, missing
+
+    def take_shared(self, received: ReceiveBuffer) -> int:
+        """See :class:`~mama_spark.bridges.nats.connection.inbound_parser.SharedDeliveries`."""
+        before = len(received)
+        missing = self._parser.take_shared(received)
+        if len(received) < before:
+            self._records_added()
+        return missing
 
     def _records_added(self) -> None:
         """Pass on the received records if they are enough, or the last ones."""

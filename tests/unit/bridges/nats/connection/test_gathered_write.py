@@ -14,6 +14,7 @@ import pytest
 from mama_spark.bridges.nats.connection.gathered_write import GatheredWriter, fits
 from mama_spark.bridges.nats.connection.nats_py_compat import stream_of
 from mama_spark.bridges.nats.connection.raw_read import RawReadProtocol
+from mama_spark.bridges.nats.protocol.receive_buffer import ReceiveBuffer
 from nats.aio.transport import TcpTransport
 
 _LARGE = memoryview(bytes(range(256)) * 4_096 * 20)  # more than a socket takes at once
@@ -25,7 +26,7 @@ class Peer:
     def __init__(self, transport: Any, far: socket.socket) -> None:
         self.transport, self.far = transport, far
         self.writer = GatheredWriter(transport)
-        RawReadProtocol(transport, self.writer.lost)
+        RawReadProtocol(transport, ReceiveBuffer(), self.writer.lost)
 
     async def receive(self, n: int) -> bytes:
         got = bytearray()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from mama_spark.bridges.nats.connection.raw_read import RawReadProtocol, fits
+from mama_spark.bridges.nats.protocol.receive_buffer import ReceiveBuffer
 from nats.aio.transport import TcpTransport
 
 tcp_transport: Any = TcpTransport
@@ -36,6 +37,17 @@ class Socket:
     def resume_reading(self) -> None:
         self.reading = True
 
+    def receive(self, data: bytes) -> None:
+        """One read of the socket, or several, if it gives less room."""
+        while data:
+            if not isinstance(self.protocol, asyncio.BufferedProtocol):
+                return self.protocol.data_received(data)  # type: ignore[no-any-return]
+            room: Any = self.protocol.get_buffer(-1)
+            n = min(len(room), len(data))
+            room[:n], data = data[:n], data[n:]
+            self.protocol.buffer_updated(n)
+        return None
+
     def is_closing(self) -> bool:
         """So that a writer that is forgotten does not care."""
         return True
@@ -60,14 +72,50 @@ def test_what_was_read_comes_as_it_is() -> None:
     async def work() -> None:
         socket = Socket()
         transport = connected(socket)
-        RawReadProtocol(transport)
+        RawReadProtocol(transport, ReceiveBuffer())
         first = asyncio.ensure_future(transport.read(10))
         await asyncio.sleep(0)
         one, two = b"x" * 100_000, b"y" * 100_000
-        socket.protocol.data_received(one)
-        socket.protocol.data_received(two)
-        assert await first is one
-        assert await transport.read(10) is two
+        socket.receive(one)
+        socket.receive(two)
+        assert await first == one
+        assert await transport.read(10) == two
+
+    run(work())
+
+
+def test_what_comes_while_the_buffer_is_used_is_behind_what_came_before() -> None:
+    async def work() -> None:
+        socket, buffer = Socket(), ReceiveBuffer()
+        transport = connected(socket)
+        RawReadProtocol(transport, buffer)
+        waiting = asyncio.ensure_future(transport.read(1))
+        await asyncio.sleep(0)
+        socket.receive(b"one")
+        socket.receive(b"two")
+        assert await waiting == b"one"
+        buffer.start(memoryview(b"one"), 0)
+        socket.receive(b"three")
+        assert await transport.read(1) == b"two", "so that what follows it may not be in the buffer yet"
+        assert await transport.read(1) == b"three"
+        socket.receive(b"four")
+        socket.receive(b"five")
+        assert not transport.at_eof()
+        assert await transport.read(1) == b""
+        assert buffer.stop() == b"onefourfive"
+        socket.receive(b"six")
+        assert await transport.read(1) == b"six"
+        buffer.start(memoryview(b""), 0)
+        while socket.reading:
+            socket.receive(bytes(100_000))
+        assert await transport.read(1) == b""
+        assert socket.reading
+        assert len(buffer) == 1_100_000
+        socket.receive(b"the end")
+        socket.protocol.eof_received()
+        assert not transport.at_eof()
+        assert await transport.read(1) == b""
+        assert transport.at_eof()
 
     run(work())
 
@@ -78,12 +126,12 @@ def test_what_came_before_and_to_who_waits_at_the_reader_comes_first() -> None:
         transport = connected(socket)
         waiting = asyncio.ensure_future(transport.read(3))  # as the loop of the client does before we come
         await asyncio.sleep(0)
-        RawReadProtocol(transport)
-        socket.protocol.data_received(b"abcd")
+        RawReadProtocol(transport, ReceiveBuffer())
+        socket.receive(b"abcd")
         assert await waiting == b"abc"
-        socket.protocol.data_received(b"ef")
+        socket.receive(b"ef")
         assert await transport.read(3) == b"def"
-        socket.protocol.data_received(b"gh")
+        socket.receive(b"gh")
         assert not transport.at_eof()
         assert await transport.read(3) == b"gh"
 
@@ -96,21 +144,21 @@ def test_the_end_comes_behind_all_data() -> None:
     async def work() -> None:
         socket = Socket()
         transport = connected(socket)
-        RawReadProtocol(transport)
+        RawReadProtocol(transport, ReceiveBuffer())
         waiting = asyncio.ensure_future(transport.read(3))
         await asyncio.sleep(0)
-        socket.protocol.data_received(b"-ERR 'why'\r\n")
+        socket.receive(b"-ERR 'why'\r\n")
         socket.protocol.eof_received()
         assert await waiting == b"-ERR 'why'\r\n"
         assert transport.at_eof()
         assert await transport.read(3) == b""
         later = connected(socket := Socket())
-        RawReadProtocol(later)
+        RawReadProtocol(later, ReceiveBuffer())
         waiting = asyncio.ensure_future(later.read(3))
         await asyncio.sleep(0)
-        socket.protocol.data_received(b"a")
+        socket.receive(b"a")
         await waiting
-        socket.protocol.data_received(b"b")
+        socket.receive(b"b")
         socket.protocol.eof_received()
         assert not later.at_eof()
         assert await later.read(3) == b"b"
@@ -123,7 +171,7 @@ def test_who_waits_hears_of_the_end(error: Exception | None) -> None:
     async def work() -> None:
         socket = Socket()
         transport = connected(socket)
-        RawReadProtocol(transport)
+        RawReadProtocol(transport, ReceiveBuffer())
         waiting = asyncio.ensure_future(transport.read(3))
         await asyncio.sleep(0)
         socket.protocol.connection_lost(error)
@@ -142,22 +190,22 @@ def test_who_waits_hears_of_the_end(error: Exception | None) -> None:
 def test_the_next_connection_of_a_transport_is_read_as_ever_until_an_intake_comes() -> None:
     async def work() -> None:
         transport = connected(first := Socket())
-        RawReadProtocol(transport)
+        RawReadProtocol(transport, ReceiveBuffer())
         waiting = asyncio.ensure_future(transport.read(3))
         await asyncio.sleep(0)
-        first.protocol.data_received(b"old")
-        first.protocol.data_received(b"older")
+        first.receive(b"old")
+        first.receive(b"older")
         first.protocol.connection_lost(None)
         await waiting
         connected(second := Socket(), transport)
-        second.protocol.data_received(b"INFO\r\nPONG\r\nabc")
+        second.receive(b"INFO\r\nPONG\r\nabc")
         assert await transport.readline() == b"INFO\r\n"
         assert await transport.readline() == b"PONG\r\n"
         assert not transport.at_eof()
         assert await transport.read(1) == b"a"
         assert fits(transport)
-        RawReadProtocol(transport)
-        second.protocol.data_received(b"d")
+        RawReadProtocol(transport, ReceiveBuffer())
+        second.receive(b"d")
         assert await transport.read(1) == b"bcd"
         second.protocol.eof_received()
         assert await transport.read(1) == b""
@@ -170,12 +218,12 @@ def test_the_socket_is_left_alone_while_too_much_waits() -> None:
     async def work() -> None:
         socket = Socket()
         transport = connected(socket)
-        RawReadProtocol(transport)
+        RawReadProtocol(transport, ReceiveBuffer())
         waiting = asyncio.ensure_future(transport.read(3))
         await asyncio.sleep(0)
         parts = 0
         while socket.reading:
-            socket.protocol.data_received(bytes(100_000))
+            socket.receive(bytes(100_000))
             parts += 1
         assert parts == 11
         await waiting
@@ -190,7 +238,7 @@ def test_writing_is_held_back_as_before() -> None:
     async def work() -> None:
         socket = Socket()
         transport = connected(socket)
-        RawReadProtocol(transport)
+        RawReadProtocol(transport, ReceiveBuffer())
         socket.protocol.pause_writing()
         draining = asyncio.ensure_future(transport.drain())
         await asyncio.sleep(0)
@@ -205,7 +253,7 @@ def test_only_plain_tcp_that_is_not_ours_yet_fits() -> None:
     async def work() -> None:
         transport = connected(Socket())
         assert fits(transport)
-        RawReadProtocol(transport)
+        RawReadProtocol(transport, ReceiveBuffer())
         assert not fits(transport)
         assert not fits(connected(Socket(tls=object())))
         assert not fits(tcp_transport())

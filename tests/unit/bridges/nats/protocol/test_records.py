@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from mama_spark.bridges.nats.connection.inbound_parser import InboundParser
 from mama_spark.bridges.nats.protocol import parser, records
+from mama_spark.bridges.nats.protocol.receive_buffer import ReceiveBuffer
 from mama_spark.bridges.nats.protocol.records import (
     DeliveryBuffer,
     DeliveryParser,
@@ -392,6 +393,79 @@ def test_deliveries_go_to_the_feed_and_everything_else_its_own_way(data: st.Data
     held_to(feed.cutter.take_buffer(), sent)
     assert stock.got == passed
     assert feed.said == [("_INBOX.x.1", 409, "Batch Completed Nats-Pending-Bytes=17")]
+
+
+class Sharing(Hearing):
+    """The same, whose payloads may stay where they were received."""
+
+    def take_shared(self, received: ReceiveBuffer) -> int:
+        return self.cutter.take_shared(received)
+
+
+async def come(tap: InboundParser, data: bytes) -> None:
+    """A read of the socket: into the buffer while it is used."""
+    if not tap.received.active:
+        return await tap.parse(data)
+    while data:
+        space = tap.received.free_space()
+        n = min(len(space), len(data))
+        space[:n], data = data[:n], data[n:]
+        tap.received.end += n
+    return await tap.parse()
+
+
+@examples(60, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_large_deliveries_stay_where_they_were_received(data: st.DataObject) -> None:
+    """Among small ones, statuses and frames of others, however the reads cut them."""
+    others = [b"PING\r\n", b"MSG other 9 2\r\nhi\r\n", b"MSG other 9 20000\r\n%b\r\n" % bytes(20_000)]
+    status = b"NATS/1.0 409 Batch Completed\r\n\r\n"
+    sizes = st.sampled_from([0, 30, 5_000, 17_000, 70_000, 700_000])
+    sent, stream, passed, said = list[Delivery](), [], [], 0
+    for i, size in enumerate(data.draw(st.lists(sizes, min_size=1, max_size=10)), 1):
+        sent.append(Delivery("s.a", [("A", ["1"])] if i % 3 else None, bytes([i]) * size))
+        stream.append(frame(sent[-1], reply(i)))
+        if data.draw(st.booleans()):
+            passed.append(data.draw(st.sampled_from(others)))
+            stream.append(passed[-1])
+        if data.draw(st.booleans()):
+            said += 1
+            stream.append(b"HMSG _INBOX.x.1 7 %d %d\r\n%b\r\n" % (len(status), len(status), status))
+    whole = b"".join(stream)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=12)))
+    stock, feed = Stock(), Sharing()
+    tap = InboundParser(stock, b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
+    tap.deliveries[b"%d" % SID] = feed
+
+    async def run() -> None:
+        for low, high in pairwise([0, *cuts, len(whole)]):
+            await come(tap, whole[low:high])
+
+    asyncio.run(run())
+    held_to(feed.cutter.take_buffer(), sent)
+    assert stock.got == passed
+    assert len(feed.said) == said
+
+
+def test_a_large_delivery_that_reads_cut_is_not_copied() -> None:
+    sent = [Delivery("s.a", None, bytes([i]) * 200_000) for i in range(12)]
+    stream = b"".join(frame(d, reply(i)) for i, d in enumerate(sent, 1))
+    feed = Sharing()
+    tap = InboundParser(Stock(), b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
+    tap.deliveries[b"%d" % SID] = feed
+
+    async def run() -> None:
+        for at in range(0, len(stream), 150_000):
+            await come(tap, stream[at : at + 150_000])
+
+    asyncio.run(run())
+    buffer = feed.cutter.take_buffer()
+    shared = [isinstance(p, memoryview) and not isinstance(p.obj, bytes) for p in buffer.payloads]
+    assert shared == [True] * 12
+    assert tap.received.active
+    held_to(buffer, sent)
+    asyncio.run(come(tap, b"PING\r\n"))
+    assert not tap.received.active, "no large one came any more"
 
 
 def test_a_large_delivery_in_many_reads_is_joined_once() -> None:
