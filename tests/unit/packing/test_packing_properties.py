@@ -156,7 +156,7 @@ def orders(n: int, topics: int, width: int = 100, first: int = 0) -> Rows:
 @pytest.mark.parametrize("option", ["lines", "arrow"])
 def test_packs_are_filled_to_the_limit(option: str) -> None:
     packer = Packer(codec_of(option, LINES), max_rows=10_000, max_bytes=65_536)
-    sizes = np.concatenate([p.batch.sizes() for p in packer.add(orders(40_000, 1))])
+    sizes = np.concatenate([p.batch.sizes() for p in packer.add(orders(70_000, 1))])
     assert len(sizes) > 20
     assert sizes.max() <= 65_536
     assert sizes.min() > 65_536 - 300
