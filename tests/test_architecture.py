@@ -204,6 +204,7 @@ PURE = {
     "packing/decompress",
     "packing/format",
     "packing/gathering/value_ipc",
+    "packing/gathering/value_lines",
     "packing/gathering/payload_places",
     "packing/gathering/value_views",
     "packing/ipc",

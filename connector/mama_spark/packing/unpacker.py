@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..message import HEADERS_TYPE, Bools, Int64s, as_binary, payload_sizes
+from ..message import HEADERS_TYPE, Bools, Int64s, as_binary
 from ..record_log import Records
 from .codec import values_of_packs
 from .compression import decompressed_lines
@@ -32,6 +32,7 @@ from .format import (
     carries_messages,
 )
 from .gathering.payload_places import PayloadPlaces
+from .gathering.value_lines import values_of_lines
 from .ipc import read_pack
 from .pack_headers import FEW_HEADERS, PackHeaders, as_type, header_entries, map_distinct, pack_headers
 from .unpacked import TypedRun, Unpacked
@@ -40,7 +41,6 @@ from .unpacked import TypedRun, Unpacked
 _ID_HEADER = "Nats-Msg-Id"
 _OWN_HEADERS = frozenset((*PACK_HEADERS, _ID_HEADER))
 
-_LARGE = 1 << 20  #: bytes of a payload whose lines are counted before they are split
 _REASON = 1_200  #: characters: two schemas
 _NOT_TYPED = "it has a value and no columns; name `value` in .schema(), or read other topics"
 _ALIGNMENT = 8  #: bytes, of buffers of an Arrow IPC stream
@@ -85,10 +85,6 @@ _CODES = {
 }
 
 
-def _other_lines(there: int, announced: int) -> str:
-    return f"it has {there:,} lines and announces {announced:,}"
-
-
 def _format_code(text: str) -> int:
     return _CODES.get(text, _UNKNOWN)
 
@@ -130,8 +126,7 @@ class _Unpacking:
         else:
             plain = np.flatnonzero(lines & announced & ~compressed)
             if len(plain):
-                whole = as_binary(self._records.payloads)
-                self._lines(plain, whole.take(pa.array(plain)) if len(plain) < len(self._records) else whole)
+                self._lines(plain, PayloadPlaces.of(self._records.payloads, plain))
             self._compressed_lines(np.flatnonzero(lines & announced & compressed))
         self._arrows(np.flatnonzero(arrows & announced))
         return self._placed()
@@ -145,40 +140,21 @@ class _Unpacking:
                 good.append(i)
             except BadPack as e:
                 self._errors[i] = str(e)
-        self._lines(np.array(good, np.int64), pa.array(found, pa.binary()))
+        if good:
+            self._lines(np.array(good), PayloadPlaces.of_each(found))
 
-    def _lines(self, at: Int64s, payloads: pa.Array) -> None:
+    def _lines(self, at: Int64s, payloads: PayloadPlaces) -> None:
         """
         :param payloads: of the records ``at``, without compression
         """
-        many = self._as_announced_if_large(at, payloads)
-        if not many.all():
-            at, payloads = at[many], payloads.filter(pa.array(many))
-        if not len(at):
-            return
-        counts = self._counts
-        lines = pc.split_pattern(payloads, "\n")  # needs a few bytes for each that is there, whatever is announced
-        there = pc.list_value_length(lines).to_numpy(zero_copy_only=False).astype(np.int64)
-        good = there == counts[at]
+        counts = self._counts[at]
+        values, there = values_of_lines(payloads, counts)
+        good = there == counts
         for i in np.flatnonzero(~good).tolist():
-            self._errors[int(at[i])] = _other_lines(int(there[i]), int(counts[at[i]]))
-        if not good.all():
-            at, lines = at[good], lines.filter(pa.array(good))
-        self._lengths[at], self._packed[at] = counts[at], True
-        self._values.add(at, counts[at], lines.flatten())
-
-    def _as_announced_if_large(self, at: Int64s, payloads: pa.Array) -> Bools:
-        """False for large payloads of another number of lines than announced: an empty line takes more memory than its
-        line feed."""
-        good = np.ones(len(at), np.bool_)
-        large = np.flatnonzero(payload_sizes(payloads) > _LARGE)
-        if len(large):
-            there = pc.count_substring(payloads.take(pa.array(large)), "\n").to_numpy(zero_copy_only=False) + 1
-            for i, lines in zip(large.tolist(), there.tolist(), strict=True):
-                if lines != self._counts[at[i]]:
-                    good[i] = False
-                    self._errors[int(at[i])] = _other_lines(lines, int(self._counts[at[i]]))
-        return good
+            self._errors[int(at[i])] = f"it has {there[i]:,} lines and announces {counts[i]:,}"
+        at, counts = at[good], counts[good]
+        self._lengths[at], self._packed[at] = counts, True
+        self._values.add(at, counts, values)
 
     def _arrows(self, at: Int64s) -> None:
         """Packs with the same columns that follow each other are taken together, as those of one publisher do."""

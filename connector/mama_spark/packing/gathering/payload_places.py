@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
 import pyarrow as pa
 
-from ...message import Int64s, payload_bounds, payload_views
+from ...message import Bools, Int64s, payload_bounds, payload_views
 from .value_views import INLINE
 
 
@@ -38,6 +38,16 @@ class PayloadPlaces:
         short = sizes <= INLINE  # they lie in the views
         which[short], begins[short] = 0, 16 * (payloads.offset + at[short]) + 4
         return cls(held, which, begins, sizes)
+
+    @classmethod
+    def of_each(cls, payloads: list[bytes]) -> Self:
+        """The places of payloads that lie by themselves."""
+        sizes = np.array([len(payload) for payload in payloads], np.int64)
+        return cls([pa.py_buffer(payload) for payload in payloads], np.arange(len(sizes)), np.zeros_like(sizes), sizes)
+
+    def take(self, some: Bools) -> Self:
+        """The places of ``some`` of the payloads."""
+        return replace(self, which=self.which[some], begins=self.begins[some], sizes=self.sizes[some])
 
     def pieces(self) -> list[memoryview]:
         """The payloads; shares memory."""

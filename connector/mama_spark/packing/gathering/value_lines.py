@@ -1,0 +1,83 @@
+"""Reads packs of lines, many at a time: the lines of all payloads in one copy, without their line feeds. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from ...message import Bools, Int64s
+from .payload_places import PayloadPlaces
+from .value_views import INLINE, joined
+
+_LINE_FEED = 10
+_WINDOW = 1 << 18  #: octets that are searched at a time; the search allocates at most nine times as many
+_FEW = 1 << 11  #: octets for each short line, above which it is faster to fill the views of these one by one
+
+
+def values_of_lines(payloads: PayloadPlaces, announced: Int64s) -> tuple[pa.Array, Int64s]:
+    """The lines of all payloads that have as many as announced, one after the other, and how many each payload has.
+
+    Lines that nobody announced cost no memory: an empty line takes more than its line feed.
+    """
+    ends, there = _line_ends(payloads.pieces(), announced)
+    good = there == announced
+    if not good.any():
+        return pa.array([], pa.binary()), there
+    payloads, counts, stops = payloads.take(good), there[good], np.concatenate(ends)
+    starts = np.empty_like(stops)
+    starts[1:] = stops[:-1] + 1
+    starts[np.cumsum(counts) - counts] = 0
+    sizes = stops - starts
+    offsets = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    short = np.flatnonzero(sizes <= INLINE)
+    if len(short) * _FEW > offsets[-1]:
+        octets = _without_line_feeds(payloads)
+    else:
+        octets = _joined_lines(payloads, counts, starts, sizes, short)
+    return pa.Array.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(offsets), octets]), there
+
+
+def _line_ends(pieces: list[memoryview], announced: Int64s) -> tuple[list[Int64s], Int64s]:
+    """Where the lines end in each payload that has as many as announced, and how many each payload has."""
+    mask: Bools = np.empty(min(_WINDOW, max(map(len, pieces), default=0) + 1), np.bool_)
+    ends, there = list[Int64s](), np.zeros(len(pieces), np.int64)
+    for i, (piece, most) in enumerate(zip(pieces, announced.tolist(), strict=True)):  # packs, not rows
+        octets, count, found = np.frombuffer(piece, np.uint8), 0, list[Int64s]()
+        for start in range(0, len(octets) + 1, len(mask)):
+            here = mask[: len(octets) + 1 - start]
+            some = octets[start : start + len(here)]
+            np.equal(some, _LINE_FEED, out=here[: len(some)])
+            here[len(some) :] = True  # the last line ends with the payload
+            at = np.flatnonzero(here)
+            count += len(at)
+            if count <= most:
+                found.append(at + start if start else at)
+        there[i] = count
+        if count == most:
+            ends += found
+    return ends, there
+
+
+def _without_line_feeds(payloads: PayloadPlaces) -> pa.Buffer:
+    pieces = [np.frombuffer(piece, np.uint8) for piece in payloads.pieces()]
+    return pa.py_buffer(np.concatenate([octets[octets != _LINE_FEED] for octets in pieces]))
+
+
+def _joined_lines(payloads: PayloadPlaces, counts: Int64s, starts: Int64s, sizes: Int64s, short: Int64s) -> pa.Buffer:
+    """The octets of all lines, copied once.
+
+    :param counts: lines of each payload
+    :param starts: of each line in its payload
+    :param short: lines whose views contain them
+    """
+    views = np.zeros((len(sizes), 4), np.int32)
+    views[:, 0], views[:, 2] = sizes, np.repeat(payloads.which, counts)
+    views[:, 3] = starts + np.repeat(payloads.begins, counts)
+    if len(short):
+        pieces, rest = payloads.pieces(), views.view(np.uint8)[:, 4:]
+        payload = np.searchsorted(np.cumsum(counts), short, "right")
+        each = zip(short.tolist(), payload.tolist(), starts[short].tolist(), sizes[short].tolist(), strict=True)
+        for line, at, start, size in each:  # few of them
+            rest[line, :size] = pieces[at][start : start + size]
+    return joined(views, payloads.buffers)
