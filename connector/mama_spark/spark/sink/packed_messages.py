@@ -6,7 +6,6 @@ large are split into halves, which are sent as messages of their own.
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -332,17 +331,14 @@ def _lists(extra: pa.RecordBatch | None, starts: Int64s) -> pa.RecordBatch | Non
 def _with_line_feeds(values: pa.Array) -> list[int]:
     if not len(values):
         return []
-    octets, bounds = values.buffers()[2], payload_bounds(values)
+    data, bounds = values.buffers()[2], payload_bounds(values)
     first, size = int(bounds[0]), int(bounds[-1] - bounds[0])
-    if not size or _memchr(octets.address + first, ord("\n"), size) is None:  # nearly always; a quarter of numpy's time
+    octets = np.frombuffer(data, np.uint8, size, first) if size else np.empty(0, np.uint8)
+    if octets.min(initial=255) > ord("\n"):  # nearly always, in a third of the time that the search takes
         return []
-    feeds = np.flatnonzero(np.frombuffer(octets, np.uint8, size, first) == ord("\n"))
+    feeds = np.flatnonzero(octets == ord("\n"))
     rows: list[int] = np.unique(np.searchsorted(bounds, feeds + first, "right") - 1).tolist()
     return rows
-
-
-_memchr = ctypes.CDLL(None).memchr
-_memchr.argtypes, _memchr.restype = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t), ctypes.c_void_p
 
 
 def _control_headers(headers: pa.MapArray) -> list[tuple[int, str]]:
