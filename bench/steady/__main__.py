@@ -172,7 +172,7 @@ def measure(bench: PackedBench, names: set[str], args: argparse.Namespace) -> Re
     result: Record = {"runs": bench.runs, "cold": steady.cold, "seconds": SECONDS * args.factor}
     if "pipe" in names:
         load = replace(PIPE, rate=100.0, warm_up=1.0, seconds=1.0) if args.quick else PIPE
-        result["pipes"] = pipes(bench, load, min(2, args.rounds))
+        result["pipes"] = pipes(bench, load, args.rounds)
     if "micro" in names:
         one = Bench(bench.stage.spark, bench.broker, bench.stage.work)
         result["micro_batch_ms"] = one.micro_batches(3 if args.quick else MICRO_BATCHES)
