@@ -40,6 +40,7 @@ from mama_spark.sending.flight_batch import FlightBatch
 from .encoding.codec_rows import CodecRows
 from .encoding.column_plan import ColumnPlan
 from .encoding.row_encoder import EncodedBatch, RowEncoder
+from .freed_memory import keep_freed_memory
 
 #: Row and reason, ascending by row.
 RejectedRows = list[tuple[int, PublishError]]
@@ -137,6 +138,7 @@ class PackedMessages:
         doubled_ids: DoubledIdCheck | None = None,
     ) -> None:
         check_bridge(o, capabilities)
+        keep_freed_memory()
         self._doubled_ids = doubled_ids
         self._encoder = RowEncoder(plan, o.topic, o.topic_prefix, for_packing=True)
         self._row_encoder = RowEncoder(plan, o.topic, o.topic_prefix)

@@ -1,0 +1,31 @@
+"""Arrays that are freed leave their pages in the process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+_FAULTS = """
+import resource, sys
+import numpy as np
+from mama_spark.spark.sink.freed_memory import keep_freed_memory
+if sys.argv[1] == "kept":
+    keep_freed_memory()
+held = [np.ones(1 << 16) for _ in range(4)]  # an array of 512 KiB has 128 pages
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(100):
+    del held
+    held = [np.ones(1 << 16) for _ in range(4)]
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(way: str) -> int:
+    return int(subprocess.run([sys.executable, "-c", _FAULTS, way], capture_output=True, check=True, text=True).stdout)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other C libraries decide themselves")
+def test_pages_of_freed_arrays_are_used_again() -> None:
+    assert faults("kept") < 10_000 < faults("as ever")
