@@ -6,18 +6,12 @@ back as soon as a few of them are freed, so the kernel had to find and clear the
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
+import numpy as np
 
-#: Freed bytes at the end of the heap that stay, and bytes from which on an array has pages of its own. glibc goes up to
-#: 64 and 32 MiB by itself, depending on what was freed before.
-_STAYS, _ALONE = 32 << 20, 8 << 20
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+#: glibc keeps twice as much as the largest array that was freed, up to 64 MiB.
+_LARGEST = 16 << 20
 
 
 def keep_freed_memory() -> None:
     """For the whole process; other C libraries than glibc do as they always did."""
-    with contextlib.suppress(OSError, AttributeError):
-        set_option = ctypes.CDLL(None).mallopt
-        set_option(_M_TRIM_THRESHOLD, _STAYS)
-        set_option(_M_MMAP_THRESHOLD, _ALONE)
+    np.empty(_LARGEST, np.uint8)  # freed at once: its pages were never touched
