@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from ..message import HEADERS_TYPE, MessageBatch
+from ..message import HEADERS_TYPE, MessageBatch, payload_bounds
 from .codec import binary_of
 from .format import ENCODINGS, MAX_PLAIN_BYTES, PACK, PACK_BYTES, PACK_ENCODING, BadPack, PackFormat
 
@@ -112,8 +112,9 @@ def _changed(batch: MessageBatch, change: _Change) -> MessageBatch:
     if batch.headers is None:
         return batch
     headers, payloads, changes = batch.headers.to_pylist(), list[pa.Buffer | bytes](), 0
+    octets, bounds = batch.payloads.buffers()[2] or pa.py_buffer(b""), payload_bounds(batch.payloads).tolist()
     for i, own in enumerate(headers):
-        payload = batch.payloads[i].as_buffer()
+        payload = octets.slice(bounds[i], bounds[i + 1] - bounds[i])  # a scalar of Arrow would be a copy
         made = None if own is None else change(own, payload)
         if made is not None:
             headers[i], payload = made
