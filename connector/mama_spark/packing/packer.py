@@ -26,7 +26,7 @@ GATHER_BYTES = 32 << 20
 BLOCK_BYTES, BLOCK_PACKS = 12 << 20, 2_048
 #: New rows are cut into packs when they are so many rows or bytes, and at least half of the bytes that already wait, so
 #: that waiting rows are copied a bounded number of times.
-CUT_ROWS, CUT_BYTES = 65_536, 8 << 20
+CUT_ROWS, CUT_BYTES = 65_536, 16 << 20
 _NO_COLUMNS = pa.RecordBatch.from_arrays([], schema=pa.schema([]))
 #: Rows are added in pieces of this size: a batch of Spark may have 64 MB, and usually has 10,000 rows.
 _PIECE_BYTES = 16 << 20
