@@ -7,13 +7,14 @@ socket, and its offsets are the beginnings of the messages.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.message import Int64s, MessageBatch
+from mama_spark.message import Int64s, MessageBatch, payload_bounds
 
 from . import headers as hd
 
@@ -97,7 +98,7 @@ class Framer:
         head += self._tail(sizes, block, widths, batch)
         payloads = batch.payloads if batch.payloads.type == _BINARY else batch.payloads.cast(_BINARY)
         if n and int(sizes.max()) >= BIG:
-            heads = pc.binary_join_element_wise(*head, _EMPTY)
+            heads = pc.binary_join_element_wise(_CRLF, *head, _EMPTY)  # each behind the end of the message before
             if order is not None:
                 heads, payloads, sizes = heads.take(pa.array(order)), payloads.take(pa.array(order)), sizes[order]
             return _pieces(heads, payloads, sizes)
@@ -154,14 +155,13 @@ def _numbers_column(columns: list[Int64s], begin: bytes, end: bytes) -> list[Any
 
 def _pieces(heads: pa.Array, payloads: pa.Array, sizes: Int64s) -> PublishFrames:
     """Frames with views of large payloads: few messages, so a loop is fast enough."""
-    at = np.frombuffer(heads.buffers()[1], np.int32)
-    head = memoryview(heads.buffers()[2])
-    offsets = np.frombuffer(payloads.buffers()[1], np.int32)[payloads.offset :]
-    body = memoryview(payloads.buffers()[2] or b"")
-    crlf = memoryview(b"\r\n")
+    head, body = memoryview(heads.buffers()[2]), memoryview(payloads.buffers()[2] or b"")
+    begins, offsets = payload_bounds(heads), payload_bounds(payloads).tolist()
     pieces: list[memoryview] = []
-    for i in range(len(payloads)):
-        pieces += [head[at[i] : at[i + 1]], body[offsets[i] : offsets[i + 1]], crlf]
+    for (a, b), (c, d) in zip(pairwise(begins.tolist()), pairwise(offsets), strict=True):
+        pieces += (head[a:b], body[c:d])
+    pieces[0] = pieces[0][len(_CRLF) :]
+    pieces.append(memoryview(_CRLF))
     starts = np.zeros(len(payloads) + 1, np.int64)
-    np.cumsum(np.diff(at[: len(payloads) + 1]) + sizes + 2, out=starts[1:])
+    np.cumsum(np.diff(begins) + sizes, out=starts[1:])
     return PublishFrames(pieces, int(starts[-1]), starts)
