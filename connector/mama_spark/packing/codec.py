@@ -15,7 +15,7 @@ from ..message import Int64s, payload_sizes
 from .format import VALUE, PackFormat, canonical_type, check_types
 from .gathering.payload_places import PayloadPlaces
 from .gathering.value_ipc import ValueFrames
-from .gathering.value_views import ValueViews, elements, joined, views_of
+from .gathering.value_views import ValueViews, binary_of, elements, joined, views_of
 from .ipc import read_pack
 
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  #: end of an Arrow IPC stream
@@ -180,13 +180,6 @@ def _alone(columns: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
     rows behind it, which are of another pack, maybe of another topic."""
     some = [pa.concat_arrays([column.slice(start, end - start)]) for column in columns.columns]
     return pa.RecordBatch.from_arrays(some, schema=columns.schema)
-
-
-def binary_of(data: bytes | pa.Buffer, sizes: Int64s) -> pa.Array:
-    """A binary array over ``data``, cut at ``sizes``; shares memory."""
-    offsets = np.zeros(len(sizes) + 1, np.int32)
-    np.cumsum(sizes, out=offsets[1:])
-    return pa.Array.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def bits_of(column: pa.Array) -> Int64s:

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from ..message import HEADERS_TYPE, MessageBatch, payload_bounds
-from .codec import binary_of
 from .format import ENCODINGS, MAX_PLAIN_BYTES, PACK, PACK_BYTES, PACK_ENCODING, BadPack, PackFormat
+from .gathering.value_views import binary_of
 
 #: A name of a header and its values.
 Headers = list[tuple[str, list[str]]]

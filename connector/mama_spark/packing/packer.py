@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..message import HEADERS_TYPE, Bools, Int64s, MessageBatch
-from .codec import Codec, binary_of
+from .codec import Codec
 from .format import PACK, PACK_ROWS
-from .gathering.value_views import ValueViews, joined
+from .gathering.value_views import ValueViews, binary_of, joined
 
 #: Limit of the bytes of rows that wait for their packs to be full, in one partition.
 GATHER_BYTES = 32 << 20

@@ -13,7 +13,7 @@ import pyarrow as pa
 from ...message import Int64s
 from ..ipc import BatchNumbers, batch_numbers
 from .payload_places import PayloadPlaces
-from .value_views import INLINE, Views, joined
+from .value_views import INLINE, Views, binary_of, joined
 
 _ALIGN = 8
 
@@ -129,6 +129,4 @@ def _values(
     views = np.zeros((len(lengths), 4), np.int32)
     views[:, 0], views[:, 3] = lengths, first + np.repeat(payloads.begins + values_at, rows)
     views[:, 2] = np.repeat(payloads.which, rows)
-    ends = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
-    held = [None, pa.py_buffer(ends), joined(views, payloads.buffers)]
-    return pa.Array.from_buffers(pa.binary(), len(lengths), held)
+    return binary_of(joined(views, payloads.buffers), lengths)

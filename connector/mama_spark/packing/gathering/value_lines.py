@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from ...message import Bools, Int64s
 from .payload_places import PayloadPlaces
-from .value_views import INLINE, joined
+from .value_views import INLINE, binary_of, joined
 
 _LINE_FEED = 10
 _WINDOW = 1 << 18  #: octets that are searched at a time; the search allocates at most nine times as many
@@ -28,14 +28,12 @@ def values_of_lines(payloads: PayloadPlaces, announced: Int64s) -> tuple[pa.Arra
     starts[1:] = stops[:-1] + 1
     starts[np.cumsum(counts) - counts] = 0
     sizes = stops - starts
-    offsets = np.zeros(len(sizes) + 1, np.int32)
-    np.cumsum(sizes, out=offsets[1:])
     short = np.flatnonzero(sizes <= INLINE)
-    if len(short) * _FEW > offsets[-1]:
+    if len(short) * _FEW > int(sizes.sum()):
         octets = _without_line_feeds(payloads)
     else:
         octets = _joined_lines(payloads, counts, starts, sizes, short)
-    return pa.Array.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(offsets), octets]), there
+    return binary_of(octets, sizes), there
 
 
 def _line_ends(pieces: list[memoryview], announced: Int64s) -> tuple[list[Int64s], Int64s]:

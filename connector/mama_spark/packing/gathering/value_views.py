@@ -78,3 +78,10 @@ def joined(views: Views, buffers: Sequence[pa.Buffer]) -> pa.Buffer:
     values = pa.Array.from_buffers(pa.binary_view(), len(views), held).cast(pa.binary())
     found: pa.Buffer = values.buffers()[2]
     return found
+
+
+def binary_of(data: bytes | pa.Buffer, sizes: Int64s) -> pa.Array:
+    """A binary array over ``data``, cut at ``sizes``; shares memory."""
+    offsets = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    return pa.Array.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
