@@ -43,6 +43,8 @@ class Records:
 
     def slice(self, start: int, stop: int) -> Records:
         """The records from ``start`` to ``stop``; shares memory."""
+        if start == 0 and stop >= len(self):
+            return self
         n = stop - start
         return Records(
             self.sequences[start:stop],

@@ -50,7 +50,8 @@ def unpack_chunks(
 def _fits(records: Records, found: Unpacked) -> bool:
     """Whether these rows are one chunk, even if each has the longest topic and the largest headers: an upper bound, for
     speed."""
-    shared = _largest(payload_sizes(records.topics.cast(pa.string())))
+    topics = records.topics
+    shared = _largest(payload_sizes(topics.dictionary if pa.types.is_dictionary(topics.type) else topics))
     if found.header_pool is not None:
         shared += _largest(bits_of(found.header_pool) // 8)
     own = found.values.nbytes + sum(run.columns.nbytes for run in found.typed)

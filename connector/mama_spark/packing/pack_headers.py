@@ -48,8 +48,10 @@ class PackHeaders(NamedTuple):
 
     def announced(self, payloads: pa.Array) -> Int64s:
         """Announced rows of each record, which may be wrong, limited to what its bytes could hold."""
-        counts = np.where(self.formats.is_null().to_numpy(zero_copy_only=False), 1, self.counts)
-        return np.clip(counts, 1, 8 * self.sizes(payloads) + 1)
+        counts = np.minimum(np.maximum(self.counts, 1), 8 * self.sizes(payloads) + 1)
+        if self.formats.null_count:
+            counts[self.formats.is_null().to_numpy(zero_copy_only=False)] = 1
+        return counts
 
 
 def pack_headers(records: Records) -> PackHeaders | None:
@@ -89,6 +91,10 @@ def map_distinct(texts: pa.Array, meaning: Callable[[str], int], missing: int) -
     """``meaning`` of each text, called once for each distinct one: packs of one batch mostly have the same headers."""
     if texts.null_count == len(texts):
         return np.full(len(texts), missing, np.int64)
+    if len(texts) <= FEW_HEADERS:
+        each = texts.to_pylist()
+        numbers = {text: missing if text is None else meaning(text) for text in set(each)}
+        return np.array([numbers[text] for text in each], np.int64)
     known = texts.dictionary_encode()
     meanings = np.array([*map(meaning, known.dictionary.to_pylist()), missing], np.int64)
     codes = known.indices.fill_null(len(meanings) - 1) if texts.null_count else known.indices

@@ -158,6 +158,8 @@ class _Unpacking:
 
     def _arrows(self, at: Int64s) -> None:
         """Packs with the same columns that follow each other are taken together, as those of one publisher do."""
+        if not len(at):
+            return
         if (
             not self._only_typed
             and (values := values_of_packs(self._records.payloads, at, self._counts[at])) is not None
@@ -220,7 +222,8 @@ class _Unpacking:
         records = np.repeat(np.arange(n), lengths)
         within = np.arange(len(records)) - np.repeat(firsts, lengths)
         index = within.astype(np.int32)
-        index[np.repeat(~self._packed, lengths)] = -1
+        if not self._packed.all():
+            index[np.repeat(~self._packed, lengths)] = -1
         self._headers.whole = self._own_headers()
         pool, at = self._headers.shared(records, within, HEADERS_TYPE) if self._headers else (None, None)
         return Unpacked(

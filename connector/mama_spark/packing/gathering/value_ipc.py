@@ -121,8 +121,10 @@ def _values(
     packs = [np.frombuffer(piece, np.int32, n + 1, offsets_at) for piece, n in each]  # packs, not rows
     offsets = np.concatenate(packs).astype(np.int64)  # so that no difference overflows
     last = np.cumsum(rows + 1) - 1
-    lengths = np.delete(np.diff(offsets), last[:-1])
-    first = np.delete(offsets, last)
+    begins = np.ones(len(offsets), np.bool_)
+    begins[last] = False
+    first = offsets[begins]
+    lengths = offsets[1:][begins[:-1]] - first
     good = not offsets[last - rows].any() and (offsets[last] <= octets).all() and int(lengths.min()) > INLINE
     if not good:
         return None

@@ -46,7 +46,7 @@ def rows(
 
     def topic() -> pa.Array:
         topics = records.topics.cast(pa.string())
-        return topics if plain else _repeated(topics.cast(pa.binary()).to_pylist(), counts)
+        return topics if plain else _repeated(topics.to_pylist(), counts)
 
     def each(numbers: Int64s) -> pa.Array:
         """From a number a record to one a row."""
@@ -57,7 +57,7 @@ def rows(
         "topic": topic,
         "value": lambda: _with_json(found) if wanted_columns.as_json else found.values,
         "headers": lambda: headers,
-        "stream": lambda: _repeated([stream.encode()], np.array([len(found)])),
+        "stream": lambda: _repeated([stream], np.array([len(found)])),
         "sequence": lambda: each(records.sequences),
         "pack_index": lambda: _pack_index(found),
         "timestamp": lambda: each(records.times).view(ARROW_SCHEMA.field("timestamp").type),
@@ -89,11 +89,12 @@ def trace_column(records: Records) -> pa.Array:
     return valid_traces(first_values(records.headers, TRACE)[0])
 
 
-def _repeated(texts: list[bytes], counts: Int64s) -> pa.Array:
+def _repeated(texts: list[str], counts: Int64s) -> pa.Array:
     """Each text as often as its count says, one behind the other. Arrow's ``take`` needs several times as long."""
+    pieces = [text.encode() for text in texts]
     ends = np.zeros(int(counts.sum()) + 1, np.int32)
-    np.cumsum(np.repeat([len(text) for text in texts], counts), out=ends[1:])
-    data = b"".join([text * count for text, count in zip(texts, counts.tolist(), strict=True)])
+    np.cumsum(np.repeat([*map(len, pieces)], counts), out=ends[1:])
+    data = b"".join([piece * count for piece, count in zip(pieces, counts.tolist(), strict=True)])
     return pa.Array.from_buffers(pa.string(), len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(data)])
 
 

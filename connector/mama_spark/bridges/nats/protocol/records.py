@@ -394,8 +394,6 @@ def records_up_to(records: Records, up_to: int) -> Records:
 
 def slice_records(records: Records, start: int, stop: int) -> Records:
     """``records[start:stop]``; shares memory."""
-    if start == 0 and stop == len(records):
-        return records
     part = records.slice(start, stop)
     return replace(part, headers=None) if part.headers is None or part.headers.null_count == len(part) else part
 
