@@ -132,11 +132,14 @@ class _Unpacking:
         return self._placed()
 
     def _compressed_lines(self, at: Int64s) -> None:
+        if not len(at):
+            return
         found, good = list[bytes](), list[int]()
-        for i in at.tolist():  # packs, not rows
+        pieces = PayloadPlaces.of(self._records.payloads, at).pieces()
+        for i, payload in zip(at.tolist(), pieces, strict=True):  # packs, not rows
             encoding, size = self._packs.encodings[i].as_py() or "", int(self._packs.plain_bytes[i])
             try:
-                found.append(decompressed_lines(self._records.payloads[i].as_buffer(), encoding, size))
+                found.append(decompressed_lines(pa.py_buffer(payload), encoding, size))
                 good.append(i)
             except BadPack as e:
                 self._errors[i] = str(e)
