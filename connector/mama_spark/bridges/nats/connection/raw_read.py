@@ -113,7 +113,7 @@ class RawReadProtocol(asyncio.BufferedProtocol):
     # --- events of the socket ------------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        self._in_place = self._active and self._into.active and not self._received
+        self._in_place = self._active and self._into.active and not self._received and not self._replaced
         return self._into.free_space() if self._in_place else self._memory
 
     def buffer_updated(self, nbytes: int) -> None:

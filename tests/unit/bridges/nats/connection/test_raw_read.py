@@ -120,6 +120,31 @@ def test_what_comes_while_the_buffer_is_used_is_behind_what_came_before() -> Non
     run(work())
 
 
+def test_what_a_connection_that_was_replaced_still_brings_is_not_for_the_next_one() -> None:
+    async def work() -> None:
+        buffer, transport = ReceiveBuffer(), connected(first := Socket())
+        RawReadProtocol(transport, buffer)
+        waiting = asyncio.ensure_future(transport.read(1))
+        await asyncio.sleep(0)
+        first.receive(b"old")
+        await waiting
+        old = first.protocol
+        connected(second := Socket(), transport)
+        RawReadProtocol(transport, buffer)
+        waiting = asyncio.ensure_future(transport.read(1))
+        await asyncio.sleep(0)
+        second.receive(b"new")
+        assert await waiting == b"new"
+        buffer.start(memoryview(b""), 0)
+        first.protocol = old
+        first.receive(b"too late")
+        second.receive(b"newer")
+        assert await transport.read(1) == b""
+        assert buffer.stop() == b"newer"
+
+    run(work())
+
+
 def test_what_came_before_and_to_who_waits_at_the_reader_comes_first() -> None:
     async def work() -> None:
         socket = Socket()
