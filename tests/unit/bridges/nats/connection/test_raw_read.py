@@ -39,14 +39,14 @@ class Socket:
 
     def receive(self, data: bytes) -> None:
         """One read of the socket, or several, if it gives less room."""
+        if not isinstance(self.protocol, asyncio.BufferedProtocol):
+            self.protocol.data_received(data)
+            return
         while data:
-            if not isinstance(self.protocol, asyncio.BufferedProtocol):
-                return self.protocol.data_received(data)  # type: ignore[no-any-return]
             room: Any = self.protocol.get_buffer(-1)
             n = min(len(room), len(data))
             room[:n], data = data[:n], data[n:]
             self.protocol.buffer_updated(n)
-        return None
 
     def is_closing(self) -> bool:
         """So that a writer that is forgotten does not care."""

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import tracemalloc
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from mama_spark.bridges.nats.connection.inbound_parser import InboundParser
 from mama_spark.bridges.nats.protocol import parser, records
-from mama_spark.bridges.nats.protocol.receive_buffer import ReceiveBuffer
 from mama_spark.bridges.nats.protocol.records import (
     DeliveryBuffer,
     DeliveryParser,
@@ -33,34 +29,7 @@ from mama_spark.bridges.nats.protocol.records import (
 from mama_spark.message import HEADERS_TYPE, as_binary, payload_sizes
 
 from tests.support.examples import examples
-
-SID = 7
-PLAIN = "$JS.ACK.S.mama-x"
-WITH_DOMAIN = "$JS.ACK.hub.abc123.S.mama-x"
-FORMS = [(PLAIN, ""), (WITH_DOMAIN, ""), (WITH_DOMAIN, ".Xr4nd")]
-
-
-class Delivery(NamedTuple):
-    subject: str
-    headers: list[tuple[str, list[str]]] | None
-    payload: bytes
-
-
-def block(headers: list[tuple[str, list[str]]]) -> bytes:
-    lines = [f"{name}: {value}\r\n" for name, values in headers for value in values]
-    return ("NATS/1.0\r\n" + "".join(lines) + "\r\n").encode()
-
-
-def frame(d: Delivery, reply: str, sid: int = SID) -> bytes:
-    if d.headers is None:
-        return b"MSG %b %d %b %d\r\n%b\r\n" % (d.subject.encode(), sid, reply.encode(), len(d.payload), d.payload)
-    head = block(d.headers)
-    line = b"HMSG %b %d %b %d %d\r\n" % (d.subject.encode(), sid, reply.encode(), len(head), len(head) + len(d.payload))
-    return line + head + d.payload + b"\r\n"
-
-
-def reply(i: int, form: tuple[str, str] = (PLAIN, ""), pending: int = 5, delivered: int = 1) -> str:
-    return f"{form[0]}.{delivered}.{10 * i + 3}.{i}.{1_700_000_000_000_000_999 + 1000 * i}.{pending}{form[1]}"
+from tests.support.nats.deliveries import FORMS, SID, NatsDelivery, block, frame, held_to, reply
 
 
 def cut_all(data: bytes) -> DeliveryBuffer:
@@ -80,24 +49,12 @@ HEADERS = st.lists(
 PAYLOADS = st.one_of(
     st.binary(max_size=40), st.sampled_from([b"\r\n", b"MSG s.a 7 $JS.ACK.S.mama-x.1.1.1.1.1 1\r\n", b""])
 )
-DELIVERIES = st.lists(st.builds(Delivery, SUBJECTS, st.none() | HEADERS, PAYLOADS), min_size=1, max_size=12)
-
-
-def held_to(buffer: DeliveryBuffer, sent: list[Delivery], first: int = 1) -> None:
-    taken = columns(buffer)
-    r = taken.records
-    assert taken.first == first
-    assert r.sequences.tolist() == [10 * i + 3 for i in range(first, first + len(sent))]
-    assert r.times.tolist() == [1_700_000_000_000_000 + i for i in range(first, first + len(sent))]
-    assert r.topics.to_pylist() == [d.subject for d in sent]
-    assert r.payloads.to_pylist() == [d.payload for d in sent]
-    headers = [None] * len(sent) if r.headers is None else r.headers.to_pylist()
-    assert headers == [d.headers for d in sent]
+DELIVERIES = st.lists(st.builds(NatsDelivery, SUBJECTS, st.none() | HEADERS, PAYLOADS), min_size=1, max_size=12)
 
 
 @examples(40)
 @given(DELIVERIES, st.sampled_from(FORMS), st.data())
-def test_every_cut_gives_the_same_records(sent: list[Delivery], form: tuple[str, str], data: st.DataObject) -> None:
+def test_every_cut_gives_the_same_records(sent: list[NatsDelivery], form: tuple[str, str], data: st.DataObject) -> None:
     stream = b"".join(frame(d, reply(i, form)) for i, d in enumerate(sent, 1))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     cutter, tail = DeliveryParser(SID), b""
@@ -112,9 +69,9 @@ def test_every_cut_gives_the_same_records(sent: list[Delivery], form: tuple[str,
 
 def test_each_single_cut_of_one_stream_gives_the_same_records() -> None:
     sent = [
-        Delivery("s.a", None, b"one"),
-        Delivery("s.b", [("A", ["1", "2"]), ("B", [""])], b"\r\n"),
-        Delivery("s.c", None, b""),
+        NatsDelivery("s.a", None, b"one"),
+        NatsDelivery("s.b", [("A", ["1", "2"]), ("B", [""])], b"\r\n"),
+        NatsDelivery("s.c", None, b""),
     ]
     stream = b"".join(frame(d, reply(i)) for i, d in enumerate(sent, 1))
     for where in range(len(stream) + 1):
@@ -127,13 +84,13 @@ def test_each_single_cut_of_one_stream_gives_the_same_records() -> None:
 
 @pytest.mark.parametrize("form", FORMS, ids=["9 tokens", "11 tokens", "12 tokens"])
 def test_all_forms_of_the_reply_subject_are_read(form: tuple[str, str]) -> None:
-    sent = [Delivery("s.a", None, b"%d" % i) for i in range(5)]
+    sent = [NatsDelivery("s.a", None, b"%d" % i) for i in range(5)]
     held_to(cut_all(b"".join(frame(d, reply(i, form)) for i, d in enumerate(sent, 1))), sent)
 
 
 def test_a_change_of_form_in_mid_stream_is_read() -> None:
     """Redeliveries, and a server with a domain behind one without."""
-    sent = [Delivery("s.a", None, b"%d" % i) for i in range(6)]
+    sent = [NatsDelivery("s.a", None, b"%d" % i) for i in range(6)]
     forms = [reply(1), reply(2, FORMS[2]), reply(3, delivered=2), reply(4, FORMS[1]), reply(5, FORMS[2]), reply(6)]
     held_to(cut_all(b"".join(frame(d, r) for d, r in zip(sent, forms, strict=True))), sent)
 
@@ -154,12 +111,12 @@ def test_a_change_of_form_in_mid_stream_is_read() -> None:
 )
 def test_what_is_no_delivery_is_left_alone(subject: str) -> None:
     assert read_reply(subject.encode()) is None
-    data = frame(Delivery("s.a", None, b"x"), subject or "-")
+    data = frame(NatsDelivery("s.a", None, b"x"), subject or "-")
     assert DeliveryParser(SID).take(data, 0) == (0, 0)
 
 
 def test_deliveries_of_another_subscription_are_left_alone() -> None:
-    mine, other = Delivery("s.a", None, b"mine"), Delivery("s.a", None, b"other")
+    mine, other = NatsDelivery("s.a", None, b"mine"), NatsDelivery("s.a", None, b"other")
     data = frame(mine, reply(1)) + frame(other, reply(1), sid=77) + frame(mine, reply(2))
     cutter = DeliveryParser(SID)
     at, missing = cutter.take(data, 0)
@@ -170,7 +127,7 @@ def test_deliveries_of_another_subscription_are_left_alone() -> None:
 
 
 def test_headers_appear_where_a_record_has_some() -> None:
-    sent = [Delivery("s", None, b""), Delivery("s", [("A", ["1"])], b""), Delivery("s", None, b"")]
+    sent = [NatsDelivery("s", None, b""), NatsDelivery("s", [("A", ["1"])], b""), NatsDelivery("s", None, b"")]
     held_to(cut_all(b"".join(frame(d, reply(i)) for i, d in enumerate(sent, 1))), sent)
     buffer = cut_all(b"".join(frame(d, reply(i)) for i, d in enumerate(sent, 1)))
     assert columns(buffer, headers=False).records.headers is None
@@ -230,7 +187,7 @@ def test_a_topic_that_is_not_utf8_does_not_crash() -> None:
 
 
 def test_a_gap_in_the_numbers_of_the_consumer_is_seen() -> None:
-    one = Delivery("s", None, b"")
+    one = NatsDelivery("s", None, b"")
     with pytest.raises(OutOfOrder):
         columns(cut_all(frame(one, reply(1)) + frame(one, reply(3))))
     with pytest.raises(OutOfOrder):
@@ -239,12 +196,12 @@ def test_a_gap_in_the_numbers_of_the_consumer_is_seen() -> None:
 
 
 def test_what_is_pending_is_that_of_the_last_record() -> None:
-    one = Delivery("s", None, b"")
+    one = NatsDelivery("s", None, b"")
     assert columns(cut_all(frame(one, reply(1, pending=9)) + frame(one, reply(2, pending=0)))).pending == 0
 
 
 def test_the_end_of_a_range_cuts_a_batch() -> None:
-    sent = [Delivery("s", [("A", ["1"])] if i == 2 else None, b"%d" % i) for i in range(3)]
+    sent = [NatsDelivery("s", [("A", ["1"])] if i == 2 else None, b"%d" % i) for i in range(3)]
     records = columns(cut_all(b"".join(frame(d, reply(i)) for i, d in enumerate(sent, 1)))).records
     assert records_up_to(records, 33).sequences.tolist() == [13, 23, 33]
     assert records_up_to(records, 32).payloads.to_pylist() == [b"0", b"1"]
@@ -254,8 +211,8 @@ def test_the_end_of_a_range_cuts_a_batch() -> None:
 
 @pytest.mark.parametrize("small", [b"", b"of a few octets"])
 def test_large_payloads_stay_where_they_were_read(small: bytes) -> None:
-    sent = [Delivery("s", [("A", ["1"])], bytes([i]) * (4096 + i)) for i in range(3)]
-    sent += [Delivery("s", None, small)] if small else []
+    sent = [NatsDelivery("s", [("A", ["1"])], bytes([i]) * (4096 + i)) for i in range(3)]
+    sent += [NatsDelivery("s", None, small)] if small else []
     buffer = cut_all(b"".join(frame(d, reply(i)) for i, d in enumerate(sent, 1)))
     found = records_of(buffer, delivery_numbers(buffer), views=True)
     found.payloads.validate(full=True)
@@ -308,7 +265,7 @@ def test_announced_sizes_are_never_allocated(size: bytes) -> None:
 def test_malformed_deliveries_are_left_to_the_protocol(data: bytes) -> None:
     malformed = data % reply(2).encode()
     cutter = DeliveryParser(SID)
-    good = frame(Delivery("s.a", None, b"x"), reply(1))
+    good = frame(NatsDelivery("s.a", None, b"x"), reply(1))
     assert cutter.take(good + malformed, 0) == (len(good), 0)
     assert len(cutter.take_buffer()) == 1
     assert DeliveryParser(SID).take(malformed, 0) == (0, 0)
@@ -317,7 +274,7 @@ def test_malformed_deliveries_are_left_to_the_protocol(data: bytes) -> None:
 @examples(120, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=200), st.data())
 def test_hostile_bytes_never_crash(noise: bytes, data: st.DataObject) -> None:
-    good = b"".join(frame(Delivery("s", [("A", ["b"])] if i % 2 else None, b"xyz"), reply(i)) for i in range(1, 5))
+    good = b"".join(frame(NatsDelivery("s", [("A", ["b"])] if i % 2 else None, b"xyz"), reply(i)) for i in range(1, 5))
     where, width = data.draw(st.integers(0, len(good))), data.draw(st.integers(0, 30))
     stream = good[:where] + noise + good[where + width :]
     cutter = DeliveryParser(SID)
@@ -330,181 +287,6 @@ def test_hostile_bytes_never_crash(noise: bytes, data: st.DataObject) -> None:
             columns(buffer)
         except parser.ProtocolError:
             """Numbers that cannot be: said, not guessed."""
-
-
-# --- together with the rest of the connection ----------------------------------------------------------------
-
-
-class Stock:
-    """The client's own parser, as far as the tap uses it."""
-
-    def __init__(self) -> None:
-        self.got: list[bytes] = []
-
-    async def parse(self, data: bytes = b"") -> None:
-        self.got.append(data)
-
-    def reset(self) -> None:
-        """Nothing is kept."""
-
-
-class Hearing:
-    """A feed that keeps everything in order."""
-
-    def __init__(self) -> None:
-        self.cutter = DeliveryParser(SID)
-        self.said: list[tuple[str, int, str]] = []
-
-    def take(self, data: bytes, at: int) -> tuple[int, int]:
-        return self.cutter.take(data, at)
-
-    def on_status(self, subject: str, status: int, text: str) -> None:
-        self.said.append((subject, status, text))
-
-
-@examples(40)
-@given(st.data())
-def test_deliveries_go_to_the_feed_and_everything_else_its_own_way(data: st.DataObject) -> None:
-    others = [
-        b"PING\r\n",
-        b"MSG other 9 2\r\nhi\r\n",
-        b"HMSG other 9 12 14\r\nNATS/1.0\r\n\r\nhi\r\n",
-        b"INFO {}\r\n",
-    ]
-    status = b"NATS/1.0 409 Batch Completed\r\nNats-Pending-Bytes: 17\r\n\r\n"
-    sent = [Delivery("s.a", [("A", ["1"])] if i % 3 else None, b"x" * (i * 37 % 200)) for i in range(1, 13)]
-    stream, passed = b"", []
-    for i, d in enumerate(sent, 1):
-        stream += frame(d, reply(i))
-        if data.draw(st.booleans()):
-            passed.append(data.draw(st.sampled_from(others)))
-            stream += passed[-1]
-    stream += b"HMSG _INBOX.x.1 7 %d %d\r\n%b\r\n" % (len(status), len(status), status)
-    stock, feed = Stock(), Hearing()
-    tap = InboundParser(stock, b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
-    tap.deliveries[b"%d" % SID] = feed
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
-
-    async def run() -> None:
-        for low, high in pairwise([0, *cuts, len(stream)]):
-            await tap.parse(stream[low:high])
-
-    asyncio.run(run())
-    held_to(feed.cutter.take_buffer(), sent)
-    assert stock.got == passed
-    assert feed.said == [("_INBOX.x.1", 409, "Batch Completed Nats-Pending-Bytes=17")]
-
-
-class Sharing(Hearing):
-    """The same, whose payloads may stay where they were received."""
-
-    def take_shared(self, received: ReceiveBuffer) -> int:
-        return self.cutter.take_shared(received)
-
-
-async def come(tap: InboundParser, data: bytes) -> None:
-    """A read of the socket: into the buffer while it is used."""
-    if not tap.received.active:
-        return await tap.parse(data)
-    while data:
-        space = tap.received.free_space()
-        n = min(len(space), len(data))
-        space[:n], data = data[:n], data[n:]
-        tap.received.end += n
-    return await tap.parse()
-
-
-@examples(60, suppress_health_check=[HealthCheck.too_slow])
-@given(st.data())
-def test_large_deliveries_stay_where_they_were_received(data: st.DataObject) -> None:
-    """Among small ones, statuses and frames of others, however the reads cut them."""
-    others = [b"PING\r\n", b"MSG other 9 2\r\nhi\r\n", b"MSG other 9 20000\r\n%b\r\n" % bytes(20_000)]
-    status = b"NATS/1.0 409 Batch Completed\r\n\r\n"
-    sizes = st.sampled_from([0, 30, 5_000, 17_000, 70_000, 700_000])
-    sent, stream, passed, said = list[Delivery](), [], [], 0
-    for i, size in enumerate(data.draw(st.lists(sizes, min_size=1, max_size=10)), 1):
-        sent.append(Delivery("s.a", [("A", ["1"])] if i % 3 else None, bytes([i]) * size))
-        stream.append(frame(sent[-1], reply(i)))
-        if data.draw(st.booleans()):
-            passed.append(data.draw(st.sampled_from(others)))
-            stream.append(passed[-1])
-        if data.draw(st.booleans()):
-            said += 1
-            stream.append(b"HMSG _INBOX.x.1 7 %d %d\r\n%b\r\n" % (len(status), len(status), status))
-    whole = b"".join(stream)
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=12)))
-    stock, feed = Stock(), Sharing()
-    tap = InboundParser(stock, b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
-    tap.deliveries[b"%d" % SID] = feed
-
-    async def run() -> None:
-        for low, high in pairwise([0, *cuts, len(whole)]):
-            await come(tap, whole[low:high])
-
-    asyncio.run(run())
-    held_to(feed.cutter.take_buffer(), sent)
-    assert stock.got == passed
-    assert len(feed.said) == said
-
-
-def test_a_large_delivery_that_reads_cut_is_not_copied() -> None:
-    sent = [Delivery("s.a", None, bytes([i]) * 200_000) for i in range(12)]
-    stream = b"".join(frame(d, reply(i)) for i, d in enumerate(sent, 1))
-    feed = Sharing()
-    tap = InboundParser(Stock(), b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
-    tap.deliveries[b"%d" % SID] = feed
-
-    async def run() -> None:
-        for at in range(0, len(stream), 150_000):
-            await come(tap, stream[at : at + 150_000])
-
-    asyncio.run(run())
-    buffer = feed.cutter.take_buffer()
-    shared = [isinstance(p, memoryview) and not isinstance(p.obj, bytes) for p in buffer.payloads]
-    assert shared == [True] * 12
-    assert tap.received.active
-    held_to(buffer, sent)
-    asyncio.run(come(tap, b"PING\r\n"))
-    assert not tap.received.active, "no large one came any more"
-
-
-def test_a_large_delivery_in_many_reads_is_joined_once() -> None:
-    sent = [Delivery("s.a", None, bytes(3_000_000)), Delivery("s.a", None, b"behind it")]
-    stream = b"".join(frame(d, reply(i)) for i, d in enumerate(sent, 1))
-    feed = Hearing()
-    calls = 0
-
-    def counted(data: bytes, at: int) -> tuple[int, int]:
-        nonlocal calls
-        calls += 1
-        return Hearing.take(feed, data, at)
-
-    feed.take = counted  # type: ignore[method-assign]
-    tap = InboundParser(Stock(), b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
-    tap.deliveries[b"%d" % SID] = feed
-
-    async def run() -> None:
-        for at in range(0, len(stream), 4096):
-            await tap.parse(stream[at : at + 4096])
-
-    asyncio.run(run())
-    held_to(feed.cutter.take_buffer(), sent)
-    assert calls < 10, "not looked at again with each read"
-
-
-def test_a_new_connection_forgets_what_was_cut() -> None:
-    whole = frame(Delivery("s.a", None, bytes(100_000)), reply(1))
-    feed = Hearing()
-    tap = InboundParser(Stock(), b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
-    tap.deliveries[b"%d" % SID] = feed
-
-    async def run() -> None:
-        await tap.parse(whole[:50_000])
-        tap.reset()
-        await tap.parse(frame(Delivery("s.b", None, b"x"), reply(1)))
-
-    asyncio.run(run())
-    held_to(feed.cutter.take_buffer(), [Delivery("s.b", None, b"x")])
 
 
 # --- holes ---------------------------------------------------------------------------------------------------
