@@ -31,7 +31,9 @@ TIMES_C, OF_DROPPED = 5.0, 0.5
 
 
 def rates(result: Result, name: str, size: int) -> dict[int, float]:
-    return {r["round"]: r["rate"] for r in result["runs"] if r["name"] == name and r["size"] == size}
+    """Round -> rate, the mean of several runs."""
+    runs = [r for r in result["runs"] if r["name"] == name and r["size"] == size]
+    return {n: statistics.mean(r["rate"] for r in runs if r["round"] == n) for n in {r["round"] for r in runs}}
 
 
 def ratio(result: Result, name: str, other: str, size: int) -> float | None:

@@ -2,8 +2,8 @@
 
 The first run of each way in a session, with few rows, is its cold run. Every run of a round lasts at least 15 s, 30 s
 where the cost of the flight log is measured; a shorter one is repeated with more rows and counts as warm-up. Rounds are
-in random order, ratios are taken within a round, and rows are counted at the broker as in :mod:`bench.packed`. A server
-with ids in its memory is restarted after the run.
+in random order, but with the flight log and without it in turns; ratios are taken within a round, and rows are counted
+at the broker as in :mod:`bench.packed`. A server with ids in its memory is restarted after the run.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ from ..pipe.ways import run as run_pipe
 from ..result import RESULTS, facts, finish
 from ..run import Bench, session
 from . import report
-from .ways import CODECS, FLIGHTS, PUBLISHING, READ_FROM, READING, SECONDS, TYPED_FLIGHTS, Flights, Steady
+from .busy import busy_core
+from .ways import CODECS, FLIGHTS, LOG_PAIR, PUBLISHING, READ_FROM, READING, SECONDS, TYPED_FLIGHTS, Flights, Steady
 
 Record = dict[str, Any]
+Run = Callable[[int], None]  #: given the number of the round
 #: Shares of the time after which no other round of publishing, and of reading, is begun.
 PUBLISHING_SHARE, READING_SHARE = 0.6, 0.85
 #: More rows than last as long as wanted, by the rate of the run before; the first rate is that of the cold run.
@@ -54,18 +56,21 @@ class SteadyBench:
         self._bench, self._factor, self._deadline = bench, factor, deadline
         self._flights = Flights(bench.stage.spark, bench.stage.work)
         self._rates: dict[tuple[str, int], float] = {}
+        self._busy: dict[str, float] = {}  # cores that the client of a way kept busy in its last run
         self.cold: list[Record] = []
 
     def publishing(self, ways: list[Steady], rounds: int) -> None:
         print("first runs, cold", flush=True)
-        for steady in random.sample(ways, len(ways)):
+        for steady in sorted(random.sample(ways, len(ways)), key=lambda steady: bool(steady.beside)):
             self._cold(self._publish(steady, max(2_000, int(steady.rows * self._factor)), -1))
-        runs = [
-            self._steady_run(steady.way.name, steady.size, steady.seconds, partial(self._publish, steady))
-            for steady in ways
-            if steady.seconds
-        ]
-        self._rounds(rounds, PUBLISHING_SHARE, "publishing", runs)
+        pair, others = list[Run](), list[list[Run]]()
+        for steady in ways:
+            run = self._steady_run(steady.way.name, steady.size, steady.seconds, partial(self._publish, steady))
+            if steady.way.name in LOG_PAIR:
+                pair.append(run)
+            elif steady.seconds:
+                others.append([run])
+        self._rounds(rounds, PUBLISHING_SHARE, "publishing", [*others, pair])
 
     def reading(self, names: set[str], rounds: int) -> None:
         """The same rows are read several times in a run."""
@@ -74,24 +79,33 @@ class SteadyBench:
             self._bench.fill(size, rows, READ_FROM)
             for way in ways:
                 self._cold(self._bench.read(way, size, rows, -1))
-            runs = [self._steady_run(way.name, size, SECONDS, partial(self._read, way, size, rows)) for way in ways]
+            runs = [[self._steady_run(way.name, size, SECONDS, partial(self._read, way, size, rows))] for way in ways]
             share = READING_SHARE - (READING_SHARE - PUBLISHING_SHARE) / 2 * (size == min(READ_ROWS))
             self._rounds(rounds, share, f"reading {size} B", runs)
             shutil.rmtree(memory(self._bench.stage.work))
 
-    def _rounds(self, rounds: int, share: float, what: str, runs: list[Callable[[int], None]]) -> None:
+    def _rounds(self, rounds: int, share: float, what: str, groups: list[list[Run]]) -> None:
+        """:param groups: runs of one group follow each other; of more than one, each is made twice"""
         longest = 0.0
-        for round_ in range(rounds if runs else 0):
+        for round_ in range(rounds if groups else 0):
             began = time.monotonic()
             if round_ and began + longest > self._deadline(share):
                 print(f"out of time: {round_} rounds of {rounds}", flush=True)
                 return
             print(f"{what}, round {round_ + 1} of {rounds}", flush=True)
-            for run in random.sample(runs, len(runs)):
-                run(round_)
+            for group in random.sample(groups, len(groups)):
+                order = random.sample(group, len(group))
+                for run in order if len(order) == 1 else [*order, *reversed(order)]:
+                    run(round_)
             longest = max(longest, time.monotonic() - began)
 
     def _publish(self, steady: Steady, rows: int, round_: int) -> Record:
+        with busy_core(self._busy[steady.beside] if steady.beside else 0.0):
+            record = self._publish_rows(steady, rows, round_)
+        self._busy[steady.way.name] = record["client_us"] * record["rate"] / 1e6
+        return record
+
+    def _publish_rows(self, steady: Steady, rows: int, round_: int) -> Record:
         if steady.size not in (FLIGHTS, TYPED_FLIGHTS):
             return self._bench.publish(steady.way, steady.size, rows, round_)
         rows = math.ceil(rows / self._flights.rows) * self._flights.rows
@@ -101,9 +115,7 @@ class SteadyBench:
     def _read(self, way: ReadWay, size: int, stored: int, rows: int, round_: int) -> Record:
         return self._bench.read(way, size, stored, round_, math.ceil(rows / stored))
 
-    def _steady_run(
-        self, name: str, size: int, seconds: float, run: Callable[[int, int], Record]
-    ) -> Callable[[int], None]:
+    def _steady_run(self, name: str, size: int, seconds: float, run: Callable[[int, int], Record]) -> Run:
         """:param run: given the number of rows and of the round"""
         seconds *= self._factor
 
@@ -159,6 +171,9 @@ def choose(only: str, peers: str) -> set[str]:
     chosen = set(only.split(",")) if only else names
     if unknown := chosen - names:
         raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(sorted(names))}")
+    for steady in PUBLISHING:
+        if steady.beside and steady.way.name in chosen and steady.beside not in chosen:
+            raise SystemExit(f"{steady.way.name} goes by what {steady.beside} takes: choose both")
     return chosen if peers else chosen - KAFKA_WAYS - {f"kafka-{codec}" for codec in CODECS}
 
 

@@ -31,6 +31,10 @@ RATIOS = [
 ]  # fmt: skip
 
 
+#: What a busy core leaves of the C program, and what mamapub reaches of that: way, C program, the same beside a loop.
+BESIDE = [("message", "c-acks", "c-acks-beside"), ("off", "c-acks-id", "c-acks-id-beside")]
+
+
 def _best(result: Result, names: Sequence[str], size: int) -> dict[int, float]:
     """The highest rate of each round."""
     each = [rates(result, name, size) for name in names]
@@ -123,6 +127,30 @@ def aims(result: Result) -> list[str]:
     return ["| what | aim | measured | cores busy at the aim |", "|---|---|---|---|", *lines]
 
 
+def beside_table(result: Result) -> list[str]:
+    """A line a C program: what is left of it beside a loop that works as much as mamapub's client; none if it did not
+    run."""
+    lines = []
+    for name, alone, beside in BESIDE:
+        left, reached = ratio(result, beside, alone, 100), ratio(result, name, beside, 100)
+        busy = [run["client_us"] * run["rate"] / 1e6 for run in result["runs"] if run["name"] == beside]
+        if left is not None and reached is not None:
+            lines.append(f"| `{alone}` | {statistics.median(busy):.2f} | {left:.2f} | `{name}`: {reached:.2f} |")
+    if not lines:
+        return []
+    return [
+        "## The C program beside a loop",
+        "",
+        "The C program takes hardly any of the two cores from the server. Here a process that has nothing to do with"
+        " messages keeps as much of them busy as the client of `mamapub` does, Spark and its workers included.",
+        "",
+        "| C program | cores busy in clients | to the C program alone | `mamapub` to the C program beside the loop |",
+        "|---|---|---|---|",
+        *lines,
+        "",
+    ]
+
+
 def runs_table(runs: list[Result]) -> list[str]:
     """A line a way and size: medians."""
     lines = [
@@ -153,16 +181,29 @@ def runs_table(runs: list[Result]) -> list[str]:
 
 def text(result: Result) -> str:
     return "\n".join(
-        ["## Aims", "", *aims(result), "", "## In steady state", "", *runs_table(result["runs"]), "", "## Cold", "",
-         "The first run of each way in its session, in random order: short, as small jobs are.", "",
-         *runs_table(result["cold"])]
-    )  # fmt: skip
+        [
+            "## Aims",
+            "",
+            *aims(result),
+            "",
+            *beside_table(result),
+            "## In steady state",
+            "",
+            *runs_table(result["runs"]),
+            "",
+            "## Cold",
+            "",
+            "The first run of each way in its session, in random order: short, as small jobs are.",
+            "",
+            *runs_table(result["cold"]),
+        ]
+    )
 
 
 def markdown(result: Result) -> str:
     f = result["facts"]
     each = {(run["name"], run["size"]) for run in result["runs"]}
-    rounds = [len([r for r in result["runs"] if (r["name"], r["size"]) == way]) for way in each] or [0]
+    rounds = [len(rates(result, name, size)) for name, size in each] or [0]
     counted = f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)} to {max(rounds)}"
     return "\n".join(
         [
@@ -172,9 +213,10 @@ def markdown(result: Result) -> str:
             " `python -m bench.steady --peers kafka` measures anew.",
             "",
             f"{counted} interleaved rounds, medians; ratios are taken within a round. A run lasts at least"
-            f" {result['seconds']:g} s, twice as long for the flight log, after shorter runs of the same way. Two"
-            " partitions on `local[2]`, Python workers over Unix sockets, file storage, one replica, brokers and Spark"
-            " on the same machine; every row acknowledged before the write returns, and counted at the broker; flight"
+            f" {result['seconds']:g} s, after shorter runs of the same way; for the flight log twice as long, and twice"
+            " a round, with and without it in turns. Two partitions on `local[2]`, Python workers over Unix sockets,"
+            " file storage, one replica, brokers and Spark on the same machine; every row acknowledged before the write"
+            " returns, and counted at the broker; flight"
             " log on where nothing else is said, deduplication on but for `message` and `message-nolog`. A server that"
             " holds ids is restarted after the run. Rows of 100 and 1,000 bytes are not compressed. `tuned` ways, and"
             " those with a codec, have packs of 256 KiB, as large as the batches of the tuned Kafka sink; `lines` and"

@@ -27,12 +27,14 @@ class Steady:
 
     :ivar rows: of the first run, which is cold
     :ivar seconds: of each later run, at least; 0 = there is none, for ways whose size alone is of interest
+    :ivar beside: meanwhile another process keeps as much of the cores busy as the client of this way did
     """
 
     way: Way
     size: int
     rows: int
     seconds: float = SECONDS
+    beside: str = ""
 
 
 # --- flights -------------------------------------------------------------------------------------------------------
@@ -87,6 +89,14 @@ _C_IDS = replace(_PACKED["c-acks"], name="c-acks-id", title="C program, one mess
 #: As many connections as there are partitions: what the server does for them, it cannot do for one.
 _C_TWICE = replace(_PACKED["c-acks"], name="c-acks-2", title="two C programs side by side, no ids",
                    publish=_two_connections)  # fmt: skip
+#: What another process takes from the server by working on the same cores, whatever it works on.
+_C_BESIDE = {
+    way: replace(c, name=f"{c.name}-beside",
+                 title=f"`{c.name}` beside a loop that keeps as much of the cores busy as the client of `{way}`")
+    for way, c in (("message", _PACKED["c-acks"]), ("off", _C_IDS))
+}  # fmt: skip
+#: One after the other and then in turned order, because rates change more within minutes than these two differ.
+LOG_PAIR = ("message", "message-nolog")
 PUBLISHING = [
     *(
         Steady(_PACKED[name], size, rows)
@@ -115,6 +125,7 @@ PUBLISHING = [
     Steady(Way("message-nolog", "the same without a flight log", {},
                packed_sink("off", False, dedup="false", ackMode="message"), "nats"), 100, 600_000, LOG_SECONDS),
     Steady(_PACKED["off"], 100, 500_000),
+    *(Steady(c, 100, 500_000, beside=way) for way, c in _C_BESIDE.items()),
 ]  # fmt: skip
 READING: list[ReadWay] = READ_WAYS
 READ_FROM = "arrow-tuned"  #: the way that publishes what is read

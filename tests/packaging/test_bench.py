@@ -108,6 +108,8 @@ def test_the_report_of_steady_state_has_a_line_an_aim_that_was_measured() -> Non
     cold = [steady_run("lines", FLIGHTS, 1, stored_bytes_per_row=300)]
     cold += [steady_run("typed-zstd", TYPED_FLIGHTS, 1, stored_bytes_per_row=30)]
     runs = [steady_run("message", 100, 450_000), steady_run("c-acks", 100, 500_000), *codecs]
+    runs += [steady_run("message-nolog", 100, rate) for rate in (400_000, 600_000)]
+    runs += [steady_run("c-acks-beside", 100, 400_000, client_us=1.5)]
     pipes = [
         {"name": name, "latency_ms": {"p50": ms, "p99": ms}, "durations_ms": {"addBatch": [80, 90, 95]}}
         for name, ms in (("log", 100), ("kafka", 200))
@@ -117,6 +119,8 @@ def test_the_report_of_steady_state_has_a_line_an_aim_that_was_measured() -> Non
     page = steady_report.markdown({**given, "runs": runs, "cold": cold, "pipes": pipes, "micro_batch_ms": micro})
     for line in (
         "| 100 B: `message` to `c-acks` | ≥ 0.97 | 0.90 | 1.94 |",
+        "| 100 B: `message` to `message-nolog` | ≥ 0.97 | 0.90 | 1.94 |",
+        "| `c-acks` | 0.60 | 0.80 | `message`: 1.12 |",
         "| flights, JSON: best codec to Kafka's best codec | ≥ 1.5 | 2.00 | 0.00 |",
         "| flights, JSON: bytes stored a row to Kafka's, lz4 | ≤ 1.1 | 1.25 |",
         "| flights: bytes of typed rows, zstd, to JSON lines, not compressed | ≤ 0.15 | 0.10 |",
