@@ -26,7 +26,7 @@ def _work(cores: float) -> None:
 @contextmanager
 def busy_core(cores: float) -> Iterator[None]:
     """:param cores: kept busy within the block, at most 1; 0 = none"""
-    if not cores:
+    if cores <= 0:
         yield
         return
     process = subprocess.Popen([sys.executable, "-m", __name__, f"{min(cores, 1.0):.4f}"], cwd=ROOT)

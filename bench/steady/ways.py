@@ -27,14 +27,15 @@ class Steady:
 
     :ivar rows: of the first run, which is cold
     :ivar seconds: of each later run, at least; 0 = there is none, for ways whose size alone is of interest
-    :ivar beside: meanwhile another process keeps as much of the cores busy as the client of this way did
+    :ivar beside: meanwhile another process keeps as much of the cores busy as the client of the first way did more than
+        that of the second
     """
 
     way: Way
     size: int
     rows: int
     seconds: float = SECONDS
-    beside: str = ""
+    beside: tuple[str, str] | None = None
 
 
 # --- flights -------------------------------------------------------------------------------------------------------
@@ -90,11 +91,12 @@ _C_IDS = replace(_PACKED["c-acks"], name="c-acks-id", title="C program, one mess
 _C_TWICE = replace(_PACKED["c-acks"], name="c-acks-2", title="two C programs side by side, no ids",
                    publish=_two_connections)  # fmt: skip
 #: What another process takes from the server by working on the same cores, whatever it works on.
-_C_BESIDE = {
-    way: replace(c, name=f"{c.name}-beside",
-                 title=f"`{c.name}` beside a loop that keeps as much of the cores busy as the client of `{way}`")
+_BESIDE = [
+    Steady(replace(c, name=f"{c.name}-beside",
+                   title=f"`{c.name}` beside a loop that keeps as much of the cores busy as the client of `{way}`"),
+           100, 500_000, beside=(way, c.name))
     for way, c in (("message", _PACKED["c-acks"]), ("off", _C_IDS))
-}  # fmt: skip
+]  # fmt: skip
 #: One after the other and then in turned order, because rates change more within minutes than these two differ.
 LOG_PAIR = ("message", "message-nolog")
 PUBLISHING = [
@@ -125,7 +127,7 @@ PUBLISHING = [
     Steady(Way("message-nolog", "the same without a flight log", {},
                packed_sink("off", False, dedup="false", ackMode="message"), "nats"), 100, 600_000, LOG_SECONDS),
     Steady(_PACKED["off"], 100, 500_000),
-    *(Steady(c, 100, 500_000, beside=way) for way, c in _C_BESIDE.items()),
+    *_BESIDE,
 ]  # fmt: skip
 READING: list[ReadWay] = READ_WAYS
 READ_FROM = "arrow-tuned"  #: the way that publishes what is read
