@@ -143,10 +143,13 @@ def _alike(table: npt.NDArray[np.uint8], m: re.Match[bytes]) -> tuple[Bools, npt
     """Which rows differ from the first one in token and sequence only; and the digits of both."""
     at = m.start()
     token, seq = slice(m.start(1) - at, m.end(1) - at), slice(m.start(7) - at, m.end(7) - at)
-    same = table == table[0]
     numbers = np.concatenate((table[:, token], table[:, seq]), axis=1) - 48
-    same[:, token] = same[:, seq] = True
-    good: Bools = same.all(axis=1) & (numbers < 10).all(axis=1)
+    rest = table.copy()
+    rest[:, token] = rest[:, seq] = 0
+    octets, width = rest.reshape(-1), rest.shape[1]
+    if (octets[width:] == octets[:-width]).all() and (numbers < 10).all():  # nearly always, and a tenth of the time
+        return np.ones(len(table), np.bool_), numbers
+    good: Bools = (rest == rest[0]).all(axis=1) & (numbers < 10).all(axis=1)
     return good, numbers
 
 
