@@ -8,6 +8,7 @@ them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -152,3 +153,21 @@ def fixed_width(rows: npt.NDArray[np.uint8]) -> pa.Array:
     n, width = rows.shape
     offsets = np.arange(0, (n + 1) * width, width, dtype=np.int32) if width else np.zeros(n + 1, np.int32)
     return pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(offsets), pa.py_buffer(rows.reshape(-1))])
+
+
+def decimal_digits(first: int, n: int, width: int) -> npt.NDArray[np.uint8]:
+    """``n`` consecutive numbers as zero-padded text, shape (n, width); ``width`` is more than 4."""
+    digits = np.empty((n, width), np.uint8)
+    row = 0
+    while row < n:  # one iteration per 10,000 numbers
+        high, low = divmod(first + row, 10_000)
+        end = min(n, row + 10_000 - low)
+        digits[row:end, :-4] = np.frombuffer(b"%0*d" % (width - 4, high), np.uint8)
+        digits[row:end, -4:] = _four_digits()[low : low + end - row]
+        row = end
+    return digits
+
+
+@cache
+def _four_digits() -> npt.NDArray[np.uint8]:
+    return np.frombuffer(b"".join(b"%04d" % i for i in range(10_000)), np.uint8).reshape(10_000, 4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,8 @@ from .schema import EVENTS, TIMESTAMP
 
 #: Type of string columns of which a part holds few different values: one byte a row.
 LOW_CARDINALITY = pa.dictionary(pa.int8(), pa.string())
+#: Type of string columns whose values repeat: Parquet takes the indexes as they are.
+REPEATED = pa.dictionary(pa.int32(), pa.string())
 
 
 @cache
@@ -121,8 +123,8 @@ def flights_batch(chunks: Sequence[FlightColumns], constants: Mapping[str, Any],
     lengths = [len(c) for c in chunks]
     columns: dict[str, pa.Array] = {
         "flight_id": _strings([c.flight_id for c in chunks], lengths),
-        "topic": _strings([c.topic for c in chunks], lengths),
-        "stream": _strings([c.stream for c in chunks], lengths),
+        "topic": _repeated([c.topic for c in chunks], lengths),
+        "stream": _repeated([c.stream for c in chunks], lengths),
         "ack_level": _low_cardinality([c.ack_level for c in chunks], lengths),
         "event": pa.DictionaryArray.from_arrays(
             pa.array(np.concatenate([c.codes() for c in chunks]).astype(np.int8)), _event_dictionary()
@@ -177,8 +179,9 @@ def events_batch(events: Sequence[LoggedEvent], constants: Mapping[str, Any], sc
         if f.name == "event_time":
             arrays.append(pa.array(columns[f.name], pa.int64()).cast(TIMESTAMP))
         elif f.name in columns:
-            column = pa.array(columns[f.name], pa.string() if f.type == LOW_CARDINALITY else f.type)
-            arrays.append(column.dictionary_encode().cast(LOW_CARDINALITY) if f.type == LOW_CARDINALITY else column)
+            encoded = pa.types.is_dictionary(f.type)
+            column = pa.array(columns[f.name], pa.string() if encoded else f.type)
+            arrays.append(column.dictionary_encode().cast(f.type) if encoded else column)
         else:
             arrays.append(constant(constants.get(f.name), n, f.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -186,17 +189,37 @@ def events_batch(events: Sequence[LoggedEvent], constants: Mapping[str, Any], sc
 
 def constant(value: Any, n: int, kind: pa.DataType) -> pa.Array:
     """``n`` times the same value."""
+    return _constants(value, kind, 1 << n.bit_length()).slice(0, n)
+
+
+@lru_cache(maxsize=32)
+def _constants(value: Any, kind: pa.DataType, n: int) -> pa.Array:
+    """Kept, because each batch has a dozen of them: they took a tenth of the time of all columns."""
     if value is None:
         return pa.nulls(n, kind)
-    if kind == LOW_CARDINALITY:
-        return pa.DictionaryArray.from_arrays(pa.array(np.zeros(n, np.int8)), pa.array([value], pa.string()))
+    if pa.types.is_dictionary(kind):
+        return pa.DictionaryArray.from_arrays(
+            pa.repeat(pa.scalar(0, kind.index_type), n), pa.array([value], pa.string())
+        )
     return pa.repeat(pa.scalar(value, kind), n)
 
 
 def file_schema(part: pa.Schema) -> pa.Schema:
     """``part`` with the types that the Parquet writer gets."""
     low_cardinality = ("kind", "event", "ack_level", "publisher_state", "query_id", "run_id", "bridge")
-    return pa.schema([pa.field(f.name, LOW_CARDINALITY) if f.name in low_cardinality else f for f in part])
+    encoded = {**dict.fromkeys(low_cardinality, LOW_CARDINALITY), "topic": REPEATED, "stream": REPEATED}
+    return pa.schema([pa.field(f.name, encoded.get(f.name, f.type)) for f in part])
+
+
+def repeated(array: pa.Array) -> pa.Array:
+    """As :data:`REPEATED`, from any type of strings. The dictionary, which goes into the file, is no longer than the
+    array."""
+    if not pa.types.is_dictionary(array.type):
+        return _as_string(array).dictionary_encode()
+    names = array.dictionary
+    if len(names) > len(array) or names.null_count:
+        return array.cast(pa.string()).dictionary_encode()
+    return pa.DictionaryArray.from_arrays(array.indices.cast(pa.int32()), _as_string(names))
 
 
 def _as_string(array: pa.Array) -> pa.Array:
@@ -208,6 +231,14 @@ def _strings(values: list[Any], lengths: list[int]) -> pa.Array:
     arrays = []
     for value, n in zip(values, lengths, strict=True):
         arrays.append(constant(value, n, pa.string()) if value is None or isinstance(value, str) else _as_string(value))
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+def _repeated(values: list[Any], lengths: list[int]) -> pa.Array:
+    arrays = [
+        constant(value, n, REPEATED) if value is None or isinstance(value, str) else repeated(value)
+        for value, n in zip(values, lengths, strict=True)
+    ]
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 

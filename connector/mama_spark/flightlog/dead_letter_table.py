@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..message import HEADERS_TYPE, Int64s
-from .columns import Reason, constant, file_schema
+from .columns import Reason, constant, file_schema, repeated
 from .commit import abort_parts, commit_parts
 from .parts import PART_ROWS, Part, PartWriter
 from .schema import DEAD_LETTERS, TIMESTAMP, part_schema
@@ -88,7 +88,7 @@ class DeadLetterStaging:
         status, code, info = zip(*reasons, strict=True)
         columns = {
             "flight_id": flight_id.cast(pa.string()),
-            "topic": topic.cast(pa.string()),
+            "topic": repeated(topic),
             "payload": pa.nulls(n, pa.binary()) if payload is None else payload.cast(pa.binary()),
             "headers": pa.nulls(n, HEADERS_TYPE) if headers is None else headers.cast(HEADERS_TYPE),
             "status": pa.array(status, pa.string()),

@@ -117,7 +117,8 @@ class _OpenPart:
 
     def _write_group(self) -> None:
         if self._pending:
-            self._writer.write_table(pa.Table.from_batches(self._pending), row_group_size=self._pending_rows)
+            rows = pa.Table.from_batches(self._pending).unify_dictionaries()  # of another one, Parquet writes values
+            self._writer.write_table(rows, row_group_size=self._pending_rows)
             self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
 
     def close(self) -> Part:

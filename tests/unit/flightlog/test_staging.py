@@ -120,6 +120,37 @@ def test_chunks_that_differ_in_what_they_know_go_into_one_part(tmp_path: Path) -
     assert [r["info"] for r in got] == [None, None, "null id"]
 
 
+TOPICS = [
+    pa.array(["a", None, "b"]),
+    pa.array(["c", "a", "c"]).dictionary_encode(),
+    pa.DictionaryArray.from_arrays(pa.array([1, None, 0], pa.int8()), pa.array(["b", "d"], pa.large_string())),
+    pa.DictionaryArray.from_arrays(pa.array([1, 0, 2], pa.int32()), pa.array(["a", None, "e"])),
+]
+
+
+@pytest.mark.parametrize("gathered", [1, 32_768])
+def test_topics_and_streams_of_any_type_go_into_one_part(
+    tmp_path: Path, gathered: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mama_spark.flightlog.staging._GATHER_ROWS", gathered)
+    parts = stage(tmp_path / "log", BATCH, *(flights(3, topic=t, stream=t) for t in TOPICS))
+    (part,) = parts
+    got = read(tmp_path / "log", parts)
+    assert [row["topic"] for row in got] == ["a", None, "b", "c", "a", "c", "d", None, "b", None, "a", "e"]
+    assert [row["stream"] for row in got] == [row["topic"] for row in got]
+    file = pq.ParquetFile(tmp_path / "log" / part.path)
+    assert file.schema_arrow.field("topic").type == pa.string(), "what others read has no type of its own"
+
+
+def test_topics_of_other_rows_are_not_in_the_file(tmp_path: Path) -> None:
+    noise = np.random.default_rng(1).bytes(16 * 5_000).hex()
+    names = pa.array([noise[32 * i : 32 * i + 32] for i in range(5_000)])
+    few = pa.DictionaryArray.from_arrays(pa.array([7, 4_999, 7], pa.int32()), names)
+    parts = stage(tmp_path / "log", BATCH, flights(3, topic=few))
+    assert [row["topic"] for row in read(tmp_path / "log", parts)] == [names[i].as_py() for i in (7, 4_999, 7)]
+    assert parts[0].size < 20_000
+
+
 @pytest.mark.parametrize(
     ("level", "kept"),
     [

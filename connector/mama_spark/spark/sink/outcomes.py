@@ -11,7 +11,7 @@ from mama_spark.bridge import Ack, Capabilities
 from mama_spark.errors import DoubledId
 from mama_spark.flightlog.columns import FlightColumns, Reason
 from mama_spark.flightlog.schema import EVENTS, FAILED, PUBLISHED
-from mama_spark.message import Bools, Int64s, MessageBatch
+from mama_spark.message import Bools, Int64s, MessageBatch, decimal_digits, fixed_width
 from mama_spark.publisher.clock import WallClock
 from mama_spark.sending.flight import EVENT, FlightState
 from mama_spark.sending.flight_batch import FlightBatch
@@ -188,5 +188,16 @@ def failed_flights(flights: FlightBatch) -> Bools:
 
 
 def joined_ids(head: str, numbers: Int64s) -> pa.Array:
-    """``<head><number>``: flight ids where the broker does not deduplicate."""
-    return pc.binary_join_element_wise(pa.scalar(head), pc.cast(pa.array(numbers), pa.string()), pa.scalar(""))
+    """``<head><number>``: flight ids where the broker does not deduplicate.
+
+    :param numbers: ascending
+    """
+    n, start = len(numbers), head.encode()
+    first, last = (int(numbers[0]), int(numbers[-1])) if n else (0, 0)
+    width = len(str(first))
+    if width <= 4 or width != len(str(last)) or last - first != n - 1:
+        return pc.binary_join_element_wise(pa.scalar(head), pc.cast(pa.array(numbers), pa.string()), pa.scalar(""))
+    text = np.empty((n, len(start) + width), np.uint8)
+    text[:, : len(start)] = np.frombuffer(start, np.uint8)
+    text[:, len(start) :] = decimal_digits(first, n, width)
+    return fixed_width(text).cast(pa.string())

@@ -32,6 +32,7 @@ from mama_spark.sending.retry import is_final
 from mama_spark.spark.sink.dead_letter_queue import DeadLetterQueue
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.job import OutcomeCounts, PartitionReport, SinkJob, TaskInfo
+from mama_spark.spark.sink.outcomes import joined_ids
 from mama_spark.spark.sink.partition_writer import publish_partition, task_info
 
 PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ())
@@ -192,3 +193,11 @@ def test_the_dead_letter_of_a_row_that_is_too_large_is_empty() -> None:
 )
 def test_a_write_is_summed_up_in_a_line(counts: OutcomeCounts, said: str) -> None:
     assert counts.summary() == said
+
+
+@pytest.mark.parametrize("first", [0, 9_990, 10_000, 12_345, 99_990, 10**9 - 5])
+@pytest.mark.parametrize("n", [0, 1, 20, 20_001])
+def test_numbers_become_ids_as_they_are_written(first: int, n: int) -> None:
+    numbers = np.arange(first, first + n)
+    assert joined_ids("rün-0-1-", numbers).to_pylist() == [f"rün-0-1-{i}" for i in numbers]
+    assert joined_ids("p", numbers[::3]).to_pylist() == [f"p{i}" for i in numbers[::3]]

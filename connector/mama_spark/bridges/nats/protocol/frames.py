@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.message import Int64s, MessageBatch, payload_bounds
+from mama_spark.message import Int64s, MessageBatch, decimal_digits, fixed_width, payload_bounds
 
 from . import headers as hd
 
@@ -28,7 +28,6 @@ _EMPTY = b""  # no Arrow scalar at import: to make one loads pandas, which plann
 _CRLF = b"\r\n"
 _BLANK = b" "
 _ID_HEAD = b"NATS/1.0\r\nNats-Msg-Id: "
-_LOW = np.frombuffer(b"".join(b"%04d" % i for i in range(10_000)), np.uint8).reshape(10_000, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +62,7 @@ class PublishFrames:
 
 def tokens(first: int, n: int) -> pa.Array:
     """``n`` consecutive numbers as zero-padded text of :data:`TOKEN_WIDTH` digits."""
-    digits = np.empty((n, TOKEN_WIDTH), np.uint8)
-    digits[:, -4:] = _LOW[np.arange(first, first + n) % 10_000]
-    row = 0
-    while row < n:  # one iteration per 10,000 numbers
-        high = (first + row) // 10_000
-        end = min(n, (high + 1) * 10_000 - first)
-        digits[row:end, :-4] = np.frombuffer(b"%0*d" % (TOKEN_WIDTH - 4, high), np.uint8)
-        row = end
-    offsets = np.arange(0, TOKEN_WIDTH * n + 1, TOKEN_WIDTH, dtype=np.int32)
-    return pa.BinaryArray.from_buffers(_BINARY, n, [None, pa.py_buffer(offsets), pa.py_buffer(digits)])
+    return fixed_width(decimal_digits(first, n, TOKEN_WIDTH))
 
 
 class Framer:
