@@ -33,7 +33,20 @@ from ..result import RESULTS, facts, finish
 from ..run import Bench, session
 from . import report
 from .busy import busy_core
-from .ways import CODECS, FLIGHTS, LOG_PAIR, PUBLISHING, READ_FROM, READING, SECONDS, TYPED_FLIGHTS, Flights, Steady
+from .ways import (
+    CODECS,
+    FLIGHTS,
+    LOG_PAIR,
+    PUBLISHING,
+    READ_FROM,
+    READING,
+    ROWS_A_BATCH,
+    SECONDS,
+    SPARKS_ROWS,
+    TYPED_FLIGHTS,
+    Flights,
+    Steady,
+)
 
 Record = dict[str, Any]
 Run = Callable[[int], None]  #: given the number of the round
@@ -109,6 +122,8 @@ class SteadyBench:
         return record
 
     def _publish_rows(self, steady: Steady, rows: int, round_: int) -> Record:
+        together = ROWS_A_BATCH.get(steady.size, SPARKS_ROWS)
+        self._bench.stage.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(together))
         if steady.size not in (FLIGHTS, TYPED_FLIGHTS):
             return self._bench.publish(steady.way, steady.size, rows, round_)
         rows = math.ceil(rows / self._flights.rows) * self._flights.rows
