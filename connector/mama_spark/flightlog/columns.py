@@ -189,12 +189,20 @@ def events_batch(events: Sequence[LoggedEvent], constants: Mapping[str, Any], sc
 
 def constant(value: Any, n: int, kind: pa.DataType) -> pa.Array:
     """``n`` times the same value."""
-    return _constants(value, kind, 1 << n.bit_length()).slice(0, n)
+    return _kept(value, kind, 1 << n.bit_length()).slice(0, n) if n <= _MOST_KEPT else _repeat(value, kind, n)
+
+
+#: Rows up to which constant columns are kept: those of one task take a few megabytes.
+_MOST_KEPT = 1 << 16
 
 
 @lru_cache(maxsize=32)
-def _constants(value: Any, kind: pa.DataType, n: int) -> pa.Array:
-    """Kept, because each batch has a dozen of them: they took a tenth of the time of all columns."""
+def _kept(value: Any, kind: pa.DataType, n: int) -> pa.Array:
+    """Each batch has more than a dozen of them; to make them took a tenth of the time of all columns."""
+    return _repeat(value, kind, n)
+
+
+def _repeat(value: Any, kind: pa.DataType, n: int) -> pa.Array:
     if value is None:
         return pa.nulls(n, kind)
     if pa.types.is_dictionary(kind):

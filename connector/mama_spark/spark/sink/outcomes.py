@@ -188,16 +188,12 @@ def failed_flights(flights: FlightBatch) -> Bools:
 
 
 def joined_ids(head: str, numbers: Int64s) -> pa.Array:
-    """``<head><number>``: flight ids where the broker does not deduplicate.
-
-    :param numbers: ascending
-    """
+    """``<head><number>``: flight ids where the broker does not deduplicate."""
     n, start = len(numbers), head.encode()
-    first, last = (int(numbers[0]), int(numbers[-1])) if n else (0, 0)
-    width = len(str(first))
-    if width <= 4 or width != len(str(last)) or last - first != n - 1:
+    width = len(str(numbers[0])) if n else 0
+    if width <= 4 or width != len(str(numbers[-1])) or not (np.diff(numbers) == 1).all():
         return pc.binary_join_element_wise(pa.scalar(head), pc.cast(pa.array(numbers), pa.string()), pa.scalar(""))
     text = np.empty((n, len(start) + width), np.uint8)
     text[:, : len(start)] = np.frombuffer(start, np.uint8)
-    text[:, len(start) :] = decimal_digits(first, n, width)
+    text[:, len(start) :] = decimal_digits(int(numbers[0]), n, width)
     return fixed_width(text).cast(pa.string())

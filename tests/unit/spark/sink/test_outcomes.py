@@ -201,3 +201,8 @@ def test_numbers_become_ids_as_they_are_written(first: int, n: int) -> None:
     numbers = np.arange(first, first + n)
     assert joined_ids("rün-0-1-", numbers).to_pylist() == [f"rün-0-1-{i}" for i in numbers]
     assert joined_ids("p", numbers[::3]).to_pylist() == [f"p{i}" for i in numbers[::3]]
+
+
+def test_numbers_of_packs_become_ids_in_their_own_order() -> None:
+    numbers = np.array([12_340, 12_345, 12_341, 12_343])
+    assert joined_ids("p", numbers).to_pylist() == ["p12340", "p12345", "p12341", "p12343"]
