@@ -178,11 +178,11 @@ def pipe_table(result: Result) -> list[str]:
         cells.append(statistics.median(left))
         lines.append(f"| {title} | {' | '.join(f'{c:.0f}' for c in cells)} | {statistics.median(to_kafka):.2f} |")
     return [
-        "## A pipe, 1,000 messages/s",
+        "## A pipe",
         "",
-        "Milliseconds. The last two columns: what the median latency would be if source and sink took no time at all,"
-        " from the other parts of a micro-batch; and its quotient to the median latency of Kafka's pipe in the same"
-        " round.",
+        "1,000 messages a second; milliseconds. The last two columns: what the median latency would be if source and"
+        " sink took no time at all, from the other parts of a micro-batch; and its quotient to the median latency of"
+        " Kafka's pipe in the same round.",
         "",
         f"| pipe | p50 | p99 | {' | '.join(f'`{d}`' for d in DURATIONS)} | p50 without `latestOffset` and `addBatch` "
         "| to Kafka's p50 |",
