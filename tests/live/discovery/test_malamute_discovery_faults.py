@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,11 +13,12 @@ from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.bridges.malamute.discovery import client as discovery_client
 from mama_spark.bridges.malamute.discovery import lease
 from mama_spark.bridges.malamute.discovery.bridge import MalamuteDiscovery
+from mama_spark.bridges.malamute.discovery.codec import DiscoveryMessage
 from mama_spark.errors import ConfigError, DataLost, MamaError
 from mama_spark.malamute.client.calls import CallFailed
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.protocol import commands
-from mama_spark.malamute.protocol.extensions import Feature
+from mama_spark.malamute.protocol.extensions import AckRun, Feature
 from mama_spark.mama.messages.event_records import EventRecord, decode_event
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.services.malamute_broker.broker.loop import BrokerLoop
@@ -134,6 +135,32 @@ def test_a_source_that_finds_itself_given_up_is_announced_again_once_by_whoever_
     assert told[0] is RECORD
     assert RECORD not in told[1:2], "by one of them"
     assert follower.found[0].payload == b"r"
+
+
+def test_a_source_is_announced_again_once_when_two_do_it_at_the_same_time(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one begins between the two messages of the first."""
+    follower, bridges = Follower(opened("reader")), [opened("one"), opened("other")]
+    for bridge in bridges:
+        bridge.announce(DESK, b"r", 3.0)
+    one, other = (lease.renewal_keeper(bridge.settings) for bridge in bridges)
+    with one._requests, other._requests:
+        follower.until(lambda found: follower.kinds()[-1:] == [OFFLINE])
+        before, client = len(follower.kinds()), one._require_client()
+        put, first = client._put, iter([True])
+
+        def interrupted(messages: Sequence[DiscoveryMessage]) -> list[AckRun]:
+            if not next(first, False):
+                return put(messages)
+            found = put(messages[:1])
+            other._start(DESK, b"r", LASTING)
+            return found + put(messages[1:])
+
+        monkeypatch.setattr(client, "_put", interrupted)
+        one._start(DESK, b"r", LASTING)
+        follower.until(lambda found: len(follower.kinds()) > before)
+        assert follower.kinds()[before:] == [RECORD]
 
 
 def test_a_withdrawn_source_is_not_brought_back_by_others_and_withdrawing_twice_says_it_once(opened: Opened) -> None:

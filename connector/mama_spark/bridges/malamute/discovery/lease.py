@@ -148,9 +148,11 @@ class RenewalKeeper:
         """Renew the source if its current record is the same, else write the record."""
         parts = self._current(source)
         rec, warn = parts.get(REC), parts.get(WARN)
+        # The record goes last: whoever sees it sees all, and who looks before it makes the same id of it. The other way
+        # round, a process that looks in between would write the record again.
         messages = [
-            self.codec.record(source, record, ttl, _sequence(rec)),
             self.codec.warn(source, ttl, _sequence(warn)),
+            self.codec.record(source, record, ttl, _sequence(rec)),
         ]
         unchanged = rec is not None and (rec.content, rec.ttl) == (record, ttl) and warn is not None and warn.has_ttl
         if unchanged and self._renew(source):
