@@ -83,7 +83,7 @@ class SteadyBench:
                 pair.append(run)
             elif steady.seconds:
                 others.append([run])
-        self._rounds(rounds, PUBLISHING_SHARE, "publishing", [*others, pair])
+        self._rounds(rounds, PUBLISHING_SHARE, "publishing", [*others, pair] if pair else others)
 
     def reading(self, names: set[str], rounds: int) -> None:
         """The same rows are read several times in a run."""
