@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 
 from ..errors import SchemaError
 from ..message import Int64s, payload_sizes
-from .format import VALUE, PackFormat, canonical_type, check_types
+from .format import VALUE, BadPack, PackFormat, canonical_type, check_types
 from .gathering.payload_places import PayloadPlaces
 from .gathering.value_ipc import ValueFrames
+from .gathering.value_lines import values_of_lines
 from .gathering.value_views import ValueViews, binary_of, elements, joined, views_of
 from .ipc import read_pack
 
@@ -57,8 +58,12 @@ class Codec(Protocol):
         """As :meth:`encode`, of rows that lie anywhere; each octet is copied once."""
         ...
 
-    def decode(self, payload: pa.Buffer, rows: int) -> pa.RecordBatch:
-        """The rows of one payload that this codec made."""
+    def decode(self, payloads: pa.Array, rows: Int64s) -> pa.RecordBatch:
+        """The rows of one or more payloads that this codec made, one after the other.
+
+        :param rows: of each payload
+        :raises BadPack: a payload is of another kind, or has another number of rows
+        """
         ...
 
 
@@ -95,8 +100,11 @@ class LinesCodec:
         octets[ends[last] - 1] = final
         return binary_of(payloads, np.diff(ends[last], prepend=0))
 
-    def decode(self, payload: pa.Buffer, rows: int) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([pa.array(payload.to_pybytes().split(b"\n"), pa.binary())], [VALUE])
+    def decode(self, payloads: pa.Array, rows: Int64s) -> pa.RecordBatch:
+        values, there = values_of_lines(PayloadPlaces.of_all(payloads), rows)
+        for wrong in np.flatnonzero(there != rows).tolist():
+            raise BadPack(f"it has {there[wrong]:,} lines instead of {rows[wrong]:,}")
+        return pa.RecordBatch.from_arrays([values], [VALUE])
 
 
 class ArrowCodec:
@@ -158,8 +166,13 @@ class ArrowCodec:
         whole = np.diff(bounds) + octets + ends[:, 0].astype(np.int64)
         return binary_of(joined(views, [*values.buffers, heads, closing]), whole)
 
-    def decode(self, payload: pa.Buffer, rows: int) -> pa.RecordBatch:
-        return read_pack(payload, rows)
+    def decode(self, payloads: pa.Array, rows: Int64s) -> pa.RecordBatch:
+        places = PayloadPlaces.of_all(payloads)
+        if self._frames is not None and (values := self._frames.read(places, rows)) is not None:
+            return pa.RecordBatch.from_arrays([values], schema=self.schema)
+        packs = zip(places.aligned_copies(), rows.tolist(), strict=True)
+        batches = [read_pack(payload, n) for payload, n in packs]
+        return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
 def values_of_packs(payloads: pa.Array, at: Int64s, rows: Int64s) -> pa.Array | None:

@@ -12,8 +12,9 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from ..message import HEADERS_TYPE, MessageBatch, payload_bounds
+from ..message import HEADERS_TYPE, MessageBatch
 from .format import ENCODINGS, MAX_PLAIN_BYTES, PACK, PACK_BYTES, PACK_ENCODING, BadPack, PackFormat
+from .gathering.payload_places import PayloadPlaces
 from .gathering.value_views import binary_of
 
 #: A name of a header and its values.
@@ -112,14 +113,12 @@ def _changed(batch: MessageBatch, change: _Change) -> MessageBatch:
     if batch.headers is None:
         return batch
     headers, payloads, changes = batch.headers.to_pylist(), list[pa.Buffer | bytes](), 0
-    octets, bounds = batch.payloads.buffers()[2] or pa.py_buffer(b""), payload_bounds(batch.payloads).tolist()
-    for i, own in enumerate(headers):
-        payload = octets.slice(bounds[i], bounds[i + 1] - bounds[i])  # a scalar of Arrow would be a copy
+    for i, payload in enumerate(PayloadPlaces.of_all(batch.payloads).slices()):
+        own = headers[i]
         made = None if own is None else change(own, payload)
         if made is not None:
-            headers[i], payload = made
-            changes += 1
-        payloads.append(payload)
+            headers[i], changes = made[0], changes + 1
+        payloads.append(payload if made is None else made[1])
     if not changes:
         return batch
     sizes = np.array([len(payload) for payload in payloads], np.int64)

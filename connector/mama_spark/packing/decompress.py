@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,8 @@ import pyarrow.compute as pc
 
 from ..message import HEADERS_TYPE, Bools, Int64s
 from ..record_log import Records
+from .gathering.payload_places import PayloadPlaces
+from .gathering.value_views import binary_of
 from .pack_headers import first_values
 
 #: The header, as HTTP spells it and as some clients write it.
@@ -31,6 +34,7 @@ CHUNK_BYTES = 16 << 20
 #: Most that a limit may be: a chunk is one Arrow array, whose offsets have 32 bits.
 MAX_LIMIT = 1 << 30
 _FIRST_PIECE = 64 << 10
+_Piece: TypeAlias = pa.Buffer | bytes
 
 
 class BadEncoding(Exception):
@@ -48,23 +52,27 @@ def decompressed(records: Records, limit: int) -> Iterator[tuple[Records, dict[i
         yield records, {}
         return
     compressed = np.array([name is not None for name in names], np.bool_)
-    start, size, payloads, reasons = 0, 0, list[pa.Buffer | bytes](), list[str | None]()
-    for i, name in enumerate(names):  # messages, not rows
-        payload = records.payloads[i].as_buffer()
+    start, size, pieces, sizes, reasons = 0, 0, list[_Piece](), list[int](), list[str | None]()
+    received = PayloadPlaces.of_all(records.payloads).slices()
+    for i, (name, payload) in enumerate(zip(names, received, strict=True)):  # messages, not rows
+        found: list[_Piece] = [payload]
         why = None
         if name is not None:
             try:
-                payload = _decompressed(payload, name, limit)
+                found = _decompressed(payload, name, limit)
             except BadEncoding as e:
                 why = str(e)
-        payloads.append(payload)
+        pieces += found
+        sizes.append(sum(map(len, found)))
         reasons.append(why)
-        size += len(payload)
+        size += sizes[-1]
         if size >= CHUNK_BYTES:
-            yield from _pieces(records.slice(start, i + 1), payloads, reasons, compressed[start : i + 1])
-            start, size, payloads, reasons = i + 1, 0, [], []
-    if payloads:
-        yield from _pieces(records.slice(start, len(records)), payloads, reasons, compressed[start:])
+            whole = _side_by_side(pieces, sizes)
+            yield from _runs(records.slice(start, i + 1), whole, reasons, compressed[start : i + 1])
+            start, size, pieces, sizes, reasons = i + 1, 0, [], [], []
+    if sizes:
+        whole = _side_by_side(pieces, sizes)
+        yield from _runs(records.slice(start, len(records)), whole, reasons, compressed[start:])
 
 
 def _encodings(records: Records) -> list[str | None] | None:
@@ -77,12 +85,15 @@ def _encodings(records: Records) -> list[str | None] | None:
     return None if found.null_count == len(found) else found.to_pylist()
 
 
-def _decompressed(payload: pa.Buffer, name: str, limit: int) -> bytes:
-    """:raises BadEncoding: unknown encoding, corrupt, cut off, or more bytes than ``limit``"""
+def _decompressed(payload: pa.Buffer, name: str, limit: int) -> list[_Piece]:
+    """The octets in pieces.
+
+    :raises BadEncoding: unknown encoding, corrupt, cut off, or more bytes than ``limit``
+    """
     codec = CODECS.get(name)
     if codec is None:
         raise BadEncoding(f"Content-Encoding: {name[:100]!r} is unknown here; known: {', '.join(CODECS)}")
-    pieces, size, step = list[bytes](), 0, _FIRST_PIECE
+    pieces, size, step = list[_Piece](), 0, _FIRST_PIECE
     try:
         with pa.CompressedInputStream(pa.BufferReader(payload), codec) as stream:
             while piece := stream.read(min(step, limit + 1 - size)):
@@ -92,14 +103,14 @@ def _decompressed(payload: pa.Buffer, name: str, limit: int) -> bytes:
                 pieces.append(piece)
     except (OSError, pa.ArrowException) as e:
         raise BadEncoding(f"Content-Encoding: {name}: {str(e).splitlines()[0][:200]}") from e
-    return b"".join(pieces)
+    return pieces
 
 
-def _pieces(
-    records: Records, payloads: list[pa.Buffer | bytes], reasons: list[str | None], compressed: Bools
+def _runs(
+    records: Records, payloads: pa.Array, reasons: list[str | None], compressed: Bools
 ) -> Iterator[tuple[Records, dict[int, str]]]:
     """Runs of records that could be decompressed, and of others."""
-    done = replace(records, payloads=_binary(payloads), headers=_without_encoding(records, compressed))
+    done = replace(records, payloads=payloads, headers=_without_encoding(records, compressed))
     for failed, run in groupby(range(len(reasons)), lambda i: reasons[i] is not None):
         places = list(run)
         start, stop = places[0], places[-1] + 1
@@ -109,11 +120,9 @@ def _pieces(
             yield done.slice(start, stop), {}
 
 
-def _binary(payloads: list[pa.Buffer | bytes]) -> pa.Array:
-    offsets = np.zeros(len(payloads) + 1, np.int64)
-    np.cumsum([len(payload) for payload in payloads], out=offsets[1:])
-    data = pa.py_buffer(b"".join(memoryview(payload) for payload in payloads))
-    return pa.Array.from_buffers(pa.binary(), len(payloads), [None, pa.py_buffer(offsets.astype(np.int32)), data])
+def _side_by_side(pieces: list[_Piece], sizes: list[int]) -> pa.Array:
+    """The payloads of these sizes, each of one or more pieces: the one copy."""
+    return binary_of(b"".join(map(memoryview, pieces)), np.array(sizes, np.int64))
 
 
 def _without_encoding(records: Records, compressed: Bools) -> pa.Array:

@@ -41,7 +41,7 @@ class PackRows:
             parts = pa.RecordBatch.from_arrays(columns, names)
         return Rows(
             batch.topics.take(each),
-            self._columns(batch.payloads, packs.rows.tolist()),
+            self._codec.decode(batch.payloads, packs.rows),
             packs.numbers,
             None if batch.streams is None else batch.streams.take(each),
             parts,
@@ -66,30 +66,19 @@ class PackRows:
                 topics = topics.dictionary_encode()
             whole = plain(MessageBatch(topics, records.payloads, records.headers))
             return self._contents(topics, whole.payloads, headers, counts), counts
-        except (KeyError, ValueError, BadPack, pa.ArrowException) as e:
+        except (KeyError, ValueError, OverflowError, BadPack, pa.ArrowException) as e:
             raise CorruptPack(f"a message with an id of this write cannot be unpacked as it was packed: {e}") from e
 
     def _contents(
         self, topics: pa.DictionaryArray, payloads: pa.Array, headers: Sequence[Headers], counts: Int64s
     ) -> MessageBatch:
+        rows = row_contents(self._codec.decode(payloads, counts))  # which compares the counts, that each row copies
         each = pa.array(np.repeat(np.arange(len(counts)), counts))
         parts = [{name: one[name] for name in PART_HEADERS if name in one} for one in headers]
         column = None
         if any(parts):
             column = pa.array([list(one.items()) or None for one in parts], HEADERS_TYPE).take(each)
-        rows = row_contents(self._columns(payloads, counts.tolist()))
         return MessageBatch(topics.take(each), rows, column)
-
-    def _columns(self, payloads: pa.Array, counts: Sequence[int]) -> pa.RecordBatch:
-        batches = [
-            self._codec.decode(p.as_buffer(), n) for p, n in zip(payloads, counts, strict=True)
-        ]  # packs, not rows
-        for batch, count in zip(batches, counts, strict=True):
-            if batch.num_rows != count:
-                raise ValueError(f"{batch.num_rows} rows instead of {count}")
-        if len(batches) == 1:
-            return batches[0]
-        return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
 def _headers(column: pa.Array | None, n: int) -> list[Headers]:

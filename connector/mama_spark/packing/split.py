@@ -23,14 +23,11 @@ def halves(codec: Codec, packed: Packed, which: Int64s) -> Packed:
     lengths = np.stack([middle, end - begin - middle], axis=1).reshape(-1)
     whole = plain(packed.batch.take(which))
     twice = whole.take(np.repeat(np.arange(len(which)), 2))
-    payloads = []
-    for payload, rows, cut in zip(whole.payloads, (end - begin).tolist(), middle.tolist(), strict=True):
-        columns = codec.decode(payload.as_buffer(), rows)
-        payloads.append(codec.encode(columns, np.array([0, cut, rows])))
-    index = ranges(begin, end)
+    starts, index = np.concatenate(([0], np.cumsum(lengths))), ranges(begin, end)
+    payloads = codec.encode(codec.decode(whole.payloads, end - begin), starts)
     return Packed(
-        replace(twice, payloads=pa.concat_arrays(payloads), headers=_with_rows(twice.headers, lengths), ids=None),
-        np.concatenate(([0], np.cumsum(lengths))),
+        replace(twice, payloads=payloads, headers=_with_rows(twice.headers, lengths), ids=None),
+        starts,
         packed.numbers[index],
         None if packed.extra is None else packed.extra.take(pa.array(index)),
     )

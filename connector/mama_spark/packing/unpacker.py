@@ -43,7 +43,6 @@ _OWN_HEADERS = frozenset((*PACK_HEADERS, _ID_HEADER))
 
 _REASON = 1_200  #: characters: two schemas
 _NOT_TYPED = "it has a value and no columns; name `value` in .schema(), or read other topics"
-_ALIGNMENT = 8  #: bytes, of buffers of an Arrow IPC stream
 
 #: Makes other columns of the typed rows of one pack. A ValueError, or an error of Arrow, means that the rows do not
 #: fit: the pack counts as corrupt.
@@ -135,11 +134,11 @@ class _Unpacking:
         if not len(at):
             return
         found, good = list[bytes](), list[int]()
-        pieces = PayloadPlaces.of(self._records.payloads, at).pieces()
-        for i, payload in zip(at.tolist(), pieces, strict=True):  # packs, not rows
+        payloads = PayloadPlaces.of(self._records.payloads, at).slices()
+        for i, payload in zip(at.tolist(), payloads, strict=True):  # packs, not rows
             encoding, size = self._packs.encodings[i].as_py() or "", int(self._packs.plain_bytes[i])
             try:
-                found.append(decompressed_lines(pa.py_buffer(payload), encoding, size))
+                found.append(decompressed_lines(payload, encoding, size))
                 good.append(i)
             except BadPack as e:
                 self._errors[i] = str(e)
@@ -170,7 +169,7 @@ class _Unpacking:
             self._lengths[at], self._packed[at] = self._counts[at], True
             self._values.add(at, self._counts[at], values)
             return
-        payloads = zip(at.tolist(), _aligned_copies(PayloadPlaces.of(self._records.payloads, at)), strict=True)
+        payloads = zip(at.tolist(), PayloadPlaces.of(self._records.payloads, at).aligned_copies(), strict=True)
         read = [(i, batch) for i, payload in payloads if (batch := self._read(i, payload)) is not None]
         for schema, run in groupby(read, lambda pack: pack[1].schema):
             if carries_messages(schema):
@@ -308,18 +307,3 @@ class _ColumnPieces:
         whole = pa.nulls(len(self._at), kind) if self.whole is None else self.whole.cast(kind)
         pool = pa.concat_arrays([whole, *self._pieces])
         return pool, np.where(begin < 0, records, begin + within + len(whole))
-
-
-def _aligned_copies(payloads: PayloadPlaces) -> list[pa.Buffer]:
-    """Copies of these payloads, aligned as Arrow requires, in one allocation: to allocate a few kilobytes takes longer
-    than to copy them."""
-    sizes = payloads.sizes
-    padded_sizes = sizes + -sizes % _ALIGNMENT
-    places = np.cumsum(padded_sizes) - padded_sizes
-    whole = pa.allocate_buffer(int(padded_sizes.sum()))
-    target = memoryview(whole).cast("B")
-    found = []
-    for source, size, place in zip(payloads.pieces(), sizes.tolist(), places.tolist(), strict=True):
-        target[place : place + size] = source
-        found.append(whole.slice(place, size))
-    return found

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.message import MessageBatch
-from mama_spark.packing import Rows, packed
-from mama_spark.packing.codec import ArrowCodec
+from mama_spark.errors import CorruptPack
+from mama_spark.message import HEADERS_TYPE, MessageBatch
+from mama_spark.packing import PACK, PACK_ROWS, Rows, packed
+from mama_spark.packing.codec import ArrowCodec, Codec, LinesCodec
 from mama_spark.packing.compression import PackCompressor
 from mama_spark.packing.pack_rows import PackRows
 from mama_spark.packing.row_contents import row_contents
@@ -72,3 +74,36 @@ def test_a_row_is_recognised_in_another_pack_that_was_read(
     assert counts.tolist() == np.diff(starts).tolist()
     assert digest(contents).tolist() == digest(PackRows(codec).contents_of(one)).tolist()
     assert PackRows(codec).rows_of(one).columns.equals(codec.normal(batch))
+
+
+VALUES = pa.schema([("value", pa.binary())])
+LONG = [b"first of three values", b"second of three values", b"third of three values"]
+LINES, ARROW = LinesCodec(), ArrowCodec(VALUES)
+
+
+def record_of(payload: bytes, form: str, rows: str) -> Records:
+    headers = pa.array([[(PACK, [form]), (PACK_ROWS, [rows])]], HEADERS_TYPE)
+    return Records(np.array([1]), np.array([0]), pa.array(["t"]), pa.array([payload], pa.binary()), headers)
+
+
+@pytest.mark.parametrize("codec", [LINES, ARROW], ids=["lines", "arrow"])
+@pytest.mark.parametrize("kind", [pa.binary(), pa.binary_view()], ids=str)
+def test_rows_of_several_packs_are_decoded_in_their_order(codec: Codec, kind: pa.DataType) -> None:
+    rows = pa.record_batch([pa.array(LONG, pa.binary())], schema=VALUES)
+    counts = np.array([2, 1])
+    payloads = codec.encode(codec.normal(rows), np.array([0, 2, 3])).cast(kind)
+    assert codec.decode(payloads, counts).column("value").to_pylist() == LONG
+    before = pa.concat_arrays([pa.array([b"before"], kind), payloads])[1:]
+    assert codec.decode(before, counts).column("value").to_pylist() == LONG
+
+
+@pytest.mark.parametrize("codec", [LINES, ARROW], ids=["lines", "arrow"])
+@pytest.mark.parametrize("announced", ["2", "4", "0", "-3", "x", "1000000000000000", "99999999999999999999"])
+def test_a_pack_with_another_number_of_rows_than_it_announces_is_corrupt(codec: Codec, announced: str) -> None:
+    """The number is compared before it costs memory."""
+    rows = pa.record_batch([pa.array(LONG, pa.binary())], schema=VALUES)
+    (payload,) = codec.encode(codec.normal(rows), np.array([0, 3])).to_pylist()
+    good, _ = PackRows(codec).contents_of_records(record_of(payload, codec.format.value, "3"))
+    assert len(good) == 3
+    with pytest.raises(CorruptPack, match="cannot be unpacked as it was packed"):
+        PackRows(codec).contents_of_records(record_of(payload, codec.format.value, announced))

@@ -11,6 +11,8 @@ import pyarrow as pa
 from ...message import Bools, Int64s, payload_bounds, payload_views
 from .value_views import INLINE
 
+_ALIGNMENT = 8  #: bytes, of buffers of an Arrow IPC stream
+
 
 @dataclass(frozen=True, slots=True)
 class PayloadPlaces:
@@ -26,6 +28,11 @@ class PayloadPlaces:
     which: Int64s
     begins: Int64s
     sizes: Int64s
+
+    @classmethod
+    def of_all(cls, payloads: pa.Array) -> Self:
+        """The places of all payloads of a binary or binary_view array."""
+        return cls.of(payloads, np.arange(len(payloads)))
 
     @classmethod
     def of(cls, payloads: pa.Array, at: Int64s) -> Self:
@@ -54,3 +61,21 @@ class PayloadPlaces:
         held = [memoryview(buffer).cast("B") for buffer in self.buffers]
         each = zip(self.which.tolist(), self.begins.tolist(), self.sizes.tolist(), strict=True)
         return [held[which][begin : begin + size] for which, begin, size in each]
+
+    def slices(self) -> list[pa.Buffer]:
+        """The payloads as buffers of Arrow, which are not aligned; shares memory. A scalar of Arrow would be a copy."""
+        each = zip(self.which.tolist(), self.begins.tolist(), self.sizes.tolist(), strict=True)
+        return [self.buffers[which].slice(begin, size) for which, begin, size in each]
+
+    def aligned_copies(self) -> list[pa.Buffer]:
+        """Copies of the payloads, aligned as Arrow requires, in one allocation: to allocate a few kilobytes takes
+        longer than to copy them."""
+        padded_sizes = self.sizes + -self.sizes % _ALIGNMENT
+        places = np.cumsum(padded_sizes) - padded_sizes
+        whole = pa.allocate_buffer(int(padded_sizes.sum()))
+        target = memoryview(whole).cast("B")
+        found = []
+        for source, size, place in zip(self.pieces(), self.sizes.tolist(), places.tolist(), strict=True):
+            target[place : place + size] = source
+            found.append(whole.slice(place, size))
+        return found
