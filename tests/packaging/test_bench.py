@@ -110,8 +110,8 @@ def test_the_report_of_steady_state_has_a_line_an_aim_that_was_measured() -> Non
     runs = [steady_run("message", 100, 450_000), steady_run("c-acks", 100, 500_000), *codecs]
     runs += [steady_run("message-nolog", 100, rate) for rate in (400_000, 600_000)]
     runs += [steady_run("c-acks-beside", 100, 400_000, client_us=1.5)]
-    steps = {"latestOffset": [2], "queryPlanning": [3], "addBatch": [80, 90, 95], "walCommit": [40],
-             "commitOffsets": [45], "triggerExecution": [152]}  # fmt: skip
+    steps = {"latestOffset": [2] * 3, "queryPlanning": [3] * 3, "addBatch": [80, 90, 95], "walCommit": [40] * 3,
+             "commitOffsets": [45] * 3, "triggerExecution": [142, 152, 157]}  # fmt: skip
     pipes = [
         {"name": name, "round": 0, "latency_ms": {"p50": ms, "p99": ms}, "durations_ms": steps}
         for name, ms in (("log", 100), ("kafka", 200))
@@ -128,7 +128,7 @@ def test_the_report_of_steady_state_has_a_line_an_aim_that_was_measured() -> Non
         "| flights: bytes of typed rows, zstd, to JSON lines, not compressed | ≤ 0.15 | 0.10 |",
         "| pipe, 1,000 messages/s: p99 to Kafka's | ≤ 0.8 | 0.50 |",
         "| pipe, 1,000 messages/s: `addBatch` | ≤ 80 ms | 90.00 ms |",
-        "| Kafka to Kafka | 200 | 200 | 2 | 3 | 90 | 40 | 45 | 152 | 73 | 0.36 |",
+        "| Kafka to Kafka | 200 | 200 | 2 | 3 | 90 | 40 | 45 | 152 | 74: 0.37 | 103: 0.51 |",
         "| micro-batch of ten rows, more than an empty sink | ≤ 20 ms | 25.00 ms |",
     ):
         assert line in page
