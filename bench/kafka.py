@@ -17,6 +17,7 @@ from scripts.fetch_kafka import PLACE, java
 
 PARTITIONS = 2
 _TRIES = 3
+_DELETED = 90.0  #: seconds in which the files of a topic that was deleted must be gone; Kafka first looks after 30
 #: What "tuned" means: linger and batch size as people raise them for throughput, and memory for it.
 TUNED = {"linger.ms": "50", "batch.size": "262144", "buffer.memory": "67108864"}
 
@@ -33,6 +34,7 @@ transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 group.initial.rebalance.delay.ms=0
 auto.create.topics.enable=false
+log.segment.delete.delay.ms=1000
 """
 _LOGGING = """\
 rootLogger.level=warn
@@ -63,12 +65,13 @@ def free_ports(n: int) -> list[int]:
 
 
 class KafkaBroker:
-    """One process; a topic a run, because deleting one is cheaper than emptying it."""
+    """One process; a topic a run, because deleting one is cheaper than emptying it. Its files go a second after
+    it, not a minute: they would take memory and disk from the runs that follow."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
-        self._runs = 0
+        self._runs, self._there = 0, False
         self.servers = ""
 
     @property
@@ -133,17 +136,28 @@ class KafkaBroker:
 
     def new_topic(self, spark: SparkSession) -> None:
         """An empty topic; the one before is deleted."""
+        self.delete_topic(spark)
+        self._runs += 1
+        self.create_topic(spark, self.topic)
+        self._there = True
+
+    def delete_topic(self, spark: SparkSession) -> None:
+        """Delete this run's topic, if there is one, and wait until its files are gone."""
+        if not self._there:
+            return
         jvm = spark._jvm
         assert jvm is not None
         admin = self._admin(jvm)
         try:
-            if self._runs:
-                names = jvm.java.util.Collections.singletonList(self.topic)
-                admin.deleteTopics(names).all().get()
-            self._runs += 1
+            admin.deleteTopics(jvm.java.util.Collections.singletonList(self.topic)).all().get()
         finally:
             admin.close()
-        self.create_topic(spark, self.topic)
+        self._there = False
+        deadline = time.monotonic() + _DELETED
+        while any(self._folder.glob(f"*/logs/{self.topic}-*")):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"Kafka has not deleted the files of {self.topic} within {_DELETED:g} s")
+            time.sleep(0.1)
 
     def create_topic(self, spark: SparkSession, name: str, settings: Mapping[str, str] = MappingProxyType({})) -> None:
         jvm = spark._jvm

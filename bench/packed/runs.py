@@ -4,6 +4,7 @@ rows by the header of each message, Kafka by its offsets. One row too many or to
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import time
@@ -67,6 +68,7 @@ class PackedBench:
             stage.kafka.new_topic(stage.spark)
         shutil.rmtree(log, ignore_errors=True)
         df = frame(stage.spark, rows, size) if df is None else df
+        os.sync()  # what was written before this run is not written to the disk during it
         if round_ >= 0 and self.patient:
             wait_until_quiet(patience=_PATIENCE)
         with self._meter() as meter:
@@ -78,6 +80,8 @@ class PackedBench:
         if log.exists():
             record["log_bytes_per_row"] = sum(f.stat().st_size for f in log.rglob("*") if f.is_file()) / rows
         record["stored_bytes_per_row"] = self._stored_bytes(way) / rows
+        if way.where == "kafka" and stage.kafka is not None:
+            stage.kafka.delete_topic(stage.spark)
         if way.forget:
             self.broker.purge()
             self.broker.restart()

