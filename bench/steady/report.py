@@ -314,11 +314,19 @@ def _sessions(result: Result) -> list[str]:
 def merged(kept: Result, new: Result) -> Result:
     """``kept`` with the ways of ``new`` in place of its own.
 
-    :raises SystemExit: ``new`` has one of two ways that are compared with each other
+    :raises SystemExit: ``new`` has one of two ways that are compared with each other, or was measured with other
+        versions, on another machine, or in shorter runs
     """
     ways = {(run["name"], run["size"]) for run in new["runs"]}
     if ways >= {(run["name"], run["size"]) for run in kept["runs"]}:
         return new
+    for name in sorted((new["facts"].keys() | kept["facts"].keys()) - {"when"}):
+        if new["facts"].get(name) != kept["facts"].get(name):
+            raise SystemExit(
+                f"measured with {name} {new['facts'].get(name)}, the others with {kept['facts'].get(name)}"
+            )
+    if new["seconds"] != kept["seconds"]:
+        raise SystemExit(f"runs of {new['seconds']:g} s, the others of {kept['seconds']:g}")
     codecs = [(f"{sink}-{codec}", FLIGHTS) for sink in ("lines", "kafka") for codec in CODECS]
     compared = [[(name, size), (other, size)] for size, name, other, _ in RATIOS]
     compared += [codecs, [("lines", 1000), ("drop", 1000)], *([(name, 100) for name in names] for names in BESIDE)]
@@ -337,6 +345,7 @@ def merged(kept: Result, new: Result) -> Result:
         for size, title in _SIZES.items()
         if any(of == size for _, of in ways)
     ]
+    names += [title for part, title in (("pipes", "the pipes"), ("micro_batch_ms", "micro-batches")) if part in new]
     before = kept.get("sessions") or [{"when": kept["facts"]["when"]}]
     found["sessions"] = [*before, {"when": new["facts"]["when"], "ways": "; ".join(names)}]
     return found

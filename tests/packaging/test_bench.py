@@ -143,14 +143,20 @@ def test_ways_that_were_measured_again_take_the_place_of_the_old_ones() -> None:
     new = [steady_run("lines", 100, 6.0), steady_run("arrow", 100, 5.0), steady_run("kafka-tuned", 100, 2.0)]
     new += [steady_run(f"{name}-tuned", 100, 4.0) for name in ("lines", "arrow")]
     kept = {"facts": {**facts, "when": "2001-01-01"}, "seconds": 15.0, "runs": old, "cold": []}
-    found = steady_report.merged(kept, {"facts": {**facts, "when": "2002-02-02"}, "runs": new, "cold": []})
+    again = {"facts": {**facts, "when": "2002-02-02"}, "seconds": 15.0, "runs": new, "cold": []}
+    found = steady_report.merged(kept, again)
     assert found["runs"] == [*old[:5], *new]
     page = steady_report.markdown(found)
     assert "of 100 B. 2001-01-01 all other ways." in page
     assert "2002-02-02 `arrow`, `arrow-tuned`, `kafka-tuned`, `lines`, `lines-tuned` of 100 B." in page
     assert "| 100 B: `lines` to `kafka-tuned` | ≥ 1.5 | 3.00 |" in page
     with pytest.raises(SystemExit, match=r"compared with each other: lines \(100 B\), kafka-tuned \(100 B\)"):
-        steady_report.merged(kept, {"facts": facts, "runs": new[:2], "cold": []})
+        steady_report.merged(kept, {**again, "runs": new[:2]})
+    with pytest.raises(SystemExit, match=r"runs of 0\.1 s, the others of 15"):
+        steady_report.merged(kept, {**again, "seconds": 0.1})
+    with pytest.raises(SystemExit, match=r"measured with pyspark 9\.9, the others with"):
+        steady_report.merged(kept, {**again, "facts": {**facts, "pyspark": "9.9"}})
+    assert steady_report.merged(kept, {**again, "runs": [*old, *new], "seconds": 0.1})["seconds"] == 0.1
 
 
 def test_each_ratio_of_the_aims_is_of_ways_that_are_measured() -> None:
