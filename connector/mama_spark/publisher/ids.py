@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -52,6 +53,8 @@ IDS_MEMORY = 32 << 20  #: bytes, for some ten million rows
 _HEX = np.frombuffer(b"".join(b"%02x" % i for i in range(256)), np.uint16)
 _CHUNK = 16_384  #: rows hashed together: bounds the copies
 _LARGE = 2_048  #: from this many bytes a row on, payloads are hashed where they lie
+_BYTES_OF_HEADERS = pa.map_(pa.binary(), pa.list_(pa.binary()))
+_BY_NAME = itemgetter(0)
 _LOAD = 0.75  #: load at which the table of repeats is full
 
 
@@ -290,10 +293,11 @@ def digest(batch: MessageBatch) -> npt.NDArray[np.uint8]:
 
 
 def _digest(batch: MessageBatch) -> bytes:
-    heads = _heads(batch)
     offsets, data = _raw(batch.payloads)
     ends = offsets.tolist()
-    if ends[-1] - ends[0] >= _LARGE * len(batch):
+    large = ends[-1] - ends[0] >= _LARGE * len(batch)
+    heads = _heads(batch, few=large)
+    if large:
         return b"".join(
             [_streamed(h, data[a:b]) for h, a, b in zip(heads, ends, ends[1:], strict=False)],
         )
@@ -311,16 +315,19 @@ def _streamed(head: bytes, payload: memoryview) -> bytes:
     return out
 
 
-def _heads(batch: MessageBatch) -> list[bytes]:
-    """What stands before the payload, a row each."""
-    names = batch.topics.dictionary.cast(pa.string()).fill_null("").to_pylist()
-    topics = [_counted(name.encode()) for name in names] + [_counted(b"")]
-    codes = batch.topics.indices.fill_null(len(names)).to_pylist()
+def _heads(batch: MessageBatch, *, few: bool) -> list[bytes]:
+    """What stands before the payload, a row each.
+
+    :param few: a loop over the rows costs less than calls for columns
+    """
+    names, indices = batch.topics.dictionary.to_pylist(), batch.topics.indices
+    topics = [_counted((name or "").encode()) for name in names] + [_counted(b"")]
+    codes = (indices.fill_null(len(names)) if indices.null_count else indices).to_pylist()
     if batch.headers is None or batch.headers.null_count == len(batch):
         topics = [topic + bytes(4) for topic in topics]
         heads = [topics[c] for c in codes]
     else:
-        headers = _headers(batch.headers).to_pylist()
+        headers = _headers_of_few(batch.headers) if few else _headers(batch.headers).to_pylist()
         heads = [topics[c] + h for c, h in zip(codes, headers, strict=True)]
     if batch.streams is None:
         return heads
@@ -329,7 +336,29 @@ def _heads(batch: MessageBatch) -> list[bytes]:
 
 
 def _counted(value: bytes) -> bytes:
-    return len(value).to_bytes(4, "little") + value
+    return _u32(len(value)) + value
+
+
+def _u32(number: int) -> bytes:
+    return number.to_bytes(4, "little")
+
+
+def _headers_of_few(maps: pa.MapArray) -> list[bytes]:
+    """What :func:`_headers` makes."""
+    known: dict[tuple[bytes, tuple[bytes | None, ...]], tuple[bytes, bytes]] = {}  # most entries come again
+    found = []
+    for entries in maps.cast(_BYTES_OF_HEADERS).to_pylist():  # Spark's text may be no UTF-8
+        parts = []
+        for name, values in entries or ():
+            entry = name, tuple(values or ())
+            part = known.get(entry)
+            if part is None:
+                texts = [_counted(value or b"") for value in entry[1]]
+                part = known[entry] = name, _counted(name) + _u32(len(texts)) + b"".join(texts)
+            parts.append(part)
+        parts.sort(key=_BY_NAME)  # stable: equal names keep their order
+        found.append(_u32(len(parts)) + b"".join([text for _, text in parts]))
+    return found
 
 
 def _headers(maps: pa.MapArray) -> pa.Array:

@@ -77,8 +77,9 @@ def test_golden_ids_pin_version_1_of_the_format() -> None:
     ]
 
 
-@given(rows_strategy)
-def test_hash_is_the_documented_one_for_any_row(rows: list[Row]) -> None:
+@given(rows_strategy, st.sampled_from([0, 4096]))
+def test_hash_is_the_documented_one_for_any_row(rows: list[Row], longer: int) -> None:
+    rows = [(topic, payload + bytes(longer), headers) for topic, payload, headers in rows]
     assert [i.split("-")[3] for i in ids_of(rows)] == [slow_hash(r) for r in rows]
 
 
@@ -156,16 +157,29 @@ def test_null_headers_empty_headers_and_no_header_column_are_the_same() -> None:
     assert ids_of(rows) == without
 
 
-def test_null_elements_of_bad_rows_are_tolerated_and_change_no_other_row() -> None:
-    good = MessageBatch.of(["t", "t", "t"], [b"1", b"2", b"3"], [{"a": ["1"]}, None, {"b": ["2"]}])
+@pytest.mark.parametrize("size", [1, 5_000])
+def test_null_elements_of_bad_rows_are_tolerated_and_change_no_other_row(size: int) -> None:
+    payloads = [b"1" * size, b"2" * size, b"3" * size]
+    good = MessageBatch.of(["t", "t", "t"], payloads, [{"a": ["1"]}, None, {"b": ["2"]}])
     bad = MessageBatch(
         pa.array(["t", None, "t"], pa.string()).dictionary_encode(),
-        pa.array([b"1", None, b"3"], pa.binary()),
+        pa.array([payloads[0], None, payloads[2]], pa.binary()),
         pa.array([[("a", ["1"])], [("k", None)], [("b", ["2"])]], HEADERS_TYPE),
     )
     wanted, got = IdMaker("q", 0, 0).ids(good).to_pylist(), IdMaker("q", 0, 0).ids(bad).to_pylist()
     assert (got[0], got[2]) == (wanted[0], wanted[2])
     assert len(set(got)) == 3
+
+
+@pytest.mark.parametrize("size", [1, 5_000])
+def test_texts_that_are_no_utf8_are_hashed_as_they_are(size: int) -> None:
+    text, octets = pa.map_(pa.string(), pa.list_(pa.string())), pa.map_(pa.binary(), pa.list_(pa.binary()))
+    headers = pa.array([[(b"\xff", [b"\xfe", b"\xfe"])], [(b"\xff", [b"\xfd"])]], octets).view(text)
+    topics, payloads = pa.array(["t", "t"]).dictionary_encode(), pa.array([b"x" * size] * 2)
+    one, other = digest(MessageBatch(topics, payloads, headers))
+    head = b"\1\0\0\0t" + b"\1\0\0\0" + b"\1\0\0\0\xff"
+    values = [b"\2\0\0\0" + b"\1\0\0\0\xfe" * 2, b"\1\0\0\0" + b"\1\0\0\0\xfd"]
+    assert [bytes(one), bytes(other)] == [xxhash.xxh3_128_digest(head + v + b"x" * size) for v in values]
 
 
 def test_an_empty_batch_has_no_ids() -> None:
