@@ -38,6 +38,7 @@ from xxhash import xxh3_128, xxh3_128_digest
 
 from mama_spark.errors import ConfigError
 from mama_spark.message import (
+    BYTES_OF_HEADERS,
     Int64s,
     MessageBatch,
     fixed_width,
@@ -53,7 +54,6 @@ IDS_MEMORY = 32 << 20  #: bytes, for some ten million rows
 _HEX = np.frombuffer(b"".join(b"%02x" % i for i in range(256)), np.uint16)
 _CHUNK = 16_384  #: rows hashed together: bounds the copies
 _LARGE = 2_048  #: from this many bytes a row on, payloads are hashed where they lie
-_BYTES_OF_HEADERS = pa.map_(pa.binary(), pa.list_(pa.binary()))
 _BY_NAME = itemgetter(0)
 _LOAD = 0.75  #: load at which the table of repeats is full
 
@@ -347,7 +347,7 @@ def _headers_of_few(maps: pa.MapArray) -> list[bytes]:
     """What :func:`_headers` makes."""
     known: dict[tuple[bytes, tuple[bytes | None, ...]], tuple[bytes, bytes]] = {}  # most entries come again
     found = []
-    for entries in maps.cast(_BYTES_OF_HEADERS).to_pylist():  # Spark's text may be no UTF-8
+    for entries in maps.cast(BYTES_OF_HEADERS).to_pylist():
         parts = []
         for name, values in entries or ():
             entry = name, tuple(values or ())

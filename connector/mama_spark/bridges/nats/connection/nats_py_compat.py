@@ -167,7 +167,7 @@ def transport_of(client: Client) -> Any:
     return getattr(client, "_transport", None)
 
 
-def queue_frames(client: Client, pieces: list[memoryview], size: int) -> None:
+def queue_frames(client: Client, pieces: list[bytes | memoryview], size: int) -> None:
     """Append to the bytes that the client writes next.
 
     :param size: bytes of ``pieces``

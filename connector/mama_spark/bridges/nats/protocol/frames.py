@@ -1,13 +1,14 @@
-"""Encodes a batch of messages as PUB and HPUB frames (headers: NATS ADR-4), column by column. Pure.
+"""Encodes a batch of messages as PUB and HPUB frames (headers: NATS ADR-4). Pure.
 
 One element-wise join of Arrow makes the frames of a whole batch: the values buffer of its result is written to the
-socket, and its offsets are the beginnings of the messages.
+socket, and its offsets are the beginnings of the messages. Large messages are few, so a loop makes the head of each,
+which costs less than calls for columns, and their payloads stay where they are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,6 @@ _BINARY = pa.binary()
 _EMPTY = b""  # no Arrow scalar at import: to make one loads pandas, which planners do not need
 _CRLF = b"\r\n"
 _BLANK = b" "
-_ID_HEAD = b"NATS/1.0\r\nNats-Msg-Id: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class PublishFrames:
     :ivar starts: where each message begins, and the end: length n + 1
     """
 
-    pieces: list[memoryview]
+    pieces: list[bytes | memoryview]
     size: int
     starts: Int64s
 
@@ -81,23 +81,45 @@ class Framer:
         """
         n = len(batch)
         sizes = batch.sizes()
+        if n and int(sizes.max()) >= BIG:
+            return self._large(batch, first_token, range(n) if order is None else order.tolist())
         block, widths = hd.blocks(batch)
         head: list[Any] = [self._prefix(batch.topics, block is not None)]
         if self.reply is not None and self.reply.numbered:
             head.append(tokens(first_token, n))
         head += self._tail(sizes, block, widths, batch)
         payloads = batch.payloads if batch.payloads.type == _BINARY else batch.payloads.cast(_BINARY)
-        if n and int(sizes.max()) >= BIG:
-            heads = pc.binary_join_element_wise(_CRLF, *head, _EMPTY)  # each behind the end of the message before
-            if order is not None:
-                heads, payloads, sizes = heads.take(pa.array(order)), payloads.take(pa.array(order)), sizes[order]
-            return _pieces(heads, payloads, sizes)
         joined = pc.binary_join_element_wise(*head, payloads, _CRLF, _EMPTY)
         if order is not None:
             joined = joined.take(pa.array(order))
         starts = np.frombuffer(joined.buffers()[1], np.int32)[: n + 1].astype(np.int64)
         data = memoryview(joined.buffers()[2] or b"")[: int(starts[-1])]
         return PublishFrames([data], len(data), starts)
+
+    def _large(self, batch: MessageBatch, first_token: int, order: Iterable[int]) -> PublishFrames:
+        """Frames with views of the payloads, one by one."""
+        blocks = hd.blocks_of_few(batch)
+        prefixes = self._prefix(batch.topics, blocks is not None).to_pylist()
+        suffix = b"" if self.reply is None else self.reply.suffix
+        numbered = self.reply is not None and self.reply.numbered
+        bounds, octets = payload_bounds(batch.payloads).tolist(), memoryview(batch.payloads.buffers()[2] or b"")
+        pieces: list[bytes | memoryview] = []
+        starts, end = [0], b""  # of the message before, which is written together with the head of the next one
+        for row in order:
+            a, b = bounds[row], bounds[row + 1]
+            head = prefixes[row]
+            if numbered:
+                head += b"%0*d" % (TOKEN_WIDTH, first_token + row)
+            if blocks is None:
+                head += b"%b %d\r\n" % (suffix, b - a)
+            else:
+                width = len(blocks[row])
+                head += b"%b %d %d\r\n%b" % (suffix, width, width + b - a, blocks[row])
+            pieces += (end + head, octets[a:b])
+            starts.append(starts[-1] + len(head) + b - a + len(_CRLF))
+            end = _CRLF
+        pieces.append(_CRLF)
+        return PublishFrames(pieces, starts[-1], np.array(starts, np.int64))
 
     def _prefix(self, topics: pa.DictionaryArray, with_headers: bool) -> pa.Array:
         names = topics.dictionary
@@ -118,7 +140,7 @@ class Framer:
         assert widths is not None
         totals = widths + sizes
         only_id = batch.headers is None
-        end = b"\r\n" + _ID_HEAD if only_id else b"\r\n"
+        end = b"\r\n" + hd.ID_HEAD if only_id else b"\r\n"
         body = [block, pa.scalar(b"\r\n\r\n", _BINARY)] if only_id else [block]
         if _uniform(widths) and _uniform(totals):
             return [_numbers([widths, totals], begin, end), *body]
@@ -141,17 +163,3 @@ def _numbers_column(columns: list[Int64s], begin: bytes, end: bytes) -> list[Any
         parts.append(pa.scalar(begin + b" ", _BINARY) if i == 0 else _BLANK)
         parts.append(pa.array(column).cast(pa.string()).cast(_BINARY))
     return [*parts, pa.scalar(end, _BINARY)]
-
-
-def _pieces(heads: pa.Array, payloads: pa.Array, sizes: Int64s) -> PublishFrames:
-    """Frames with views of large payloads: few messages, so a loop is fast enough."""
-    head, body = memoryview(heads.buffers()[2]), memoryview(payloads.buffers()[2] or b"")
-    begins, offsets = payload_bounds(heads), payload_bounds(payloads).tolist()
-    pieces: list[memoryview] = []
-    for (a, b), (c, d) in zip(pairwise(begins.tolist()), pairwise(offsets), strict=True):
-        pieces += (head[a:b], body[c:d])
-    pieces[0] = pieces[0][len(_CRLF) :]
-    pieces.append(memoryview(_CRLF))
-    starts = np.zeros(len(payloads) + 1, np.int64)
-    np.cumsum(np.diff(begins) + sizes, out=starts[1:])
-    return PublishFrames(pieces, int(starts[-1]), starts)

@@ -11,11 +11,12 @@ import pyarrow.compute as pc
 
 from mama_spark.errors import BadRow, PublishError, TooLarge
 from mama_spark.headers import HeaderLines, bad_values, reject_lines
-from mama_spark.message import Bools, Int64s, MessageBatch, payload_sizes
+from mama_spark.message import BYTES_OF_HEADERS, Bools, Int64s, MessageBatch, payload_sizes
 
 MSG_ID = "Nats-Msg-Id"
 MAX_BLOCK = 64 * 1024 - 1  #: the server stores the length of a block in 16 bits
 _VERSION = b"NATS/1.0\r\n"
+ID_HEAD = _VERSION + MSG_ID.encode() + b": "  #: what stands before the id
 #: NATS/1.0, Nats-Msg-Id: , and the two line ends
 ID_OVERHEAD = len(_VERSION) + len(MSG_ID) + 2 + 4
 
@@ -38,6 +39,22 @@ def blocks(batch: MessageBatch) -> tuple[Any, Int64s | None]:
         parts += [pa.scalar(f"{MSG_ID}: ".encode(), _BINARY), ids, pa.scalar(b"\r\n", _BINARY)]
     block = pc.binary_join_element_wise(*parts, lines, pa.scalar(b"\r\n", _BINARY), _EMPTY)
     return block, payload_sizes(block)
+
+
+def blocks_of_few(batch: MessageBatch) -> list[bytes] | None:
+    """The header block of each message, made in a loop; None without headers and ids."""
+    if batch.headers is None and batch.ids is None:
+        return None
+    begins = [_VERSION] * len(batch)
+    if batch.ids is not None:
+        begins = [b"%b%b\r\n" % (ID_HEAD, text) for text in batch.ids.cast(_BINARY).to_pylist()]
+    if batch.headers is None:
+        return [begin + b"\r\n" for begin in begins]
+    lines = [
+        b"".join([b"%b: %b\r\n" % (name, value) for name, values in entries or () for value in values or ()])
+        for entries in batch.headers.cast(BYTES_OF_HEADERS).to_pylist()
+    ]
+    return [b"%b%b\r\n" % parts for parts in zip(begins, lines, strict=True)]
 
 
 def _widths(batch: MessageBatch) -> Int64s | None:

@@ -38,15 +38,19 @@ def one(topic: str, payload: bytes, pairs: dict[str, list[str]] | None, msg_id: 
     return b"HPUB %s %s %d %d\r\n%s%s\r\n" % (topic.encode(), reply, *sizes, block, payload)
 
 
-@given(ROWS, st.booleans(), st.booleans(), st.integers(0, 10**11), st.integers(0, 5))
-def test_a_batch_is_framed_as_its_rows_would_be(rows, with_headers, with_ids, first, offset) -> None:  # type: ignore[no-untyped-def]
+PADDING = st.sampled_from([0, frames.BIG])
+
+
+@given(ROWS, st.booleans(), st.booleans(), st.integers(0, 10**11), st.integers(0, 5), PADDING)
+def test_a_batch_is_framed_as_its_rows_would_be(rows, with_headers, with_ids, first, offset, padding) -> None:  # type: ignore[no-untyped-def]
     topics, payloads, pairs, ids = (list(c) for c in zip(*rows, strict=True))
+    payloads[-1] += bytes(padding)
     batch = MessageBatch.of(topics, payloads, pairs if with_headers else None, ids if with_ids else None)
     offset = min(offset, len(rows) - 1)
     part = batch.slice(offset, len(rows) - offset)
     wanted = [
         one(t, p, (h or {}) if with_headers else None, i if with_ids else None, first + k)
-        for k, (t, p, h, i) in enumerate(rows[offset:])
+        for k, (t, p, h, i) in enumerate(list(zip(topics, payloads, pairs, ids, strict=True))[offset:])
     ]
     made = frames.Framer(INBOX).frames(part, first)
     assert bytes(made) == b"".join(wanted)
@@ -54,7 +58,7 @@ def test_a_batch_is_framed_as_its_rows_would_be(rows, with_headers, with_ids, fi
     assert np.diff(made.starts).tolist() == [len(w) for w in wanted]
 
 
-@given(ROWS, st.integers(0, 10**11), st.sampled_from([0, frames.BIG]), st.randoms(use_true_random=False))
+@given(ROWS, st.integers(0, 10**11), PADDING, st.randoms(use_true_random=False))
 def test_messages_keep_their_tokens_in_another_order(rows, first, padding, random) -> None:  # type: ignore[no-untyped-def]
     topics, payloads, _, ids = (list(c) for c in zip(*rows, strict=True))
     payloads[0] += bytes(padding)
@@ -79,6 +83,16 @@ def test_big_payloads_are_views_of_the_batch_and_not_copies() -> None:
     views = [pa.py_buffer(p).address for p in made.pieces if len(p) == frames.BIG]
     assert views == [start]
     assert made.starts[-1] == made.size
+
+
+@pytest.mark.parametrize("size", [1, frames.BIG])
+def test_headers_that_are_no_utf8_are_written_as_they_are(size: int) -> None:
+    octets = pa.map_(pa.binary(), pa.list_(pa.binary()))
+    pairs = pa.array([[(b"A", [b"\xff", b"\xfe"])]], octets).view(HEADERS_TYPE)
+    batch = MessageBatch.of(["a"], [b"x" * size])
+    made = frames.Framer(None).frames(MessageBatch(batch.topics, batch.payloads, pairs))
+    block = b"NATS/1.0\r\nA: \xff\r\nA: \xfe\r\n\r\n"
+    assert bytes(made) == b"HPUB a %d %d\r\n%b%b\r\n" % (len(block), len(block) + size, block, b"x" * size)
 
 
 def test_the_topic_prefixes_follow_the_dictionary() -> None:
