@@ -59,7 +59,9 @@ class HeaderLines(NamedTuple):
                 return cls.of(pa.array(headers.to_pylist(), headers.type))
         lo, hi = int(offsets[0]), int(offsets[-1])
         keys, lists = headers.keys[lo:hi], headers.items[lo:hi]
-        counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+        lengths = pc.list_value_length(lists)
+        lengths = pc.fill_null(lengths, 0) if lengths.null_count else lengths
+        counts = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
         if (counts == 1).all():
             return cls(keys, lists.flatten(), (offsets - lo).astype(np.int64))
         names = keys.take(pa.array(np.repeat(np.arange(len(keys)), counts)))
@@ -127,7 +129,8 @@ def reject_lines(lines: HeaderLines, bad: dict[int, PublishError], also: Sequenc
         (bad_values(lines.values), _VALUE_FAULT),
         *also,
     ]
-    rows = lines.rows
     for mask, reason in checks:
-        for line in np.flatnonzero(pc.fill_null(mask, True).to_numpy(zero_copy_only=False)).tolist():
-            bad.setdefault(int(rows[line]), BadRow(f"header {lines.names[line].as_py()!r} {reason}"))
+        faults = pc.fill_null(mask, True) if mask.null_count else mask
+        for line in np.flatnonzero(faults.to_numpy(zero_copy_only=False)).tolist():
+            row = int(np.searchsorted(lines.starts, line, "right")) - 1
+            bad.setdefault(row, BadRow(f"header {lines.names[line].as_py()!r} {reason}"))

@@ -19,7 +19,7 @@ Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 HEADERS_TYPE = pa.map_(pa.string(), pa.list_(pa.string()))
-#: What headers are cast to where Python needs them: Spark's text may be no UTF-8.
+#: How Python looks at headers: text of Spark may be no UTF-8.
 BYTES_OF_HEADERS = pa.map_(pa.binary(), pa.list_(pa.binary()))
 
 

@@ -347,7 +347,7 @@ def _headers_of_few(maps: pa.MapArray) -> list[bytes]:
     """What :func:`_headers` makes."""
     known: dict[tuple[bytes, tuple[bytes | None, ...]], tuple[bytes, bytes]] = {}  # most entries come again
     found = []
-    for entries in maps.cast(BYTES_OF_HEADERS).to_pylist():
+    for entries in maps.view(BYTES_OF_HEADERS).to_pylist():
         parts = []
         for name, values in entries or ():
             entry = name, tuple(values or ())

@@ -47,22 +47,22 @@ def blocks_of_few(batch: MessageBatch) -> list[bytes] | None:
         return None
     begins = [_VERSION] * len(batch)
     if batch.ids is not None:
-        begins = [b"%b%b\r\n" % (ID_HEAD, text) for text in batch.ids.cast(_BINARY).to_pylist()]
+        begins = [b"%b%b\r\n" % (ID_HEAD, text) for text in batch.ids.view(_BINARY).to_pylist()]
     if batch.headers is None:
         return [begin + b"\r\n" for begin in begins]
     lines = [
         b"".join([b"%b: %b\r\n" % (name, value) for name, values in entries or () for value in values or ()])
-        for entries in batch.headers.cast(BYTES_OF_HEADERS).to_pylist()
+        for entries in batch.headers.view(BYTES_OF_HEADERS).to_pylist()
     ]
     return [b"%b%b\r\n" % parts for parts in zip(begins, lines, strict=True)]
 
 
-def _widths(batch: MessageBatch) -> Int64s | None:
+def _widths(batch: MessageBatch, lines: HeaderLines | None) -> Int64s | None:
     """Lengths of the blocks of :func:`blocks`, without making them."""
     ids = None if batch.ids is None else payload_sizes(batch.ids) + ID_OVERHEAD
-    if batch.headers is None:
+    if lines is None:
         return ids
-    names, values, starts = HeaderLines.of(batch.headers)
+    names, values, starts = lines
     upto = np.zeros(len(names) + 1, np.int64)
     if len(names):
         np.cumsum(payload_sizes(names) + payload_sizes(values) + len(b": \r\n"), out=upto[1:])
@@ -94,23 +94,25 @@ def check(batch: MessageBatch, max_payload: int) -> tuple[dict[int, PublishError
     bad: dict[int, PublishError] = {}
     non_retriable = None
     sizes = batch.sizes()
-    if batch.headers is not None:
-        non_retriable = _check_lines(batch.headers, bad)
+    lines = None if batch.headers is None else HeaderLines.of(batch.headers)
+    if lines is not None:
+        non_retriable = _check_lines(lines, bad)
     if batch.ids is not None:
         for row in np.flatnonzero(bad_values(batch.ids).to_numpy(zero_copy_only=False)).tolist():
             bad.setdefault(row, BadRow("the id is null or holds a line break"))
     if bad:  # rows that cannot become a block have no size
         good = np.setdiff1d(np.arange(len(batch)), np.fromiter(bad, np.int64, len(bad)))
-        _check_sizes(batch.take(good), sizes[good], good, max_payload, bad)
+        some = batch.take(good)
+        lines = None if some.headers is None else HeaderLines.of(some.headers)
+        _check_sizes(_widths(some, lines), sizes[good], good, max_payload, bad)
     else:
-        _check_sizes(batch, sizes, None, max_payload, bad)
+        _check_sizes(_widths(batch, lines), sizes, None, max_payload, bad)
     return bad, non_retriable
 
 
 def _check_sizes(
-    batch: MessageBatch, sizes: Int64s, rows: Int64s | None, max_payload: int, bad: dict[int, PublishError]
+    widths: Int64s | None, sizes: Int64s, rows: Int64s | None, max_payload: int, bad: dict[int, PublishError]
 ) -> None:
-    widths = _widths(batch)
     totals = sizes if widths is None else sizes + widths
     if widths is not None and len(widths) and int(widths.max()) > MAX_BLOCK:
         for i in np.flatnonzero(widths > MAX_BLOCK).tolist():
@@ -123,8 +125,7 @@ def _check_sizes(
             bad.setdefault(row, TooLarge(text))
 
 
-def _check_lines(headers: pa.Array, bad: dict[int, PublishError]) -> Bools | None:
-    lines = HeaderLines.of(headers)
+def _check_lines(lines: HeaderLines, bad: dict[int, PublishError]) -> Bools | None:
     if not len(lines.names):
         return None
     coded = lines.names.dictionary_encode()  # few names, many lines
@@ -137,6 +138,6 @@ def _check_lines(headers: pa.Array, bad: dict[int, PublishError]) -> Bools | Non
     expects = pc.starts_with(lower, "nats-expected-").to_numpy(zero_copy_only=False)
     if not expects.any():
         return None
-    non_retriable: Bools = np.zeros(len(headers), np.bool_)
+    non_retriable: Bools = np.zeros(len(lines.starts) - 1, np.bool_)
     non_retriable[lines.rows[expects]] = True
     return non_retriable
