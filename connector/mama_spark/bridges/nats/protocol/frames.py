@@ -23,6 +23,7 @@ MAX_CONTROL_LINE = 4096
 TOKEN_WIDTH = 12  #: digits: fixed, so that acknowledgements can be parsed as columns
 #: Payloads of at least this size are passed on as views instead of being copied into the joined buffer.
 BIG = 16 * 1024
+_FEW = 2 * 1024  #: ... where the messages of a batch have so many bytes on average: they are few enough for a loop
 
 _BINARY = pa.binary()
 _EMPTY = b""  # no Arrow scalar at import: to make one loads pandas, which planners do not need
@@ -81,7 +82,7 @@ class Framer:
         """
         n = len(batch)
         sizes = batch.sizes()
-        if n and int(sizes.max()) >= BIG:
+        if n and int(sizes.max()) >= BIG and int(sizes.sum()) >= _FEW * n:
             return self._large(batch, first_token, range(n) if order is None else order.tolist())
         block, widths = hd.blocks(batch)
         head: list[Any] = [self._prefix(batch.topics, block is not None)]

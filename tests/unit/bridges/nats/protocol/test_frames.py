@@ -24,6 +24,7 @@ ROWS = st.lists(
     min_size=1,
     max_size=12,
 )
+PADDING = st.sampled_from([0, frames.BIG])
 
 
 def one(topic: str, payload: bytes, pairs: dict[str, list[str]] | None, msg_id: str | None, token: int) -> bytes:
@@ -36,9 +37,6 @@ def one(topic: str, payload: bytes, pairs: dict[str, list[str]] | None, msg_id: 
     block = ("\r\n".join(lines) + "\r\n\r\n").encode()
     sizes = (len(block), len(block) + len(payload))
     return b"HPUB %s %s %d %d\r\n%s%s\r\n" % (topic.encode(), reply, *sizes, block, payload)
-
-
-PADDING = st.sampled_from([0, frames.BIG])
 
 
 @given(ROWS, st.booleans(), st.booleans(), st.integers(0, 10**11), st.integers(0, 5), PADDING)
@@ -83,6 +81,13 @@ def test_big_payloads_are_views_of_the_batch_and_not_copies() -> None:
     views = [pa.py_buffer(p).address for p in made.pieces if len(p) == frames.BIG]
     assert views == [start]
     assert made.starts[-1] == made.size
+
+
+def test_a_big_payload_among_many_small_ones_is_framed_with_them() -> None:
+    payloads = [b"small"] * 40 + [b"x" * frames.BIG]
+    made = frames.Framer(INBOX).frames(MessageBatch.of(["a"] * 41, payloads), 7)
+    assert bytes(made) == b"".join(one("a", payload, None, None, 7 + i) for i, payload in enumerate(payloads))
+    assert len(made.pieces) == 1
 
 
 @pytest.mark.parametrize("size", [1, frames.BIG])
