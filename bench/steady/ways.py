@@ -58,7 +58,7 @@ class Flights:
             path = archive.extract(name, work)
         rows = spark.read.csv(path, header=True, inferSchema=True, nullValue="NA")
         typed = rows.selectExpr("concat('b.', origin, '.', carrier) AS topic", "*").coalesce(PARTITIONS)
-        lines = typed.selectExpr("topic", f"cast(to_json(struct({', '.join(rows.columns)})) AS binary) AS value")
+        lines = typed.selectExpr("topic", f"to_json(struct({', '.join(rows.columns)})) AS value")
         self._frames = {FLIGHTS: lines.cache(), TYPED_FLIGHTS: typed.cache()}
         self.rows = min(frame.count() for frame in self._frames.values())
 
