@@ -22,8 +22,8 @@ from .gathering.value_views import ValueViews, binary_of, joined
 
 #: Limit of the bytes of rows that wait for their packs to be full, in one partition.
 GATHER_BYTES = 32 << 20
-#: Bytes and packs that are encoded and yielded together: mostly all packs of a cut, since each block costs some two
-#: milliseconds beside its rows.
+#: Bytes and packs that are encoded and yielded together. More than ``CUT_BYTES``, so that a cut is mostly one block:
+#: each costs some two milliseconds beside its rows.
 BLOCK_BYTES, BLOCK_PACKS = 20 << 20, 2_048
 #: New rows are cut into packs when they are so many rows or bytes, and at least half of the bytes that already wait, so
 #: that waiting rows are copied a bounded number of times.

@@ -162,6 +162,15 @@ def test_packs_are_filled_to_the_limit(option: str) -> None:
     assert sizes.min() > 65_536 - 300
 
 
+@pytest.mark.parametrize("most", [64 << 10, 256 << 10])
+@pytest.mark.parametrize("option", ["lines", "arrow"])
+def test_what_is_cut_together_is_one_block(option: str, most: int) -> None:
+    packer = Packer(codec_of(option, LINES), max_rows=1_000, max_bytes=most)
+    blocks = [len(list(packer.add(orders(4_000, 16, width=1_000, first=n)))) for n in range(0, 40_000, 4_000)]
+    assert sum(blocks) == 2, "each costs time beside its rows"
+    assert max(blocks) == 1
+
+
 @pytest.mark.parametrize("option", ["lines", "arrow"])
 def test_ten_thousand_topics_stay_within_the_budget_and_the_largest_packs_go_first(option: str) -> None:
     gather = 1 << 20
