@@ -6,27 +6,30 @@ ENV  := scripts/in-env
 RUN  := $(ENV) python scripts/run_and_reap.py
 CODE := connector jobs tests bench scripts
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(ENV) mkdocs
-# Set after `setup`, which makes the archive. Java says nothing of one that does not fit, and reads the jars.
+# Only `setup` makes the archive. Java says nothing of one that does not fit, and reads the jars.
 CLASSES = $(shell test -e .venv/spark.jsa && echo "-XX:SharedArchiveFile=$(CURDIR)/.venv/spark.jsa -Xlog:disable")
 # More workers than cores: tests mostly wait for servers. A file stays on one worker and shares what it has started.
 PYTEST := pytest -n $(or $(WORKERS),4) --dist loadfile
+TEST := -m "not thorough and not explore"
+TEST_ALL := -m "thorough and not explore"
+TESTING := test test-all explore coverage
 # A test's JVM lives too short to earn back what the second compiler costs.
-test coverage: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC $(CLASSES)
+$(TESTING): export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC $(CLASSES)
 # Tests start hundreds of Python processes, none of which should compile the sources anew.
-test coverage: export PYTHONDONTWRITEBYTECODE :=
+$(TESTING): export PYTHONDONTWRITEBYTECODE :=
 # Test processes have many threads; an arena for each would keep what other threads have freed.
-test coverage: export MALLOC_ARENA_MAX ?= 2
+$(TESTING): export MALLOC_ARENA_MAX ?= 2
 
-.PHONY: help setup setup-run run demo-tango test test-fast test-originals coverage mutate test-slow check format bench serve wheel pictures recipes-check docs docs-serve clean
+.PHONY: help setup setup-run setup-test setup-dev run demo-tango test test-all test-originals explore coverage mutate check format bench serve wheel pictures recipes-check docs docs-serve clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-setup: ## Python environment, Java and Delta jars, whatever is missing of them (PYTHON=... chooses the interpreter)
-	@scripts/setup.sh dev
+setup: ## all that the targets need, whatever is missing of it (PYTHON=... chooses the interpreter)
+	@scripts/setup.sh all
 
-setup-run:
-	@scripts/setup.sh run
+setup-run setup-test setup-dev:
+	@scripts/setup.sh $(@:setup-%=%)
 
 run: setup-run ## publish 336,776 flights to a broker of its own, and show the delivery report
 	@$(RUN) python jobs/demo.py $(ARGS)
@@ -34,29 +37,31 @@ run: setup-run ## publish 336,776 flights to a broker of its own, and show the d
 demo-tango: setup ## record a Tango device, lose events of it, archive the others, and report what is missing
 	@$(RUN) python jobs/tango_demo.py $(ARGS)
 
-test: setup ## all tests except the slow ones (ARGS=... goes to pytest)
-	@$(RUN) $(PYTEST) -m "not slow" $(ARGS)
+test: setup-test ## does it work, and did a change break anything? (ARGS=... goes to pytest)
+	@$(RUN) $(PYTEST) $(TEST) $(ARGS)
 
-test-fast: setup ## the tests that need no server and no Spark
-	@$(RUN) $(PYTEST) tests/unit tests/docs tests/test_architecture.py tests/test_specifications.py $(ARGS)
+test-all: setup ## the other deterministic tests: every job, clusters, installations, browser, terminal, processes that are killed
+	@$(RUN) $(PYTEST) $(TEST_ALL) $(ARGS)
 
-coverage: setup ## all tests once more, with the lines and branches that they run by package (BEFORE=report.json: beside it)
+explore: setup mutate ## look for the unknown, hours long: planted faults, random examples of property tests, fault campaigns, long runs
+	@TIER=explore $(RUN) $(PYTEST) -m hypothesis $(ARGS)
+	@TIER=explore $(RUN) pytest -m explore --timeout 7200 $(ARGS)
+
+coverage: setup ## lines and branches by package: of `make test`, and of both tiers together (BEFORE=report.json: beside it)
 	@rm -rf .run/coverage; mkdir -p .run/coverage
-	@$(RUN) $(PYTEST) -m "not slow" --cov --cov-config=$(CURDIR)/pyproject.toml --cov-report= $(ARGS) || true
+	@$(RUN) $(PYTEST) $(TEST) --cov --cov-config=$(CURDIR)/pyproject.toml --cov-report= $(ARGS) || true
+	@$(ENV) coverage json -q -o .run/coverage-test.json
+	@$(RUN) $(PYTEST) $(TEST_ALL) --cov --cov-append --cov-config=$(CURDIR)/pyproject.toml --cov-report= $(ARGS) || true
 	@$(ENV) coverage json -q -o .run/coverage.json
-	@$(ENV) python scripts/coverage_by_package.py $(BEFORE) .run/coverage.json
+	@$(ENV) python scripts/coverage_by_package.py $(or $(BEFORE),.run/coverage-test.json) .run/coverage.json
 
-mutate: setup ## plant small faults in the product, one at a time, and see that the tests catch each (15 minutes)
+mutate: setup ## plant small faults in the product, one at a time, and see that the tests catch each
 	@$(RUN) python -m tests.seeded_faults.run $(ARGS)
-
-test-slow: setup ## soak and 10-million-row runs, an hour of the fault campaign, an hour of driver kills, and all examples of the property tests
-	@HYPOTHESIS_PROFILE=full $(RUN) $(PYTEST) tests/unit $(ARGS)
-	@$(RUN) pytest -m slow --timeout 7200 $(ARGS)
 
 test-originals: setup ## beside the original C programs that are built below ORIGINALS=PREFIX; without it, says which ones
 	@$(RUN) python -m tests.originals "$(ORIGINALS)" $(ARGS)
 
-check: setup ## style, types, architecture, generated pages, links of the documentation
+check: setup-dev ## style, types, architecture, generated pages, links of the documentation
 	@$(ENV) ruff check $(CODE) conf
 	@$(ENV) ruff format --check $(CODE) conf
 	@$(ENV) mypy $(CODE)
@@ -65,7 +70,7 @@ check: setup ## style, types, architecture, generated pages, links of the docume
 	@$(ENV) python scripts/command_reference.py --check
 	@$(MKDOCS) build --strict
 
-format: setup ## let ruff format and repair what it can
+format: setup-dev ## let ruff format and repair what it can
 	@$(ENV) ruff check --fix $(CODE) conf
 	@$(ENV) ruff format $(CODE) conf
 
@@ -93,16 +98,16 @@ wheel: setup ## the wheel, in dist/, with jobs and configuration files
 recipes-check: setup ## the recipes of conf/docker, compose and kubernetes with hadolint, kubeconform, helm and others (needs Go)
 	@$(ENV) python scripts/recipes_check.py
 
-pictures: setup ## draw the pictures of README.md from a real run, in docs/pictures
+pictures: setup-dev ## draw the pictures of README.md from a real run, in docs/pictures
 	@$(RUN) python -m scripts.pictures
 
-docs: setup ## write the generated pages in docs/ and build the site in .run/site
+docs: setup-dev ## write the generated pages in docs/ and build the site in .run/site
 	@$(ENV) mama docs options --write docs/reference/options.md
 	@$(ENV) python scripts/command_reference.py --write
 	@$(ENV) python scripts/spec_checklist.py --write
 	@$(MKDOCS) build --strict
 
-docs-serve: setup ## show the site at http://127.0.0.1:8000 and follow the pages while they are written
+docs-serve: setup-dev ## show the site at http://127.0.0.1:8000 and follow the pages while they are written
 	@$(MKDOCS) serve
 
 clean: ## remove the environment and everything that was built or run here

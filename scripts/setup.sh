@@ -2,15 +2,18 @@
 # Make this clone able to run: Python environment, Java, Delta jars. Idempotent; seconds when there is nothing to do.
 #
 #   scripts/setup.sh run    what `make run` and `make serve` need
-#   scripts/setup.sh dev    also what `make test`, `make check` and `make bench` need
+#   scripts/setup.sh test   what `make test` needs: Python packages, Java and jars
+#   scripts/setup.sh dev    also the Python packages of `make check` and `make docs`
+#   scripts/setup.sh all    also the programs of `make test-all`: a browser, tmux, Prometheus, Tango 9, JavaScript
 #   scripts/setup.sh gcc    a C compiler, for `make bench`
 #   scripts/setup.sh kafka  a Kafka broker and its Spark connector, for `make bench PEERS=kafka`
 #
 # PYTHON=... chooses the interpreter, JAVA_HOME=... the Java.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-what=${1:-dev}
+what=${1:-all}
 venv=.venv
+all_extras=local,demo,dev
 start=$SECONDS
 
 say() { printf '[%4ds] %s\n' $((SECONDS - start)) "$*"; }
@@ -84,11 +87,12 @@ fingerprint() { # of everything that the installation depends on
 
 stamped() { [ "$(cat "$venv/.$1" 2>/dev/null)" = "$2" ]; }
 
-pip_install() { # extras
+pip_install() { # extras, unless they or more are there
     local want
+    stamped "installed-$all_extras" "$(fingerprint "$all_extras")" && return
     want=$(fingerprint "$1")
     stamped "installed-$1" "$want" && return
-    say "pip install mama-spark[$1] (about 500 MB the first time)"
+    say "pip install mama-spark[$1] (some 500 MB the first time)"
     $venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[$1]"
     echo "$want" >"$venv/.installed-$1"
 }
@@ -239,16 +243,17 @@ kafka)
     exit
     ;;
 run) extras=local,demo,malamute,report,cli,top ;;
-dev) extras=local,demo,dev ;;
-*) die "unknown: $what (run, dev, gcc or kafka)" ;;
+test) extras=local,demo,test ;;
+dev | all) extras=$all_extras ;;
+*) die "unknown: $what (run, test, dev, all, gcc or kafka)" ;;
 esac
 
 make_venv
-if [ $what = dev ] || ! stamped "installed-local,demo,dev" "$(fingerprint local,demo,dev)"; then pip_install $extras; fi
+pip_install $extras
 link_spark
 find_or_install_java
 resolve_jars
-if [ $what = dev ]; then
+if [ $what = all ]; then
     archive_classes
     install_arrow_js
     fetch_tango9

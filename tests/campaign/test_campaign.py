@@ -82,7 +82,7 @@ def test_a_round_of_the_campaign(tmp_path: Path) -> None:
     assert markdown([done]).count(done.fault.name) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 @pytest.mark.timeout(60 * MINUTES + 1_800)
 def test_no_fault_of_a_long_campaign_loses_or_doubles_a_row(tmp_path: Path) -> None:
     done = campaign(tmp_path, the_seed(), minutes=MINUTES, spark=SPARK)
@@ -91,7 +91,7 @@ def test_no_fault_of_a_long_campaign_loses_or_doubles_a_row(tmp_path: Path) -> N
     assert not [str(one) for one in done if one.wrong]
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 @pytest.mark.timeout(60 * MINUTES + 1_800)
 def test_both_sources_bring_each_message_once_though_their_driver_is_killed_again_and_again(tmp_path: Path) -> None:
     outcome = kill_drivers_and_compare(tmp_path, the_seed(), MINUTES)

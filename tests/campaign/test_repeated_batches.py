@@ -90,7 +90,9 @@ def test_each_row_is_stored_once_though_drivers_and_workers_are_killed_at_every_
         assert outcome.runs > len(POINTS), (name, outcome)
 
 
-@pytest.mark.parametrize("broker", [ForgetfulMalamute, pytest.param(ForgetfulMalamuteOverNats, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "broker", [ForgetfulMalamute, pytest.param(ForgetfulMalamuteOverNats, marks=pytest.mark.explore)]
+)
 def test_rows_of_a_malamute_stream_are_stored_once_though_drivers_and_workers_are_killed(
     tmp_path: Path, broker: Callable[[Path], ForgetfulBroker]
 ) -> None:
@@ -118,7 +120,7 @@ def kill_on_signal(server: KilledProcess, file: Path, over: threading.Event) -> 
         time.sleep(0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 @pytest.mark.timeout(14_400)
 @pytest.mark.parametrize("bridge", list(BROKERS))
 def test_no_long_sequence_of_kills_loses_or_doubles_a_row(tmp_path: Path, bridge: str) -> None:

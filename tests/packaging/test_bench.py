@@ -59,7 +59,7 @@ def test_a_quick_run_of_packed_messages_counts_their_rows(tmp_path: Path) -> Non
     assert "Kafka 4" not in page
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 def test_a_quick_run_beside_kafka_counts_at_both_brokers(tmp_path: Path) -> None:
     subprocess.run([ROOT / "scripts" / "setup.sh", "kafka"], check=True, timeout=600)
     result = packed_run(tmp_path / "result.json", "kafka,kafka-tuned,lines,kafka-source", "--peers", "kafka")
@@ -68,7 +68,7 @@ def test_a_quick_run_beside_kafka_counts_at_both_brokers(tmp_path: Path) -> None
     assert "| 100 B: `lines` to `kafka-tuned` | ≥ 1.5 |" in page
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 def test_a_quick_run_in_steady_state_measures_every_aim(tmp_path: Path) -> None:
     subprocess.run([ROOT / "scripts" / "setup.sh", "kafka"], check=True, timeout=600)
     out = tmp_path / "result.json"

@@ -269,7 +269,7 @@ def server(tmp_path: Path) -> Iterator[NatsServer]:
         yield running
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 @pytest.mark.timeout(7_200)
 def test_every_row_is_published_and_read_once_through_a_long_time_of_faults(server: NatsServer, tmp_path: Path) -> None:
     """The conservation law over a long time: whatever is killed, full, cut, slow or silent."""

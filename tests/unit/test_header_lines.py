@@ -11,7 +11,7 @@ from mama_spark.errors import PublishError
 from mama_spark.headers import HeaderLines, bad_values, reject_lines
 from mama_spark.message import HEADERS_TYPE
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 texts = st.text(st.sampled_from("az~é \t:\r\n\0\x7f\x1f"), max_size=4)
 

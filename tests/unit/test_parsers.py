@@ -41,7 +41,7 @@ from mama_spark.tango.idl import any_value, calls, negotiation, structs, union, 
 from mama_spark.tango.log import records as tango_records
 from mama_spark.tango.log.records import BadEventRecord
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 Parse = Callable[[bytes], object]
 MAMA_ERRORS = (BadMessage, BadSourceRecord)

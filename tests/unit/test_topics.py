@@ -29,7 +29,7 @@ from mama_spark.topics import (
     why_unpublishable,
 )
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 # --- what can be published to ----------------------------------------------------------------------------------------
 

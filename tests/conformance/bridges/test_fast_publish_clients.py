@@ -46,10 +46,10 @@ from mama_spark.message import MessageBatch
 from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.waiting import eventually
 
-from tests.support.examples import FULL
 from tests.support.fault_driver import Driver
 from tests.support.nats.nats_servers import Admin
 from tests.support.nats.plain_nats_connection import PlainNatsConnection
+from tests.support.tiers import EXPLORE
 
 FAST: dict[str, Any] = {"ack_mode": "batch", "dedup": False}
 WRONG = {"Nats-Expected-Last-Sequence": ["99"]}
@@ -134,7 +134,7 @@ def test_custom_flow(admin: Admin, nats_server: NatsServer, window: int, n: int)
 
 def test_large_batch(admin: Admin, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Longer than a batch may be: the next one follows, in order."""
-    most = MAX_MESSAGES if FULL else 10_000
+    most = MAX_MESSAGES if EXPLORE else 10_000
     monkeypatch.setattr(fast_batch, "MAX_MESSAGES", most)
     n = most + 500
     with Driver(nats_server.url, window=8192, **FAST) as driver:

@@ -22,8 +22,8 @@ from mama_spark.services.malamute_broker.engines.durable.log import DurableLogs
 from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.testing.bridge_suite import TIMEOUT, Answers, publish
 
-from tests.support.examples import FULL
 from tests.support.ports import lasting_port
+from tests.support.tiers import EXPLORE
 
 
 def start(folder: Path, bind: str = "", **machine: Any) -> Broker:
@@ -214,7 +214,7 @@ def told(bridge: MalamuteBridge, kind: EventKind) -> None:
 def test_more_streams_over_one_connection_than_are_asked_for_at_a_time(tmp_path: Path) -> None:
     broker = start(tmp_path)
     bridge = bridge_of(broker)
-    streams = 1000 if FULL else 3 * MAX_PENDING_WRITES
+    streams = 1000 if EXPLORE else 3 * MAX_PENDING_WRITES
     names = [f"m{i % streams}" for i in range(5 * streams)]
     answers = publish(bridge, batch(names))
     bridge.close()

@@ -118,7 +118,7 @@ def make(tmp_path: Path) -> Iterator[Callable[[Overflow], Site]]:
 
 @pytest.mark.parametrize(
     "overflow",
-    [Overflow.DROP_OLDEST, *(pytest.param(one, marks=pytest.mark.slow) for one in Overflow if "oldest" not in one)],
+    [Overflow.DROP_OLDEST, *(pytest.param(one, marks=pytest.mark.explore) for one in Overflow if "oldest" not in one)],
 )
 def test_a_stopped_reader_costs_its_limit_and_disturbs_nobody(
     make: Callable[[Overflow], Site], overflow: Overflow

@@ -24,8 +24,8 @@ from mama_spark.mama import (
 from mama_spark.mama.states import TABLE
 from mama_spark.testing.waiting import until
 
-from tests.support.examples import examples
 from tests.support.mama.mama_harness import CallbackRecorder, MemoryMamaHarness, a_message, fails, published
+from tests.support.tiers import examples
 
 
 @pytest.mark.spec("PE-33-PE-35", "PE-48-PE-54")

@@ -22,7 +22,6 @@ from mama_spark.bridges.nats.subjects import PROGRESS_METADATA
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.testing.waiting import eventually
 
-from tests.support.examples import FULL
 from tests.support.nats.nats_cluster import Cluster
 from tests.support.nats.nats_discovery import (
     DESK,
@@ -42,6 +41,7 @@ from tests.support.nats.nats_discovery import (
     renew,
 )
 from tests.support.nats.nats_servers import Admin, FetchedMessage
+from tests.support.tiers import EXPLORE
 
 # --- what is in the way ----------------------------------------------------------------------------------------------
 
@@ -279,7 +279,7 @@ def test_the_image_of_thousands_of_sources_is_exact(
     nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
 ) -> None:
     reader = opened()
-    n = 10_000 if FULL else 2_500  # more than are read at a time
+    n = 10_000 if EXPLORE else 2_500  # more than are read at a time
     keys = [SourceKey(f"source {i}", i) for i in range(n)]
 
     with Admin(nats_server.url) as admin:
@@ -329,14 +329,14 @@ def test_a_thousand_changes_a_second_are_all_told(opened: Callable[..., NatsDisc
     changes_at_a_rate(opened, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 def test_a_thousand_changes_a_second_for_a_minute_are_all_told(opened: Callable[..., NatsDiscovery]) -> None:
     changes_at_a_rate(opened, 60)
 
 
 def test_very_many_events_are_told_at_once(nats_server: NatsServer, opened: Callable[..., NatsDiscovery]) -> None:
     one = opened()
-    n = 100_000 if FULL else 10_000
+    n = 100_000 if EXPLORE else 10_000
     one.publish_events(DESK, [b"%d" % i for i in range(n)], [f"{i}" for i in range(n)])
     one.publish_events(DESK, [b"again"], [f"{n - 5}"])
     follower = Follower(one, one.initial_offset("earliest"))

@@ -309,7 +309,7 @@ def test_a_stream_that_is_made_remembers_ids_for_seconds(nats_server: NatsServer
         assert admin.info(STREAM)["config"]["duplicate_window"] == 2_000_000_000
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 @pytest.mark.timeout(900)
 def test_leaders_that_are_killed_while_rows_are_sent_and_read_back_lose_and_double_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -68,7 +68,7 @@ def read_back(url: str, up_to: int, answer: Connection) -> None:
     answer.send((len(table), after - before, spent))
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 @pytest.mark.timeout(3_600)
 def test_ten_million_rows_cost_24_bytes_each_at_most_and_little_more(tmp_path: Path) -> None:
     found = {}

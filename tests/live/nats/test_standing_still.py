@@ -163,7 +163,7 @@ def test_a_server_that_stood_still_is_waited_for_beyond_every_deadline(
     assert any("messages are acknowledged again" in record.getMessage() for record in caplog.records)
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 @pytest.mark.timeout(TEN_MINUTES + 300)
 def test_ten_minutes_of_standing_still_with_the_deadlines_that_users_have(tmp_path: Path) -> None:
     """The process, the server, and both: side by side."""

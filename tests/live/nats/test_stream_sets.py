@@ -177,7 +177,7 @@ def test_check_shows_how_the_load_is_spread(server: NatsServer, admin: Admin) ->
     assert all(fine for fine, _ in grows)
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 def test_a_set_of_a_thousand_streams_is_made_written_and_read(server: NatsServer, admin: Admin) -> None:
     streams = "orders-{0..999}"
     wanted = [(f"orders.r{n}", b"order %d" % n) for n in range(10_000)]

@@ -25,9 +25,9 @@ from mama_spark.tango.idl.negotiation import Confirmation, SubscriberInfo
 from mama_spark.tango.types import EventType, Format
 from mama_spark.testing.waiting import until
 
-from tests.support.examples import FULL
 from tests.support.tango_processes.servers import BEAT, TIMEOUT, DeviceProbe, Event
 from tests.support.tango_processes.source_process import SourceProcess
+from tests.support.tiers import EXPLORE
 
 DEVICE, ADMIN = "test/pub/1", "dserver/mama/source"
 SEED = 20_261_121
@@ -186,7 +186,7 @@ def test_a_silent_client_is_dropped_and_one_that_confirms_is_kept(monkeypatch: p
 
 
 @pytest.mark.spec("TG-37", "TG-43")
-@pytest.mark.slow
+@pytest.mark.explore
 @pytest.mark.timeout(1500)
 def test_real_clients_confirm_in_time(tmp_path: Path, probe: DeviceProbe) -> None:
     """With the constants of Tango, for longer than the ten minutes until a subscription expires."""
@@ -245,7 +245,7 @@ def _mutated(rng: random.Random, calls: list[bytes]) -> bytes:
 @pytest.mark.spec("TG-45")
 def test_invalid_octets_do_not_affect_other_clients(source: TangoEventSource, probe: DeviceProbe) -> None:
     """Many invalid messages are sent; then a new client is served normally."""
-    rng, calls, sent, connections = random.Random(SEED), _calls(), 0, 400 if FULL else 60
+    rng, calls, sent, connections = random.Random(SEED), _calls(), 0, 400 if EXPLORE else 60
     with admin_of(source) as bystander:
         for _ in range(connections):
             with socket.create_connection(("127.0.0.1", source.port), TIMEOUT) as hostile:

@@ -25,7 +25,7 @@ from tests.support.processes import task_workers
 from tests.support.spark.sink_harness import counts, flights, verdict
 from tests.support.spark.standalone import SMALL_BATCHES, Application, StandaloneCluster, submit
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
+pytestmark = [pytest.mark.explore, pytest.mark.timeout(1_800)]
 
 SCRIPT = Path(__file__).parents[1] / "driver_scripts" / "on_cluster.py"
 PATIENCE = 600.0

@@ -30,7 +30,7 @@ ROWS = 500
 JOBS = ("publish", "republish", "ingest", "discover", "report", "maintain", "openmama_archive", "tango_archive")
 WITH_DELTA = ("ingest", "discover", "report", "openmama_archive", "tango_archive")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(len(JOBS) * PATIENCE)]
+pytestmark = [pytest.mark.explore, pytest.mark.timeout(len(JOBS) * PATIENCE)]
 
 
 @dataclass

@@ -16,7 +16,7 @@ from tests.support.nats.nats_servers import Admin
 from tests.support.processes import descendants, resident_memory
 from tests.support.spark.standalone import StandaloneCluster, submit
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_600)]
+pytestmark = [pytest.mark.explore, pytest.mark.timeout(3_600)]
 
 SCRIPT = Path(__file__).parents[1] / "driver_scripts" / "many_rows.py"
 ROWS, PARTITIONS = 10_000_000, 40

@@ -12,7 +12,7 @@ import pytest
 PATIENCE = 900.0
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 def test_the_demo_reports_what_is_missing_and_leaves_nothing_running(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mama_spark.jobs.tango_demo", "--folder", str(tmp_path / "demo")]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)

@@ -120,7 +120,7 @@ class Driver:
         self.process.wait()
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 @pytest.mark.timeout(1_200)
 def test_drivers_killed_on_two_four_and_three_cores_store_each_row_once(
     nats_server: NatsServer, admin: Admin, tmp_path: Path

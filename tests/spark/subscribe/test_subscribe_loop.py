@@ -79,7 +79,7 @@ def test_flights_come_back_row_for_row_though_workers_brokers_and_driver_are_kil
     packed(loop, in_packs)
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 def test_lines_of_flights_come_back_over_malamute_though_workers_broker_and_driver_are_killed(
     resume: Callable[[dict[str, Any]], object], malamute: OnMalamute, tmp_path: Path
 ) -> None:
@@ -90,7 +90,7 @@ def test_lines_of_flights_come_back_over_malamute_though_workers_broker_and_driv
     packed(loop, lane)
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 @pytest.mark.timeout(1_800)
 def test_all_flights_come_back_row_for_row_though_workers_broker_and_driver_are_killed(
     resume: Callable[[dict[str, Any]], object], nats: OnNats, tmp_path: Path

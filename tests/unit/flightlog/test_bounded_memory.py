@@ -49,7 +49,7 @@ def run(script: str, table: Path) -> list[float]:
     return [float(word) for word in done.stdout.split()[1:]]
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 @pytest.mark.timeout(3600)
 def test_ten_million_rows_are_staged_and_summed_up_in_bounded_memory(tmp_path: Path) -> None:
     """Staging: flat within 50 MB from one to ten million rows. Report: below 1 GB, on a log of ten million."""

@@ -350,7 +350,7 @@ def test_expired_entries_of_the_log_are_looked_for_now_and_then(
     assert ids(tmp_path) == expected(range(8))
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 def test_commit_and_summary_cost_the_same_after_2000_micro_batches(tmp_path: Path) -> None:
     """Processor time, as medians, beside a copy of the table after 150 of them, in turn."""
     old, young = tmp_path / "old", tmp_path / "young"

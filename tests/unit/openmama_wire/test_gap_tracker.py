@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.openmama_wire.log.gap_tracker import GapTracker
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 pytestmark = pytest.mark.spec("OW29")
 LAST = 2**32 - 1

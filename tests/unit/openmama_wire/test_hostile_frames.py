@@ -29,7 +29,7 @@ from mama_spark.services.openmama_recorder.frame_recorder import FrameRecorder
 from mama_spark.spark.subscribe.openmama_rows import OpenMamaColumns
 from mama_spark.spark.subscribe.openmama_schema import TYPE
 
-from tests.support.examples import FULL
+from tests.support.tiers import EXPLORE
 
 VECTORS: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[2] / "vectors" / "openmama-wire.json").read_text()
@@ -90,7 +90,7 @@ def read_all(data: bytes) -> None:
 @pytest.mark.parametrize("v", VECTORS, ids=lambda v: v["name"])
 def test_every_cut_and_every_flipped_bit(v: dict[str, Any]) -> None:
     data = bytearray.fromhex(v["hex"])
-    step = 1 if FULL or len(data) < 400 else 7
+    step = 1 if EXPLORE or len(data) < 400 else 7
     for n in range(0, len(data), step):
         read_all(bytes(data[:n]))
     for bit in range(0, 8 * len(data), step):
@@ -104,7 +104,7 @@ def test_every_cut_and_every_flipped_bit(v: dict[str, Any]) -> None:
 def test_every_cut_and_some_flipped_bits_are_recorded_and_read_in_columns(v: dict[str, Any]) -> None:
     """All of them in ``make test-slow``, where the frame is short."""
     data = bytearray.fromhex(v["hex"])
-    every = FULL and len(data) < 1000
+    every = EXPLORE and len(data) < 1000
     for n in range(0, len(data), 1 if every else 37):
         for read in IN_COLUMNS:
             read(bytes(data[:n]))
@@ -170,7 +170,7 @@ def test_hostile_frames_take_no_memory() -> None:
     assert grown < 16 << 20
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 @pytest.mark.spec("OW5")
 @pytest.mark.timeout(7200)
 def test_a_million_hostile_frames_take_no_memory() -> None:

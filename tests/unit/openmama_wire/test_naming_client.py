@@ -24,7 +24,7 @@ from mama_spark.openmama_wire.protocol.naming import BEACON, CONNECT, DISCONNECT
 from mama_spark.openmama_wire.protocol.naming import decode_naming as decode
 from mama_spark.openmama_wire.protocol.naming import encode_naming as encode
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 ME = NamingFrame(CONNECT, "me", "host", 1, "my-uuid", "tcp://127.0.0.1:1000")
 OTHER = NamingFrame(CONNECT, "other", "host", 2, "other-uuid", "tcp://127.0.0.1:2000")

@@ -18,7 +18,7 @@ from mama_spark.openmama_wire.log.records import (
 )
 from mama_spark.topics import why_unpublishable
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 pytestmark = pytest.mark.spec("OW29")
 FRAME = b"OM.IBM\0\x01\0O\x01\x00payload"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.openmama_wire.peer.subscription_table import SubscriptionChange, SubscriptionTable
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "openmama-wire.json").read_text())
 

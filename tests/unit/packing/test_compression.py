@@ -17,7 +17,7 @@ from mama_spark.packing.compression import plain
 from mama_spark.packing.format import MAX_PLAIN_BYTES
 from mama_spark.record_log import Records
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 ENCODINGS = ("lz4", "zstd")
 FORMATS = ("lines", "arrow", "typed")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mama_spark.message import HEADERS_TYPE
 from mama_spark.packing.pack_headers import FEW_HEADERS, first_values
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 NAMES = ("Mama-Pack", "Mama-Pack-Rows", "never there")
 ENTRIES = st.lists(

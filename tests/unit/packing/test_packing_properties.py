@@ -15,7 +15,7 @@ from mama_spark.message import HEADERS_TYPE, MessageBatch
 from mama_spark.packing import Packed, Packer, Rows, Unpacked, codec_of, halves, singles, unpack
 from mama_spark.record_log import Records
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 Row = dict[str, Any]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mama_spark.packing.gathering.payload_places import PayloadPlaces
 from mama_spark.packing.gathering.value_lines import values_of_lines
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 WINDOW = 1 << 18  # octets that the search takes at a time
 

@@ -11,7 +11,7 @@ from mama_spark.packing.codec import ArrowCodec, values_of_packs
 from mama_spark.packing.format import BadPack
 from mama_spark.packing.ipc import read_pack
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 values = st.lists(st.binary(min_size=13, max_size=40), min_size=1, max_size=6)
 

@@ -28,7 +28,7 @@ from mama_spark.sending.flight import FlightState
 from mama_spark.sending.flight_batch import FlightBatch, StoredFlights
 from mama_spark.testing.waiting import eventually
 
-from tests.support.examples import FULL
+from tests.support.tiers import EXPLORE
 
 RETRY = RetryPolicy.doubling(0.01, 0.05, deadline=60)
 POLICY = WindowConfig(256, 128, wait_timeout=30, retry=RETRY)
@@ -96,7 +96,7 @@ def test_every_row_of_every_batch_is_acked_and_stored_in_order(fixture: Publishe
 def test_any_mix_of_faults_conserves_every_row(fixture: PublisherFixture) -> None:
     rng = np.random.default_rng(3)
     words = ["ack", "lose", "drop", "503", "429", "409", "dup", "unknown", "disconnect", "reject", "full"]
-    fixture.broker.then(rng.choice(words, 600 if FULL else 200, p=[0.5, *[0.05] * 10]).tolist())
+    fixture.broker.then(rng.choice(words, 600 if EXPLORE else 200, p=[0.5, *[0.05] * 10]).tolist())
     publisher = fixture.publisher(WindowConfig(64, 16, wait_timeout=0.1, retry=RETRY))
     for i in range(4):
         publisher.put(batch(500, i * 500), context=i)

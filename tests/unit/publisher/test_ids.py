@@ -245,7 +245,7 @@ def resident() -> int:
     return resident_memory(os.getpid())
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 def test_ten_million_rows_get_ten_million_ids_in_flat_memory() -> None:
     step, n = 100_000, 10_000_000
     repeats = 250_000  # rows that come twice, far apart

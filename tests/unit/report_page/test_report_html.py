@@ -237,7 +237,7 @@ print("REPORT", seconds, time.process_time(), memory, len(made.html) / 1e6)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 def test_ten_million_messages_are_a_small_page_in_bounded_memory(tmp_path: Path) -> None:
     staging, n = Staging(str(tmp_path), {}, BATCH, 0, 0), 10_000
     random = np.random.default_rng(1)

@@ -15,7 +15,7 @@ from mama_spark.sending.flight import TABLE, TERMINAL, FlightState, IllegalFligh
 from mama_spark.sending.flight_batch import FlightBatch, Rows
 from mama_spark.sending.window import PROBE, Window
 
-from tests.support.examples import FULL
+from tests.support.tiers import EXPLORE
 
 WORDS = ["ack", "lose", "503", "429", "409", "late", "dup-ack", "reject", "unknown-token", "disconnect"]
 ERRORS: dict[str, PublishError] = {
@@ -178,7 +178,7 @@ def test_any_outcomes_conserve_every_flight(case: int, weights: str) -> None:
     policy, batches, n = CASES[case]
     bad = {"calm": 0.001, "rough": 0.01, "wild": 0.08}[weights]
     p = [1 - bad * 9, *[bad] * 8, bad]
-    n = max(1, n // (10 if weights == "wild" else 1) // (1 if FULL else 6))
+    n = max(1, n // (10 if weights == "wild" else 1) // (1 if EXPLORE else 6))
     driver = Driver(policy, case, p)
     driver.run(batches, n)
     driver.conserved()

@@ -17,8 +17,8 @@ from mama_spark.openmama_wire.protocol.framings import FRAMINGS, OZ
 from mama_spark.openmama_wire.protocol.market_data import Stamp, stamped
 from mama_spark.services.openmama_recorder.frame_recorder import FrameRecorder
 
-from tests.support.examples import examples
 from tests.support.openmama.frames import columns_of
+from tests.support.tiers import examples
 
 Sent = tuple[str, int, int, int]  #: topic, sender, number, type
 

@@ -10,7 +10,7 @@ from mama_spark.packing import rows_of_messages, unpack
 from mama_spark.record_log import Records
 from mama_spark.services.openmama_recorder.record_packer import RecordPacker
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 TOPICS = ["mama.A", "mama.B", "mama._dictionary.OM"]
 

@@ -16,9 +16,9 @@ from mama_spark.malamute.protocol.commands import Error, encode
 from mama_spark.malamute.protocol.extensions import ALL, Extension, write
 from mama_spark.malamute.protocol.log_query import LogQuery, Op
 
-from tests.support.examples import FULL
 from tests.support.malamute.raw_malamute_clients import INVALID, OK, VECTORS, Make, RawClient
 from tests.support.processes import resident_memory
+from tests.support.tiers import EXPLORE
 
 
 def test_bad_input_is_survived(make: Make) -> None:
@@ -134,7 +134,7 @@ def resident() -> int:
     return resident_memory(os.getpid())
 
 
-@pytest.mark.parametrize("count", [20_000 if FULL else 5_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [20_000 if EXPLORE else 5_000, pytest.param(1_000_000, marks=pytest.mark.explore)])
 def test_any_frames_leave_the_broker_as_it_was(make: Make, tmp_path: Path, count: int) -> None:
     site = make(folder=tmp_path, timeout=10.0, streams=20, patterns=20)
     site.healthy()  # makes its stream, before the noise has made as many as there may be

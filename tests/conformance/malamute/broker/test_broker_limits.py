@@ -16,13 +16,13 @@ from mama_spark.services.malamute_broker.engines.durable.engine import DurableEn
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
-from tests.support.examples import FULL
 from tests.support.malamute.raw_malamute_clients import OK, Make
+from tests.support.tiers import EXPLORE
 
 
 def test_many_streams_and_as_many_clients(make: Make) -> None:
     """And ZeroMQ gives 1023 sockets to whoever does not ask for more."""
-    site, count = make(), 1000 if FULL else 350
+    site, count = make(), 1000 if EXPLORE else 350
     readers = [site.peer() for _ in range(count)]
     for n, reader in enumerate(readers):
         reader.send(wire.Open(b"r%d" % n), wire.StreamRead(b"s%d" % n, b""))
@@ -59,7 +59,7 @@ def test_streams_that_have_only_readers_cost_neither_threads_nor_descriptors(mak
 
 
 def test_many_subscriptions(make: Make) -> None:
-    site, count = make(), 10_000 if FULL else 1_000
+    site, count = make(), 10_000 if EXPLORE else 1_000
     reader, writer = site.peer(b"r", hwm=0), site.peer(b"w")
     for start in range(0, count, 500):
         assert reader.ask(*[wire.StreamRead(b"st", b"^dev%d$" % n) for n in range(start, start + 500)]) == [OK] * 500

@@ -126,7 +126,7 @@ def test_calls_fail_when_the_broker_dies() -> None:
 
 
 @pytest.mark.spec("C7", "C8")
-@pytest.mark.parametrize("pause", [0.0, pytest.param(10.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("pause", [0.0, pytest.param(10.0, marks=pytest.mark.explore)])
 def test_a_broker_that_comes_back_is_found_and_told_everything_again(pause: float) -> None:
     broker = start()
     with MalamuteClient(broker.endpoint, "rc", timeout=PATIENCE) as client:

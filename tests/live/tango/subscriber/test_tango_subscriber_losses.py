@@ -33,7 +33,7 @@ def log(nats_server: NatsServer) -> Iterator[RecorderLog]:
         yield RecorderLog(room)
 
 
-@pytest.mark.parametrize("release", [10, pytest.param(9, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("release", [10, pytest.param(9, marks=pytest.mark.explore)])
 @pytest.mark.spec("TG-46")
 def test_a_loss_at_the_end_is_recorded_although_nothing_follows(
     log: RecorderLog, tango_database: TangoDatabase, tmp_path: Path, release: int

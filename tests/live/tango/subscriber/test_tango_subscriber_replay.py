@@ -22,7 +22,7 @@ from mama_spark.tango.topics import parse
 from mama_spark.tango.types import DataType, EventType, Quality
 from mama_spark.testing.waiting import until
 
-from tests.support.examples import FULL
+from tests.support.tiers import EXPLORE
 
 BEATS = ("tango://h:1/dserver/d/i.heartbeat", "tango://h:1/dserver/d/i#dbase=no.heartbeat")
 
@@ -96,7 +96,7 @@ def events_of(publisher: Publisher, count: int) -> list[SubscriptionEvent]:
 def test_many_events_of_many_topics_come_through_numbered_and_decoded(publisher: Publisher) -> None:
     names = [f"tango://h:1/a/b/c/d{n}#dbase=no.idl5_change" for n in range(40)]
     topics = [name.encode() for name in names]
-    values = np.arange(100_000 if FULL else 20_000, dtype=np.float64)
+    values = np.arange(100_000 if EXPLORE else 20_000, dtype=np.float64)
     encoder = ScalarEncoder(parse(names[0]), "scal", DataType.DOUBLE)
     datas = [encoder.data(1_700_000_000_000_000_000, Quality.VALID, value) for value in values[:100].tolist()]
     publisher.start(topics)

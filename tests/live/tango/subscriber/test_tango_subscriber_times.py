@@ -14,7 +14,7 @@ from mama_spark.testing.waiting import until
 
 from tests.support.tango_processes.servers import TangoServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.explore, pytest.mark.timeout(1500)]
 
 
 @pytest.mark.spec("TG-36", "TG-41")

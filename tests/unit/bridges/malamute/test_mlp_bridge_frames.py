@@ -16,7 +16,7 @@ from mama_spark.malamute.protocol.extensions import Extension, read, write
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 names = st.text("abcXYZ-_", min_size=1, max_size=5)
 values = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\r\n\0"), max_size=300)

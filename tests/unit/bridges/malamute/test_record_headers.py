@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mama_spark.bridges.malamute import records
 from mama_spark.malamute.protocol.extensions import Extension, write
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 FIELDS = st.tuples(st.sampled_from([b"a", b"b", b"", b"name"]), st.binary(max_size=3))
 

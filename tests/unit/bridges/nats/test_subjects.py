@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mama_spark.bridges.nats.subjects import Filters, filters_of
 from mama_spark.topics import covers
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 PATTERNS = st.lists(st.sampled_from(["a", "b", "*"]), min_size=1, max_size=3).flatmap(
     lambda tokens: st.sampled_from([".".join(tokens), ".".join([*tokens, ">"]), ">"])

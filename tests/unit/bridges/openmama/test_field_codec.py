@@ -21,7 +21,7 @@ from mama_spark.openmama_wire.protocol.market_data import Stamp, stamped
 from mama_spark.options import SinkOptions
 from mama_spark.options.values import mama_fields
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
 SECONDS = 1767323045

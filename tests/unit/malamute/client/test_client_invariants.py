@@ -17,8 +17,8 @@ from mama_spark.services.malamute_broker.engines.commands import AnsweredCommand
 from mama_spark.services.malamute_broker.session.client_session import ClientSession
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
-from tests.support.examples import examples
 from tests.support.malamute.client_machine import ALL, FAR, do
+from tests.support.tiers import examples
 
 ANSWERS = st.one_of(
     st.sampled_from([Ok(), Error(500), Error(300), Error(502), Pong(), wire.Ping(), wire.Confirm(b"t")]).map(encode),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.malamute.protocol.credit import DeliveryCredit
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 
 def test_without_a_first_credit_there_is_no_limit() -> None:

@@ -22,8 +22,8 @@ from mama_spark.services.malamute_broker.broker.stream_catalog import StreamCata
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
 from mama_spark.services.malamute_broker.engines.query_answers import MAX_PATTERNS
 
-from tests.support.examples import examples
 from tests.support.malamute.log_queries import QUESTIONS
+from tests.support.tiers import examples
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from mama_spark.malamute.protocol.log_query import (
     parse_query,
 )
 
-from tests.support.examples import examples
 from tests.support.malamute.log_queries import NAMES, QUESTIONS, U32
+from tests.support.tiers import examples
 
 
 @given(QUESTIONS)

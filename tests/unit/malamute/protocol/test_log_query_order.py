@@ -20,8 +20,8 @@ from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 from mama_spark.services.malamute_broker.session.streams import log_query_server
 
-from tests.support.examples import examples
 from tests.support.malamute.log_queries import QUESTIONS, RECORD, bounds
+from tests.support.tiers import examples
 
 
 class Everything:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import BadFrame, Command, ExtraFrames, decode, encode
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "malamute.json").read_text())
 

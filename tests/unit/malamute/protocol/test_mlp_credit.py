@@ -27,7 +27,7 @@ from mama_spark.services.malamute_broker.session.client_session import ClientSes
 from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 STREAMS = [b"h1", b"h2", b"h3", b"live"]  #: the last does not hold
 

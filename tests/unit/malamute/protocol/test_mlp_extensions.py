@@ -18,7 +18,7 @@ from mama_spark.malamute.protocol.extensions import (
     write,
 )
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 EXTENSIONS = st.builds(

@@ -19,7 +19,7 @@ from mama_spark.services.malamute_broker.engines.commands import AcceptBlock, Ac
 from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 OURS = Feature.BLOCKS | Feature.ACKS | Feature.HEADERS | Feature.SENDING
 names = st.text("abcXYZ-_", min_size=1, max_size=5)

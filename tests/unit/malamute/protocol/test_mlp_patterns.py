@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mama_spark.malamute.protocol import patterns
 from mama_spark.malamute.protocol.patterns import BadPattern, Matcher, Pattern
 
-from tests.support.examples import FULL
+from tests.support.tiers import EXPLORE
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "malamute.json").read_text())
 MATCHES = [case for v in VECTORS if v["kind"] == "match" for case in v["input"]]
@@ -123,7 +123,7 @@ def test_octets_that_are_no_text_are_matched() -> None:
 
 
 def test_patterns_of_many_chunks() -> None:
-    many, count = Matcher(), 10_000 if FULL else 4 * patterns.CHUNK + 1
+    many, count = Matcher(), 10_000 if EXPLORE else 4 * patterns.CHUNK + 1
     for n in range(count):
         many.add(b"^dev%d\\." % n)
     assert len(many) == count

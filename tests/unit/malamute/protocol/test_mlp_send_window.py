@@ -11,7 +11,7 @@ from mama_spark.malamute.protocol.extensions import Extension, Feature, write
 from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 WINDOW = 10_000
 

@@ -10,7 +10,7 @@ from mama_spark.mama.messages import omnm
 from mama_spark.mama.messages.field_runs import MOST_RUNS
 from mama_spark.mama.messages.msg import FieldType, MamaMsg
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 #: Fields whose heads begin alike, differ in type, or have no name.
 FIELDS = [

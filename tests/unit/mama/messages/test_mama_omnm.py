@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mama_spark.mama.messages.msg import FieldType, MamaMsg, MamaPrice, MamaTime
 from mama_spark.mama.messages.omnm import BadMessage, decode, encode
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 T: type[FieldType] = FieldType
 

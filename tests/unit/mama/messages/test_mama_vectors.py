@@ -21,8 +21,8 @@ from mama_spark.mama.properties import Properties
 from mama_spark.openmama_wire.protocol import frames, naming
 from mama_spark.openmama_wire.protocol.framings import FRAMINGS, OZ, ZMQ
 
-from tests.support.examples import examples
 from tests.support.mama import capture
+from tests.support.tiers import examples
 
 FOLDER = Path(__file__).parents[3] / "vectors"
 #: The second file was recorded between programs of OpenMAMA. Its subscriptions are messages of ZeroMQ, not of OpenMAMA.

@@ -17,7 +17,7 @@ from mama_spark.mama.messages.msg import MamaMsg, MamaPrice, MamaTime
 from mama_spark.mama.messages.omnm import BadMessage, decode, encode
 from mama_spark.mama.messages.omnm_columns import ColumnDecoder, DecodedColumns, FieldBlock
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 from tests.unit.mama.messages.test_mama_omnm import MESSAGES
 
 VECTORS = [

@@ -25,8 +25,8 @@ from mama_spark.tango.client.subscription_states import (
 from mama_spark.tango.idl.negotiation import EndpointPair
 from mama_spark.tango.types import EventType
 
-from tests.support.examples import examples
 from tests.support.tango.subscription_machines import AWAY
+from tests.support.tiers import examples
 
 
 @dataclass

@@ -32,7 +32,7 @@ from mama_spark.tango.types import (
     same_content,
 )
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "tango.json").read_text())
 EVENTS = [[bytes.fromhex(h) for h in v["hex"]] for v in VECTORS if v["kind"] in ("event", "bad") and len(v["hex"]) == 4]

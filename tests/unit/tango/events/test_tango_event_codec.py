@@ -34,7 +34,7 @@ from mama_spark.tango.types import (
     ValueKind,
 )
 
-from tests.support.examples import FULL
+from tests.support.tiers import EXPLORE
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "tango.json").read_text())
 KINDS = {"dev_state": "DEVICE_STATE", "state_array": "STATE"}  # names that are others here
@@ -156,7 +156,7 @@ def test_every_cut_of_every_frame_is_refused(vector: dict[str, Any]) -> None:
         cut = list(whole_frames)
         octets = len(whole_frames[index])
         for size in range(octets):
-            if not FULL and 300 < size < octets - 100 and size % 7:
+            if not EXPLORE and 300 < size < octets - 100 and size % 7:
                 continue  # of a long frame some, every day
             cut[index] = whole_frames[index][:size]
             with pytest.raises(BadEvent):
@@ -169,7 +169,7 @@ def test_every_cut_of_every_frame_is_refused(vector: dict[str, Any]) -> None:
 def test_a_flipped_bit_gives_an_event_or_an_error(vector: dict[str, Any]) -> None:
     whole_frames = frames_of(vector)
     for index, frame in enumerate(whole_frames):
-        for bit in range(0, 8 * len(frame), 1 if FULL else 3):
+        for bit in range(0, 8 * len(frame), 1 if EXPLORE else 3):
             flipped = bytearray(frame)
             flipped[bit // 8] ^= 1 << bit % 8
             try:

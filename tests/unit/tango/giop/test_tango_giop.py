@@ -37,7 +37,7 @@ from mama_spark.tango.giop.typecode import read_any, write_any
 from mama_spark.tango.idl import calls
 from mama_spark.tango.idl.calls import Forwarded, Operation
 
-from tests.support.examples import FULL
+from tests.support.tiers import EXPLORE
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "tango.json").read_text())
 GOOD = [v for v in VECTORS if v["kind"] == "giop"]
@@ -249,7 +249,7 @@ def test_every_cut_is_refused(vector: dict[str, Any]) -> None:
 @EVERY
 def test_every_changed_bit_gives_a_value_or_an_error_of_ours(vector: dict[str, Any]) -> None:
     data, operation = bytearray.fromhex(vector["hex"]), operation_of(vector)
-    for n in range(0, len(data) * 8, 1 if FULL else 3):
+    for n in range(0, len(data) * 8, 1 if EXPLORE else 3):
         data[n // 8] ^= 1 << n % 8
         with contextlib.suppress(CdrError, Forwarded, DevFailed, SystemException):
             understand(bytes(data), operation)

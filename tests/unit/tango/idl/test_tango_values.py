@@ -41,7 +41,7 @@ from mama_spark.tango.types import (
     same_content,
 )
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 TEXT = st.text(st.characters(min_codepoint=1, max_codepoint=255), max_size=12)
 LONG = st.integers(-(2**31), 2**31 - 1)

@@ -11,8 +11,8 @@ from mama_spark.bridges.nats.connection.inbound_parser import InboundParser
 from mama_spark.bridges.nats.protocol.receive_buffer import ReceiveBuffer
 from mama_spark.bridges.nats.protocol.records import DeliveryParser
 
-from tests.support.examples import examples
 from tests.support.nats.deliveries import SID, NatsDelivery, frame, held_to, reply
+from tests.support.tiers import examples
 
 
 class Stock:

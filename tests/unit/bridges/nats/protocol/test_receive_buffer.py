@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridges.nats.protocol.receive_buffer import ReceiveBuffer
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 SIZES = st.sampled_from([1, 100, 70_000, 300_000, 1_100_000])
 

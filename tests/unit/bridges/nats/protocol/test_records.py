@@ -28,8 +28,8 @@ from mama_spark.bridges.nats.protocol.records import (
 )
 from mama_spark.message import HEADERS_TYPE, as_binary, payload_sizes
 
-from tests.support.examples import examples
 from tests.support.nats.deliveries import FORMS, SID, NatsDelivery, block, frame, held_to, reply
+from tests.support.tiers import examples
 
 
 def cut_all(data: bytes) -> DeliveryBuffer:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridges.nats.read.matching import match_range
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 
 @examples(300)

@@ -22,7 +22,7 @@ from mama_spark.malamute.protocol.patterns import Pattern
 from mama_spark.services.malamute_broker.engines.records import topic_filter
 from mama_spark.testing.log_suite import rows
 
-from tests.support.examples import examples
+from tests.support.tiers import examples
 
 OCTETS = st.binary(max_size=8).map(lambda octets: octets.replace(b"\0", b"?"))
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6).map(str.encode)

@@ -15,10 +15,10 @@ from mama_spark.services.malamute_broker.engines.durable.engine import DurableEn
 from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
-from tests.support.examples import FULL
 from tests.support.malamute.session_machine import MachineHarness as SessionHarness
+from tests.support.tiers import EXPLORE
 
-CLIENTS = 2000 if FULL else 100
+CLIENTS = 2000 if EXPLORE else 100
 
 
 class MachineHarness:

@@ -14,8 +14,8 @@ from mama_spark.services.malamute_broker.session.byte_queue import Overflow
 from mama_spark.services.malamute_broker.session.mailboxes.mailbox_store import OVERHEAD, Limits
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
-from tests.support.examples import examples
 from tests.support.malamute.session_machine import ALL, MachineHarness
+from tests.support.tiers import examples
 
 NAMES = st.sampled_from([b"", b"a", b"b", b"st", b"(", b".*"])
 

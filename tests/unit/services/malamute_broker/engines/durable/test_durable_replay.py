@@ -11,8 +11,8 @@ from mama_spark.services.malamute_broker.engines.durable import engine as durabl
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
 from mama_spark.testing.stored_engine_suite import StoredEngineHarness, mix_live_and_replay, numbered
 
-from tests.support.examples import examples
 from tests.support.malamute.durable_engine import SECOND, Make
+from tests.support.tiers import examples
 
 
 def test_times_never_fall_although_the_clock_does(engines: Make) -> None:
