@@ -36,18 +36,22 @@ COPIED = ("connector", "tests", "jobs", "conf", "docs", "scripts", "bench", "pyp
 #: Seconds for one test, and for all tests of one fault; then they hang, which no healthy run comes near.
 ONE_TEST, ONE_FAULT = 120, 300
 ALL_TESTS = 1800
+#: What the tiers select.
+TEST, TEST_ALL = "not thorough and not explore", "thorough and not explore"
+_NOTHING_SELECTED = 5  #: exit status of pytest
 
 
 class Verdict(Enum):
     CAUGHT = "caught"
     BY_TIMEOUT = "caught by timeout"
+    BY_TEST_ALL = "caught by make test-all only"
     NOT_CAUGHT = "NOT CAUGHT"
     NOT_APPLICABLE = "NOT APPLICABLE"
     BROKEN = "BROKEN"  #: no test could run: the fault is more than a slip of behaviour
 
     @property
     def good(self) -> bool:
-        return self in (Verdict.CAUGHT, Verdict.BY_TIMEOUT)
+        return self in (Verdict.CAUGHT, Verdict.BY_TIMEOUT, Verdict.BY_TEST_ALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,17 +134,17 @@ def make_copy(root: Path, copy: Path) -> None:
     subprocess.run([copy / ".venv/bin/python", *hashed], cwd=copy, check=True)
 
 
-def run_tests(copy: Path, tests: Sequence[str], timeout: float, *options: str) -> tuple[int | None, str]:
-    """Status of pytest (None: it did not end in time) and what it printed."""
-    env = {**os.environ, "PYTHONPATH": str(copy / "connector"), "HYPOTHESIS_PROFILE": ""}
+def run_tests(copy: Path, tests: Sequence[str], timeout: float, marks: str, *options: str) -> tuple[int | None, str]:
+    """Status of pytest (None: it did not end in time; 0: nothing is selected, too) and what it printed."""
+    env = {**os.environ, "PYTHONPATH": str(copy / "connector")}
     command = [str(copy / "scripts/in-env"), "python", "-m", "pytest", "-q", "-p", "no:cacheprovider",
                "-p", "tests.seeded_faults.plugin", "--hypothesis-profile", "seeded faults",
-               "--timeout", str(ONE_TEST), "--tb", "line", "-m", "not slow", *options, *tests]  # fmt: skip
+               "--timeout", str(ONE_TEST), "--tb", "line", "-m", marks, *options, *tests]  # fmt: skip
     process = subprocess.Popen(command, cwd=copy, env=env, text=True, errors="replace", start_new_session=True,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
     try:
         printed, _ = process.communicate(timeout=timeout)
-        return process.returncode, printed
+        return process.returncode if process.returncode != _NOTHING_SELECTED else 0, printed
     except subprocess.TimeoutExpired:
         return None, ""
     finally:
@@ -152,8 +156,10 @@ def run_tests(copy: Path, tests: Sequence[str], timeout: float, *options: str) -
 def judge(fault: Fault, copy: Path) -> Outcome:
     began = time.monotonic()
     with fault.planted(copy):
-        status, printed = run_tests(copy, fault.tests_in(copy), ONE_FAULT, "-x")
-    verdict, detail = verdict_of(status, printed)
+        verdict, detail = verdict_of(*run_tests(copy, fault.tests_in(copy), ONE_FAULT, TEST, "-x"))
+        if verdict is Verdict.NOT_CAUGHT:
+            later, detail = verdict_of(*run_tests(copy, fault.tests_in(copy), ONE_FAULT, TEST_ALL, "-x"))
+            verdict = Verdict.BY_TEST_ALL if later.good else later
     return Outcome(fault, verdict, detail, time.monotonic() - began)
 
 
@@ -176,7 +182,7 @@ def check_without_faults(copy: Path, faults: Sequence[Fault], jobs: int) -> None
     began = time.monotonic()
     print(f"without a fault: {len(tests)} files and folders of tests ...", flush=True)
     workers = ("-n", str(jobs), "--dist", "loadfile") if jobs > 1 else ()
-    status, printed = run_tests(copy, tests, ALL_TESTS, *workers)
+    status, printed = run_tests(copy, tests, ALL_TESTS, "not explore", *workers)
     if status != 0:
         raise SystemExit(f"{printed[-5000:]}\nthese tests must pass where no fault is planted (status {status})")
     print(f"without a fault: all pass, {time.monotonic() - began:.0f} s", flush=True)
@@ -214,7 +220,8 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     for subject in subjects:
         some = [outcome for outcome in outcomes if outcome.fault.subject == subject]
         lines.append(f"{subject:{width}}  {len(some):7}  {sum(outcome.verdict.good for outcome in some):6}")
-    lines += [f"{o.verdict.value}: {o.fault.name} ({o.detail})" for o in outcomes if not o.verdict.good]
+    usual = (Verdict.CAUGHT, Verdict.BY_TIMEOUT)
+    lines += [f"{o.verdict.value}: {o.fault.name} ({o.detail})" for o in outcomes if o.verdict not in usual]
     counts = Counter(outcome.verdict.value for outcome in outcomes)
     return "\n".join([*lines, ", ".join(f"{n} {verdict}" for verdict, n in counts.items()) or "no fault"])
 
