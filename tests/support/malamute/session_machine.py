@@ -99,6 +99,14 @@ class MachineHarness:
         self.machine.expire(self.now)
         self.obey()
 
+    def end_idle_streams(self) -> None:
+        """As the broker does, after streams were without clients for long enough."""
+        for _ in range(2):  # the first look notes which are without clients
+            self.now += self.machine.settings.stream_idle
+            for stream in self.machine.idle_streams(self.now):
+                del self.engines[stream]
+                self.machine.stream_ended(stream)
+
 
 def written(desk: MachineHarness, stream: bytes = b"st", client: str = "w") -> None:
     desk.open(client)

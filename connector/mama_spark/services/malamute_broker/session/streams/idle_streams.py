@@ -17,7 +17,6 @@ class IdleStreams:
 
     def __init__(self, settings: SessionSettings) -> None:
         self._settings = settings
-        self._since: dict[bytes, float] = {}  # streams without clients -> time when that was first seen
         self._next_look = 0.0
 
     def find(self, streams: StreamTable, clients: Iterable[ClientSession], now: float) -> list[bytes]:
@@ -30,10 +29,10 @@ class IdleStreams:
         for client in clients:
             used.add(client.write_stream)
             used.update(client.subscriptions, client.unsynced_sends)
-        since = self._since
-        self._since = {
+        since = streams.unused_since
+        streams.unused_since = {
             name: since.get(name, now)
             for name in streams
             if name not in used and name != own and name not in streams.opening
         }
-        return [name for name, first in self._since.items() if now - first >= timeout]
+        return [name for name, first in streams.unused_since.items() if now - first >= timeout]

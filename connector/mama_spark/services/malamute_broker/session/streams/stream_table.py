@@ -17,6 +17,7 @@ class StreamTable:
     :ivar with_flow_control: streams whose engine delivers only against credit
     :ivar stored: streams whose engine stores messages
     :ivar full: streams whose backlog is full; set by the caller
+    :ivar unused_since: streams without clients -> time when that was first seen
     """
 
     def __init__(self, most: int, has_flow_control: Callable[[bytes], bool], clock: SessionClock) -> None:
@@ -25,6 +26,7 @@ class StreamTable:
         self.with_flow_control: set[bytes] = set()
         self.stored: set[bytes] = set()
         self.full: set[bytes] = set()
+        self.unused_since: dict[bytes, float] = {}
         self._most = most
         self._has_flow_control = has_flow_control
         self._clock = clock
@@ -64,8 +66,8 @@ class StreamTable:
         """Remove a stream whose engine has failed or ended."""
         for names in (self.names, self.with_flow_control, self.stored, self.full):
             names.discard(stream)
-        self.opening.pop(stream, None)
-        self._early_octets.pop(stream, None)
+        for times in (self.opening, self.unused_since, self._early_octets):
+            times.pop(stream, None)
 
     def count_early(self, stream: bytes, octets: int) -> int:
         """Count octets sent to a stream that is opening; returns their sum."""
