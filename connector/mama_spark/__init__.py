@@ -6,10 +6,9 @@ module unguarded, and one that raises disables all Python data sources of the se
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from . import moved_names
+from .lazy_names import lazy
 
 if TYPE_CHECKING:
     from .publisher.managed.managed_publisher import ManagedPublisher
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from .spark.register import register
     from .spark.telemetry.publish_span import trace_context
     from .spark.write_progress import progress
-
-moved_names.install()
 
 __version__ = "0.1.0"
 __all__ = [
@@ -43,24 +40,22 @@ __all__ = [
     "trace_context",
 ]
 
-_HOMES = {
-    "ManagedPublisher": ".publisher.managed.managed_publisher",
-    "announced": ".spark.announced",
-    "flight_log": ".spark.read_flight_log",
-    "lag": ".spark.lag",
-    "LastWrite": ".spark.last_write",
-    "last_line": ".spark.plain_errors",
-    "last_write": ".spark.last_write",
-    "progress": ".spark.write_progress",
-    "stopping": ".spark.plain_errors",
-    "QueryProgress": ".spark.query_progress",
-    "register": ".spark.register",
-    "report": ".report_page.page",
-    "trace_context": ".spark.telemetry.publish_span",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name], __name__), name)
+if not TYPE_CHECKING:
+    __getattr__ = lazy(
+        __name__,
+        {
+            "LastWrite": "spark.last_write",
+            "ManagedPublisher": "publisher.managed.managed_publisher",
+            "QueryProgress": "spark.query_progress",
+            "announced": "spark.announced",
+            "flight_log": "spark.read_flight_log",
+            "lag": "spark.lag",
+            "last_line": "spark.plain_errors",
+            "last_write": "spark.last_write",
+            "progress": "spark.write_progress",
+            "register": "spark.register",
+            "report": "report_page.page",
+            "stopping": "spark.plain_errors",
+            "trace_context": "spark.telemetry.publish_span",
+        },
+    )

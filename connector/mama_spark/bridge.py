@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -411,11 +411,3 @@ class DiscoveryBridge(Protocol):
     def close(self) -> None:
         """Never raises."""
         ...
-
-
-if not TYPE_CHECKING:  # old names, for one release
-
-    def __getattr__(name: str) -> object:
-        from .moved_names import successor
-
-        return successor(__name__, name)

@@ -11,7 +11,7 @@ A :class:`PublishError` also says how the *whole* publisher should behave while 
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from .redaction import redact
 
@@ -217,11 +217,3 @@ class OutcomeUnknown(PublishError):
 
 class AckTimeout(OutcomeUnknown):
     """No acknowledgement within ``waitTimeout`` of a send."""
-
-
-if not TYPE_CHECKING:  # old names, for one release
-
-    def __getattr__(name: str) -> object:
-        from .moved_names import successor
-
-        return successor(__name__, name)

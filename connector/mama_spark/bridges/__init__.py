@@ -185,11 +185,3 @@ def _factory(o: TransportOptions, part: str, without: str) -> Callable[..., Any]
     if made is None:
         raise UnsupportedFeature(f"the bridge {o.bridge_name!r} {without}")
     return made
-
-
-if not TYPE_CHECKING:  # old names, for one release
-
-    def __getattr__(name: str) -> object:
-        from ..moved_names import successor
-
-        return successor(__name__, name)

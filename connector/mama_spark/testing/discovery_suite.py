@@ -14,7 +14,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -391,11 +391,3 @@ class DiscoverySuite:
         bridge.open()
         bridge.close()
         bridge.close()
-
-
-if not TYPE_CHECKING:  # old names, for one release
-
-    def __getattr__(name: str) -> object:
-        from mama_spark.moved_names import successor
-
-        return successor(__name__, name)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -390,11 +390,3 @@ class LogSuite:
         bridge.open()
         bridge.close()
         bridge.close()
-
-
-if not TYPE_CHECKING:  # old names, for one release
-
-    def __getattr__(name: str) -> object:
-        from mama_spark.moved_names import successor
-
-        return successor(__name__, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 TIMEOUT = 60.0  #: seconds that a test waits at most for a condition
 _SHORTEST, _LONGEST = 0.001, 0.02
@@ -39,11 +39,3 @@ def until(true: Callable[[], Any], act: Callable[[], Any] | None = None, timeout
         time.sleep(_LONGEST)
         if not true():
             act()
-
-
-if not TYPE_CHECKING:  # old names, for one release
-
-    def __getattr__(name: str) -> object:
-        from mama_spark.moved_names import successor
-
-        return successor(__name__, name)

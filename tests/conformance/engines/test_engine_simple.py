@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -154,14 +154,3 @@ def test_an_engine_of_another_package_is_found_by_its_entry_point(monkeypatch: p
         engine_class("broken")
     with pytest.raises(ConfigError, match="no StreamEngine"):
         engine_class("wrong")
-
-
-def test_an_engine_of_the_earlier_release_answers_by_its_old_methods() -> None:
-    with pytest.warns(DeprecationWarning, match=r"Old\.shelf is now stored_streams"):
-
-        class Old(SimpleEngine):
-            @classmethod
-            def shelf(cls, settings: Mapping[str, Any]) -> list[bytes]:
-                return [b"st"]
-
-    assert Old.stored_streams({}) == [b"st"]

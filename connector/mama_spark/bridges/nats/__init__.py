@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mama_spark.moved_names import lazy
+from mama_spark.lazy_names import lazy
 from mama_spark.options import DiscoveryOptions, SinkOptions, TransportOptions
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mama_spark.moved_names import lazy
+from mama_spark.lazy_names import lazy
 
 if TYPE_CHECKING:
     from .managed_publisher import ManagedPublisher

@@ -34,7 +34,6 @@ keeps these rules.
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -43,9 +42,6 @@ from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension
 from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer
 from mama_spark.malamute.protocol.message_blocks import MessageBlock
-
-#: Methods of the earlier release, and their new names.
-_OLD_METHODS = {"shelf": "stored_streams", "keeps": "is_stored"}
 
 
 class Delivery(NamedTuple):
@@ -86,15 +82,6 @@ class StreamEngine(ABC):
         self.settings = dict(settings or {})
         self.logging = False
         self._deliver: Callable[[Delivery], object] = _discard
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Let engines of an earlier release, whose methods have old names, work for one release."""
-        super().__init_subclass__(**options)
-        for old, new in _OLD_METHODS.items():
-            if old in cls.__dict__ and new not in cls.__dict__:
-                text = f"{cls.__name__}.{old} is now {new}; the old name goes with the next release"
-                warnings.warn(text, DeprecationWarning, stacklevel=2)
-                setattr(cls, new, cls.__dict__[old])
 
     def start(self) -> None:  # noqa: B027 an engine without storage has nothing to open
         """Called first, in the engine's thread; the stream exists when this returns."""
