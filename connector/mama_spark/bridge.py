@@ -1,4 +1,4 @@
-"""The contract of bridges: interfaces and value types that the code for each middleware implements.
+"""The contract of bridges: interfaces and value types that the code for each middleware implements. Pure.
 
 A bridge moves bytes and reports what came back, in columns and synchronously. It never retries, keeps no messages that
 it did not take, writes no flight events and does not know Spark; what is sent, and when again, is decided by

@@ -1,4 +1,4 @@
-"""Every exception that mama-spark raises on purpose.
+"""Every exception that mama-spark raises on purpose. Pure.
 
 Two class attributes say what may be done about an error; code reads these flags, never class names:
 

@@ -1,4 +1,4 @@
-"""A batch of messages in columns: publishers send it and bridges take it; one element of each column per message.
+"""A batch of messages in columns: publishers send it and bridges take it; one element of each column per message. Pure.
 
 Rows come from Spark as Arrow batches and stay columns until they are bytes on a socket.
 :mod:`mama_spark.spark.sink.encoding.row_encoder` makes message batches of a DataFrame's columns; bridges make bytes of

@@ -1,5 +1,5 @@
 """The middlewares that have a bridge: their names, URL schemes, and what installs them. One entry each; options, error
-messages, the registry of bridges and the documentation take them from here."""
+messages, the registry of bridges and the documentation take them from here. Pure."""
 
 from __future__ import annotations
 

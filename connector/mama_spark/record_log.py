@@ -1,4 +1,5 @@
 """The contract of record logs: durable, numbered, replayable sequences of records, read and appended to in columns.
+Pure.
 
 ``mamasub`` and ``mamadiscovery`` read record logs, so a record can be read again by its sequence for as long as the log
 keeps it: the same range gives the same records, every time and on every executor. Sequences rise and are never reused;

@@ -1,4 +1,4 @@
-"""Makes text safe to show: without the logins of URLs, seeds, tokens and private keys.
+"""Makes text safe to show: without the logins of URLs, seeds, tokens and private keys. Pure.
 
 :func:`redact` does that to a text of which nothing is known; every :class:`~mama_spark.errors.MamaError` applies it to
 its text. :func:`redact_url` is for what is known to be a URL, :func:`show_path` for what should be the path of a file

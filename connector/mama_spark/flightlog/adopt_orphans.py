@@ -53,6 +53,7 @@ def adopt_orphans(
     :raises FlightLogError: no parts and no table there, or another table
     """
     store = TableStore(path, storage)
+    # Time of day: is compared with the times of files, by days.
     newest = datetime.now(UTC) - older_than
     with storage_errors(f"adopting orphans of {path}", storage):
         infos = [i for i in store.list_files(PARTS) if i.mtime is not None and i.mtime <= newest]

@@ -212,6 +212,7 @@ def _orphans(store: TableStore, table: DeltaTable, infos: Sequence[pafs.FileInfo
     The log knows a removed file for a while only: older files may have been compacted away, and adding them again would
     duplicate their rows.
     """
+    # Time of day: is compared with the times of files, by days.
     oldest = datetime.now(UTC) - removal_retention(table)
     orphans = [i for i in infos if i.path not in known and i.mtime is not None and i.mtime > oldest]
     return [p for i in orphans if (p := part_of_file(store, i.path, i.size)) is not None]

@@ -68,6 +68,7 @@ class _File:
             "event_date": self.event_date,
             "committed": "true" if self.committed else "false",
         }
+        # Time of day: stamps, and is compared with the times of files and with dates, by days.
         return RemoveAction(self.path, data_change, time.time_ns() // 1_000_000, self.size, values)
 
 

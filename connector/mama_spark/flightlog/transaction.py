@@ -216,6 +216,7 @@ def add_action(part: Part, committed: bool, data_change: bool = True) -> AddActi
         path=part.path,
         size=part.size,
         partition_values={"event_date": part.event_date, "committed": "true" if committed else "false"},
+        # Time of day: stamps.
         modification_time=time.time_ns() // 1_000_000,
         data_change=data_change,
         stats=json.dumps(stats),

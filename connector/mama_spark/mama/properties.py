@@ -1,4 +1,4 @@
-"""Reads ``mama.properties`` as OpenMAMA does, and selects the properties of one transport.
+"""Reads ``mama.properties`` as OpenMAMA does, and selects the properties of one transport. Pure.
 
 The format: one property per line; ``#`` or ``!`` at the line's start is a comment; a key ends at a blank, ``:`` or
 ``=``; a backslash at the line's end continues it, leading blanks of the next line dropped; ``\\t \\n \\r \\\\`` and a

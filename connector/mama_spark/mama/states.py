@@ -1,4 +1,4 @@
-"""States of a publisher and their transitions as a table, and the events that transports and topics report.
+"""States of a publisher and their transitions as a table, and the events that transports and topics report. Pure.
 
 A publisher is in exactly one :class:`PublisherState` (PE-48..PE-54). :data:`TABLE` holds every legal step; any other
 raises :class:`IllegalPublisherStep`. LIVE ends by one of two paths, because the bridge's onDestroy ends a publisher

@@ -1,4 +1,4 @@
-"""Topics from root, source and symbol.
+"""Topics from root, source and symbol. Pure.
 
 Our bridges join all three (:func:`join_topic`). OpenMAMA's own bridges use other rules (:func:`framed_topic`), needed
 only to exchange messages with OpenMAMA programs. A topic cannot be split back into its parts: they are separate fields.

@@ -1,4 +1,4 @@
-"""Declares options: an option is a field of a dataclass, with type, default, range and documentation.
+"""Declares options: an option is a field of a dataclass, with type, default, range and documentation. Pure.
 
 The option's name is the field's name in camel case. Names are case-insensitive: Spark lower-cases the keys of options.
 """

@@ -1,4 +1,4 @@
-"""Paths of tables: on a file system, relative or absolute, or URLs."""
+"""Paths of tables: on a file system, relative or absolute, or URLs. Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The options of ``mamasub`` and ``mamadiscovery``. Where Kafka's source has an option of the same meaning, its name is
-taken."""
+taken. Pure."""
 
 from __future__ import annotations
 

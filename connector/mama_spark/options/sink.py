@@ -1,4 +1,4 @@
-"""The options of ``mamapub``."""
+"""The options of ``mamapub``. Pure."""
 
 from __future__ import annotations
 

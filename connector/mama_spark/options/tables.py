@@ -1,4 +1,4 @@
-"""Reads one table of a configuration file into the fields that a dataclass declares with :func:`.declare.option`."""
+"""Reads one table of a configuration file into the fields that a dataclass declares (:func:`.declare.option`). Pure."""
 
 from __future__ import annotations
 

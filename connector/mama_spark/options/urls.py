@@ -1,4 +1,4 @@
-"""Parses URLs of servers, and comma lists of them."""
+"""Parses URLs of servers, and comma lists of them. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where an option has an effect: in batches or streams, of which formats, over which bridges.
+"""Where an option has an effect: in batches or streams, of which formats, over which bridges. Pure.
 
 The declaration of an option has a :class:`Scope`; whoever parses options says by a :class:`Use` what they are for. An
 option that would have no effect there is an error.

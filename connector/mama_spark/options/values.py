@@ -1,4 +1,4 @@
-"""Parsers: the text of an option, or the value of a key in a file, becomes a value.
+"""Parsers: the text of an option, or the value of a key in a file, becomes a value. Pure.
 
 Each raises ``ValueError`` with a text that continues "option X" or "[table] key".
 """

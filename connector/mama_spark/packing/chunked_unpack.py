@@ -1,4 +1,4 @@
-"""Unpacks records in chunks of rows, each of bounded memory.
+"""Unpacks records in chunks of rows, each of bounded memory. Pure.
 
 A message of a few kilobytes can hold a million empty rows, and its topic and headers are copied to each of them where
 rows become columns. So few records are unpacked together, and the rows of one record may be split over chunks.

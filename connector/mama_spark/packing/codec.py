@@ -1,4 +1,4 @@
-"""Codecs of packs: encode rows as payloads, many packs at a time, and decode them."""
+"""Codecs of packs: encode rows as payloads, many packs at a time, and decode them. Pure."""
 
 from __future__ import annotations
 

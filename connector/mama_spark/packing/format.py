@@ -1,4 +1,4 @@
-"""Header names, limits and column types of packed messages, versions 1 and 2.
+"""Header names, limits and column types of packed messages, versions 1 and 2. Pure.
 
 ``docs/reference/packed-messages.md`` is their specification.
 """

@@ -1,4 +1,5 @@
 """Reads one arrow pack that may be malicious: announced sizes are compared with the bytes before anything is allocated.
+Pure.
 
 An Arrow reader trusts two kinds of numbers that cost the sender nothing: the announced size of a compressed buffer,
 and the rows of columns without buffers. The format has no types without buffers; version 1 has no compression, and

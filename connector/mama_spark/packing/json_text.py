@@ -1,4 +1,4 @@
-"""Encodes rows as JSON objects, for DataFrames without a column ``value``.
+"""Encodes rows as JSON objects, for DataFrames without a column ``value``. Pure.
 
 One JSON object a row, UTF-8, keys in the order of the columns, nulls written as ``null``. Floats are the shortest text
 that reads back as the same number of the same width; NaN and infinities are the strings that Spark's ``to_json`` writes

@@ -1,4 +1,4 @@
-"""Reads the headers of many records at once: which records are packs, of which format, and of how many rows."""
+"""Reads the headers of many records at once: which records are packs, of which format, and of how many rows. Pure."""
 
 from __future__ import annotations
 

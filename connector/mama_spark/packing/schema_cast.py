@@ -1,4 +1,4 @@
-"""Casts typed rows to the schema that a reader asks for: columns by name, without loss of values.
+"""Casts typed rows to the schema that a reader asks for: columns by name, without loss of values. Pure.
 
 Names and missing columns are treated as Spark's reader of Parquet treats them: case does not count where it is not
 needed, a column that a pack lacks is null, other columns of the pack are left out; so with the fields of structs.

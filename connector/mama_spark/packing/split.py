@@ -1,4 +1,4 @@
-"""Splits packs that were rejected: into halves, or into single rows. Loops here are over rejected packs."""
+"""Splits packs that were rejected: into halves, or into single rows. Loops here are over rejected packs. Pure."""
 
 from __future__ import annotations
 

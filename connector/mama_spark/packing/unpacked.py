@@ -1,4 +1,4 @@
-"""The rows that records were unpacked to, as columns."""
+"""The rows that records were unpacked to, as columns. Pure."""
 
 from __future__ import annotations
 

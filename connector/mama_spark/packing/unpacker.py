@@ -1,4 +1,4 @@
-"""Unpacks records of a log into rows: all rows of a pack, one row of any other record.
+"""Unpacks records of a log into rows: all rows of a pack, one row of any other record. Pure.
 
 A corrupt pack is one row with the reason, never an exception; nothing is allocated by an announced size before the
 bytes are checked.

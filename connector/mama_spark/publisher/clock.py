@@ -28,6 +28,7 @@ class WallClock:
 
     @classmethod
     def anchored(cls) -> WallClock:
+        # Time of day: read once a task, where the times of its flight log begin.
         return cls(time.time_ns() // 1000, time.monotonic())
 
     def now(self) -> int:

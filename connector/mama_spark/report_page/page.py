@@ -95,6 +95,7 @@ def report(
     :raises FlightLogError: no flight log there, or a file of it is damaged
     :raises Unavailable: storage cannot be reached
     """
+    # Time of day: the time of the report, and what "the last hour" is.
     now = datetime.now(UTC)
     data = read_report(path, storage or {}, now, run, None if since is None else now - _duration(since), on_pass)
     return Report(data, render(data))

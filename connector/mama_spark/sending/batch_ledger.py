@@ -1,4 +1,4 @@
-"""The contract by which a write finds out which rows of a batch are stored already: markers, and reading back.
+"""The contract by which a write finds out which rows of a batch are stored already: markers, and reading back. Pure.
 
 Optional: a bridge whose middleware can do so exports a factory ``batch_ledger``. What is decided with it is in
 :mod:`mama_spark.publisher.exactly_once`.

@@ -41,6 +41,7 @@ class MemorySources:
     def __init__(self, name: str) -> None:
         self.name = name
         self.up = True  #: False: all calls of bridges fail
+        # Time of day: read once, where its clock begins.
         self._ahead = time.time() - time.monotonic()
         self._log: list[DiscoveryEvent] = []
         self._first = 1  # sequence of the oldest change that is kept

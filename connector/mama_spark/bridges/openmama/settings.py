@@ -1,4 +1,4 @@
-"""The settings of an OpenMAMA transport."""
+"""The settings of an OpenMAMA transport. Pure."""
 
 from __future__ import annotations
 

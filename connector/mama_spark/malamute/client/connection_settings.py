@@ -1,4 +1,4 @@
-"""Connection settings of a client: URLs, login, keys and times."""
+"""Connection settings of a client: URLs, login, keys and times. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State machine of an MLP client, without I/O: takes events and the time, and collects frames to send in ``out``.
+"""State machine of an MLP client, without I/O: takes events and the time, and collects frames to send in ``out``. Pure.
 
 Commands that a broker answers are *calls* with a deadline; they can be pipelined, because answers arrive in order. The
 machine stores the stream written to, subscriptions and offers, and sends them again after ERROR 500 (the broker does

@@ -1,4 +1,4 @@
-"""Discovery events as rows: one :class:`DiscoveryRow` for each :class:`~mama_spark.bridge.DiscoveryEvent`.
+"""Discovery events as rows: one :class:`DiscoveryRow` for each :class:`~mama_spark.bridge.DiscoveryEvent`. Pure.
 
 Every event becomes a row: bytes that cannot be decoded are kept in ``raw`` with the reason in ``info``.
 """

@@ -1,4 +1,4 @@
-"""Publisher and topic events as messages of the discovery log. The format is our own, not OpenMAMA's.
+"""Publisher and topic events as messages of the discovery log. The format is our own, not OpenMAMA's. Pure.
 
 ========================  =====  ======  ==============================================================================
 name                      fid    type    value

@@ -1,4 +1,4 @@
-"""Runs of fields that the messages of a feed repeat, so that one call reads many fields.
+"""Runs of fields that the messages of a feed repeat, so that one call reads many fields. Pure.
 
 A :class:`Run` is learned from the first message that has it. Where messages differ, it is cut to what they have in
 common, and another run begins there: so the runs become the branches of a tree, whatever a feed sends.

@@ -1,4 +1,4 @@
-"""The field types of MAMA messages, by their numbers on the wire."""
+"""The field types of MAMA messages, by their numbers on the wire. Pure."""
 
 from __future__ import annotations
 

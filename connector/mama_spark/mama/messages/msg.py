@@ -1,4 +1,4 @@
-"""A MAMA message: fields in order, each with a name, a number (FID), a type and a value."""
+"""A MAMA message: fields in order, each with a name, a number (FID), a type and a value. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OMNM version 1: a MAMA message as bytes.
+"""OMNM version 1: a MAMA message as bytes. Pure.
 
 Little-endian, unaligned. A header of three bytes (``O``, version, number of further header bytes), then fields to the
 end: type u8, fid u16, name and NUL, value. :data:`_SCALARS`, :data:`_READERS` and :data:`_WRITE` hold the layout of

@@ -1,4 +1,4 @@
-"""Source records: how a source describes itself, one message per source (SD-04..SD-12).
+"""Source records: how a source describes itself, one message per source (SD-04..SD-12). Pure.
 
 Names and FIDs of the fields come from ``mama.properties`` (SD-13, SD-35..SD-48), because shipped programs use the
 default FIDs 10001, 10002 and 10004 for other fields. A field is therefore recognised by FID **and** name, and a field

@@ -1,4 +1,4 @@
-"""Status codes of OpenMAMA, and the small enumerations that travel inside messages.
+"""Status codes of OpenMAMA, and the small enumerations that travel inside messages. Pure.
 
 Numbers are OpenMAMA's. This package stores and compares the *names*; numbers are for programs that call OpenMAMA.
 """

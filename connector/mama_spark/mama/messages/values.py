@@ -1,4 +1,4 @@
-"""Values of the fields of a MAMA message: two value classes, and one check for each field type.
+"""Values of the fields of a MAMA message: two value classes, and one check for each field type. Pure.
 
 A check converts the caller's value to an immutable Python value in the range of the wire. Every value that passes can
 be encoded, so a bad value raises when it is added, not when it is sent.

@@ -161,6 +161,7 @@ class DQPublisher:
         if self._sender:
             _put(msg, "MamaSenderId", self._sender)
         if self._send_time:
+            # Time of day: stamps messages.
             _put(msg, "MamaSendTime", MamaTime.from_us(time.time_ns() // 1000))
 
     # --- life ------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""How a peer is connected with its network."""
+"""How a peer is connected with its network. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data dictionary of a market data network: names and types of fields by their numbers.
+"""The data dictionary of a market data network: names and types of fields by their numbers. Pure.
 
 A file has a line ``fid|name|type`` an entry, the type as a number or a name; what follows is ignored, as are other
 lines. A message has one field an entry: its name, fid and type say what the entry is, its value nothing.

@@ -1,4 +1,4 @@
-"""One message of OpenMAMA's ZeroMQ bridges, and what a framing must be able to do.
+"""One message of OpenMAMA's ZeroMQ bridges, and what a framing must be able to do. Pure.
 
 The bridges put the same parts into one ZeroMQ frame a message, in different octets. Nothing on the wire tells their
 framings apart: a network has one, and its peers are told which.

@@ -1,4 +1,4 @@
-"""The framing of OZ, the maintained bridge: topic, NUL, type, address, NUL, payload."""
+"""The framing of OZ, the maintained bridge: topic, NUL, type, address, NUL, payload. Pure."""
 
 from __future__ import annotations
 

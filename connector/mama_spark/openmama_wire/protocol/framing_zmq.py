@@ -1,5 +1,5 @@
 """The framing of the older ZeroMQ bridge: topic, NUL, 8 reserved octets, type, address and NUL where there is one,
-payload."""
+payload. Pure."""
 
 from __future__ import annotations
 

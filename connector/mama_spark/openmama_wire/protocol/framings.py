@@ -1,4 +1,4 @@
-"""The framings by name. A framing more is a module more, and its name here."""
+"""The framings by name. A framing more is a module more, and its name here. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages between a market data publisher and its subscribers.
+"""Messages between a market data publisher and its subscribers. Pure.
 
 Subscribers send to ``_MD.<source>``; the publisher answers into the inbox of the request, and publishes updates to
 ``<source>.<symbol>``. The dictionary is asked for at ``_MDDD.<source>.DATA_DICT``.

@@ -1,4 +1,4 @@
-"""Frames of the OZ naming protocol, by which OpenMAMA peers find each other: 882 bytes, padded with NUL."""
+"""Frames of the OZ naming protocol, by which OpenMAMA peers find each other: 882 bytes, padded with NUL. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of ``mamapub``: how a write announces itself."""
+"""Options of ``mamapub``: how a write announces itself. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of ``mamapub``: what becomes of rows that failed."""
+"""Options of ``mamapub``: what becomes of rows that failed. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of ``mamapub``: the flight log, and metrics."""
+"""Options of ``mamapub``: the flight log, and metrics. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of ``mamapub``: the window, time-outs, resends and order."""
+"""Options of ``mamapub``: the window, time-outs, resends and order. Pure."""
 
 from __future__ import annotations
 

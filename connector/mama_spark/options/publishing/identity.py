@@ -1,4 +1,4 @@
-"""Options of ``mamapub``: how messages are acknowledged, and the ids by which a broker knows them again."""
+"""Options of ``mamapub``: how messages are acknowledged, and the ids by which a broker knows them again. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of ``mamapub``: which topic and stream the rows go to, and how they are packed."""
+"""Options of ``mamapub``: which topic and stream the rows go to, and how they are packed. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of ``mamapub``: readers and fields of OpenMAMA."""
+"""Options of ``mamapub``: readers and fields of OpenMAMA. Pure."""
 
 from __future__ import annotations
 

@@ -124,6 +124,7 @@ class OpenMamaRecorder:
         self._batch = _MOST_PACKED if settings.pack_max_rows > 1 else _MOST
         self._pack_at = 0.0  #: when what waits becomes records, though it is little
         self._peers: list[PeerChange] = []
+        # Time of day: names a run and stamps records.
         self._run_id = f"{settings.name}-{time.time_ns():x}"
         self._number = 1  #: of the next id
         self._ids = ids

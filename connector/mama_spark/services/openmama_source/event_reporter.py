@@ -165,4 +165,5 @@ class SourceEventReporters:
 
 
 def _now() -> int:
+    # Time of day: stamps events.
     return time.time_ns() // 1000

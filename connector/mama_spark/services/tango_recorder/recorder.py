@@ -83,6 +83,7 @@ class Recorder:
 
     def __init__(self, settings: RecorderSettings, writer: RecordWriter, *, ids: bool = True) -> None:
         self.settings, self._writer = settings, writer
+        # Time of day: stamps records.
         self.started = time.time_ns()
         self._run_id = f"{settings.name}-{self.started:x}"
         self.state = RecorderState(settings.name, settings.prefix, settings.error_summary)

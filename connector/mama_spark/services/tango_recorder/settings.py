@@ -1,4 +1,4 @@
-"""Settings of a recorder: the table ``[recorder]`` of its configuration file."""
+"""Settings of a recorder: the table ``[recorder]`` of its configuration file. Pure."""
 
 from __future__ import annotations
 

@@ -268,6 +268,7 @@ class TangoEventSource:
         with self._lock:
             if key in self._supplier.devices or key == self._supplier.admin:
                 raise ConfigError(f"the device {key} exists already")
+            # Time of day: stamps events.
             self._supplier.devices[key] = DeviceState(device, _clock.time_ns())
 
     def add_attributes(self, device: str, attributes: Iterable[Attribute]) -> None:

@@ -1,4 +1,4 @@
-"""Converts records of Tango events to the column ``tango`` of ``mamasub``: one struct a record, batch by batch.
+"""Converts records of Tango events to the column ``tango`` of ``mamasub``: one struct a record, batch by batch. Pure.
 
 A value is in the list of its type: ``value_double`` (FLOAT, DOUBLE), ``value_long`` (SHORT, LONG, LONG64, UCHAR,
 USHORT, ULONG, ENUM), ``value_ulong`` (ULONG64), ``value_bool``, ``value_string`` (STRING, and STATE by name),

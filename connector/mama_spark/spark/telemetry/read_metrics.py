@@ -34,6 +34,7 @@ class ReadMetrics:
         for records in iterator:
             if len(records):
                 now = time.perf_counter()
+                # Time of day: is compared with the times of messages.
                 self._metrics.fetched(now - asked, time.time() - int(records.times[-1]) / 1e6)
                 self._metrics.add("messages", len(records))
                 self._metrics.add("payload", int(payload_sizes(records.payloads).sum()))

@@ -271,6 +271,7 @@ class EventConsumer:
 
     def _report(self, id: int, kind: SubscriptionEventKind, errors: tuple[DevError, ...] | None = None) -> None:
         subscription = self._subscriptions[id]
+        # Time of day: stamps events.
         subscription.queue.put([SubscriptionEvent(subscription, kind, time.time_ns(), None, 0, errors)])
 
     def _submit(self, call: Callable[[T], None], action: T) -> None:

@@ -127,6 +127,7 @@ class EventQueue:
 
     def _take_overflows(self) -> list[SubscriptionEvent]:
         overflows, self._overflows = self._overflows, {}
+        # Time of day: stamps events.
         now = time.time_ns() if overflows else 0
         return [
             SubscriptionEvent(subscription, SubscriptionEventKind.OVERFLOW, now, None, 0, overflow)

@@ -163,6 +163,7 @@ class ZmqEventReceiver:
                 found = _receive_messages(self._heartbeats)
                 self._sink.on_heartbeats({frames[0] for frames in found if len(frames) == 3})
             if self._events in ready:
+                # Time of day: stamps events.
                 self._sink.on_events(split(_receive_frames(self._events)), time.time_ns())
             if disconnections in ready:
                 for _, endpoint in _receive_messages(disconnections):

@@ -1,4 +1,4 @@
-"""Recovery from a log: the last states of the recorders that write it, and the state of one of them.
+"""Recovery from a log: the last states of the recorders that write it, and the state of one of them. Pure.
 
 The caller passes the log; the module does no other I/O.
 """

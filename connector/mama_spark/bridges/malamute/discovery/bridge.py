@@ -96,6 +96,7 @@ class MalamuteDiscovery:
         return self._image(self._require_client().current())
 
     def _image(self, found: FoundMessages) -> list[DiscoveryEvent]:
+        # Time of day: stamps events of its own.
         end = DiscoveryEvent(DiscoveryEventKind.IMAGE_END, time.time_ns() // 1000, self.codec.events)
         return [*self.codec.image(found.messages), end]
 

@@ -74,6 +74,7 @@ def _streams(layout: DiscoveryLayout, found: dict[str, dict[str, Any] | None]) -
     generations = StreamCreationTimes(created.get(layout.sources, ""), created.get(layout.events, ""), advisories)
     last = int(there[layout.sources]["state"]["last_seq"]) if layout.sources in there else 0
     now = [micros(info.get("ts", "")) for info in there.values()]
+    # Time of day: stamps an image where no stream is there to tell the server's time.
     return DiscoveryStreams(generations, last, now[-1] if now else time.time_ns() // 1000)
 
 

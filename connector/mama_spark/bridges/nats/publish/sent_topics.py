@@ -1,4 +1,4 @@
-"""Topics of the latest sends: a permission violation names a subject, and no message."""
+"""Topics of the latest sends: a permission violation names a subject, and no message. Pure."""
 
 from __future__ import annotations
 

@@ -59,6 +59,7 @@ class BrokerEventPublisher:
             self._engines.send_commands()
 
     def _messages(self, events: list[EventFields]) -> list[tuple[bytes, list[bytes], Extension]]:
+        # Time of day: stamps events.
         now = time.time_ns() // 1000
         messages = []
         for fields in events:

@@ -1,4 +1,4 @@
-"""Stream engines: each stores and routes one stream of the broker; :mod:`.base` is their interface."""
+"""Stream engines: each stores and routes one stream of the broker; :mod:`.base` is their interface. Pure."""
 
 from mama_spark.malamute.protocol.patterns import BadPattern
 

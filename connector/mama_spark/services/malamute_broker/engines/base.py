@@ -1,4 +1,5 @@
 """The interface of stream engines: an engine stores and routes one stream (the API of the Malamute specification).
+Pure.
 
 An engine is a class with a name. The broker makes one instance per stream and runs it in a thread of its own
 (:mod:`.engine_thread`), or a turn at a time in threads that several streams share (:mod:`.shared_threads`). Its methods

@@ -1,4 +1,4 @@
-"""Stream engines by name: built in, registered by :func:`register`, or provided by an installed package.
+"""Stream engines by name: built in, registered by :func:`register`, or provided by an installed package. Pure.
 
 A package provides an engine by an entry point in the group ``mama_spark.stream_engines``.
 """

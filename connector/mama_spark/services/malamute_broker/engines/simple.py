@@ -1,4 +1,5 @@
 """The engine of the specification's example (ML-06): it delivers messages to the current subscribers and stores none.
+Pure.
 
 Use it as a template for your own engine.
 """

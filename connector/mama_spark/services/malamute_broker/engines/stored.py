@@ -1,4 +1,4 @@
-"""Base of the engines that store their streams: subscriptions, credit, live delivery and replay.
+"""Base of the engines that store their streams: subscriptions, credit, live delivery and replay. Pure.
 
 A subclass implements storing and reading of messages; this class decides which clients get them. A message is delivered
 to a live cursor when it is stored. A cursor without credit, or with a subscription from an earlier sequence, is

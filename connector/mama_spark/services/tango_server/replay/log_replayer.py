@@ -1,4 +1,5 @@
 """Log replayer: pushes the values in records of a log through an event source, and declares devices and attributes.
+Pure.
 
 Each record is pushed as a change, an archive and a user event. If a rule for its attribute has criteria, these select
 the events as in a device server (:mod:`mama_spark.services.tango_server.event_filters`). The module does no I/O.

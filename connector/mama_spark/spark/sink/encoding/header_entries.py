@@ -1,4 +1,4 @@
-"""Entries of header maps of many rows, and the maps that they become."""
+"""Entries of header maps of many rows, and the maps that they become. Pure."""
 
 from __future__ import annotations
 

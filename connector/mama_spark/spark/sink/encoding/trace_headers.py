@@ -1,4 +1,4 @@
-"""Headers of W3C trace context, put into batches of messages on their way to the bridge."""
+"""Headers of W3C trace context, put into batches of messages on their way to the bridge. Pure."""
 
 from __future__ import annotations
 

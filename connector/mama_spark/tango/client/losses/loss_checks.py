@@ -77,6 +77,7 @@ class LossChecks:
             return
         keys = {s.topic.encode("latin-1"): _without_idl(s.topic) for s in subscriptions}
         sent = {topic: counters[key] for topic, key in keys.items() if key in counters}
+        # Time of day: stamps events.
         self._execute(lambda: self._deliver(self._dispatcher.check_counters(sent, time.time_ns())))
 
     def _check_values(self, subscriptions: list[CheckedSubscription]) -> None:

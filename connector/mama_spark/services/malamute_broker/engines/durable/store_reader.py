@@ -25,6 +25,7 @@ class StoreFull(Unavailable):
 
 
 def now_us() -> int:
+    # Time of day: stamps messages; never falls. Retention by age, as told.
     return clock.time_ns() // 1000
 
 
