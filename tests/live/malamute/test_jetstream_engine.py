@@ -270,6 +270,7 @@ def test_what_was_acknowledged_survives_the_death_of_nats_and_what_waited_follow
         writer.conserved(admin)
 
 
+@pytest.mark.thorough
 def test_a_broker_that_is_killed_loses_nothing_that_it_acknowledged(
     nats_server: NatsServer, brokers: BrokersHarness
 ) -> None:
@@ -289,6 +290,7 @@ def test_a_broker_that_is_killed_loses_nothing_that_it_acknowledged(
         writer.conserved(admin)
 
 
+@pytest.mark.thorough
 def test_a_stream_of_three_replicas_goes_on_when_its_leader_is_killed(tmp_path: Path, brokers: BrokersHarness) -> None:
     with Cluster(tmp_path / "cluster") as cluster, Admin(cluster.url) as admin:
         eventually(lambda: "error" not in admin.api("INFO"), "JetStream is ready")

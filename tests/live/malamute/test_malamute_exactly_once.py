@@ -35,14 +35,14 @@ from tests.support.spark.attempts import Query, rows, values
 FORGETFUL = 0.1
 SETTINGS = f'dedup_window = "{FORGETFUL:g}s"'
 ONCE = {"stream": "once"}
-#: The engine of the streams, and of the markers.
-ENGINES = ("durable", "jetstream")
+#: With each engine of the streams and of the markers; elsewhere only with durable streams.
+BOTH = pytest.mark.parametrize("engine", ["durable", "jetstream"], indirect=True)
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture
 def engine(request: pytest.FixtureRequest) -> tuple[str, str | None]:
     """Settings and engine of a broker whose streams forget ids soon: the shared server's streams, or files."""
-    if request.param == "durable":
+    if getattr(request, "param", "durable") == "durable":
         return SETTINGS, None
     nats_server: NatsServer = request.getfixturevalue("nats_server")
     with Admin(nats_server.url) as admin:
@@ -76,6 +76,7 @@ def forgotten() -> None:
     time.sleep(2 * FORGETFUL)
 
 
+@BOTH
 @pytest.mark.parametrize("pack", ["off", "lines"])
 def test_a_repetition_publishes_only_what_is_not_stored(broker: BrokerHere, pack: str) -> None:
     query = Query(broker.url, {**ONCE, **({} if pack == "off" else {"pack": pack, "packMaxRows": "7"})})
@@ -97,6 +98,7 @@ def test_equal_rows_in_other_partitions_are_stored_as_often_as_they_occur(broker
     assert sum(report.counts.duplicates for report in reports) == 150
 
 
+@BOTH
 def test_rows_are_told_apart_from_those_of_others_in_the_stream(broker: BrokerHere) -> None:
     """With a prefix the broker looks at messages with such topics only."""
     query = Query(broker.url, {**ONCE, "topicPrefix": "a"})
@@ -108,6 +110,7 @@ def test_rows_are_told_apart_from_those_of_others_in_the_stream(broker: BrokerHe
     assert other.attempt(rows(0, 50)).counts.duplicates == 50
 
 
+@BOTH
 def test_what_was_removed_before_it_was_read_back_ends_the_task(broker: BrokerHere) -> None:
     query = Query(broker.url, ONCE)
     query.attempt(rows(0, 100))
@@ -120,12 +123,13 @@ def test_what_was_removed_before_it_was_read_back_ends_the_task(broker: BrokerHe
     assert (report.counts.acked, report.counts.duplicates) == (100, 90)
 
 
+@BOTH
 def test_what_a_killed_broker_had_stored_is_looked_for_before_it_is_sent_again(
     tmp_path: Path, engine: tuple[str, str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The acknowledgements of a whole window are lost, and the broker comes back when it has forgotten the ids."""
     settings, where = engine
-    wanted, killed, real = rows(0, 1_000), threading.Event(), bridges._report_outcomes
+    wanted, killed, real = rows(0, 500), threading.Event(), bridges._report_outcomes
 
     def report(chunk: Any, *rest: Any) -> None:
         if chunk.stream != "once" or killed.is_set():
@@ -148,13 +152,14 @@ def test_what_a_killed_broker_had_stored_is_looked_for_before_it_is_sent_again(
             eventually(lambda: where or (broker.streams / "once.stream").exists(), "the stream is made")
             kill_and_restart()
             counts = attempt.result().counts
-        assert (counts.acked, counts.duplicates) == (1_000, 256)
+        assert (counts.acked, counts.duplicates) == (500, 256)
         assert stored(broker) == Counter(wanted)
 
 
 # --- markers -------------------------------------------------------------------------------------------------------
 
 
+@BOTH
 def test_of_those_who_change_a_marker_at_once_one_succeeds(broker: BrokerHere) -> None:
     broker.store("once", MessageBatch.of(["once.a"], [b"the stream is there"]))
     options = SinkOptions.parse({"url": broker.url, "exactlyOnce": "true", **ONCE})
