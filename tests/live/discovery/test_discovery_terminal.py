@@ -85,7 +85,7 @@ class Command:
 
 
 def test_looking_creates_nothing_and_the_streams_are_made_when_they_are_asked_for(
-    nats_server: NatsServer, capsys: pytest.CaptureFixture[str]
+    nats_server: NatsServer, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     def streams() -> list[str]:
         with Admin(nats_server.url) as admin:
@@ -95,9 +95,8 @@ def test_looking_creates_nothing_and_the_streams_are_made_when_they_are_asked_fo
         return main([*words, "--url", nats_server.url])
 
     assert mama("sources", "--once") == 0
-    said = capsys.readouterr()
-    assert said.out.splitlines()[-1] == "0 sources"
-    assert "no streams MAMA_SOURCES and MAMA_EVENTS yet" in said.err
+    assert capsys.readouterr().out.splitlines()[-1] == "0 sources"
+    assert "no streams MAMA_SOURCES and MAMA_EVENTS yet" in caplog.text
     assert mama("sub", "orders.>") != 0
     assert mama("check", "-o", "topic=orders.a", "-o", "createStream=true") == 0
     assert streams() == []

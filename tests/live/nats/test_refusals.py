@@ -32,16 +32,17 @@ def refuses(url: str, match: str, kind: type[Exception] = ConfigError, **options
 
 
 @pytest.mark.parametrize("mode", ["message", "batch"])
-def test_a_full_stream_that_discards_new_fails_what_does_not_fit(nats_server: NatsServer, mode: str) -> None:
-    with Admin(nats_server.url) as admin:
-        admin.create_stream("S", ["s.>"], max_msgs=300, discard="new", allow_batched=True)
-        with Driver(nats_server.url, window=256, wait_timeout=60.0, ack_mode=mode) as driver:
-            driver.put(["s.a"], 400)
-            driver.drain()
-            assert driver.events() == {"acked": 300, "completed_exceptionally": 100}
-            assert "10077" in driver.reasons[0]
-            driver.conserved(admin)
-            driver.in_order(admin)
+def test_a_full_stream_that_discards_new_fails_what_does_not_fit(
+    nats_server: NatsServer, admin: Admin, mode: str
+) -> None:
+    admin.create_stream("S", ["s.>"], max_msgs=300, discard="new", allow_batched=True)
+    with Driver(nats_server.url, window=256, wait_timeout=60.0, ack_mode=mode) as driver:
+        driver.put(["s.a"], 400)
+        driver.drain()
+        assert driver.events() == {"acked": 300, "completed_exceptionally": 100}
+        assert "10077" in driver.reasons[0]
+        driver.conserved(admin)
+        driver.in_order(admin)
 
 
 def test_a_stream_that_was_missing_is_found_once_it_is_made(nats_server: NatsServer) -> None:
@@ -147,66 +148,66 @@ def test_a_stream_that_never_acknowledges_is_refused(nats_server: NatsServer) ->
     bridge.close()
 
 
-def test_topics_without_a_stream_are_bad_rows_and_only_all_of_them_an_error(nats_server: NatsServer) -> None:
-    with Admin(nats_server.url) as admin:
-        admin.create_stream("S", ["s.>"])
-        admin.create_stream("T", ["t.>"])
-        bridge = opened(nats_server.url)
-        prepared = bridge.prepare(MessageBatch.of(["s.a", "nowhere.b", "t.c"], [b""] * 3))
-        assert [(row, type(error)) for row, error in prepared.rejected] == [(1, Rejected)]
-        bridge.close()
-        bridge = opened(nats_server.url, stream="S")
-        prepared = bridge.prepare(MessageBatch.of(["s.a", "t.c"], [b""] * 2))
-        assert [row for row, _ in prepared.rejected] == [1]
-        bridge.close()
-        bridge = opened(nats_server.url)
-        with pytest.raises(ConfigError, match=r"nowhere\.b"):
-            bridge.prepare(MessageBatch.of(["nowhere.b"], [b""]))
-        bridge.close()
+def test_topics_without_a_stream_are_bad_rows_and_only_all_of_them_an_error(
+    nats_server: NatsServer, admin: Admin
+) -> None:
+    admin.create_stream("S", ["s.>"])
+    admin.create_stream("T", ["t.>"])
+    bridge = opened(nats_server.url)
+    prepared = bridge.prepare(MessageBatch.of(["s.a", "nowhere.b", "t.c"], [b""] * 3))
+    assert [(row, type(error)) for row, error in prepared.rejected] == [(1, Rejected)]
+    bridge.close()
+    bridge = opened(nats_server.url, stream="S")
+    prepared = bridge.prepare(MessageBatch.of(["s.a", "t.c"], [b""] * 2))
+    assert [row for row, _ in prepared.rejected] == [1]
+    bridge.close()
+    bridge = opened(nats_server.url)
+    with pytest.raises(ConfigError, match=r"nowhere\.b"):
+        bridge.prepare(MessageBatch.of(["nowhere.b"], [b""]))
+    bridge.close()
 
 
 @pytest.mark.own_server
-def test_ten_thousand_topics_of_one_stream_cost_a_few_questions(nats_server: NatsServer) -> None:
-    with Admin(nats_server.url) as admin:
-        admin.create_stream("S", ["s.>"])
-        bridge = opened(nats_server.url)
-        before = int(nats_server.ask("varz")["in_msgs"])
-        topics = [f"s.{i}" for i in range(10_000)] + [f"nowhere.{i}" for i in range(100)]
-        prepared = bridge.prepare(MessageBatch.of(topics, [b""] * len(topics)))
-        asked = int(nats_server.ask("varz")["in_msgs"]) - before
-        bridge.close()
-        assert len(prepared.rejected) == 100
-        assert asked < 20
+def test_ten_thousand_topics_of_one_stream_cost_a_few_questions(nats_server: NatsServer, admin: Admin) -> None:
+    admin.create_stream("S", ["s.>"])
+    bridge = opened(nats_server.url)
+    before = int(nats_server.ask("varz")["in_msgs"])
+    topics = [f"s.{i}" for i in range(10_000)] + [f"nowhere.{i}" for i in range(100)]
+    prepared = bridge.prepare(MessageBatch.of(topics, [b""] * len(topics)))
+    asked = int(nats_server.ask("varz")["in_msgs"]) - before
+    bridge.close()
+    assert len(prepared.rejected) == 100
+    assert asked < 20
 
 
-def test_repeats_are_acknowledged_as_duplicates(nats_server: NatsServer) -> None:
-    with Admin(nats_server.url) as admin:
-        admin.create_stream("S", ["s.>"])
-        for duplicates in (0, 500):
-            with Driver(nats_server.url, wait_timeout=60.0) as driver:
-                driver.put(["s.a"], 500)
-                driver.drain()
-                assert driver.events() == {"acked": 500}
-                assert driver.counters.duplicates == duplicates
-                driver.conserved(admin)
+def test_repeats_are_acknowledged_as_duplicates(nats_server: NatsServer, admin: Admin) -> None:
+    admin.create_stream("S", ["s.>"])
+    for duplicates in (0, 500):
+        with Driver(nats_server.url, wait_timeout=60.0) as driver:
+            driver.put(["s.a"], 500)
+            driver.drain()
+            assert driver.events() == {"acked": 500}
+            assert driver.counters.duplicates == duplicates
+            driver.conserved(admin)
 
 
 @pytest.mark.own_server
-def test_late_acknowledgements_of_an_earlier_lease_are_not_taken_for_new_ones(nats_server: NatsServer) -> None:
-    with Admin(nats_server.url) as admin:
-        admin.create_stream("S", ["s.>"])
-        first = opened(nats_server.url)
-        nats_server.pause()
-        assert first.send(MessageBatch.of(["s.old"], [b"old"], None, ["old"]), 0) == 1
-        first.close()
-        second = NatsBridge(NatsSettings((nats_server.url,)))
-        second.open()  # the same connection, warm: nothing is asked
-        nats_server.resume()
-        assert second.send(MessageBatch.of(["s.new"], [b"new"], None, ["new"]), 0) == 1
-        acks = eventually(lambda: second.poll(1.0).acks, "the answer")
-        second.close()
-        by_sequence = {m.sequence: m.payload for m in admin.messages("S")}
-        assert [by_sequence[int(s)] for a in acks for s in a.sequences] == [b"new"]
+def test_late_acknowledgements_of_an_earlier_lease_are_not_taken_for_new_ones(
+    nats_server: NatsServer, admin: Admin
+) -> None:
+    admin.create_stream("S", ["s.>"])
+    first = opened(nats_server.url)
+    nats_server.pause()
+    assert first.send(MessageBatch.of(["s.old"], [b"old"], None, ["old"]), 0) == 1
+    first.close()
+    second = NatsBridge(NatsSettings((nats_server.url,)))
+    second.open()  # the same connection, warm: nothing is asked
+    nats_server.resume()
+    assert second.send(MessageBatch.of(["s.new"], [b"new"], None, ["new"]), 0) == 1
+    acks = eventually(lambda: second.poll(1.0).acks, "the answer")
+    second.close()
+    by_sequence = {m.sequence: m.payload for m in admin.messages("S")}
+    assert [by_sequence[int(s)] for a in acks for s in a.sequences] == [b"new"]
 
 
 def test_what_is_questionable_reaches_the_log(nats_server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
