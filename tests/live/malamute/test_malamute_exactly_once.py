@@ -112,7 +112,7 @@ def test_what_was_removed_before_it_was_read_back_ends_the_task(broker: BrokerHe
     assert (report.counts.acked, report.counts.duplicates) == (100, 90)
 
 
-@BOTH
+@pytest.mark.parametrize("engine", ["durable", pytest.param("jetstream", marks=pytest.mark.thorough)], indirect=True)
 def test_what_a_killed_broker_had_stored_is_looked_for_before_it_is_sent_again(
     tmp_path: Path, engine: tuple[str, str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
