@@ -19,7 +19,7 @@ from mama_spark.bridges.nats.connection.pool import POOL
 from mama_spark.bridges.nats.protocol.acks import AckColumns
 from mama_spark.bridges.nats.publish.bridge import NatsBridge
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.errors import Unavailable
+from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.testing.waiting import eventually
 
 from tests.support.nats.nats_accounts import SharedNatsCluster
@@ -285,6 +285,11 @@ def test_streams_that_cannot_serve_are_named_before_anything_is_sent(nats_server
     POOL.clear()  # a connection remembers what it knows of a stream
     admin.create_stream(STREAM, ["once.>"], retention="workqueue")
     refused("has the retention 'workqueue'")
+
+
+def test_a_bridge_that_cannot_is_refused_on_the_driver() -> None:
+    with pytest.raises(ConfigError, match="exactlyOnce"):
+        Query("memory://").job()
 
 
 def test_a_stream_that_is_made_remembers_ids_for_seconds(nats_server: NatsServer) -> None:
