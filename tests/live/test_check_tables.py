@@ -31,7 +31,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture(params=["ext4", "overlay", "nfs4", "fuse.s3fs"])
+@pytest.fixture(params=["overlay", "fuse.s3fs"])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The file system that every path is on: which ones there are differs between machines."""
     found: str = request.param

@@ -26,6 +26,8 @@ from pyarrow.fs import FileSelector, FileType
 
 from tests.support.flight_logs import BATCH, STREAM, flights, rows, stage, stage_letters
 
+pytestmark = pytest.mark.thorough
+
 SERVE = """
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server

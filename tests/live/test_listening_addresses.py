@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from ipaddress import ip_address
-from pathlib import Path
 
 import psutil
 import pytest
@@ -16,7 +15,7 @@ from mama_spark.services.malamute_broker.configuration import load
 from mama_spark.services.malamute_broker.serve import open_to_all
 from mama_spark.services.prometheus.server import MetricsServer
 
-from tests.support.nats.nats_cluster import Cluster
+from tests.support.nats.nats_accounts import SharedNatsCluster
 
 
 def listening(pid: int) -> dict[int, str]:
@@ -25,7 +24,7 @@ def listening(pid: int) -> dict[int, str]:
     return {c.laddr.port: c.laddr.ip for c in found if c.status == psutil.CONN_LISTEN}
 
 
-def test_a_nats_server_is_on_loopback_with_all_its_ports(tmp_path: Path) -> None:
+def test_a_nats_server_is_on_loopback_with_all_its_ports(nats_cluster: SharedNatsCluster) -> None:
     """As ``mama serve`` starts it, with its monitoring."""
     with NatsServer() as server:
         found = listening(server.pid)
@@ -34,11 +33,10 @@ def test_a_nats_server_is_on_loopback_with_all_its_ports(tmp_path: Path) -> None
         assert all(ip_address(ip).is_loopback for ip in found.values()), found
         (configuration,) = server.folder.glob("*.conf")
         assert configuration.stat().st_mode & 0o077 == 0, "it may hold passwords"
-    with Cluster(tmp_path, size=2) as cluster:
-        for node in cluster.nodes:
-            found = listening(node.pid)
-            assert len(found) == 3
-            assert all(ip_address(ip).is_loopback for ip in found.values()), found
+    for node in nats_cluster.nodes:
+        found = listening(node.pid)
+        assert len(found) == 3
+        assert all(ip_address(ip).is_loopback for ip in found.values()), found
 
 
 def test_a_broker_is_on_loopback_and_serves_no_metrics_unless_told() -> None:

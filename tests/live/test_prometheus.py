@@ -224,6 +224,7 @@ def publish(server: NatsServer, log: Path, stop: threading.Event) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_every_query_of_the_dashboard_has_an_answer(tmp_path: Path, broker_metrics: str) -> None:
     assert shutil.which("prometheus"), "prometheus is missing: run make setup"
     meter_provider.cache_clear()

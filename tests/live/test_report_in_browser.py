@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,10 +13,14 @@ from mama_spark.flightlog.columns import LoggedEvent
 from mama_spark.flightlog.commit import commit
 from mama_spark.flightlog.staging import Staging
 from mama_spark.report_page.page import Report, report
-from playwright.sync_api import BrowserContext, Page
 
 from tests.support.browser import browser_context
 from tests.support.flight_logs import BATCH, T0, flights
+
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext, Page
+
+pytestmark = pytest.mark.thorough
 
 SECOND = 1_000_000
 HOSTILE = "<img src=x onerror=document.title='owned'><script>document.title='owned'</script>"

@@ -36,10 +36,9 @@ from tests.support.mama.discovery_harness import ForeignAnnouncer, create_stream
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with NatsServer(tmp_path / "nats") as running:
-        create_streams(running.url)
-        yield running
+def server(nats_server: NatsServer) -> NatsServer:
+    create_streams(nats_server.url)
+    return nats_server
 
 
 @pytest.fixture
@@ -60,6 +59,7 @@ def once(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.own_server
 def test_over_nats(server: NatsServer, announcer: ForeignAnnouncer, capsys: pytest.CaptureFixture[str]) -> None:
     told = once(capsys, server.url.replace("nats://", "nats://user:secret@"))
     assert [(one["source"], one["id"], one["state"]) for one in told["sources"]] == [("desk", "1", "ONLINE")]
@@ -140,11 +140,11 @@ def test_nobody_there_is_said_at_once(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_server_without_streams_of_discovery_still_shows_streams(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    nats_server: NatsServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with NatsServer(tmp_path / "bare") as bare, ForeignAnnouncer(bare.url) as client:
+    with ForeignAnnouncer(nats_server.url) as client:
         client.create_stream("PLAIN", ["plain"])
-        assert [one["stream"] for one in once(capsys, bare.url)["streams"]] == ["PLAIN"]
+        assert [one["stream"] for one in once(capsys, nats_server.url)["streams"]] == ["PLAIN"]
 
 
 # --- keys --------------------------------------------------------------------------------------------------------
@@ -208,6 +208,7 @@ def test_keys_choose_sort_filter_pause_and_show_details(server: NatsServer, anno
     on_screen(server, test)
 
 
+@pytest.mark.own_server
 def test_an_outage_is_said_and_ends(server: NatsServer) -> None:
     async def test(app: LiveViewApp, pilot: Pilot[None]) -> None:
         await pilot.press("4")
@@ -221,6 +222,7 @@ def test_an_outage_is_said_and_ends(server: NatsServer) -> None:
     on_screen(server, test)
 
 
+@pytest.mark.thorough
 def test_a_terminal_of_80_by_24_shows_it_and_is_as_before_afterwards(
     server: NatsServer, announcer: ForeignAnnouncer, tmp_path: Path
 ) -> None:
@@ -237,14 +239,14 @@ def test_a_terminal_of_80_by_24_shows_it_and_is_as_before_afterwards(
     try:
         tmux("send-keys", f"{sys.executable} -m mama_spark.cli top {server.url}; echo ended $?", "Enter")
         eventually(lambda: "ONLINE" in screen(), "the source")
-        assert "1/1 sources online" in screen()
-        assert " failed  lag " in screen(), "no number is cut"
+        eventually(lambda: "1/1 sources online" in screen(), "the head")
+        eventually(lambda: " failed  lag " in screen(), "no number is cut")
         eventually(lambda: " details " in screen(), "the keys at the bottom")
         tmux("send-keys", "4")
         eventually(lambda: "ORDERS" in screen(), "the stream")
         assert max(map(len, screen().splitlines())) <= 80
         tmux("send-keys", "q")
         eventually(lambda: "ended 0" in screen(), "the end")
-        assert "ORDERS" not in screen(), "the screen of before is back"
+        eventually(lambda: "ORDERS" not in screen(), "the screen of before is back")
     finally:
         tmux("kill-server")

@@ -88,37 +88,32 @@ def keeps_out(url: str, secret: str = "", match: str = "credentials", **login: A
     assert not secret or secret not in f"{caught.value!r}{settings!r}{bridge!r}"
 
 
-def test_user_and_password(tmp_path: Path) -> None:
-    with NatsServer(tmp_path / "n", config="authorization { user: a, password: p }") as server:
-        lets_in(server.url, {"user": "a", "password": "p"}, user="a", password="p")
-        keeps_out(server.url, "sesame", user="a", password="sesame")
-
-
-def test_token(tmp_path: Path) -> None:
-    with NatsServer(tmp_path / "n", config="authorization { token: right }") as server:
-        lets_in(server.url, {"token": "right"}, token="right")
-        keeps_out(server.url, "sesame", token="sesame")
-
-
 #: As it stands between the : and the @ of a URL, percent-encoded, and as the server knows it.
 PASSWORD, ENCODED = "p/?#@:, %ä", "p%2F%3F%23%40%3A%2C%20%25%C3%A4"
 
 
-@pytest.mark.parametrize("kind", ["user", "token"])
-def test_a_login_in_the_url_is_percent_decoded_and_shown_nowhere(kind: str, tmp_path: Path) -> None:
-    login = f'token: "{PASSWORD}"' if kind == "token" else f'user: "joe@lab", password: "{PASSWORD}"'
-    admin = {"token": PASSWORD} if kind == "token" else {"user": "joe@lab", "password": PASSWORD}
-    with NatsServer(tmp_path / "n", config=f"authorization {{ {login} }}") as server:
-        text = ENCODED if kind == "token" else f"joe%40lab:{ENCODED}"
-        url = server.url.replace("//", f"//{text}@")
-        with Admin(server.url, **admin) as a:
-            a.create_stream("S", ["s.>"])
-        found = check_server(NatsSettings((url,), stream="S"))
-        assert all(fine for fine, _ in found), found
-        said = repr(found)
-        assert f"at 127.0.0.1:{server.port} of nats://127.0.0.1:{server.port}" in said
-        assert ENCODED not in said
-        assert PASSWORD not in said
+@pytest.mark.parametrize(
+    ("login", "in_url", "wrong"),
+    [
+        ({"user": "joe@lab", "password": PASSWORD}, f"joe%40lab:{ENCODED}", {"user": "joe@lab", "password": "sesame"}),
+        ({"token": PASSWORD}, ENCODED, {"token": "sesame"}),
+    ],
+    ids=["user", "token"],
+)
+def test_a_login_of_options_or_of_the_url(
+    login: dict[str, str], in_url: str, wrong: dict[str, str], tmp_path: Path
+) -> None:
+    """In the URL it is percent-decoded; it is shown nowhere."""
+    config = ", ".join(f'{name}: "{value}"' for name, value in login.items())
+    with NatsServer(tmp_path / "n", config=f"authorization {{ {config} }}") as server:
+        lets_in(server.url, login, **login)
+        keeps_out(server.url, "sesame", **wrong)
+        found = check_server(NatsSettings((server.url.replace("//", f"//{in_url}@"),), stream="S"))
+    assert all(fine for fine, _ in found), found
+    said = repr(found)
+    assert f"at 127.0.0.1:{server.port} of nats://127.0.0.1:{server.port}" in said
+    assert ENCODED not in said
+    assert PASSWORD not in said
 
 
 def test_nkey_seed(tmp_path: Path) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from playwright.sync_api import BrowserContext, sync_playwright
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext
 
 #: Milliseconds that the browser may take for a step, such as a table of 10,000 rows on a busy machine.
 DEADLINE = 180_000
@@ -37,6 +38,8 @@ def browser_context(profile: str, **options: Any) -> Iterator[BrowserContext]:
     :param profile: an empty folder
     :param options: of Playwright's ``launch_persistent_context``, such as ``color_scheme``
     """
+    from playwright.sync_api import sync_playwright  # only `make test-all` brings it
+
     with sync_playwright() as playwright:
         context = playwright.chromium.launch_persistent_context(
             profile, executable_path=chromium(), headless=True, args=list(_FLAGS), offline=True, **options

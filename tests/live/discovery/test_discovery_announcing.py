@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import subprocess
-import sys
 import time
 from collections.abc import Callable
+from multiprocessing import get_context
 
 import pytest
 from mama_spark.bridge import SourceKey
@@ -15,6 +14,7 @@ from mama_spark.bridges.nats.discovery import lease
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
 from mama_spark.bridges.nats.discovery.layout import DiscoveryLayout
 from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.errors import ClientClosed
 from mama_spark.testing.waiting import eventually
 
 from tests.support.nats.nats_discovery import (
@@ -197,46 +197,25 @@ def test_a_source_that_nobody_took_up_in_time_is_renewed_no_more(
     follower.until(has(OFFLINE))
 
 
-FORK = """
-import os, sys
-from mama_spark.bridge import SourceKey
-from mama_spark.bridges.nats.discovery import lease as announcer
-from mama_spark.bridges.nats.protocol.direct_get import StoredMessage
-from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
-from mama_spark.bridges.nats.settings import NatsSettings
-from mama_spark.bridges.nats.jetstream.stream_client import StreamClient
-from mama_spark.errors import ClientClosed
-settings = NatsSettings((sys.argv[1],))
-parents = NatsDiscovery(settings)
-parents.open()
-parents.announce(SourceKey("desk", 7), b"r", 6.0)
-child = os.fork()
-if child == 0:
-    try:
-        parents.image()
-    except ClientClosed:
-        own = NatsDiscovery(settings)
-        own.open()
-        own.announce(SourceKey("desk", 8), b"r", 2.0)
-        os._exit(0)
-    os._exit(1)
-_, status = os.waitpid(child, 0)
-print(os.waitstatus_to_exitcode(status), flush=True)
-sys.stdin.read()
-"""
-
-
 def test_a_fork_begins_with_nothing_announced_and_ends_what_it_announced(
     nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
 ) -> None:
-    follower = Follower(opened())
-    command = [sys.executable, "-c", FORK, nats_server.url]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "0\n"
-        follower.until(has(OFFLINE, TWIN))
-        follower.lives(DESK)
-        process.communicate(timeout=60)
+    follower, parents = Follower(opened("reader")), opened("one")
+    parents.announce(DESK, b"r", 6.0)
+
+    def announce_another() -> None:
+        with pytest.raises(ClientClosed):
+            parents.image()
+        own = NatsDiscovery(parents.settings)
+        own.open()
+        own.announce(TWIN, b"r", TTL)
+
+    child = get_context("fork").Process(target=announce_another)
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    follower.until(has(OFFLINE, TWIN))
+    follower.lives(DESK)
 
 
 def test_records_are_kept_from_vanishing_without_being_told_and_dead_ones_vanish(
@@ -302,18 +281,6 @@ def test_what_cannot_be_read_is_told_with_its_bytes_and_the_reason(
     image = reader.image()
     assert sum(c.source is None and c.kind is RECORD for c in image) == len(bad)
     assert [c.payload for c in image if c.source == SourceKey("ok", 1)] == [b"\xff not a message \x00"]
-
-
-def test_two_sources_of_one_name_are_two(opened: Callable[..., NatsDiscovery]) -> None:
-    one = opened("one")
-    other = opened("two")
-    follower = Follower(one)
-    one.announce(DESK, b"7", 20.0)
-    other.announce(TWIN, b"8", TTL)
-    end_process_of(other)
-    follower.until(has(OFFLINE, TWIN))
-    assert follower.kinds(DESK) == [RECORD]
-    assert [(c.source, c.kind) for c in one.image()][:-1] == [(DESK, RECORD), (TWIN, RECORD), (TWIN, OFFLINE)]
 
 
 def test_times_are_those_of_the_server(opened: Callable[..., NatsDiscovery], monkeypatch: pytest.MonkeyPatch) -> None:

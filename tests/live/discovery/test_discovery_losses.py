@@ -95,7 +95,10 @@ def test_renewals_that_vanish_are_no_gap(nats_server: NatsServer, opened: Callab
     assert [c.kind for c in earliest.found] == [RECORD, EVENT]
 
 
-@pytest.mark.parametrize("stream", ["MAMA_EVENTS", "MAMA_SOURCES", "both"])
+ONE = [pytest.param(name, marks=pytest.mark.thorough) for name in ("MAMA_EVENTS", "MAMA_SOURCES")]
+
+
+@pytest.mark.parametrize("stream", [*ONE, "both"])
 def test_a_stream_deleted_and_made_again_is_a_gap_and_a_fresh_image(
     nats_server: NatsServer, opened: Callable[..., NatsDiscovery], stream: str
 ) -> None:
@@ -205,7 +208,7 @@ def test_each_query_has_an_image_of_its_own_and_does_not_see_those_of_others(
 
 def test_what_changes_while_an_image_is_taken_is_in_it_or_told_after_it(opened: Callable[..., NatsDiscovery]) -> None:
     one, reader = opened("one"), opened("two")
-    keys = [SourceKey("s", i) for i in range(150)]
+    keys = [SourceKey("s", i) for i in range(100)]
 
     def announce_all() -> None:
         for key in keys:

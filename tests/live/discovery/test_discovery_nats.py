@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +39,6 @@ from tests.support.nats.nats_discovery import (
     renew,
 )
 from tests.support.nats.nats_servers import Admin, FetchedMessage
-from tests.support.tiers import EXPLORE
 
 # --- what is in the way ----------------------------------------------------------------------------------------------
 
@@ -279,7 +276,7 @@ def test_the_image_of_thousands_of_sources_is_exact(
     nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
 ) -> None:
     reader = opened()
-    n = 10_000 if EXPLORE else 2_500  # more than are read at a time
+    n = 2_500  # more than are read at a time
     keys = [SourceKey(f"source {i}", i) for i in range(n)]
 
     with Admin(nats_server.url) as admin:
@@ -297,46 +294,32 @@ def test_the_image_of_thousands_of_sources_is_exact(
 
         admin._run(announce_all())
         eventually(lambda: admin.info("MAMA_SOURCES")["state"]["messages"] == 3 * n, "all are stored")
-    began = time.monotonic()
     image = reader.image()
-    took = time.monotonic() - began
     assert [(c.kind, c.source, c.payload) for c in image[:-1]] == [(RECORD, k, b"%d" % i) for i, k in enumerate(keys)]
     begin = reader.initial_offset("image")
     end = reader.latest_offset(begin)
     assert [c for block in reader.read(begin, end) for c in block][:-1] == image[:-1]
-    logging.getLogger(__name__).info("image of %d sources in %.2f s", n, took)
 
 
-def changes_at_a_rate(opened: Callable[..., NatsDiscovery], seconds: float) -> None:
-    """1,000 changes a second from two bridges, read while they come; nothing lost, nothing twice."""
+def test_changes_that_are_read_while_they_come_are_all_told(opened: Callable[..., NatsDiscovery]) -> None:
+    """Of two bridges; nothing lost, nothing twice."""
     tellers, reader = [opened("one"), opened("two")], opened("reader")
-    follower = Follower(reader)
-    began, sent = time.monotonic(), 0
-    while sent < 1000 * seconds:
+    follower, sent = Follower(reader), 0
+    while sent < 1_000:
         for teller in tellers:
             teller.publish_events(DESK, [b"%d" % (sent + i) for i in range(50)], [f"{sent + i}" for i in range(50)])
             sent += 50
         tellers[0].announce(TWIN, b"%d" % sent, 60.0)
         follower.step()
-        time.sleep(max(0.0, began + sent / 1000 - time.monotonic()))
     follower.until(has(EVENT, times=sent))
     assert [int(c.payload or b"") for c in follower.found if c.kind is EVENT] == list(range(sent))
     assert [int(c.payload or b"") for c in follower.found if c.kind is RECORD] == list(range(100, sent + 1, 100))
     assert not [c for c in follower.found if c.kind not in (EVENT, RECORD)]
 
 
-def test_a_thousand_changes_a_second_are_all_told(opened: Callable[..., NatsDiscovery]) -> None:
-    changes_at_a_rate(opened, 1)
-
-
-@pytest.mark.explore
-def test_a_thousand_changes_a_second_for_a_minute_are_all_told(opened: Callable[..., NatsDiscovery]) -> None:
-    changes_at_a_rate(opened, 60)
-
-
 def test_very_many_events_are_told_at_once(nats_server: NatsServer, opened: Callable[..., NatsDiscovery]) -> None:
     one = opened()
-    n = 100_000 if EXPLORE else 10_000
+    n = 5_000
     one.publish_events(DESK, [b"%d" % i for i in range(n)], [f"{i}" for i in range(n)])
     one.publish_events(DESK, [b"again"], [f"{n - 5}"])
     follower = Follower(one, one.initial_offset("earliest"))
@@ -371,13 +354,18 @@ def test_a_server_restart_while_announcing_and_reading_costs_nothing(
     assert not [c for c in follower.found if c.kind is GAP]
 
 
+@pytest.mark.thorough
 def test_a_leader_that_goes_while_announcing_and_reading_costs_nothing(tmp_path: Path) -> None:
     layout, made = DiscoveryLayout(), (None, 10058)
     with Cluster(tmp_path / "cluster") as cluster, Admin(cluster.url) as admin:
+
+        def create(config: dict[str, Any]) -> int | None:
+            error: dict[str, int] = admin.api(f"STREAM.CREATE.{config['name']}", config).get("error", {})
+            return error.get("err_code")
+
         eventually(lambda: "error" not in admin.api("INFO"), "JetStream is ready")
         for config in layout.streams(3):
-            while admin.api(f"STREAM.CREATE.{config['name']}", config).get("error", {}).get("err_code") not in made:
-                time.sleep(0.05)  # until three peers are known; the test's own time limit ends this
+            eventually(lambda c=config: create(c) in made, "three peers are known")  # type: ignore[misc]
         settings = NatsSettings(tuple(cluster.url.split(",")), retry_deadline=60.0, connect_timeout=2.0)
         one, reader = NatsDiscovery(settings), NatsDiscovery(replace(settings, name="reader"))
         one.open()

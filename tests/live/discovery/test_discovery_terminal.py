@@ -84,23 +84,25 @@ class Command:
             self.end()
 
 
-def test_looking_creates_nothing_and_the_streams_are_made_when_they_are_asked_for(nats_server: NatsServer) -> None:
+def test_looking_creates_nothing_and_the_streams_are_made_when_they_are_asked_for(
+    nats_server: NatsServer, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     def streams() -> list[str]:
         with Admin(nats_server.url) as admin:
             return sorted(admin.api("STREAM.NAMES").get("streams") or [])
 
-    def mama(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "mama_spark.cli", *words, "--url", nats_server.url]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    def mama(*words: str) -> int:
+        return main([*words, "--url", nats_server.url])
 
-    ran = mama("sources", "--once")
-    assert (ran.returncode, ran.stdout.splitlines()[-1]) == (0, "0 sources")
-    assert "no streams MAMA_SOURCES and MAMA_EVENTS yet" in ran.stderr
-    assert mama("sub", "orders.>").returncode != 0
-    assert mama("check", "-o", "topic=orders.a", "-o", "createStream=true").returncode == 0
+    assert mama("sources", "--once") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "0 sources"
+    assert "no streams MAMA_SOURCES and MAMA_EVENTS yet" in caplog.text
+    assert mama("sub", "orders.>") != 0
+    assert mama("check", "-o", "topic=orders.a", "-o", "createStream=true") == 0
     assert streams() == []
-    ran = mama("sources", "--once", "--create-streams")
-    assert (ran.returncode, ran.stderr) == (0, "")
+    capsys.readouterr()
+    assert mama("sources", "--once", "--create-streams") == 0
+    assert capsys.readouterr().err == ""
     assert streams() == ["MAMA_ADVISORIES", "MAMA_EVENTS", "MAMA_SOURCES"]
 
 
@@ -138,6 +140,7 @@ def test_sources_once_ends_by_itself_and_json_has_the_columns_of_the_rows(
     assert set(told) <= set(DiscoveryRow._fields)
 
 
+@pytest.mark.thorough
 def test_events_come_as_they_happen_or_from_the_earliest_on(
     nats_server: NatsServer, stranger: ForeignAnnouncer
 ) -> None:
@@ -161,7 +164,9 @@ def _late(n: int) -> EventRecord:
     return EventRecord("topic", "SUBSCRIBED", n, topic=f"t{n}")
 
 
-@pytest.mark.parametrize("words", [("sources",), ("events", "--from", "earliest")])
+@pytest.mark.parametrize(
+    "words", [("sources",), pytest.param(("events", "--from", "earliest"), marks=pytest.mark.thorough)]
+)
 def test_a_closed_pipe_ends_the_command_although_nothing_happens(
     nats_server: NatsServer, stranger: ForeignAnnouncer, words: tuple[str, ...]
 ) -> None:

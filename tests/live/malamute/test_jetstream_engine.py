@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,75 +21,28 @@ from mama_spark.errors import MamaError, Unavailable
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol import commands
-from mama_spark.malamute.protocol.commands import Command, Ok, Pong, StreamDeliver, decode, encode
-from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
+from mama_spark.malamute.protocol.commands import Ok, Pong, StreamDeliver
+from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcome, read
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.engines.jetstream import async_publisher, engine
 from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.testing.waiting import eventually
 
+from tests.support.malamute.broker_process import BrokerProcess
+from tests.support.malamute.mlp import Peer
 from tests.support.nats.full_disk import limit_files
 from tests.support.nats.nats_cluster import Cluster
 from tests.support.nats.nats_servers import Admin
 
 PATIENCE = 90.0
 NAME = "mlp-st"
-PROGRAM = """
-import sys
-from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.services.malamute_broker.session.settings import SessionSettings
-
-engines = (EngineChoice(b".*", "jetstream", {"servers": sys.argv[1]}),)
-with Broker(BrokerSettings("tcp://127.0.0.1:*", SessionSettings(timeout=0), engines)) as broker:
-    print(broker.endpoint, flush=True)
-    sys.stdin.read()
-"""
 
 
-class Process:
-    """A broker of its own process."""
-
-    def __init__(self, servers: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, servers], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self.process.stdout is not None
-        self.url = self.process.stdout.readline().strip().replace("tcp:", "mlp:")
-
-    def kill(self) -> None:
-        self.process.kill()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            pipe.close()
-        self.process.wait(60)
-
-
-class PlainPeer:
+class PlainPeer(Peer):
     """A client as the C library is one: no extensions (unless asked for), and nothing is answered to SEND."""
 
-    def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], url: str, address: bytes, features: Feature | None = None
-    ) -> None:
-        self.socket = context.socket(zmq.DEALER)
-        self.socket.set_hwm(0)
-        self.socket.linger = 0
-        self.socket.connect(url.replace("mlp:", "tcp:"))
-        trailing = write(Extension(features=features))
-        assert isinstance(self.ask(commands.Open(address=address, trailing=trailing)), Ok)
-
-    def say(self, command: Command) -> None:
-        self.socket.send_multipart(encode(command))
-
-    def get(self) -> Command:
-        assert self.socket.poll(int(PATIENCE * 1000)), "nothing came"
-        return decode(self.socket.recv_multipart())
-
-    def ask(self, command: Command) -> Command:
-        self.say(command)
-        return self.get()
-
-    def send(self, subject: bytes, *content: bytes) -> None:
-        self.say(commands.StreamSend(subject, list(content)))
+    def publish(self, subject: bytes, *content: bytes) -> None:
+        self.send(commands.StreamSend(subject, list(content)))
 
     def acks(self) -> tuple[AckRun, ...]:
         """With the feature ACKS: what became of what was sent, however long that takes."""
@@ -121,15 +73,10 @@ class BrokersHarness:
         broker = self._stack.enter_context(Broker(BrokerSettings("tcp://127.0.0.1:*", machine, engines)))
         return broker.endpoint.replace("tcp:", "mlp:")
 
-    def process(self, servers: str) -> Process:
-        process = Process(servers)
-        self._stack.callback(process.kill)
-        return process
-
     def plain(self, url: str, address: bytes = b"", features: Feature | None = None) -> PlainPeer:
-        client = PlainPeer(self.context, url, address, features)
+        client = PlainPeer(self.context, url, high_water=0)
         self._stack.callback(client.socket.close)
-        return client
+        return client.open(address, features=features)
 
 
 @pytest.fixture
@@ -202,7 +149,7 @@ def test_plain_clients_of_two_brokers_share_a_stream_and_nobody_hears_itself(
     sent = [(b"temp.moscow", [b"-3"]), (b"", [b""]), (b"a..*\xff >", [b"one", b"", b"two"]), (b"none", [])]
     for client, other in (clients, clients[::-1]):
         for subject, content in sent:
-            client.send(subject, *content)
+            client.publish(subject, *content)
         assert [(d.subject, d.content) for d in other.deliveries(4)] == sent
     assert _told(urls[1]) == [("alice", "st", n) for n in range(1, 5)] + [("bob", "st", n) for n in range(5, 9)]
     for client in clients:
@@ -235,7 +182,7 @@ def test_a_stream_that_no_client_has_opened_is_read_from_nats_and_an_open_one_fr
                 assert found == [b"payload %d" % n for n in range(100)]
     long = brokers.plain(url)
     assert isinstance(long.ask(commands.StreamWrite(b"x" * 255)), Ok), "under a name that NATS takes"
-    long.send(b"long", b"kept")
+    long.publish(b"long", b"kept")
     assert isinstance(long.ask(commands.Ping()), Pong)
     with MalamuteLogs(MalamuteSettings(ConnectionSettings((url,))), PATIENCE) as logs:
         assert [one for some in logs.log("x" * 255).read(0, 1) for one in some.payloads.to_pylist()] == [b"kept"]
@@ -256,10 +203,10 @@ def test_what_was_acknowledged_survives_the_death_of_nats_and_what_waited_follow
         if first in crashes:
             crashes.remove(first)  # the chunk may come again
             for n in range(50):
-                plain.send(b"plain", b"%d" % (first + n))
+                plain.publish(b"plain", b"%d" % (first + n))
             nats_server.kill()
             for n in range(50, 100):
-                plain.send(b"plain", b"%d" % (first + n))
+                plain.publish(b"plain", b"%d" % (first + n))
             assert isinstance(plain.ask(commands.Ping()), Pong), "others are served"
             nats_server.start()
 
@@ -270,10 +217,13 @@ def test_what_was_acknowledged_survives_the_death_of_nats_and_what_waited_follow
         writer.conserved(admin)
 
 
+@pytest.mark.thorough
 def test_a_broker_that_is_killed_loses_nothing_that_it_acknowledged(
-    nats_server: NatsServer, brokers: BrokersHarness
+    nats_server: NatsServer, brokers: BrokersHarness, tmp_path: Path
 ) -> None:
-    writer, process = Writer(), brokers.process(nats_server.url)
+    where = f'engine = "jetstream"\nservers = "{nats_server.url}"'
+    writer, process = Writer(), BrokerProcess(tmp_path / "broker", ".*", engine=where)
+    process.start()
 
     def kill(first: int) -> float | None:
         if first < 500:
@@ -289,6 +239,7 @@ def test_a_broker_that_is_killed_loses_nothing_that_it_acknowledged(
         writer.conserved(admin)
 
 
+@pytest.mark.thorough
 def test_a_stream_of_three_replicas_goes_on_when_its_leader_is_killed(tmp_path: Path, brokers: BrokersHarness) -> None:
     with Cluster(tmp_path / "cluster") as cluster, Admin(cluster.url) as admin:
         eventually(lambda: "error" not in admin.api("INFO"), "JetStream is ready")
@@ -317,11 +268,11 @@ def test_beyond_the_buffer_messages_are_refused_and_the_others_stored(
     """What is said about an outage is true: refused = not stored, stored = stored."""
     client = brokers.plain(brokers.broker(nats_server.url, buffer=100_000), features=Feature.ACKS)
     assert isinstance(client.ask(commands.StreamWrite(b"st")), Ok)
-    client.send(b"before", b"x")
+    client.publish(b"before", b"x")
     assert client.acks() == (AckRun(StoreOutcome.STORED, 1, 1),)
     nats_server.kill()
     for n in range(100):
-        client.send(b"during", b"%5d" % n * 1000)
+        client.publish(b"during", b"%5d" % n * 1000)
     eventually(lambda: "messages are refused" in caplog.text, "the buffer is full")
     nats_server.start()
     outcomes = [(run.outcome, run.first + k) for run in client.acks() for k in range(run.count)]
@@ -344,14 +295,14 @@ def test_a_full_disk_of_nats_is_named_in_the_log_of_the_broker_and_what_waits_is
     monkeypatch.setattr(engine, "CHECK_STREAM", 0.5)
     client = brokers.plain(brokers.broker(nats_server.url, buffer=1_500_000), features=Feature.ACKS)
     assert isinstance(client.ask(commands.StreamWrite(b"st")), Ok)
-    client.send(b"before", b"x")
+    client.publish(b"before", b"x")
     assert client.acks() == (AckRun(StoreOutcome.STORED, 1, 1),)
     limit_files(nats_server)
     for n in range(1_000):
-        client.send(b"during", b"%5d" % n * 200)
+        client.publish(b"during", b"%5d" % n * 200)
     eventually(lambda: "answers, but stores nothing: stream 'mlp-st' stays at" in caplog.text, "the cause is said")
     for n in range(1_000):
-        client.send(b"beyond", b"%5d" % n * 200)
+        client.publish(b"beyond", b"%5d" % n * 200)
     refused = "octets wait for NATS already (mlp.st): nats-server"
     eventually(lambda: refused in caplog.text, "what is refused is refused with the cause")
     limit_files(nats_server, resource.RLIM_INFINITY)

@@ -41,6 +41,7 @@ def test_it_goes_on_from_a_sequence_as_json_by_topics_of_a_stream(
     assert (second["topic"], second["value"], second["stream"]) == ("a.3", "4", "orders")
 
 
+@pytest.mark.thorough
 def test_it_follows_while_the_broker_is_killed_and_comes_back(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "broker") as process:
         url = f"{process.url}/orders"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import signal
 import socket
 import subprocess
@@ -12,13 +11,14 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import nats
 import pytest
 from mama_spark.bridge import EventKind
-from mama_spark.bridges.nats import NatsBridge, NatsSettings, check
+from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.bridges.nats.connection.event_loop import EventLoopThread
 from mama_spark.bridges.nats.connection.pool import IDLE, POOL, NatsPool
 from mama_spark.bridges.nats.server import serve
@@ -51,25 +51,20 @@ def publish_one(url: str, **options: Any) -> None:
 
 
 @pytest.mark.own_server
-def test_micro_batches_share_one_connection(broker: NatsServer) -> None:
+def test_micro_batches_share_a_connection_and_other_options_and_forks_have_their_own(broker: NatsServer) -> None:
     before = connections(broker)
     for _ in range(5):
         publish_one(broker.url)
     assert connections(broker) == before + 1
-
-
-@pytest.mark.own_server
-def test_other_options_get_another_connection(broker: NatsServer) -> None:
-    before = connections(broker)
-    publish_one(broker.url)
     publish_one(broker.url, name="somebody-else")
     assert connections(broker) == before + 2
-
-
-@pytest.mark.own_server
-def test_a_connection_that_died_while_idle_is_not_given_out(broker: NatsServer) -> None:
+    fork = get_context("fork").Process(target=publish_one, args=(broker.url,))
+    fork.start()
+    fork.join(60)
+    assert fork.exitcode == 0
     publish_one(broker.url)
-    broker.kill()
+    assert connections(broker) == before + 3
+    broker.kill()  # one that died while it was idle is not given out
     broker.restart()
     publish_one(broker.url)
 
@@ -107,28 +102,6 @@ def test_idle_connections_are_closed_after_their_time(broker: NatsServer) -> Non
     now[0] = IDLE + 1
     pool.sweep()
     eventually(lambda: connection.closed and not connection.client.is_connected, "it is closed")
-
-
-@pytest.mark.own_server
-def test_a_forked_process_makes_its_own_connection(broker: NatsServer) -> None:
-    script = (
-        "import os, sys\n"
-        "from mama_spark.bridges.nats import *\n"
-        "from mama_spark.message import MessageBatch\n"
-        "from mama_spark.testing.bridge_suite import publish\n"
-        "def one():\n"
-        "    b = NatsBridge(NatsSettings((sys.argv[1],))); b.open()\n"
-        "    e = publish(b, MessageBatch.of(['s.a'], [b'x'])).error; b.close(); return bool(e)\n"
-        "assert not one()\n"
-        "child = os.fork()\n"
-        "if child == 0: os._exit(one())\n"
-        "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0\n"
-        "assert not one()\n"
-    )
-    before = connections(broker)
-    done = subprocess.run([sys.executable, "-c", script, broker.url], timeout=120, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert connections(broker) == before + 2
 
 
 def test_a_dying_loop_takes_its_waiters_with_it() -> None:
@@ -185,16 +158,6 @@ def test_a_users_own_connection_is_used_and_left_as_it_was(broker: NatsServer) -
     assert asyncio.run(main()) == (600, True)
 
 
-@pytest.mark.own_server
-def test_check_tells_what_is_fine_and_what_is_not(broker: NatsServer) -> None:
-    found = check.check_server(NatsSettings((broker.url,), stream="S"), ["s.a"])
-    assert all(fine for fine, _ in found)
-    assert any("nats-server" in line for _, line in found)
-    assert any("S takes s.>" in line for _, line in found)
-    assert not check.check_server(NatsSettings((broker.url,), stream="NOPE"))[-1][0]
-    assert broker.ask("jsz")["messages"] == 0, "a check publishes nothing"
-
-
 def test_serve_says_ready_serves_and_ends(tmp_path: Path) -> None:
     said: list[str] = []
     stop = threading.Event()
@@ -228,16 +191,19 @@ def test_serve_that_is_told_to_end_leaves_no_process_behind() -> None:
 
 
 def test_a_server_ends_with_the_process_that_started_it() -> None:
-    script = (
-        "from mama_spark.bridges.nats.server.nats_server import NatsServer\n"
-        "import time; s = NatsServer().start(); print(s.port, flush=True); time.sleep(600)"
-    )
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        port = int(process.stdout.readline())
-        assert listening(port)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait(60)
+    ours, theirs = get_context("fork").Pipe()
+
+    def serve_forever() -> None:
+        with NatsServer() as server:
+            theirs.send(server.port)
+            signal.pause()
+
+    process = get_context("fork").Process(target=serve_forever)
+    process.start()
+    port = ours.recv()
+    assert listening(port)
+    process.kill()
+    process.join(60)
     eventually(lambda: not listening(port), "the server is gone, too")
 
 

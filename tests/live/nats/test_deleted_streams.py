@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,12 +16,6 @@ from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.waiting import eventually
 
 from tests.support.nats.nats_servers import Admin
-
-
-@pytest.fixture
-def admin(nats_server: NatsServer) -> Iterator[Admin]:
-    with Admin(nats_server.url) as client:
-        yield client
 
 
 def batch(*numbers: int) -> MessageBatch:

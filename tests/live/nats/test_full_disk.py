@@ -142,6 +142,7 @@ def test_a_managed_publisher_says_that_nothing_is_stored_in_the_log_and_in_its_e
         harness.close()
 
 
+@pytest.mark.thorough
 def test_a_leader_of_three_replicas_whose_disk_is_full_loses_and_doubles_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -113,15 +113,6 @@ def test_fast_ingest_with_ids_is_refused_where_nothing_is_known_of_the_stream(
     bridge.close()
 
 
-def test_without_the_topics_every_row_fails_at_once_with_the_reason(server: NatsServer, admin: Admin) -> None:
-    admin.create_stream("S", ["s.>"])
-    with Driver(server.url, wait_timeout=60.0, deadline=120.0, **without("s.>")) as driver:
-        driver.put(["s.a"], 100)
-        driver.drain()
-        assert driver.events() == {"completed_exceptionally": 100}
-        assert "no permission to publish to 's.a'" in driver.reasons[0]
-
-
 def test_without_the_inbox_the_task_fails_before_its_first_message(server: NatsServer, admin: Admin) -> None:
     admin.create_stream("S", ["s.>"])
     bridge = NatsBridge(NatsSettings((server.url,), **without("_INBOX.>")))

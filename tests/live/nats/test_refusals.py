@@ -32,26 +32,17 @@ def refuses(url: str, match: str, kind: type[Exception] = ConfigError, **options
 
 
 @pytest.mark.parametrize("mode", ["message", "batch"])
-def test_a_full_stream_that_discards_new_fails_what_does_not_fit(nats_server: NatsServer, mode: str) -> None:
-    with Admin(nats_server.url) as admin:
-        admin.create_stream("S", ["s.>"], max_msgs=300, discard="new", allow_batched=True)
-        with Driver(nats_server.url, window=256, wait_timeout=60.0, ack_mode=mode) as driver:
-            driver.put(["s.a"], 400)
-            driver.drain()
-            assert driver.events() == {"acked": 300, "completed_exceptionally": 100}
-            assert "10077" in driver.reasons[0]
-            driver.conserved(admin)
-            driver.in_order(admin)
-
-
-def test_a_full_stream_that_discards_old_acknowledges_and_forgets(nats_server: NatsServer) -> None:
-    with Admin(nats_server.url) as admin:
-        admin.create_stream("S", ["s.>"], max_msgs=300, discard="old")
-        with Driver(nats_server.url) as driver:
-            driver.put(["s.a"], 1000)
-            driver.drain()
-            assert driver.events() == {"acked": 1000}
-        assert [m.payload[:8] for m in admin.messages("S")] == [b"%08d" % i for i in range(700, 1000)]
+def test_a_full_stream_that_discards_new_fails_what_does_not_fit(
+    nats_server: NatsServer, admin: Admin, mode: str
+) -> None:
+    admin.create_stream("S", ["s.>"], max_msgs=300, discard="new", allow_batched=True)
+    with Driver(nats_server.url, window=256, wait_timeout=60.0, ack_mode=mode) as driver:
+        driver.put(["s.a"], 400)
+        driver.drain()
+        assert driver.events() == {"acked": 300, "completed_exceptionally": 100}
+        assert "10077" in driver.reasons[0]
+        driver.conserved(admin)
+        driver.in_order(admin)
 
 
 def test_a_stream_that_was_missing_is_found_once_it_is_made(nats_server: NatsServer) -> None:
@@ -77,7 +68,7 @@ def test_a_stream_that_was_missing_is_found_once_it_is_made(nats_server: NatsSer
 
 
 @BOTH
-def test_an_overrun_server_shrinks_the_window_and_loses_nothing(tmp_path: Path, fast: bool) -> None:
+def test_what_overruns_a_server_is_not_lost(tmp_path: Path, fast: bool) -> None:
     with NatsServer(tmp_path / "n", jetstream="max_buffered_msgs: 50") as server, Admin(server.url) as admin:
         admin.create_stream("S", ["s.>"])
         with Driver(server.url, window=512, deadline=110.0, fast=fast) as driver:
@@ -85,9 +76,6 @@ def test_an_overrun_server_shrinks_the_window_and_loses_nothing(tmp_path: Path, 
                 driver.put(["s.a"], 700)
             driver.drain()
             assert driver.events() == {"acked": 2_100}, driver.reasons[:3]
-            assert driver.counters.resends > 50, "it was overrun"
-            assert driver.publisher is not None
-            assert driver.publisher.window.limit < 512
             driver.conserved(admin)
         fresh_message_gets_through(server.url, "s.new")
 
@@ -123,25 +111,6 @@ def test_a_denied_subject_fails_its_rows_at_once_and_no_others(tmp_path: Path, f
                 driver.conserved(admin)
 
 
-@BOTH
-def test_a_denied_inbox_is_found_before_the_first_publish(tmp_path: Path, fast: bool) -> None:
-    users = 'authorization { users = [ {user: a, password: p, permissions: {subscribe: {deny: "_INBOX.>"}}} ] }'
-    with NatsServer(tmp_path / "n", config=users) as server:
-        refuses(server.url, "inbox", user="a", password="p", fast=fast)
-
-
-def test_wrong_credentials_are_told_as_such_and_hidden(tmp_path: Path) -> None:
-    config = "authorization { user: a, password: p }"
-    with NatsServer(tmp_path / "n", config=config) as server:
-        settings = NatsSettings((server.url,), user="a", password="wrong-secret")
-        bridge = NatsBridge(settings)
-        with pytest.raises(ConfigError, match="credentials") as caught:
-            bridge.open()
-        assert "wrong-secret" not in f"{caught.value!r}{settings!r}{bridge!r}"
-        refuses(server.url, "credentials")
-        opened(server.url, user="a", password="p").close()
-
-
 def test_tls_is_checked_against_the_named_ca(tmp_path: Path) -> None:
     certs = make_certificates(tmp_path / "tls")
     with NatsServer(tmp_path / "n", config=certs.config) as server:
@@ -151,30 +120,22 @@ def test_tls_is_checked_against_the_named_ca(tmp_path: Path) -> None:
         opened(url, tls_ca=str(certs.ca)).close()
 
 
-def test_nobody_there_is_unavailable_and_names_the_servers() -> None:
+def test_what_does_not_serve_is_refused_at_open(nats_server: NatsServer, admin: Admin, tmp_path: Path) -> None:
     refuses("nats://a:secret@127.0.0.1:9", "127.0.0.1:9", Unavailable, connect_timeout=0.5)
-
-
-def test_jetstream_off_is_told(tmp_path: Path) -> None:
-    with NatsServer(tmp_path / "n", jetstream=None) as server:
-        refuses(server.url, "JetStream")
-
-
-def test_a_missing_stream_is_told_with_those_that_exist(nats_server: NatsServer) -> None:
-    with Admin(nats_server.url) as admin:
-        admin.create_stream("OTHER", ["o.>"])
+    admin.create_stream("OTHER", ["o.>"])
     refuses(nats_server.url, "OTHER", stream="S")
+    with NatsServer(tmp_path / "n", jetstream=None) as without:
+        refuses(without.url, "JetStream")
 
 
-def test_a_missing_stream_is_made_when_asked(nats_server: NatsServer) -> None:
-    with Admin(nats_server.url) as admin:
-        with Driver(nats_server.url, stream="S", create_stream=True, deadline=20.0) as driver:
-            driver.put(["s.a", "s.b.c"], 100)
-            driver.drain()
-            assert driver.events() == {"acked": 100}
-        config = admin.info("S")["config"]
-        assert config["duplicate_window"] == 40 * 10**9
-        assert config["allow_batched"]
+def test_a_missing_stream_is_made_when_asked(nats_server: NatsServer, admin: Admin) -> None:
+    with Driver(nats_server.url, stream="S", create_stream=True, deadline=20.0) as driver:
+        driver.put(["s.a", "s.b.c"], 100)
+        driver.drain()
+        assert driver.events() == {"acked": 100}
+    config = admin.info("S")["config"]
+    assert config["duplicate_window"] == 40 * 10**9
+    assert config["allow_batched"]
 
 
 def test_a_stream_that_never_acknowledges_is_refused(nats_server: NatsServer) -> None:
@@ -187,75 +148,66 @@ def test_a_stream_that_never_acknowledges_is_refused(nats_server: NatsServer) ->
     bridge.close()
 
 
-def test_questionable_streams_are_warned_about(nats_server: NatsServer) -> None:
-    with Admin(nats_server.url) as admin:
-        admin.create_stream("S", ["s.>"], retention="interest", duplicate_window=10**9)
+def test_topics_without_a_stream_are_bad_rows_and_only_all_of_them_an_error(
+    nats_server: NatsServer, admin: Admin
+) -> None:
+    admin.create_stream("S", ["s.>"])
+    admin.create_stream("T", ["t.>"])
+    bridge = opened(nats_server.url)
+    prepared = bridge.prepare(MessageBatch.of(["s.a", "nowhere.b", "t.c"], [b""] * 3))
+    assert [(row, type(error)) for row, error in prepared.rejected] == [(1, Rejected)]
+    bridge.close()
     bridge = opened(nats_server.url, stream="S")
-    assert any("consumers" in w for w in bridge.warnings)
-    assert any("duplicates" in w for w in bridge.warnings)
+    prepared = bridge.prepare(MessageBatch.of(["s.a", "t.c"], [b""] * 2))
+    assert [row for row, _ in prepared.rejected] == [1]
+    bridge.close()
+    bridge = opened(nats_server.url)
+    with pytest.raises(ConfigError, match=r"nowhere\.b"):
+        bridge.prepare(MessageBatch.of(["nowhere.b"], [b""]))
     bridge.close()
 
 
-def test_topics_without_a_stream_are_bad_rows_and_only_all_of_them_an_error(nats_server: NatsServer) -> None:
-    with Admin(nats_server.url) as admin:
-        admin.create_stream("S", ["s.>"])
-        admin.create_stream("T", ["t.>"])
-        bridge = opened(nats_server.url)
-        prepared = bridge.prepare(MessageBatch.of(["s.a", "nowhere.b", "t.c"], [b""] * 3))
-        assert [(row, type(error)) for row, error in prepared.rejected] == [(1, Rejected)]
-        bridge.close()
-        bridge = opened(nats_server.url, stream="S")
-        prepared = bridge.prepare(MessageBatch.of(["s.a", "t.c"], [b""] * 2))
-        assert [row for row, _ in prepared.rejected] == [1]
-        bridge.close()
-        bridge = opened(nats_server.url)
-        with pytest.raises(ConfigError, match=r"nowhere\.b"):
-            bridge.prepare(MessageBatch.of(["nowhere.b"], [b""]))
-        bridge.close()
+@pytest.mark.own_server
+def test_ten_thousand_topics_of_one_stream_cost_a_few_questions(nats_server: NatsServer, admin: Admin) -> None:
+    admin.create_stream("S", ["s.>"])
+    bridge = opened(nats_server.url)
+    before = int(nats_server.ask("varz")["in_msgs"])
+    topics = [f"s.{i}" for i in range(10_000)] + [f"nowhere.{i}" for i in range(100)]
+    prepared = bridge.prepare(MessageBatch.of(topics, [b""] * len(topics)))
+    asked = int(nats_server.ask("varz")["in_msgs"]) - before
+    bridge.close()
+    assert len(prepared.rejected) == 100
+    assert asked < 20
+
+
+def test_repeats_are_acknowledged_as_duplicates(nats_server: NatsServer, admin: Admin) -> None:
+    admin.create_stream("S", ["s.>"])
+    for duplicates in (0, 500):
+        with Driver(nats_server.url, wait_timeout=60.0) as driver:
+            driver.put(["s.a"], 500)
+            driver.drain()
+            assert driver.events() == {"acked": 500}
+            assert driver.counters.duplicates == duplicates
+            driver.conserved(admin)
 
 
 @pytest.mark.own_server
-def test_ten_thousand_topics_of_one_stream_cost_a_few_questions(nats_server: NatsServer) -> None:
-    with Admin(nats_server.url) as admin:
-        admin.create_stream("S", ["s.>"])
-        bridge = opened(nats_server.url)
-        before = int(nats_server.ask("varz")["in_msgs"])
-        topics = [f"s.{i}" for i in range(10_000)] + [f"nowhere.{i}" for i in range(100)]
-        prepared = bridge.prepare(MessageBatch.of(topics, [b""] * len(topics)))
-        asked = int(nats_server.ask("varz")["in_msgs"]) - before
-        bridge.close()
-        assert len(prepared.rejected) == 100
-        assert asked < 20
-
-
-def test_repeats_are_acknowledged_as_duplicates(nats_server: NatsServer) -> None:
-    with Admin(nats_server.url) as admin:
-        admin.create_stream("S", ["s.>"])
-        for duplicates in (0, 500):
-            with Driver(nats_server.url, wait_timeout=60.0) as driver:
-                driver.put(["s.a"], 500)
-                driver.drain()
-                assert driver.events() == {"acked": 500}
-                assert driver.counters.duplicates == duplicates
-                driver.conserved(admin)
-
-
-@pytest.mark.own_server
-def test_late_acknowledgements_of_an_earlier_lease_are_not_taken_for_new_ones(nats_server: NatsServer) -> None:
-    with Admin(nats_server.url) as admin:
-        admin.create_stream("S", ["s.>"])
-        first = opened(nats_server.url)
-        nats_server.pause()
-        assert first.send(MessageBatch.of(["s.old"], [b"old"], None, ["old"]), 0) == 1
-        first.close()
-        second = NatsBridge(NatsSettings((nats_server.url,)))
-        second.open()  # the same connection, warm: nothing is asked
-        nats_server.resume()
-        assert second.send(MessageBatch.of(["s.new"], [b"new"], None, ["new"]), 0) == 1
-        acks = eventually(lambda: second.poll(1.0).acks, "the answer")
-        second.close()
-        by_sequence = {m.sequence: m.payload for m in admin.messages("S")}
-        assert [by_sequence[int(s)] for a in acks for s in a.sequences] == [b"new"]
+def test_late_acknowledgements_of_an_earlier_lease_are_not_taken_for_new_ones(
+    nats_server: NatsServer, admin: Admin
+) -> None:
+    admin.create_stream("S", ["s.>"])
+    first = opened(nats_server.url)
+    nats_server.pause()
+    assert first.send(MessageBatch.of(["s.old"], [b"old"], None, ["old"]), 0) == 1
+    first.close()
+    second = NatsBridge(NatsSettings((nats_server.url,)))
+    second.open()  # the same connection, warm: nothing is asked
+    nats_server.resume()
+    assert second.send(MessageBatch.of(["s.new"], [b"new"], None, ["new"]), 0) == 1
+    acks = eventually(lambda: second.poll(1.0).acks, "the answer")
+    second.close()
+    by_sequence = {m.sequence: m.payload for m in admin.messages("S")}
+    assert [by_sequence[int(s)] for a in acks for s in a.sequences] == [b"new"]
 
 
 def test_what_is_questionable_reaches_the_log(nats_server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -270,18 +222,3 @@ def test_what_is_questionable_reaches_the_log(nats_server: NatsServer, caplog: p
     said = [r.getMessage() for r in caplog.records if r.name == "mama_spark"]
     assert sum("has none" in text for text in said) == 1, "once a connection, not once a bridge"
     assert sum("stored twice" in text for text in said) == 1
-
-
-def test_a_user_who_may_not_ask_the_api_is_warned_and_served(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    users = (
-        "authorization { users = [ {user: root, password: p}, "
-        '{user: a, password: p, permissions: {publish: {deny: "$JS.API.>"}}} ] }'
-    )
-    with NatsServer(tmp_path / "n", config=users) as server, Admin(server.url, user="root", password="p") as admin:
-        admin.create_stream("S", ["s.>"])
-        with caplog.at_level("WARNING", "mama_spark"), Driver(server.url, user="a", password="p") as driver:
-            driver.put(["s.a"], 10)
-            driver.drain()
-            assert driver.events() == {"acked": 10}
-            driver.conserved(admin)
-    assert "is not checked" in caplog.text

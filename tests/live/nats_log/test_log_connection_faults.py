@@ -20,8 +20,7 @@ from tests.support.proxy import Proxy
 
 
 @pytest.mark.own_server
-@BOTH
-@pytest.mark.parametrize("way", ["kill", "stop"])
+@pytest.mark.parametrize(("way", "fast"), [("kill", None), ("stop", None), ("kill", False)])
 def test_a_server_that_restarts_costs_nothing(nats_server: NatsServer, fast: bool | None, way: str) -> None:
     with Admin(nats_server.url) as admin:
         admin.create_stream("S", ["S.>"])
@@ -73,6 +72,7 @@ def test_a_server_without_jetstream_is_told_at_once(tmp_path: Path) -> None:
         logs.close()
 
 
+@pytest.mark.thorough
 def test_a_replicated_stream_whose_leader_goes_is_read_on(tmp_path: Path) -> None:
     with Cluster(tmp_path / "cluster") as cluster, Admin(cluster.url) as admin:
         eventually(lambda: "error" not in admin.api("INFO"), "JetStream is ready")
