@@ -46,6 +46,7 @@ def started(*words: str) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.thorough
 @pytest.mark.spec("OW21")
 def test_a_server_that_is_killed_goes_on_with_its_numbers(nats_server: NatsServer, tmp_path: Path) -> None:
     with Admin(nats_server.url) as admin, naming() as names, peer(url_of(names)) as one:

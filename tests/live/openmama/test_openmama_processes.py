@@ -98,6 +98,7 @@ def publisher(url: str, sender: int) -> Iterator[tuple[int, str]]:
         process.join(30)
 
 
+@pytest.mark.thorough
 @pytest.mark.spec("OW12", "OW25", "OW27", "OW29")
 def test_kills_of_recorder_name_server_and_publisher(nats_server: NatsServer, tmp_path: Path) -> None:
     port = lasting_port()
@@ -153,6 +154,7 @@ def test_kills_of_recorder_name_server_and_publisher(nats_server: NatsServer, tm
             assert {uuid, other} <= {json.loads(row["detail"])["uuid"] for row in log.rows("peer")}
 
 
+@pytest.mark.thorough
 @pytest.mark.spec("OW29")
 def test_two_recorders_of_one_feed_write_all_messages_twice_into_one_log(nats_server: NatsServer) -> None:
     """Each in order. What the one missed is no gap where the other one recorded it."""

@@ -10,6 +10,7 @@ import pytest
 from mama_spark.services.tango_server.device import Attribute, Device
 from mama_spark.services.tango_server.event_source import TangoEventSource
 
+from tests.support.tango.tango import RELEASES
 from tests.support.tango_processes.servers import BEAT, DeviceProbe, Failed, TangoServer
 
 DEVICE = "test/pub/1"
@@ -56,7 +57,7 @@ def answer(client: DeviceProbe, address: str, device: str, name: str, argument: 
         return error.reasons[0]
 
 
-@pytest.mark.parametrize("release", [10, 9], ids=["PyTango 10.3.1", "PyTango 9.3.6"])
+@pytest.mark.parametrize("release", RELEASES)
 def test_commands_answer_as_those_of_a_server_without_polling_locks_and_sub_devices(
     lab: TangoServer, release: int, tmp_path: Path
 ) -> None:

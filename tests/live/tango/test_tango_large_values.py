@@ -20,6 +20,8 @@ from tests.support.tango_processes.databaseds import MariaDatabase, TangoTest
 from tests.support.tango_processes.recorder import SLOW, RecorderLog, RecorderThread
 from tests.support.tango_processes.servers import TIMEOUT
 
+pytestmark = pytest.mark.thorough
+
 LARGE, SMALL = "string_image_ro", "double_scalar"
 
 

@@ -12,6 +12,7 @@ from mama_spark.tango.log.records import RecordKind, errors_of
 from mama_spark.testing.waiting import until
 
 from tests.support.malamute.restartable_broker import RestartableNatsServer
+from tests.support.tango.tango import RELEASES, DeviceServers
 from tests.support.tango_processes.recorder import RecorderLog, RecorderThread, consecutive, settings
 from tests.support.tango_processes.servers import TangoDatabase, TangoServer
 
@@ -22,14 +23,17 @@ def log(nats_server: NatsServer) -> Iterator[RecorderLog]:
         yield RecorderLog(room)
 
 
-@pytest.fixture(scope="module", params=[10, 9], ids=["PyTango 10.3.1", "PyTango 9.3.6"])
+@pytest.fixture(scope="module", params=RELEASES)
 def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tango_database: TangoDatabase
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, labs: DeviceServers
 ) -> Iterator[TangoServer]:
-    """With a database, since servers of 9.3 send no counters without one."""
-    folder, instance = tmp_path_factory.mktemp("errors"), f"errors{request.param}"
-    devices = [f"errors/{instance}/{number}" for number in range(1, 4)]
-    with TangoServer(folder, devices, database=tango_database, instance=instance, release=request.param) as started:
+    """Of PyTango 9.3.6 with a database, since it counts events only there."""
+    if request.param == 10:
+        yield labs.fresh(3)
+        return
+    folder, database = tmp_path_factory.mktemp("errors"), request.getfixturevalue("tango_database")
+    devices = [f"errors/old/{number}" for number in range(1, 4)]
+    with TangoServer(folder, devices, database=database, instance="errors9", release=9) as started:
         yield started
 
 
@@ -77,7 +81,7 @@ def test_an_attribute_that_sends_no_events_yet_is_recorded_once_it_does(log: Rec
     lab.do("rest")
 
 
-@pytest.mark.parametrize("release", [10, 9], ids=["PyTango 10.3.1", "PyTango 9.3.6"])
+@pytest.mark.parametrize("release", RELEASES)
 def test_a_device_whose_server_was_stopped_or_killed_is_offline_for_that_reason(
     log: RecorderLog, release: int, tango_database: TangoDatabase, tmp_path: Path
 ) -> None:

@@ -16,6 +16,8 @@ from tests.support.malamute.restartable_broker import RestartableNatsServer
 from tests.support.tango_processes.recorder import RecordedEvent, RecorderLog, RecorderThread, settings
 from tests.support.tango_processes.servers import TangoServer
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def log(nats_server: NatsServer) -> Iterator[RecorderLog]:

@@ -17,7 +17,7 @@ from mama_spark.tango.log.records import RecordKind
 from mama_spark.testing.waiting import eventually, until
 
 from tests.support.malamute.restartable_broker import RestartableNatsServer
-from tests.support.tango.tango import DeviceServers
+from tests.support.tango.tango import RELEASES, DeviceServers
 from tests.support.tango_processes.recorder import STREAM, RecorderLog, RecorderThread, accounted, consecutive, settings
 from tests.support.tango_processes.servers import TangoDatabase, TangoServer
 
@@ -35,7 +35,7 @@ def two(labs: DeviceServers) -> tuple[TangoServer, TangoServer]:
     return both.only(both.devices[0]), both.only(both.devices[1])
 
 
-@pytest.fixture(params=[10, 9], ids=["PyTango 10.3.1", "PyTango 9.3.6"])
+@pytest.fixture(params=RELEASES)
 def two_of_release(
     request: pytest.FixtureRequest, tango_database: TangoDatabase, tmp_path: Path
 ) -> Iterator[tuple[TangoServer, TangoServer]]:

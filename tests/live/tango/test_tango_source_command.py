@@ -45,7 +45,7 @@ from mama_spark.testing.waiting import eventually, until
 from tests.support.malamute.restartable_broker import RestartableMalamuteBroker
 from tests.support.nats.nats_servers import Admin
 from tests.support.ports import lasting_port
-from tests.support.tango.tango import FAST
+from tests.support.tango.tango import FAST, RELEASES
 from tests.support.tango_processes.servers import BEAT, TIMEOUT, DeviceProbe, Failed
 
 DEVICE = "lab/cell/1"
@@ -283,6 +283,7 @@ def test_values_of_all_types_arrive_and_attributes_appear_while_it_runs(
     assert process.end(signal.SIGINT) == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.spec("TG-40-TG-42")
 def test_a_restart_goes_on_where_it_was_and_sends_nothing_twice(
     log: RecordLog, command: Command, process: CommandProcess
@@ -383,6 +384,7 @@ def test_rows_are_not_told_as_sent_when_no_client_came_back(log: RecordLog, comm
     assert " 0 messages sent, 3 not_delivered" in command.lines[-1]
 
 
+@pytest.mark.thorough
 @pytest.mark.spec("TG-40-TG-42")
 def test_held_rows_reach_both_releases_of_pytango_after_a_restart(
     log: RecordLog, command: Command, process: CommandProcess, tmp_path: Path
@@ -402,7 +404,8 @@ def test_held_rows_reach_both_releases_of_pytango_after_a_restart(
         assert [[value for value in seen(*one) if value] for one in numbers] == [sent, sent]
 
 
-@pytest.mark.parametrize("release", [10, 9], ids=["PyTango 10.3.1", "PyTango 9.3.6"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("release", RELEASES)
 def test_a_burst_of_two_batches_overruns_no_client(
     log: RecordLog, process: CommandProcess, command: Command, tmp_path: Path, release: int
 ) -> None:
@@ -464,7 +467,6 @@ def test_criteria_select_the_events(log: RecordLog, command: Command, probe: Dev
     assert command.end() == 0
 
 
-@pytest.mark.own_server
 @pytest.mark.own_server
 def test_the_command_waits_while_the_log_is_unavailable(
     log: RecordLog, nats_server: NatsServer, command: Command

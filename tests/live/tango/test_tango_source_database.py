@@ -17,8 +17,11 @@ from mama_spark.testing.waiting import until
 
 from tests.live.tango.test_tango_source_command import DEVICE, Command, append
 from tests.support.nats.nats_servers import Admin
+from tests.support.tango.tango import RELEASES
 from tests.support.tango_processes.databaseds import MariaDatabase
 from tests.support.tango_processes.servers import TIMEOUT, DeviceProbe
+
+pytestmark = pytest.mark.thorough
 
 RULES = '[[attribute]]\npattern = "*/temperature"\nunit = "°C"\nlabel = "Temperature"\n'
 
@@ -49,7 +52,7 @@ def command(nats_server: NatsServer, database: MariaDatabase, tmp_path: Path) ->
     until(lambda: made._ended.done() or not made.lines)
 
 
-@pytest.mark.parametrize("release", [10, 9], ids=["PyTango 10.3.1", "PyTango 9.3.6"])
+@pytest.mark.parametrize("release", RELEASES)
 def test_a_client_finds_a_device_by_its_name_alone(
     log: RecordLog, command: Command, database: MariaDatabase, tmp_path: Path, release: int
 ) -> None:

@@ -58,6 +58,7 @@ def still_serves(source: TangoEventSource, probe: DeviceProbe) -> None:
 # --- it ends, and comes back -----------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.spec("TG-30", "TG-31", "TG-36", "TG-40-TG-42")
 def test_clients_reconnect_to_a_restarted_source_and_keep_a_silent_one(tmp_path: Path, probe: DeviceProbe) -> None:
     """Upstream: cxx_reconnection_zmq, with the periods of the clients, so all cases run at once: a source that is
@@ -99,6 +100,7 @@ def test_clients_reconnect_to_a_restarted_source_and_keep_a_silent_one(tmp_path:
 # --- too much ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.spec("TG-44-TG-46")
 def test_a_stopped_client_blocks_no_other_and_sees_its_gap(tmp_path: Path) -> None:
     """The events exceed the high-water marks and the TCP buffers."""

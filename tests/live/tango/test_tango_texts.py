@@ -17,13 +17,14 @@ from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.types import AttributeConfig, DataType, DevError, EventType, Severity
 from mama_spark.testing.waiting import until
 
+from tests.support.tango.tango import RELEASES
 from tests.support.tango_processes.servers import BEAT, PATIENT, TIMEOUT, DeviceProbe, Failed, TangoServer
 
 TEXT = "é ß Ω 漢 😀"
 DEVICE = "test/pub/1"
 
 
-@pytest.fixture(params=[10, 9], ids=["PyTango 10.3.1", "PyTango 9.3.6"])
+@pytest.fixture(params=RELEASES)
 def release(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 

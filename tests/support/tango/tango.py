@@ -18,6 +18,7 @@ from tests.support.tango_processes.servers import PATIENT, TIMEOUT, DeviceProbe,
 
 __all__ = [
     "FAST",
+    "RELEASES",
     "DeviceServers",
     "database_labs",
     "either",
@@ -31,11 +32,24 @@ __all__ = [
     "tango_database",
 ]
 
+#: Of PyTango. The second one is no package of pip.
+RELEASES = [
+    pytest.param(10, id="PyTango 10.3.1"),
+    pytest.param(9, id="PyTango 9.3.6", marks=pytest.mark.thorough),
+]
 _DEVICES = 120  #: of one server; one of them costs 2 ms and 0.2 MB
 
 #: Of subscribers whose servers end: those are missed since their connection ends. Heartbeats of real servers come each
 #: 9 s, and a new connection hears none before: ``late`` allows for that, and for a machine that stands still meanwhile.
 FAST = Timeouts(check=0.3, heartbeat=30.0, confirm=200.0, retry=Backoff(0.1, 0.3))
+
+
+@pytest.hookimpl(tryfirst=True)  # before they are selected by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs a database of Tango belongs to the second tier: it starts it, and device servers of its own."""
+    for item in items:
+        if "tango_database" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.thorough)
 
 
 class DeviceServers:
@@ -114,7 +128,7 @@ def lab_with_database(database_labs: DeviceServers) -> Iterator[TangoServer]:
     database_labs.rest(server)
 
 
-@pytest.fixture(params=["nodb", "database"])
+@pytest.fixture(params=["nodb", pytest.param("database", marks=pytest.mark.thorough)])
 def either(request: pytest.FixtureRequest) -> TangoServer:
     """With and without a database."""
     found: TangoServer = request.getfixturevalue("lab" if request.param == "nodb" else "lab_with_database")

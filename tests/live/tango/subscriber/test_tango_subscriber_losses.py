@@ -15,6 +15,7 @@ from mama_spark.tango.log.records import GapCause, RecordKind
 from mama_spark.testing.waiting import until
 
 from tests.support.malamute.restartable_broker import RestartableNatsServer
+from tests.support.tango.tango import RELEASES
 from tests.support.tango_processes.recorder import (
     RecorderLog,
     RecorderProcess,
@@ -33,6 +34,7 @@ def log(nats_server: NatsServer) -> Iterator[RecorderLog]:
         yield RecorderLog(room)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("release", [10, pytest.param(9, marks=pytest.mark.explore)])
 @pytest.mark.spec("TG-46")
 def test_a_loss_at_the_end_is_recorded_although_nothing_follows(
@@ -67,7 +69,7 @@ def test_a_loss_at_the_end_is_recorded_although_nothing_follows(
         assert (last.place.device, last.place.event, last.ctr) == (name, "change", 0)
 
 
-@pytest.mark.parametrize("release", [10, 9], ids=["PyTango 10.3.1", "PyTango 9.3.6"])
+@pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.spec("TG-46")
 def test_checks_find_what_was_lost_after_the_newest_event_and_nothing_else(
     tango_database: TangoDatabase, tmp_path: Path, release: int

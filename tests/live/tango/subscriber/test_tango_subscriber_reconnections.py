@@ -28,7 +28,9 @@ from tests.support.tango_processes.source_process import SourceProcess
 
 
 @pytest.mark.spec("TG-30", "TG-40-TG-42")
-@pytest.mark.parametrize(("kind", "end"), [("nodb", "stop"), ("database", "kill")])
+@pytest.mark.parametrize(
+    ("kind", "end"), [("nodb", "stop"), pytest.param("database", "kill", marks=pytest.mark.thorough)]
+)
 def test_a_restarted_server_is_reconnected_with_one_value_and_a_restart(
     kind: str, end: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

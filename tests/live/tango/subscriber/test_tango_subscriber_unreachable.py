@@ -44,6 +44,7 @@ def test_a_subscription_connects_when_its_server_starts(tmp_path: Path) -> None:
                 until(lambda s=subscription: s.state is SubscriptionState.CONNECTED)  # type: ignore[misc]
 
 
+@pytest.mark.thorough
 @pytest.mark.spec("TG-30")
 def test_a_subscription_connects_when_its_database_starts(tmp_path: Path) -> None:
     with TangoSubscriber(f"127.0.0.1:{(port := lasting_port())}", timeouts=FAST, timeout=TIMEOUT) as subscriber:
