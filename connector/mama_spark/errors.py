@@ -97,6 +97,7 @@ class PublishError(MamaError):
 
     backpressure: ClassVar[Backpressure] = Backpressure.NONE
     answered: ClassVar[bool] = True  #: the middleware (or our own check) reported it; False: no answer came
+    is_attempt: ClassVar[bool] = True  #: the send counts among the ``attempts`` of a retry policy
     default_status: ClassVar[str] = "PUBLISH_ERROR"
 
     def __init__(self, info: str, code: int = 0, status: str | None = None) -> None:
@@ -175,6 +176,7 @@ class BlockedByPredecessor(PublishError):
     """Not stored because a message before it in an ordered batch failed; may be sent again at once."""
 
     retryable = True
+    is_attempt = False
 
 
 class DuplicateInFlight(PublishError):

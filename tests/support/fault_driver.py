@@ -28,6 +28,7 @@ class Driver:
         window: int = 1024,
         wait_timeout: float = 2.0,
         deadline: float = 60.0,
+        attempts: int | None = None,
         resend_uncertain: bool = True,
         wait_through_outages: bool = False,
         **settings: Any,
@@ -45,7 +46,7 @@ class Driver:
             max_in_flight=window,
             refill_allowed_at=window // 2,
             wait_timeout=wait_timeout,
-            retry=RetryPolicy.doubling(0.05, 1.0, deadline),
+            retry=RetryPolicy.doubling(0.05, 1.0, deadline, attempts),
             resend_uncertain=resend_uncertain,
             ordered=bool(settings.get("ordered")),
         )

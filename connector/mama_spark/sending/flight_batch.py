@@ -25,6 +25,7 @@ class FlightBatch:
     :ivar context: what the caller of :meth:`.Window.open` gave to find its own data again
     :ivar state: :class:`FlightState`
     :ivar sends: how often sent; ``token``: of the last send
+    :ivar blocked: how many of the sends were no attempts (:attr:`.PublishError.is_attempt`); None = none of any flight
     :ivar published: monotonic time of the first send, NaN before; ``settled``: of the terminal event
     :ivar sequence: -1 where the middleware does not give it; ``duplicate``
     :ivar stream: index into ``Window.streams``, -1 where the middleware does not give it
@@ -36,8 +37,8 @@ class FlightBatch:
     """
 
     __slots__ = (
-        "n", "open", "messages", "context", "state", "sends", "token", "published", "settled", "sequence", "duplicate",
-        "stream", "doubt", "errors", "looked_for", "non_retriable", "ends",
+        "n", "open", "messages", "context", "state", "sends", "blocked", "token", "published", "settled", "sequence",
+        "duplicate", "stream", "doubt", "errors", "looked_for", "non_retriable", "ends",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +54,7 @@ class FlightBatch:
         self.messages, self.context = messages, context
         self.state: States = np.zeros(n, np.uint8)
         self.sends: npt.NDArray[np.int32] = np.zeros(n, np.int32)
+        self.blocked: npt.NDArray[np.int32] | None = None
         self.token: Int64s = np.full(n, -1, np.int64)
         self.published: Seconds = np.full(n, np.nan)
         self.settled: Seconds = np.full(n, np.nan)
@@ -66,6 +68,10 @@ class FlightBatch:
         self.ends: Int64s = np.zeros(n + 1, np.int64)
         if sizes is not None:
             np.cumsum(sizes, out=self.ends[1:])
+
+    def attempts(self, rows: Int64s) -> npt.NDArray[np.int32]:
+        """How often these were sent, without the sends that were no attempts."""
+        return self.sends[rows] if self.blocked is None else self.sends[rows] - self.blocked[rows]
 
     def bytes_of(self, rows: Rows) -> int:
         """Payload bytes of these rows."""

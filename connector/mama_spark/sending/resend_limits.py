@@ -36,10 +36,12 @@ class ResendLimits:
 
     def allowed(self, flights: FlightBatch, rows: Int64s, error: PublishError, now: float) -> Bools:
         """Which flights, whose last send ended with ``error``, may be sent again: one element a row."""
+        if not error.is_attempt:
+            return np.ones(len(rows), np.bool_)
         if self._policy.retry is None:
             return np.zeros(len(rows), np.bool_)
         return resends_allowed(
-            self._policy.retry, error, flights.sends[rows], self._deadlines_begin(flights, rows), now,
+            self._policy.retry, error, flights.attempts(rows), self._deadlines_begin(flights, rows), now,
             repeatable=self._policy.resend_uncertain,
             non_retriable=None if flights.non_retriable is None else flights.non_retriable[rows],
         )  # fmt: skip

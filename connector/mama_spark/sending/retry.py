@@ -51,7 +51,7 @@ def resends_allowed(
 ) -> Bools:
     """Which of the messages whose last send ended with ``error`` may be sent again, one element each.
 
-    :param sends: how often each was sent; ``first_sent``: when first, seconds of the clock of ``now``
+    :param sends: how many attempts were made of each; ``first_sent``: when first, seconds of the clock of ``now``
     :param repeatable: see :func:`may_resend`
     :param non_retriable: True where a resend is unsafe if the message may be stored (it carries an expectation)
     """

@@ -402,9 +402,13 @@ class Window:
 
     def _retry(self, flights: FlightBatch, rows: Int64s, error: PublishError, now: float) -> None:
         flights.state[rows] = advance(flights.state[rows], Transition.RETRY)
-        sends = int(flights.sends[rows[0]])
+        sends = int(flights.attempts(rows[:1])[0])
         due = now
-        if error.backpressure is not Backpressure.NONE:
+        if not error.is_attempt:
+            if flights.blocked is None:
+                flights.blocked = np.zeros(flights.n, np.int32)
+            flights.blocked[rows] += 1
+        elif error.backpressure is not Backpressure.NONE:
             due = max(now, self._backpressure.until)
         elif error.answered and not error.may_have_landed and self.policy.ordered:
             pass  # refused because of what went before it

@@ -14,6 +14,7 @@ from mama_spark.testing.waiting import eventually
 
 from tests.support.fault_driver import Driver, fresh_message_gets_through
 from tests.support.nats.nats_servers import Admin, make_certificates
+from tests.support.nats.plain_nats_connection import PlainNatsConnection
 
 BOTH = pytest.mark.parametrize("fast", [True, False], ids=["fast", "public calls"])
 
@@ -43,6 +44,38 @@ def test_a_full_stream_that_discards_new_fails_what_does_not_fit(
         assert "10077" in driver.reasons[0]
         driver.conserved(admin)
         driver.in_order(admin)
+
+
+REFUSED = (0, 1, 1_200, 1_201, 1_300, 2_999)
+
+
+@pytest.mark.parametrize("order", [{"dedup": False}, {"ordered": True}], ids=["unordered", "ordered"])
+@pytest.mark.parametrize("cause", ["subject taken", "rollup denied", "all taken"])
+def test_of_fast_batches_exactly_those_rows_fail_that_the_server_refuses(
+    nats_server: NatsServer, cause: str, order: dict[str, bool]
+) -> None:
+    """At the beginning of a batch, in it, one after the other, and at the beginning of later ones."""
+    limits = {} if cause == "rollup denied" else {"max_msgs_per_subject": 1, "discard_new_per_subject": True}
+    refused = range(300) if cause == "all taken" else REFUSED
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("S", ["s.>"], discard="new", allow_batched=True, **limits)
+        with PlainNatsConnection(nats_server.url) as before:
+            for row in refused if limits else ():
+                before.publish(f"s.{row}", before.inbox + b"taken")
+                before.answer()
+        n = 300 if cause == "all taken" else 3_000
+        denied: list[dict[str, list[str]] | None] | None = None if limits else [None] * n
+        for row in refused if denied else ():
+            denied[row] = {"Nats-Rollup": ["sub"]}
+        with Driver(nats_server.url, wait_timeout=60.0, ack_mode="batch", attempts=1, **order) as driver:
+            driver.put([f"s.{row}" for row in range(n)], n, headers=denied)
+            driver.drain()
+            failed = sorted(int(o.payload[:8]) for o in driver.outcomes if o.event != "acked")
+            assert failed == list(refused), driver.reasons[:3]
+            assert all("subject exceeded" in r if limits else "rollup" in r for r in driver.reasons)
+            if order.get("ordered"):
+                stored = [m for m in admin.messages("S") if m.payload]
+                assert [m.payload for m in stored] == sorted(m.payload for m in stored)
 
 
 def test_a_stream_that_was_missing_is_found_once_it_is_made(nats_server: NatsServer) -> None:
@@ -96,14 +129,18 @@ def test_header_and_payload_over_the_limit_never_reach_the_server(tmp_path: Path
             driver.conserved(admin)
 
 
-@BOTH
-def test_a_denied_subject_fails_its_rows_at_once_and_no_others(tmp_path: Path, fast: bool) -> None:
+@pytest.mark.parametrize(
+    "way",
+    [{}, {"fast": False}, {"ack_mode": "batch", "stream": "S"}, {"ack_mode": "batch", "stream": "S", "ordered": True}],
+    ids=["messages", "public calls", "batches", "batches in order"],
+)
+def test_a_denied_subject_fails_its_rows_at_once_and_no_others(tmp_path: Path, way: dict[str, Any]) -> None:
     users = 'authorization { users = [ {user: a, password: p, permissions: {publish: {deny: "s.Secret"}}} ] }'
     with NatsServer(tmp_path / "n", config=users) as server:
         login: dict[str, Any] = {"user": "a", "password": "p"}
         with Admin(server.url, **login) as admin:
-            admin.create_stream("S", ["s.>"])
-            with Driver(server.url, wait_timeout=300.0, deadline=300.0, fast=fast, **login) as driver:
+            admin.create_stream("S", ["s.>"], allow_batched=True)
+            with Driver(server.url, wait_timeout=300.0, deadline=300.0, **way, **login) as driver:
                 driver.put(["s.Secret", "s.open"], 200)
                 eventually(lambda: len(driver.outcomes) == 200, "the refusal is told, not waited for")
                 assert driver.events() == {"acked": 100, "completed_exceptionally": 100}

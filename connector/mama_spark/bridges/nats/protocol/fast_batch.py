@@ -24,7 +24,7 @@ from mama_spark.errors import (
 )
 from mama_spark.message import Int64s
 
-from ..errors import UNKNOWN_BATCH
+from ..errors import NOT_BATCHED, UNKNOWN_BATCH
 from .acks import BatchGap, BatchRejection, FlowAck, PubAck, Reply
 
 MAX_MESSAGES = 100_000
@@ -32,9 +32,10 @@ MAX_MESSAGES = 100_000
 OUTSTANDING = 8
 
 START, APPEND, END, PING = 0, 1, 3, 4
-_TTL = frozenset({10165, 10166})
 #: Errors of one message that the server examined and did not store.
 _NOT_TAKEN = (ExpectationFailed, OutOfResources, RateLimited, Rejected, TooLarge)
+#: Rejections of the batch as such: no message of it can be stored.
+_OF_THE_BATCH = frozenset({NOT_BATCHED, 10206, 10207})
 
 
 class Phase(Enum):
@@ -164,6 +165,14 @@ class FastBatch:
             self._error(reply, seq, out)
         return out
 
+    def denied(self, tokens: Int64s, error: PublishError) -> None:
+        """Note that the server dropped messages before they reached the batch, which it does not answer."""
+        for first, mine in self._tokens:
+            dropped = np.flatnonzero(np.isin(mine, tokens))
+            if len(dropped):
+                self._note_rejection(BatchRejection(first + int(dropped[0]), error))
+                return
+
     def lost(self, why: str) -> SettledTokens:
         """No more answers will arrive: the outcome of unsettled messages is unknown."""
         out = SettledTokens()
@@ -180,8 +189,12 @@ class FastBatch:
         return isinstance(reply, FlowAck) and reply.seq > self.seq
 
     def _error(self, error: PublishError, seq: int, out: SettledTokens) -> None:
-        if error.code == UNKNOWN_BATCH and not self.confirmed and self.acked == 0 and seq > 1:
+        if error.code == UNKNOWN_BATCH and not self.confirmed and self.acked == 0 and seq > 1 and not self.rejected:
             return  # the answer to the first message has the reason
+        if seq == 1 and isinstance(error, Rejected) and error.code not in _OF_THE_BATCH:
+            self._rejection = BatchRejection(1, error)  # of this message alone: the server forgets the batch
+            self._finish(out)
+            return
         if self.confirmed and 1 < seq <= self.seq and isinstance(error, _NOT_TAKEN):
             self._note_rejection(BatchRejection(seq, error))  # before it reached the batch: the next makes a gap
             return
@@ -190,9 +203,6 @@ class FastBatch:
             self._refuse(
                 self.seq, OutcomeUnknown("the server has forgotten the batch: restart, new leader or idle"), out
             )
-        elif seq == 1 and (isinstance(error, ExpectationFailed | TooLarge) or error.code in _TTL):
-            self._refuse(seq, error, out)  # an error of this message alone: those after it can begin another batch
-            self._refuse(self.seq, BlockedByPredecessor("behind a refused message of the batch"), out)
         elif not self.confirmed:  # a batch that did not begin stores nothing
             self._refuse(self.seq, error, out)
         else:

@@ -330,7 +330,7 @@ class NatsBridge:
             if len(tokens):
                 repeated, known = bool(duplicates.any()), sequences if self.mode == "message" else None
                 self._ack_queue.acks(Acks(tokens, known, duplicates if repeated else None, c.stream, now, c.domain))
-                self._answered(tokens, not repeated)
+                self._answered(tokens, stored_anew=not repeated)
 
     def _is_elsewhere(self, stream: str, domain: str | None) -> bool:
         """Whether an acknowledgement comes from another domain than that of the settings, where a stream takes the same
@@ -345,9 +345,9 @@ class NatsBridge:
         )
         return True
 
-    def _answered(self, tokens: Int64s, stored_anew: bool) -> None:
-        if self._fast_ingest is not None and self._fast_ingest.probing:
-            self._fast_ingest.on_answer(tokens, stored_anew)
+    def _answered(self, tokens: Int64s, *, refused: bool = False, stored_anew: bool = False) -> None:
+        if self._fast_ingest is not None and self._fast_ingest.sending_alone:
+            self._fast_ingest.on_answer(tokens, refused=refused, stored_anew=stored_anew)
 
     def on_reply(self, subject: bytes, reply: Reply) -> None:
         connection = self._connection
@@ -369,10 +369,10 @@ class NatsBridge:
             duplicate = np.array([True]) if reply.duplicate else None
             known = np.array([reply.sequence]) if self.mode == "message" else None
             self._ack_queue.acks(Acks(tokens, known, duplicate, reply.stream, now, reply.domain))
-            self._answered(tokens, not reply.duplicate)
+            self._answered(tokens, stored_anew=not reply.duplicate)
         elif isinstance(reply, PublishError):
             self._ack_queue.refusals(Refusals(tokens, reply, now))
-            self._answered(tokens, False)
+            self._answered(tokens, refused=True)
 
     def on_denied(self, kind: str, subject: str, exact: bool) -> None:
         now = time.monotonic()
@@ -386,7 +386,9 @@ class NatsBridge:
         tokens = self._sent_topics.take(subject, exact)
         if len(tokens):
             self._ack_queue.refusals(Refusals(tokens, error, now))
-            self._answered(tokens, False)
+            if self._fast_ingest is not None and self.mode == "batch":
+                self._fast_ingest.on_denied(tokens, error)
+            self._answered(tokens, refused=True)
 
     def on_unsent(self, token: int, error: BaseException) -> None:
         translated = from_client(error)

@@ -36,6 +36,9 @@ MAX_FLOW = 500
 #: Seconds without an answer after which a batch is ended; otherwise its last messages would never be acknowledged.
 IDLE = 0.25
 RESOLVE = 3.0  #: seconds to wait for the answers about open batches after a reconnect
+#: After a refusal, a batch is begun again when so many messages were stored one by one without another refusal. Each
+#: batch that a refusal ends costs a resend of what was sent behind it, and messages in order wait for each other.
+ALONE, ALONE_IN_ORDER = 4096, 32
 
 
 @dataclass(slots=True)
@@ -68,8 +71,11 @@ class FastIngestPublisher:
     only when the publisher was told that the outcome is unknown: it then sends the same message again, and none that
     would be stored before it.
 
+    After a refused message, which ends its batch, messages are sent one by one, too, so that each gets its own answer:
+    all at once, or in order one at a time.
+
     :param router: finds the stream of a topic; is told which streams do not allow fast ingest
-    :param send_plain: writes the first message of a batch by itself under a token
+    :param send_plain: writes messages outside of batches, under tokens from the given one on
     """
 
     def __init__(
@@ -94,6 +100,7 @@ class FastIngestPublisher:
         self._waiting_for_capacity = False  # messages wait for capacity
         self._safe_streams: set[str] = set()  # streams without undecided earlier messages
         self._probe: _Probe | None = None
+        self._alone = 0  # messages that must be stored one by one before a batch begins
         self._resolved: Callable[[], None] | None = None
 
     def send(self, batch: MessageBatch, first_token: int, stream_for: Callable[[str], str]) -> int:
@@ -127,8 +134,12 @@ class FastIngestPublisher:
                 self._ack_queue.refused or any(o.stream == stream for o in self._by_id.values())
             ):
                 return 0  # refused messages are resent first: a new batch would overtake them
-            if stream not in self._safe_streams and not self._router.dedup_is_safe(stream):
+            unsafe = stream not in self._safe_streams and not self._router.dedup_is_safe(stream)
+            if unsafe or (self._alone and self._settings.ordered):
                 return self._send_probe(stream, rows, first_token)
+            if self._alone:
+                self._send_plain(rows, first_token)
+                return len(rows)
             open_batch = self._begin(stream, rows.topics[0].as_py())
         n = min(len(rows), open_batch.batch.capacity())
         if n <= 0:
@@ -239,18 +250,23 @@ class FastIngestPublisher:
             if isinstance(reply, PublishError) and reply.code == NOT_BATCHED:
                 reply = self._switched_off(open_batch.stream)
             settled = open_batch.batch.reply(reply, seq)
+            if open_batch.batch.rejected:
+                self._go_on_alone()
             self._forget_finished(open_batch)
             self._report(settled, open_batch.stream)  # before another batch begins
         self._report_resolved()
 
     @property
-    def probing(self) -> bool:
-        """Whether a message was sent alone: its answer must be passed to :meth:`on_answer`."""
-        return self._probe is not None
+    def sending_alone(self) -> bool:
+        """Whether messages were sent outside of batches: their answers must be passed to :meth:`on_answer`."""
+        return self._probe is not None or self._alone > 0
 
-    def on_answer(self, tokens: Int64s, stored_anew: bool) -> None:
+    def on_answer(self, tokens: Int64s, *, refused: bool = False, stored_anew: bool = False) -> None:
         """Apply answers to messages that were sent alone."""
         with self._lock:
+            if refused:
+                self._go_on_alone()
+            self._alone = max(0, self._alone - (0 if refused else len(tokens)))
             probe = self._probe
             if probe is None or probe.token not in tokens:
                 return
@@ -258,6 +274,16 @@ class FastIngestPublisher:
             if stored_anew:
                 self._safe_streams.add(probe.stream)
         self._ack_queue.wake()
+
+    def on_denied(self, tokens: Int64s, error: PublishError) -> None:
+        """The server dropped messages, which it answers to no batch."""
+        with self._lock:
+            for open_batch in self._by_id.values():
+                open_batch.batch.denied(tokens, error)
+            self._go_on_alone()
+
+    def _go_on_alone(self) -> None:
+        self._alone = ALONE_IN_ORDER if self._settings.ordered else ALONE
 
     def on_disconnected(self) -> None:
         """The connection is lost, and with it the answers under way."""
