@@ -24,7 +24,7 @@ from deltalake.fs import DeltaStorageHandler
 from ..errors import FlightLogError, SchemaError, Unavailable
 from ..options.paths import local_path
 from ..redaction import redact, safe_cause, secret_values
-from .folder import DELTA_LOG, make_folder, may_pass, require_free
+from .folder import DELTA_LOG, make_folder, may_pass, require_free, require_readable_name
 from .schema import PARTITION_COLUMNS
 
 logger = logging.getLogger("mama_spark")
@@ -79,9 +79,11 @@ class TableStore:
 
     :param uri: a path, or a URL that delta-rs takes (``file:``, ``s3://``, ``s3a://``, ``abfss://``, ``gs://``, ..)
     :param options: delta-rs' storage options
+    :raises FlightLogError: delta-rs would look for the folder elsewhere
     """
 
     def __init__(self, uri: str, options: dict[str, str]) -> None:
+        require_readable_name(uri)
         self.uri = uri.rstrip("/") or uri
         self.options = options
         self._handler: Any = None

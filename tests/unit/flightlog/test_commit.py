@@ -19,6 +19,7 @@ from mama_spark.errors import FlightLogError
 from mama_spark.flightlog import transaction
 from mama_spark.flightlog.adopt_orphans import adopt_orphans
 from mama_spark.flightlog.commit import abort, commit
+from mama_spark.flightlog.folder import mark_folder
 from mama_spark.flightlog.parts import Part
 from mama_spark.flightlog.schema import table_schema
 from mama_spark.flightlog.staging import Staging
@@ -412,3 +413,23 @@ def test_what_no_other_commit_has_caused_is_no_conflict(tmp_path: Path, monkeypa
     with pytest.raises(FlightLogError, match="the table takes no commit: the table says no"):
         commit(str(tmp_path), {}, BATCH, parts)
     assert len(tries) == 1
+
+
+@pytest.mark.parametrize("name", ["a b", "ä", "a#b?c", "a%", "a%b", "a%20b", "%2e%2e", "%E4", "%25", "a\\b", "a\tb"])
+@pytest.mark.parametrize("as_url", [False, True])
+def test_a_folder_of_any_name_holds_the_table_or_is_refused_before(tmp_path: Path, name: str, as_url: bool) -> None:
+    folder = tmp_path / name
+    uri = folder.as_uri() if as_url else str(folder)
+    if name in ("a b", "ä", "a#b?c", "a%", "a%b"):
+        mark_folder(uri, "flightLog")
+        for number in range(2):  # the second reads what the first has written
+            write_id = WriteId(None, f"run-{number}", None, "nats")
+            commit(uri, {}, write_id, stage(uri, write_id, flights(1, str(number))))
+        assert len(rows(folder)) == 2
+        assert [path.name for path in tmp_path.iterdir()] == [name]
+        return
+    with pytest.raises(FlightLogError, match=r"flightLog: the path .* name a path without it"):
+        mark_folder(uri, "flightLog")
+    with pytest.raises(FlightLogError, match="name a path without it"):
+        TableStore(uri, {})
+    assert list(tmp_path.iterdir()) == []
