@@ -124,17 +124,16 @@ def read_back(spark: SparkSession, url: str) -> None:
 
 def report(log: Path, seconds: float) -> None:
     summary = summarise(str(log), {})
-    acked = summary.count("acked", committed=True)
-    failed = summary.count("completed_exceptionally", "timeout", committed=True)
+    rows = summary.outcomes()
     here, programs = Path.cwd(), Path(sys.executable).parent
     programs = programs.relative_to(here) if programs.is_relative_to(here) else programs
     print(f"""
 Delivery report
-  rows          {acked + failed:>9,}
-  acked         {acked:>9,}
-  failed        {failed:>9,}
+  rows          {rows["rows"]:>9,}
+  acked         {rows["acked"]:>9,}
+  failed        {rows["failed"] + rows["timed_out"]:>9,}
   duplicates    {summary.duplicates:>9,}
-  rate          {acked / seconds:>9,.0f} rows/s, Spark's start-up of the job included
+  rate          {rows["acked"] / seconds:>9,.0f} rows/s, Spark's start-up of the job included
 
 {summary.text()}
 

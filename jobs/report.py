@@ -12,6 +12,7 @@ import tomllib
 from pathlib import Path
 
 import mama_spark
+from mama_spark.flightlog.schema import IS_FAILED, IS_OUTCOME, OUTCOMES
 from mama_spark.spark.read_flight_log import flight_log
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -24,16 +25,17 @@ DELTA = {
 
 def reports(log: DataFrame, topics: int) -> dict[str, DataFrame]:
     """The tables of the summary by their names."""
-    flights = log.where("kind = 'flight'")
-    acked = flights.where("event = 'acked'")
+    flights = log.where(IS_OUTCOME)
+    acked = flights.where("event = 'acked' AND committed")
     latency = [F.percentile_approx("latency_us", p).alias(f"p{round(p * 100)}_us") for p in (0.5, 0.9, 0.99)]
     rated = [F.count("*").alias("flights"), *latency, F.max("latency_us").alias("max_us")]
-    failures = flights.where("event IN ('completed_exceptionally', 'timeout')")
+    outcomes = [F.sum(F.expr(f"if(event = '{event}', rows, 0)")).alias(name) for name, event in OUTCOMES.items()]
+    by_reason = flights.where(IS_FAILED).groupBy("event", "status", "code", "info", "committed")
     return {
-        "events": flights.groupBy("event", "status", "committed").count().orderBy(F.desc("count")),
+        "rows": flights.groupBy("committed").agg(F.sum("rows").alias("rows"), *outcomes).orderBy(F.desc("committed")),
         "latency": acked.agg(*rated),
         "slowest_topics": acked.groupBy("topic").agg(*rated).orderBy(F.desc("p99_us")).limit(topics),
-        "failures": failures.groupBy("event", "status", "code", "info").count().orderBy(F.desc("count")).limit(topics),
+        "failures": by_reason.agg(F.sum("rows").alias("rows")).orderBy(F.desc("rows")).limit(topics),
     }
 
 
@@ -46,7 +48,7 @@ def main() -> None:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     with mama_spark.stopping(spark):
-        log = flight_log(spark, conf["flight_log"], conf.get("committed_only", False))
+        log = flight_log(spark, conf["flight_log"])
         for name, table in reports(log, conf.get("topics", 10)).items():
             print(f"\n{name}:")
             table.show(conf.get("topics", 10), truncate=False)

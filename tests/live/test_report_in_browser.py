@@ -82,8 +82,8 @@ def test_an_empty_log_is_said_and_draws_nothing(browser: BrowserContext, tmp_pat
 
 def test_a_perfect_run_has_its_numbers_in_the_plots(browser: BrowserContext, tmp_path: Path) -> None:
     shown = Opened(browser, made_of(tmp_path, flights(200), flights(100, "later", at=T0 + 2 * SECOND)), tmp_path)
-    assert shown.page.locator("h1").text_content() == "All 300 messages were acknowledged."
-    assert "partition: 0; messages: 300; outcome: acked" in shown.labels()
+    assert shown.page.locator("h1").text_content() == "All 300 rows were acknowledged."
+    assert "partition: 0; rows: 300; outcome: acked" in shown.labels()
     bars = [text for text in shown.labels() if text.startswith("latency")]
     drawn = sum(float(text.split("messages: ")[1].split(";")[0]) for text in bars)
     assert drawn == 300, "the bars of the distribution"
@@ -140,7 +140,7 @@ def test_html_in_rows_is_text(browser: BrowserContext, tmp_path: Path) -> None:
     event = LoggedEvent("publisher", "error", T0, info=HOSTILE, publisher_state="LIVE")
     hostile = flights(3, HOSTILE, failed=1, topic=topics, reasons={2: (HOSTILE, 403, HOSTILE)})
     shown = Opened(browser, made_of(tmp_path, hostile, events=(event,)), tmp_path)
-    assert shown.page.title() == "Delivery report: 1 of 3 messages was not acknowledged."
+    assert shown.page.title() == "Delivery report: 1 of 3 rows was not acknowledged."
     assert shown.page.locator("img").count() == 0
     assert shown.column("#by-topic", 1) == [HOSTILE]
     assert shown.problems == []

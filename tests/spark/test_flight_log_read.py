@@ -52,14 +52,20 @@ def test_submitted_report_job_prints_the_summary(log: Path, tmp_path: Path) -> N
     shown = submit("report", conf, "--jars", ",".join(map(str, delta_jars())))
     assert "slowest_topics:" in shown
     assert ":: resolving dependencies ::" not in shown, "as --packages makes Ivy print at each start"
-    assert "1 of 5 messages was not acknowledged." in (tmp_path / "page.html").read_text("utf-8")
+    assert "1 of 5 rows was not acknowledged." in (tmp_path / "page.html").read_text("utf-8")
+    (file,) = (tmp_path / "out" / "rows").glob("*.json")
+    assert [json.loads(line) for line in file.read_text().splitlines()] == [
+        {"committed": True, "rows": 5, "acked": 4, "published": 0, "failed": 1, "timed_out": 0},
+        {"committed": False, "rows": 2, "acked": 2, "published": 0, "failed": 0, "timed_out": 0},
+    ]
     (file,) = (tmp_path / "out" / "failures").glob("*.json")
     assert json.loads(file.read_text()) == {
         "event": "completed_exceptionally",
         "status": "PUBLISH_ERROR_NOT_ENTITLED",
         "code": 403,
         "info": "denied",
-        "count": 1,
+        "committed": True,
+        "rows": 1,
     }
 
 

@@ -20,8 +20,8 @@ NOTEBOOKS = Path(__file__).resolve().parents[2] / "docs" / "notebooks"
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
-        ("see-a-write", ["20,000", "All 20,000 messages were acknowledged.", "Rows acknowledged a second"]),
-        ("publish-failures-again", ["BAD_SYMBOL", "997 acked, 3 failed", "3 acked", "messages were acknowledged."]),
+        ("see-a-write", ["20,000", "All 20,000 rows were acknowledged.", "Rows acknowledged a second"]),
+        ("publish-failures-again", ["BAD_SYMBOL", "997 acked, 3 failed", "3 acked", "rows were acknowledged."]),
     ],
 )
 def test_a_notebook_runs_and_shows_its_results(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +78,34 @@ def rows(table: Path | str, storage: dict[str, str] | None = None) -> list[dict[
     read = pa.table(DeltaTable(str(table), storage_options=storage).to_pyarrow_table())
     found: list[dict[str, Any]] = read.sort_by([("event_time", "ascending"), ("flight_id", "ascending")]).to_pylist()
     return found
+
+
+def set_features(table: Path | str, *features: str, renamed: str | None = None, **configuration: str) -> None:
+    """What Spark does when features of Delta are switched on, by a commit of its own.
+
+    :param renamed: a column whose name in the files differs from now on
+    """
+    log = Path(table, "_delta_log")
+    versions = sorted(log.glob("*.json"))
+    of_readers = {
+        "columnMapping",
+        "deletionVectors",
+        "timestampNtz",
+        "typeWidening",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    }
+    reads = sorted(of_readers & {*features})
+    protocol = {"minReaderVersion": 3, "readerFeatures": reads} if reads else {"minReaderVersion": 1}
+    actions = [json.loads(line) for line in versions[0].read_text().splitlines()]
+    metadata = next(action for action in actions if "metaData" in action)
+    metadata["metaData"]["configuration"].update({f"delta.{k}": v for k, v in configuration.items()})
+    if "columnMapping" in features:
+        schema = json.loads(metadata["metaData"]["schemaString"])
+        for number, column in enumerate(schema["fields"]):
+            inside = f"col-{number}" if column["name"] == renamed else column["name"]
+            column["metadata"] = {"delta.columnMapping.id": number + 1, "delta.columnMapping.physicalName": inside}
+        metadata["metaData"]["schemaString"] = json.dumps(schema)
+    written = {"protocol": {**protocol, "minWriterVersion": 7, "writerFeatures": [*features]}}
+    text = "\n".join(json.dumps(action) for action in ({"commitInfo": {"timestamp": T0 // 1000}}, written, metadata))
+    (log / f"{len(versions):020}.json").write_text(text + "\n")

@@ -11,7 +11,7 @@ from ..errors import FlightLogError
 from .folder import SHARE_IT
 from .mounts import SHARED_FILE_SYSTEMS, file_system
 from .schema import DEAD_LETTERS, table_schema
-from .storage import TableStore, check_table_schema, storage_errors
+from .storage import TableStore, existing_table, storage_errors
 
 
 def check_flight_log(
@@ -50,11 +50,7 @@ def _check(
     store = TableStore(uri, storage)
     with storage_errors(f"{what} {uri}", storage):
         permission = _local_permission(store, what)
-        table = store.table()
-        if table is not None:
-            check_table_schema(table, schema, what, extra)
-        else:
-            store.require_free(what)  # where it also shows that a bucket does not exist
+    table = existing_table(store, schema, what, extra)  # which also shows that a bucket does not exist
     state = "no table yet, the first commit makes it" if table is None else f"a table, version {table.version()}"
     return [f"{uri}: {state}{permission}{_sharing(store, what, master)}"]
 

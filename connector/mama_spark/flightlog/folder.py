@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterable
 
 from ..errors import FlightLogError, MamaError, Unavailable
-from ..options.paths import local_path
+from ..options.paths import local_path, misread
 
 #: Folder of the parts in the table. Its name starts with neither ``_`` nor ``.``, so that VACUUM cleans it.
 PARTS = "parts"
@@ -45,6 +45,7 @@ def mark_folder(uri: str, what: str) -> str | None:
     path = local_path(uri)
     if path is None:
         return None
+    require_readable_name(uri, what)
     make_folder(path, what)
     try:
         names = os.listdir(path)
@@ -58,6 +59,18 @@ def mark_folder(uri: str, what: str) -> str | None:
             return marker
     except OSError as e:
         raise _error(e, f"{what}: the driver cannot write in {path}: {e.strerror}") from e
+
+
+def require_readable_name(uri: str, what: str = "the table") -> None:
+    """
+    :raises FlightLogError: delta-rs would look for the folder elsewhere
+    """
+    text = misread(uri)
+    if text is not None:
+        raise FlightLogError(
+            f"{what}: the path {uri!r} holds {text!r}, which the library for Delta tables reads as something else, so "
+            "that it would write another folder: name a path without it"
+        )
 
 
 def require_marker(uri: str, marker: str | None, what: str) -> None:

@@ -33,8 +33,8 @@ from .adopt_orphans import adopt_orphans
 from .commit import removal_retention
 from .parts import GROUP_BYTES, GROUP_ROWS, Part, open_writer
 from .schema import PARTITION_COLUMNS, part_schema
-from .storage import TableStore, storage_errors
-from .transaction import CONFLICT, MAX_ATTEMPTS, add_action, add_and_remove
+from .storage import TableStore, check_features, storage_errors
+from .transaction import MAX_ATTEMPTS, add_action, add_and_remove, await_next_attempt
 
 logger = logging.getLogger("mama_spark")
 
@@ -134,7 +134,9 @@ def maintain(
     :raises Unavailable: storage cannot be reached, or conflicts do not end
     """
     store = TableStore(path, storage)
-    before = _files(_open(store))
+    table = _open(store)
+    check_features(table, "maintain")
+    before = _files(table)
     adopted = adopt_orphans(path, storage, older_than, dry_run)
     on_step()
     expired = 0 if keep is None else _drop_expired(store, keep, dry_run)
@@ -301,10 +303,12 @@ def _repeat(store: TableStore, doing: str, act: Callable[[DeltaTable], _Result])
     """Act on the table as it is; again after a conflict with a commit of others."""
     for attempt in range(MAX_ATTEMPTS):
         with storage_errors(f"{doing}: {store.uri}", store.options):
+            table = _open(store)
+            version = table.version()
             try:
-                return act(_open(store))
-            except CommitFailedError:
-                time.sleep(CONFLICT.delay(attempt))
+                return act(table)
+            except CommitFailedError as e:
+                await_next_attempt(store, version, e, attempt)
     raise Unavailable(f"{doing}: {store.uri}: {MAX_ATTEMPTS} attempts to commit met commits of others; try again")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from ..errors import DoubledId, FlightLogError
 from ..redaction import redact, safe_cause, secret_values
-from .schema import IS_FAILED, IS_IN_DOUBT
+from .schema import IS_FAILED, IS_IN_DOUBT, IS_OUTCOME, OUTCOMES
 from .storage import TableStore, storage_errors
 
 Row = dict[str, Any]
@@ -25,11 +25,12 @@ PERCENTILE_RANK_ERROR = 0.01
 _IS_DOUBLED = f"info LIKE '{DoubledId.label}%'"
 
 _EVENTS = f"""
-SELECT event, status, committed, count(*) AS flights, sum(rows) AS rows, sum(CAST(duplicate AS int)) AS duplicates,
-       sum(CASE WHEN event = 'acked' AND sends = 0 THEN 1 ELSE 0 END) AS found,
-       sum(CASE WHEN {IS_IN_DOUBT} THEN 1 ELSE 0 END) AS in_doubt,
+SELECT event, status, committed, count(*) AS flights, sum(rows) AS rows,
+       sum(CASE WHEN duplicate THEN rows ELSE 0 END) AS duplicates,
+       sum(CASE WHEN event = 'acked' AND sends = 0 THEN rows ELSE 0 END) AS found,
+       sum(CASE WHEN {IS_IN_DOUBT} THEN rows ELSE 0 END) AS in_doubt,
        sum(CASE WHEN {_IS_DOUBLED} THEN 1 ELSE 0 END) AS doubled_ids
-FROM log WHERE kind = 'flight' GROUP BY event, status, committed ORDER BY flights DESC, event, status"""
+FROM log WHERE {IS_OUTCOME} GROUP BY event, status, committed ORDER BY committed DESC, flights DESC, event, status"""
 
 _DOUBLED_ID = f"""
 SELECT flight_id, topic FROM log WHERE kind = 'flight' AND {_IS_DOUBLED} ORDER BY event_time, flight_id LIMIT 1"""
@@ -37,22 +38,22 @@ SELECT flight_id, topic FROM log WHERE kind = 'flight' AND {_IS_DOUBLED} ORDER B
 _LATENCY = """
 SELECT count(*) AS flights, max(latency_us) AS max, approx_percentile_cont(latency_us, 0.5) AS p50,
        approx_percentile_cont(latency_us, 0.9) AS p90, approx_percentile_cont(latency_us, 0.99) AS p99
-FROM log WHERE kind = 'flight' AND event = 'acked' AND latency_us IS NOT NULL"""
+FROM log WHERE kind = 'flight' AND event = 'acked' AND committed AND latency_us IS NOT NULL"""
 
 _TOPICS = """
 SELECT topic, count(*) AS flights, approx_percentile_cont(latency_us, 0.99) AS p99, max(latency_us) AS max
-FROM log WHERE kind = 'flight' AND event = 'acked' AND latency_us IS NOT NULL
+FROM log WHERE kind = 'flight' AND event = 'acked' AND committed AND latency_us IS NOT NULL
 GROUP BY topic ORDER BY p99 DESC, topic LIMIT {limit}"""
 
 _REASONS = f"""
-SELECT event, status, code, info, count(*) AS flights, min(topic) AS example_topic, min(flight_id) AS example_id
+SELECT event, status, code, info, committed, count(*) AS flights, min(topic) AS example_topic,
+       min(flight_id) AS example_id
 FROM log WHERE kind = 'flight' AND {IS_FAILED}
-GROUP BY event, status, code, info ORDER BY flights DESC, status, info LIMIT {{limit}}"""
+GROUP BY event, status, code, info, committed ORDER BY flights DESC, status, info LIMIT {{limit}}"""
 
-_SPAN = """
-SELECT min(CASE WHEN publish_time IS NULL THEN event_time ELSE publish_time END) AS first, max(event_time) AS last,
-       sum(CASE WHEN event = 'acked' THEN 1 ELSE 0 END) AS acked
-FROM log WHERE kind = 'flight'"""
+_SPAN = f"""
+SELECT min(CASE WHEN publish_time IS NULL THEN event_time ELSE publish_time END) AS first, max(event_time) AS last
+FROM log WHERE {IS_OUTCOME} AND committed"""
 
 _FAILED = f"""
 SELECT event_time, event, status, code, info, topic, flight_id, may_have_landed, sends, committed,
@@ -73,23 +74,24 @@ ORDER BY rows DESC, flight_id LIMIT {limit}"""
 #: Passes of :func:`summarise` over the log; one more where ids are doubled.
 PASSES = 5
 #: Columns of :func:`failed_text`.
-FAILED_COLUMNS = ("event_time", "event", "status", "code", "info", "topic", "flight_id")
+FAILED_COLUMNS = ("event_time", "event", "status", "code", "info", "topic", "flight_id", "committed")
 #: Columns of :func:`shared_ids_text`.
 SHARED_COLUMNS = ("rows", "tasks", "flight_id", "topic", "batch_id", "run_id")
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Counts, latencies and failures of a flight log.
+    """Counts, latencies and failures of a flight log. Rows of committed writes count once, those of attempts that
+    failed or were superseded apart.
 
-    :ivar events: one row for each event, status and ``committed``: flights, rows, duplicates, found, in_doubt,
-        doubled_ids
-    :ivar latency: of acknowledged flights, µs: flights, p50, p90, p99 (rank exact within
+    :ivar events: one row for each outcome, status and ``committed``: flights, rows, duplicates, found and in_doubt (in
+        rows), doubled_ids
+    :ivar latency: of acknowledged flights of committed writes, µs: flights, p50, p90, p99 (rank exact within
         :data:`PERCENTILE_RANK_ERROR`), max (exact)
     :ivar slowest_topics: topic, flights, p99, max
-    :ivar failures: event, status, code, info, flights, example_topic, example_id; most frequent first
-    :ivar first, last: ISO times of the first publish and the last event; None if there are no flights
-    :ivar rate: acknowledged flights a second between them
+    :ivar failures: event, status, code, info, committed, flights, example_topic, example_id; most frequent first
+    :ivar first, last: ISO times of the first publish and the last event of committed writes; None if there are none
+    :ivar rate: rows acknowledged, or published where nothing is acknowledged, a second between them
     :ivar doubled_id: flight_id and topic of the first flight with the id of a row before it in its task; None = none
     """
 
@@ -104,28 +106,36 @@ class Summary:
     rate: float | None
     doubled_id: Row | None = None
 
-    def count(self, *events: str, committed: bool | None = None) -> int:
-        """Flights with one of these events (all if none is named)."""
-        rows = (r for r in self.events if (not events or r["event"] in events))
-        return sum(r["flights"] for r in rows if committed is None or r["committed"] is committed)
+    def count(self, *events: str, committed: bool = True) -> int:
+        """Flights with one of these outcomes (all if none is named) in committed writes, or in the other attempts."""
+        return self._sum("flights", events, committed)
 
-    def count_rows(self, *events: str) -> int:
+    def count_rows(self, *events: str, committed: bool = True) -> int:
         """Source rows in these flights: as many, unless rows were packed."""
-        return sum(r["rows"] or 0 for r in self.events if not events or r["event"] in events)
+        return self._sum("rows", events, committed)
+
+    def _sum(self, column: str, events: Sequence[str] = (), committed: bool = True) -> int:
+        rows = (r for r in self.events if r["committed"] is committed and (not events or r["event"] in events))
+        return sum(r[column] or 0 for r in rows)
+
+    def outcomes(self, committed: bool = True) -> dict[str, int]:
+        """Rows in all, and by outcome, which add up to them."""
+        by_outcome = {name: self.count_rows(event, committed=committed) for name, event in OUTCOMES.items()}
+        return {"rows": self.count_rows(committed=committed), **by_outcome}
 
     @property
     def duplicates(self) -> int:
-        return sum(r["duplicates"] or 0 for r in self.events)
+        return self._sum("duplicates")
 
     @property
     def found(self) -> int:
         """Acknowledged without being sent: an attempt before them had stored their rows (``exactlyOnce``)."""
-        return sum(r["found"] or 0 for r in self.events)
+        return self._sum("found")
 
     @property
     def in_doubt(self) -> int:
         """Not acknowledged, yet perhaps stored."""
-        return sum(r["in_doubt"] or 0 for r in self.events)
+        return self._sum("in_doubt")
 
     @property
     def doubled_ids(self) -> int:
@@ -135,6 +145,8 @@ class Summary:
     def json(self) -> str:
         """One line of JSON with all fields."""
         sums = {
+            **self.outcomes(),
+            "not_committed": self.outcomes(committed=False),
             "duplicates": self.duplicates,
             "found": self.found,
             "in_doubt": self.in_doubt,
@@ -154,18 +166,22 @@ class Summary:
         return [
             ("events", self.events, ("event", "status", "committed", "flights", "rows")),
             ("slowest topics", slowest, ("topic", "flights", "p99", "max")),
-            ("failures", self.failures, ("flights", "event", "status", "code", "info", "example_topic")),
+            ("failures", self.failures, ("flights", "event", "status", "code", "info", "example_topic", "committed")),
         ]
 
     def head(self) -> list[str]:
         """The lines before the tables."""
-        failed = self.count("completed_exceptionally")
+        counted, other = self.outcomes(), self.outcomes(committed=False)
         lines = [
             f"flight log   {self.path} (version {self.version})",
-            f"flights      {self.count('acked'):,} acked, {failed:,} failed, {self.count('timeout'):,} timed out",
-            f"duplicates   {self.duplicates:,}   in doubt {self.in_doubt:,}   "
-            f"in attempts that were not committed {self.count(committed=False):,}",
+            f"rows         {counted['rows']:,} of committed writes: {outcomes_text(counted)}",
+            f"duplicates   {self.duplicates:,}   in doubt {self.in_doubt:,}",
         ]
+        if other["rows"]:
+            lines.append(
+                f"not counted  {other['rows']:,} in attempts that were not committed: {outcomes_text(other)}, "
+                f"in doubt {self._sum('in_doubt', committed=False):,}"
+            )
         if self.found:
             lines.append(f"found        {self.found:,} were stored already, by an attempt before, and not sent again")
         if self.doubled_id is not None:
@@ -175,8 +191,7 @@ class Summary:
         if rows != flights:
             lines.append(f"packed       {rows:,} rows in {flights:,} acked flights")
         if self.rate is not None:
-            many = f" ({self.rate * rows / flights:,.0f} rows/s)" if rows != flights else ""
-            lines.append(f"rate         {self.rate:,.0f} acked/s{many} from {self.first} to {self.last}")
+            lines.append(f"rate         {self.rate:,.0f} rows/s from {self.first} to {self.last}")
         if self.latency["flights"]:
             lines.append(
                 "latency      " + "   ".join(f"{k} {_ms(self.latency[k])}" for k in ("p50", "p90", "p99", "max"))
@@ -203,11 +218,12 @@ def summarise(
         return rows
 
     span = ask(_SPAN)[0]
-    first, last, acked = span["first"], span["last"], span["acked"]
+    first, last = span["first"], span["last"]
     events, doubled = ask(_EVENTS), None
     if any(row["doubled_ids"] for row in events):
         doubled = query(table, storage, _DOUBLED_ID)[0]
     seconds = 0.0 if first is None else (last - first).total_seconds()
+    done = sum(r["rows"] or 0 for r in events if r["committed"] and r["event"] in ("acked", "published"))
     return Summary(
         path=path,
         version=table.version(),
@@ -217,7 +233,7 @@ def summarise(
         failures=ask(_REASONS.format(limit=int(limit))),
         first=None if first is None else first.isoformat(),
         last=None if last is None else last.isoformat(),
-        rate=acked / seconds if acked and seconds > 0 else None,
+        rate=done / seconds if done and seconds > 0 else None,
         doubled_id=doubled,
     )
 
@@ -280,6 +296,11 @@ def query(table: DeltaTable, storage: dict[str, str], sql: str) -> list[Row]:
                 f"{doing}: a file of the table is damaged or missing: {text}; restore it"
             ) from safe_cause(e, secrets)
     return rows
+
+
+def outcomes_text(rows: Mapping[str, int]) -> str:
+    """``22 acked, 2 published, 0 failed, 0 timed out``; ``published`` where there are some."""
+    return ", ".join(f"{rows[n]:,} {n.replace('_', ' ')}" for n in OUTCOMES if rows[n] or n != "published")
 
 
 def _ms(us: float | None) -> str:

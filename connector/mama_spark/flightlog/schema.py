@@ -14,6 +14,8 @@ TIMESTAMP = pa.timestamp("us", "UTC")
 
 #: Flight events; a ``uint8`` event column holds indexes into this.
 EVENTS = ("published", "acked", "completed_exceptionally", "timeout")
+#: What becomes of a row, by the names that reports give it, and its event.
+OUTCOMES = {"acked": "acked", "published": "published", "failed": "completed_exceptionally", "timed_out": "timeout"}
 PUBLISHED, ACKED, COMPLETED_EXCEPTIONALLY, TIMEOUT = range(4)
 #: Which of them mean that a flight failed: its message is not stored, or nobody knows.
 FAILED = frozenset({COMPLETED_EXCEPTIONALLY, TIMEOUT})
@@ -21,6 +23,10 @@ FAILED = frozenset({COMPLETED_EXCEPTIONALLY, TIMEOUT})
 IS_FAILED = f"event IN ({', '.join(repr(EVENTS[code]) for code in sorted(FAILED))})"
 #: A message that failed and may be stored all the same. SQL.
 IS_IN_DOUBT = f"(may_have_landed AND {IS_FAILED})"
+
+#: The one event of each flight that says what became of it: ``published`` (``flightLogLevel=all``) is followed by it,
+#: unless nothing is acknowledged. SQL, as the others.
+IS_OUTCOME = "(kind = 'flight' AND (event <> 'published' OR ack_level = 'none'))"
 
 PARTITION_COLUMNS = ("event_date", "committed")
 

@@ -19,7 +19,7 @@ from .columns import FlightColumns, LoggedEvent, events_batch, file_schema, flig
 from .folder import require_marker
 from .parts import PART_ROWS, Part, PartWriter, check_writable
 from .schema import ACKED, PUBLISHED, Level, part_schema, table_schema
-from .storage import TableStore, check_table_schema, delta_fields, storage_errors
+from .storage import TableStore, delta_fields, existing_table, storage_errors
 from .write_id import WriteId
 
 #: Rows and bytes that are gathered before the background thread gets them: to make a record batch of many columns
@@ -152,11 +152,7 @@ def check_table(
     require_marker(store.uri, marker, what)
     with storage_errors(f"{what} {store.uri}", store.options):
         store.ensure_folder()
-        table = store.table()
-        if table is None:
-            store.require_free(what)
-        else:
-            check_table_schema(table, schema, what, extra)
+    existing_table(store, schema, what, extra)
     check_writable(store, folder)
     for old in [k for k, at in _checked.items() if at + _CHECK_LIFETIME <= time.monotonic()]:
         del _checked[old]

@@ -7,7 +7,7 @@ import logging
 import os
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from deltalake.fs import DeltaStorageHandler
 from ..errors import FlightLogError, SchemaError, Unavailable
 from ..options.paths import local_path
 from ..redaction import redact, safe_cause, secret_values
-from .folder import DELTA_LOG, make_folder, may_pass, require_free
+from .folder import DELTA_LOG, make_folder, may_pass, require_free, require_readable_name
 from .schema import PARTITION_COLUMNS
 
 logger = logging.getLogger("mama_spark")
@@ -39,9 +39,16 @@ _FINAL = (
     "not a directory",
     "read-only file system",
     "don't have access",
+    "kernel error: unsupported",
+    "catalog-managed table",
 )
 #: What delta-rs says of a transaction log that no try will read.
 _DAMAGED = ("Kernel error: Json error", "No table metadata or protocol found")
+#: Features of Delta that tables may have which delta-rs commits to; to others no try succeeds.
+WRITABLE_FEATURES = frozenset({
+    "appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "deletionVectors", "generatedColumns",
+    "invariants", "timestampNtz", "v2Checkpoint", "variantType", "variantType-preview",
+})  # fmt: skip
 #: Of Rust, in the text of its errors.
 _BACKTRACE = re.compile(r"\s*\n\s*0: .*", re.DOTALL)
 
@@ -72,9 +79,11 @@ class TableStore:
 
     :param uri: a path, or a URL that delta-rs takes (``file:``, ``s3://``, ``s3a://``, ``abfss://``, ``gs://``, ..)
     :param options: delta-rs' storage options
+    :raises FlightLogError: delta-rs would look for the folder elsewhere
     """
 
     def __init__(self, uri: str, options: dict[str, str]) -> None:
+        require_readable_name(uri)
         self.uri = uri.rstrip("/") or uri
         self.options = options
         self._handler: Any = None
@@ -255,13 +264,54 @@ def removed_paths(table: DeltaTable) -> set[str]:
     return {unquote(posixpath.normpath(p)) for p in dropped}
 
 
+def existing_table(store: TableStore, schema: pa.Schema, what: str, extra: frozenset[str] | None) -> DeltaTable | None:
+    """The table, if a commit to it can succeed; None = there is none, and there may be.
+
+    :raises FlightLogError: as :func:`check_table_schema`, or the folder holds files of others
+    :raises Unavailable: storage cannot be reached
+    """
+    with storage_errors(f"{what} {store.uri}", store.options):
+        table = store.table()
+        if table is None:
+            store.require_free(what)
+        else:
+            check_table_schema(table, schema, what, extra)
+    return table
+
+
+def check_features(table: DeltaTable, what: str, missing: Sequence[str] = ()) -> None:
+    """
+    :param missing: columns that are to be added
+    :raises FlightLogError: the table has a feature with which no commit of this package succeeds, or makes rows
+    """
+    protocol = table.protocol()
+    features = {*(protocol.writer_features or ())}
+    if protocol.writer_features is None and protocol.min_writer_version >= 6:
+        features.add("identityColumns")
+    unknown = sorted(features - WRITABLE_FEATURES)
+    mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
+    if mode != "none":
+        renamed = [f.name for f in table.schema().fields if f.metadata.get(_PHYSICAL_NAME, f.name) != f.name]
+        if mode != "name" or renamed or missing:
+            unknown.append("columnMapping" + (f" (see column {[*renamed, *missing][0]})" if renamed or missing else ""))
+    if unknown:
+        raise FlightLogError(
+            f"{what}: {table.table_uri} has features of Delta that this package cannot write with: "
+            f"{', '.join(unknown)}; name another path, or drop them with Spark (ALTER TABLE ... DROP FEATURE)"
+        )
+
+
+#: Of a column: its name in the files of the table.
+_PHYSICAL_NAME = "delta.columnMapping.physicalName"
+
+
 def check_table_schema(table: DeltaTable, schema: pa.Schema, what: str, extra: frozenset[str] | None) -> list[pa.Field]:
-    """Check that the table has the columns and partitions of a flight log or dead-letter table.
+    """Check that rows of a flight log or of dead letters can be committed to the table.
 
     :param schema: what the table is to have
     :param extra: columns of ``schema`` that the table may lack; None = it has all of them and no others
     :returns: the fields of ``schema`` that the table lacks
-    :raises FlightLogError: it is another table, or a column has another type
+    :raises FlightLogError: it is another table, a column has another type, or as :func:`check_features`
     """
     there = {f.name: f.type for f in pa.schema(table.schema().to_arrow())}
     missing = [f for f in schema if f.name not in there]
@@ -273,6 +323,7 @@ def check_table_schema(table: DeltaTable, schema: pa.Schema, what: str, extra: f
             f"{what}: {table.table_uri} is another table"
             + (f" (see its columns: {', '.join(foreign[:5])})" if foreign else " (it is partitioned differently)")
         )
+    check_features(table, what, [f.name for f in missing])
     for field in schema:
         if field.name in there and not _same_delta_type(there[field.name], field.type):
             raise FlightLogError(

@@ -15,7 +15,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
 from ..backoff import Backoff
-from ..errors import Unavailable
+from ..errors import FlightLogError, Unavailable
+from ..redaction import redact, safe_cause, secret_values
 from .parts import Part
 from .schema import PARTITION_COLUMNS
 from .storage import KEPT_TABLES, TableStore, check_table_schema, delta_fields, storage_errors
@@ -157,11 +158,27 @@ def execute(
                 due = kept and _checkpoint_is_due(table, version)
                 KEPT_TABLES.committed(target.store, table, version, checkpoint=due)
                 return CommitResult(version, len(plan.committed), len(plan.uncommitted), plan.recorded)
-            except CommitFailedError:
-                time.sleep(CONFLICT.delay(attempt))
+            except CommitFailedError as e:
+                await_next_attempt(target.store, table.version(), e, attempt)
     raise Unavailable(
-        f"{target.what} {target.store.uri}: {MAX_ATTEMPTS} attempts to commit met commits of others; try again"
+        f"{target.what} {target.store.uri}: {MAX_ATTEMPTS} attempts to commit met commits of others: give writes that "
+        "run at the same time a table each"
     )
+
+
+def await_next_attempt(store: TableStore, version: int, error: CommitFailedError, attempt: int) -> None:
+    """Wait after a commit that met one of others; to be called within :func:`~.storage.storage_errors`.
+
+    :param version: of the table that was read
+    :raises FlightLogError: nobody has committed since: what fails fails again
+    """
+    table = store.table()
+    if table is not None and table.version() == version:
+        raise FlightLogError(
+            f"{redact(store.uri)}: the table takes no commit: {redact(str(error), secret_values(store.options))}; name "
+            "another path, or undo what was set on the table"
+        ) from safe_cause(error, secret_values(store.options))
+    time.sleep(CONFLICT.delay(attempt))
 
 
 def _checkpoint_is_due(table: DeltaTable, version: int) -> bool:

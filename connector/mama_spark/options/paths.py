@@ -42,6 +42,17 @@ def local_path(path: str) -> str | None:
     return unquote(urlsplit(path).path) if path.lower().startswith("file:") else None
 
 
+#: What delta-rs takes for something else in the path of a folder: escapes of URLs, which it decodes once too often,
+#: backslashes, which become slashes, and control characters.
+_MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|\\|[\x00-\x1f\x7f]")
+
+
+def misread(path: str) -> str | None:
+    """The first text in ``path`` that makes delta-rs look for a local folder elsewhere; None = there is none."""
+    found = _MISREAD.search(local_path(path) or "")
+    return None if found is None else found[0]
+
+
 def is_inside(path: str, folder: str) -> bool:
     """Whether ``path`` is ``folder`` or lies in it."""
     return _plain(path).is_relative_to(_plain(folder))

@@ -11,6 +11,7 @@ from typing import Any
 import altair as alt
 
 from ..flightlog.report import Row
+from ..flightlog.schema import OUTCOMES
 from .data import BINS_PER_DECADE, ReportData
 
 WIDTH, HEIGHT = 860, 220
@@ -19,8 +20,8 @@ NAMES, WIDEST_BAR = 150, 60
 #: Shorter latencies, µs, are drawn as this one: an answer that came before the time of its send was stored has 0, and
 #: would make most of a logarithmic axis empty.
 SHORTEST = 100.0
-ACKED, FAILED, TIMED_OUT, RESENT = "#2a9d8f", "#d1495b", "#e9a03b", "#5b7db1"
-_OUTCOMES = {"acked": ACKED, "failed": FAILED, "timed out": TIMED_OUT}
+ACKED, PUBLISHED, FAILED, TIMED_OUT, RESENT = "#2a9d8f", "#8ab17d", "#d1495b", "#e9a03b", "#5b7db1"
+_COLORS = dict(zip(OUTCOMES, (ACKED, PUBLISHED, FAILED, TIMED_OUT), strict=True))
 _STANDSTILLS = {"outage": FAILED, "hold": TIMED_OUT}
 
 
@@ -29,11 +30,14 @@ def rate(data: ReportData) -> str:
     out or were sent again, dashed lines are errors of publishers."""
     seconds = data.width / 1e6
     end = [{**data.timeline[-1], "at": data.timeline[-1]["at"] + data.width}]  # or the last step has no width
-    acked = [{"time": row["at"] / 1000, "rate": row["acked_rows"] / seconds} for row in [*data.timeline, *end]]
+    acked = [
+        {"time": row["at"] / 1000, "rate": (row["acked"] + row["published"]) / seconds}
+        for row in [*data.timeline, *end]
+    ]
     other = [
         {"time": (row["at"] + data.width / 2) / 1000, "what": what, "rate": row[name] / seconds}
         for row in data.timeline
-        for what, name in (("failed", "failed_rows"), ("timed out", "timed_out_rows"), ("sent again", "resent_rows"))
+        for what, name in (("failed", "failed"), ("timed out", "timed_out"), ("sent again", "resent"))
         if row[name]
     ]
     shaded = [
@@ -111,24 +115,26 @@ def distribution(data: ReportData) -> str:
 
 
 def partitions(data: ReportData) -> str:
-    """Messages of each partition by outcome."""
+    """Rows of each partition by outcome."""
     values = [
-        {"partition": row["partition"], "outcome": what, "flights": row[name]}
+        {"partition": row["partition"], "outcome": name.replace("_", " "), "rows": row[name]}
         for row in data.partitions
-        for what, name in (("acked", "acked"), ("failed", "failed"), ("timed out", "timed_out"))
+        for name in OUTCOMES
         if row[name]
     ]
+    there = {row["outcome"] for row in values}
+    colors = {what: color for name, color in _COLORS.items() if (what := name.replace("_", " ")) in there}
     size = WIDEST_BAR if len(data.partitions) * WIDEST_BAR < WIDTH / 2 else alt.Undefined
     chart = (
         _chart(values)
         .mark_bar(size=size)
         .encode(
             x=alt.X("partition:O", title="partition", axis=alt.Axis(labelOverlap=True, labelAngle=0)),
-            y=alt.Y("flights:Q", title="messages"),
-            color=_outcome_color(),
+            y=alt.Y("rows:Q", title="rows"),
+            color=alt.Color("outcome:N", scale=alt.Scale(domain=list(colors), range=list(colors.values())), title=None),
         )
     )
-    return _svg(chart, "Messages of each partition by outcome")
+    return _svg(chart, "Rows of each partition by outcome")
 
 
 def life_lines(data: ReportData) -> str:
@@ -201,7 +207,7 @@ def _decades(values: Sequence[Mapping[str, Any]], name: str) -> alt.Axis:
 
 
 def _time(data: ReportData, field: str = "time") -> alt.X:
-    first, last = data.totals["first"], data.totals["last"]
+    first, last = data.shown["first"], data.shown["last"]
     if first is None:  # there are events of publishers only
         first, last = (pick(row[name] for row in data.publishers) for pick, name in ((min, "first"), (max, "last")))
     axis = alt.Axis(format=time_format(last - first), labelOverlap=True)
@@ -214,10 +220,6 @@ def time_format(span: int) -> str:
     if seconds < 10:
         return "%H:%M:%S.%L"
     return "%H:%M:%S" if seconds < 7200 else "%H:%M" if seconds < 86400 else "%b %d %H:%M"
-
-
-def _outcome_color() -> alt.Color:
-    return alt.Color("outcome:N", scale=alt.Scale(domain=list(_OUTCOMES), range=list(_OUTCOMES.values())), title=None)
 
 
 def _svg(

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from ..flightlog.report import Row, open_log, query
-from ..flightlog.schema import IS_FAILED, IS_IN_DOUBT
+from ..flightlog.schema import IS_FAILED, IS_IN_DOUBT, IS_OUTCOME, OUTCOMES
 from ..flightlog.transaction import described_writes
 from .standstills import standstills
 
 #: Passes of :func:`read_report` over the log.
-PASSES = 11
+PASSES = 9
 #: Bins of time at most; the width is the shortest of :data:`WIDTHS` that needs no more.
 MOST_BINS = 240
 #: Seconds.
@@ -24,61 +24,56 @@ WIDTHS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 720
 #: Bins of the distribution of latencies for each power of ten.
 BINS_PER_DECADE = 8
 MOST_TOPICS, MOST_PARTITIONS, MOST_REASONS, MOST_PUBLISHERS, MOST_ERRORS = 10_000, 100, 50, 60, 500
-#: Failed writes that are told from attempts that were superseded: the newest.
-MOST_FAILED_WRITES = 1_000
-
-#: With ``ackMode=none`` ``published`` is the outcome; otherwise (``flightLogLevel=all``) the outcome follows it.
-_OUTCOME = "kind = 'flight' AND (event <> 'published' OR ack_level = 'none')"
-_DONE = "event IN ('acked', 'published')"
 #: Texts that differ in numbers only are one reason.
 _REASON = "regexp_replace(info, '[0-9]+', '0', 'g')"
-_COUNTS = f"""sum(CASE WHEN {_DONE} THEN 1 ELSE 0 END) AS acked,
-       sum(CASE WHEN event = 'completed_exceptionally' THEN 1 ELSE 0 END) AS failed,
-       sum(CASE WHEN event = 'timeout' THEN 1 ELSE 0 END) AS timed_out"""
+
+
+def _rows_where(condition: str, name: str) -> str:
+    return f"sum(CASE WHEN {condition} THEN rows ELSE 0 END) AS {name}"
+
+
+_COUNTS = ", ".join(["sum(rows) AS rows", *(_rows_where(f"event = '{event}'", n) for n, event in OUTCOMES.items())])
 _LATENCIES = """approx_percentile_cont(latency_us, 0.5) AS p50, approx_percentile_cont(latency_us, 0.99) AS p99"""
 
 _TOTALS = f"""
-SELECT count(*) AS flights, {_COUNTS}, sum(rows) AS rows, sum(CASE WHEN {_DONE} THEN rows ELSE 0 END) AS acked_rows,
-       sum(CASE WHEN duplicate THEN 1 ELSE 0 END) AS duplicates, sum(CASE WHEN sends > 1 THEN 1 ELSE 0 END) AS resent,
-       sum(CASE WHEN dead_lettered THEN 1 ELSE 0 END) AS dead_lettered,
-       sum(CASE WHEN {IS_IN_DOUBT} THEN 1 ELSE 0 END) AS in_doubt,
+SELECT committed, count(*) AS flights, {_COUNTS}, {_rows_where("duplicate", "duplicates")},
+       {_rows_where("sends > 1", "resent")}, {_rows_where("dead_lettered", "dead_lettered")},
+       {_rows_where(IS_IN_DOUBT, "in_doubt")},
        count(DISTINCT topic) AS topics, count(DISTINCT run_id) AS runs, {_LATENCIES}, max(latency_us) AS longest,
        CAST(min(CASE WHEN publish_time IS NULL THEN event_time ELSE publish_time END) AS BIGINT) AS first,
        CAST(max(event_time) AS BIGINT) AS last
-FROM log WHERE {_OUTCOME}{{more}}"""
+FROM log WHERE {IS_OUTCOME}{{more}} GROUP BY committed"""
 
 _TIMELINE = f"""
 SELECT CAST(floor((CAST(event_time AS BIGINT) - {{first}}) / {{width}}.0) AS BIGINT) AS bin,
-       sum(CASE WHEN {_DONE} THEN rows ELSE 0 END) AS acked_rows,
-       sum(CASE WHEN event = 'completed_exceptionally' THEN rows ELSE 0 END) AS failed_rows,
-       sum(CASE WHEN event = 'timeout' THEN rows ELSE 0 END) AS timed_out_rows,
-       sum(CASE WHEN sends > 1 THEN rows ELSE 0 END) AS resent_rows,
-       sum(CASE WHEN publish_time IS NULL THEN 0 ELSE 1 END) AS answered, {_COUNTS}, {_LATENCIES}
-FROM log WHERE {_OUTCOME}{{more}} GROUP BY bin ORDER BY bin"""
+       {_COUNTS}, {_rows_where("sends > 1", "resent")},
+       sum(CASE WHEN publish_time IS NULL THEN 0 ELSE 1 END) AS answered, {_LATENCIES}
+FROM log WHERE {IS_OUTCOME}{{more}} GROUP BY bin ORDER BY bin"""
 
 _SENT = f"""
 SELECT CAST(floor((CAST(publish_time AS BIGINT) - {{first}}) / {{width}}.0) AS BIGINT) AS bin, count(*) AS sent
-FROM log WHERE {_OUTCOME} AND publish_time IS NOT NULL{{more}} GROUP BY bin"""
+FROM log WHERE {IS_OUTCOME} AND publish_time IS NOT NULL{{more}} GROUP BY bin"""
 
 _DISTRIBUTION = f"""
 SELECT CAST(floor(log10(CASE WHEN latency_us < 1 THEN 1 ELSE latency_us END) * {BINS_PER_DECADE}) AS BIGINT) AS bin,
        count(*) AS flights
-FROM log WHERE {_OUTCOME} AND {_DONE} AND latency_us IS NOT NULL{{more}} GROUP BY bin ORDER BY bin"""
+FROM log WHERE {IS_OUTCOME} AND NOT {IS_FAILED} AND latency_us IS NOT NULL{{more}} GROUP BY bin ORDER BY bin"""
 
 _BY_TOPIC = f"""
-SELECT topic, count(*) AS flights, {_COUNTS}, sum(CASE WHEN duplicate THEN 1 ELSE 0 END) AS duplicates, {_LATENCIES}
-FROM log WHERE {_OUTCOME}{{more}} GROUP BY topic
-ORDER BY failed + timed_out DESC, flights DESC, topic LIMIT {MOST_TOPICS}"""
+SELECT topic, {_COUNTS}, {_rows_where("duplicate", "duplicates")}, {_LATENCIES}
+FROM log WHERE {IS_OUTCOME}{{more}} GROUP BY topic
+ORDER BY failed + timed_out DESC, rows DESC, topic LIMIT {MOST_TOPICS}"""
 
 _BY_PARTITION = f"""
-SELECT partition_id AS partition, count(*) AS flights, {_COUNTS}, {_LATENCIES}
-FROM log WHERE {_OUTCOME}{{more}} GROUP BY partition_id ORDER BY flights DESC, partition LIMIT {MOST_PARTITIONS}"""
+SELECT partition_id AS partition, {_COUNTS}, {_LATENCIES}
+FROM log WHERE {IS_OUTCOME}{{more}} GROUP BY partition_id ORDER BY rows DESC, partition LIMIT {MOST_PARTITIONS}"""
 
 _REASONS = f"""
-SELECT event, status, code, min(info) AS info, count(*) AS flights, min(topic) AS topic, min(flight_id) AS flight_id,
-       sum(CASE WHEN {IS_IN_DOUBT} THEN 1 ELSE 0 END) AS in_doubt
-FROM log WHERE kind = 'flight' AND {IS_FAILED}{{more}}
-GROUP BY event, status, code, {_REASON} ORDER BY flights DESC, status, info LIMIT {MOST_REASONS}"""
+SELECT event, status, code, committed, min(info) AS info, sum(rows) AS rows, min(topic) AS topic,
+       min(flight_id) AS flight_id, {_rows_where(IS_IN_DOUBT, "in_doubt")}
+FROM log WHERE {IS_OUTCOME} AND {IS_FAILED}{{more}}
+GROUP BY event, status, code, committed, {_REASON}
+ORDER BY committed DESC, rows DESC, status, info LIMIT {MOST_REASONS}"""
 
 _PUBLISHERS = f"""
 SELECT run_id AS run, batch_id AS batch, partition_id AS partition, task_attempt AS attempt,
@@ -96,34 +91,28 @@ SELECT run_id AS run, batch_id AS batch, partition_id AS partition, task_attempt
 FROM log WHERE (kind = 'publisher' AND event = 'error' OR kind = 'topic' AND event LIKE 'PUBLISH_ERROR%'){{more}}
 ORDER BY kind, event_time DESC LIMIT {MOST_ERRORS}"""
 
-#: Of flights in writes that failed, which were never committed.
-_FAILED_WRITES = f"""
-SELECT CASE WHEN query_id IS NULL THEN run_id ELSE query_id END AS query, batch_id AS batch
-FROM log WHERE {_OUTCOME}{{more}} GROUP BY query, batch_id
-HAVING max(CASE WHEN committed THEN 1 ELSE 0 END) = 0 ORDER BY max(event_time) DESC LIMIT {MOST_FAILED_WRITES}"""
-
-_SUPERSEDED = f"SELECT count(*) AS flights FROM log WHERE {_OUTCOME} AND NOT {{counted}}{{more}}"
-
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
     """A flight log, reduced. Times are µs since the epoch, latencies µs.
 
-    Outcomes of attempts that were superseded are not counted; those of a write that failed as a whole are.
+    Counts are of rows: ``rows`` is the sum of ``acked``, ``published``, ``failed`` and ``timed_out``. Rows of committed
+    writes count once; what attempts did that failed or were superseded is in ``not_committed``, and in the other fields
+    only where no write was committed.
 
-    :ivar totals: flights, acked, failed, timed_out, rows, acked_rows, duplicates, resent, dead_lettered, in_doubt,
-        superseded (not counted in the others), failed_writes, topics, runs, p50, p99, longest, first, last; counts are
-        0 and the others None without flights
+    :ivar totals: of committed writes: flights (messages), rows and outcomes, duplicates, resent, dead_lettered,
+        in_doubt, topics, runs, p50, p99, longest, first, last; counts are 0 and the others None without flights
+    :ivar not_committed: the same of all other attempts
     :ivar width: µs of a bin of ``timeline``
-    :ivar timeline: one row for each bin, also where nothing happened: at (its begin), sent, acked_rows, failed_rows,
-        timed_out_rows, resent_rows, answered (of those that were sent), acked, failed, timed_out, p50, p99
+    :ivar timeline: one row for each bin, also where nothing happened: at (its begin), rows and outcomes, resent, p50,
+        p99; of messages: sent, answered (of those that were sent)
     :ivar standstills: what, at, until: see :func:`~.standstills.standstills`
     :ivar distribution: of the latencies of acknowledged flights: low, high (not within), flights
-    :ivar topics: topic, flights, acked, failed, timed_out, duplicates, p50, p99; those with failures first, at most
+    :ivar topics: topic, rows and outcomes, duplicates, p50, p99; those with failures first, at most
         :data:`MOST_TOPICS`
-    :ivar partitions: partition, flights, acked, failed, timed_out, p50, p99; those with most flights
-    :ivar reasons: of failures: event, status, code, info (of one of them), flights, topic, flight_id (an example),
-        in_doubt
+    :ivar partitions: partition, rows and outcomes, p50, p99; those with most rows
+    :ivar reasons: of failures in all attempts: event, status, code, committed, info (of one of them), rows, topic,
+        flight_id (an example), in_doubt
     :ivar publishers: run, batch, partition, attempt, first, last (of their events), ended, errors, topics,
         topic_errors; those with errors first, then those without an end, then the newest
     :ivar errors: of publishers and topics: run, batch, partition, attempt, kind, at, status, info
@@ -136,6 +125,7 @@ class ReportData:
     run: str | None
     since: datetime | None
     totals: Row
+    not_committed: Row
     width: int
     timeline: list[Row]
     standstills: list[Row]
@@ -146,6 +136,11 @@ class ReportData:
     publishers: list[Row]
     errors: list[Row]
     write: Row | None
+
+    @property
+    def shown(self) -> Row:
+        """The totals of what plots and tables show."""
+        return self.totals if self.totals["flights"] else self.not_committed
 
 
 def read_report(
@@ -173,16 +168,13 @@ def read_report(
         on_pass()
         return rows
 
-    failed = ask(_FAILED_WRITES.format(more=chosen))
-    counted = _counted(failed)
-    more = f" AND {counted}{chosen}"
-    [totals] = ask(_TOTALS.format(more=more))
-    totals = {name: 0 if value is None and name not in _OPTIONAL else value for name, value in totals.items()}
-    [superseded] = ask(_SUPERSEDED.format(counted=counted, more=chosen))
-    totals |= {"superseded": superseded["flights"], "failed_writes": len(failed)}
-    first, last = totals["first"] or 0, totals["last"] or 0
+    found = {row.pop("committed"): row for row in ask(_TOTALS.format(more=chosen))}
+    totals, not_committed = (found.get(committed, _NO_FLIGHTS) for committed in (True, False))
+    shown = totals if totals["flights"] else not_committed
+    more = f" AND {'' if totals['flights'] else 'NOT '}committed{chosen}"
+    first, last = shown["first"] or 0, shown["last"] or 0
     width, timeline = bin_width(last - first), []
-    if totals["flights"]:
+    if shown["flights"]:
         bins, sent = (ask(q.format(more=more, first=first, width=width)) for q in (_TIMELINE, _SENT))
         timeline = _without_holes(bins, sent, first, width)
     return ReportData(
@@ -192,20 +184,24 @@ def read_report(
         run=run,
         since=since,
         totals=totals,
+        not_committed=not_committed,
         width=width,
         timeline=timeline,
         standstills=standstills(timeline, width),
         distribution=[_latency_bin(row) for row in ask(_DISTRIBUTION.format(more=more))],
         topics=ask(_BY_TOPIC.format(more=more)),
         partitions=ask(_BY_PARTITION.format(more=more)),
-        reasons=ask(_REASONS.format(more=more)),
+        reasons=ask(_REASONS.format(more=chosen)),
         publishers=ask(_PUBLISHERS.format(more=chosen)),
         errors=ask(_ERRORS.format(more=chosen)),
         write=next((w for w in described_writes(table) if run in (None, w.get("run_id"))), None),
     )
 
 
-_OPTIONAL = {"p50", "p99", "longest", "first", "last"}
+#: The totals of no flights.
+_NO_FLIGHTS: Row = dict.fromkeys(
+    ("flights", "rows", *OUTCOMES, "duplicates", "resent", "dead_lettered", "in_doubt", "topics", "runs"), 0
+) | dict.fromkeys(("p50", "p99", "longest", "first", "last"))
 
 
 def bin_width(span: int) -> int:
@@ -226,24 +222,11 @@ def _condition(run: str | None, since: datetime | None) -> str:
     return found
 
 
-def _counted(failed: list[Row]) -> str:
-    """The condition of the outcomes that count: those of commits, and all of writes that failed."""
-    if not failed:
-        return "committed"
-    names = ", ".join(_quoted(f"{w['query']} {-1 if w['batch'] is None else w['batch']}") for w in failed)
-    query_id = "CASE WHEN query_id IS NULL THEN run_id ELSE query_id END"
-    name = f"concat({query_id}, ' ', CAST(CASE WHEN batch_id IS NULL THEN -1 ELSE batch_id END AS VARCHAR))"
-    return f"(committed OR {name} IN ({names}))"
-
-
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-_NOTHING = dict.fromkeys(
-    ("sent", "acked_rows", "failed_rows", "timed_out_rows", "resent_rows", "answered", "acked", "failed", "timed_out"),
-    0,
-) | dict.fromkeys(("p50", "p99"))
+_NOTHING = dict.fromkeys(("sent", "answered", "rows", *OUTCOMES, "resent"), 0) | dict.fromkeys(("p50", "p99"))
 
 
 def _without_holes(bins: list[Row], sent: list[Row], first: int, width: int) -> list[Row]:

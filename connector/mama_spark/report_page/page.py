@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, StrictUndefined
 
 from ..errors import ConfigError
+from ..flightlog.report import outcomes_text
 from ..options.values import Duration
 from ..redaction import redact
 from . import charts
@@ -34,7 +35,7 @@ ADVICE = {
 OTHER_ADVICE = "Look for the text of the message on the page Troubleshooting of the documentation."
 #: Of the plots of latencies.
 _SHORTEST = f"Less than {charts.SHORTEST / 1000:g} ms is drawn as {charts.SHORTEST / 1000:g} ms."
-#: A partition with so many times the messages of the median is skew.
+#: A partition with so many times the rows of the median is skew.
 SKEW = 2
 
 
@@ -130,52 +131,64 @@ def render(data: ReportData) -> str:
 
 
 def average_rate(data: ReportData) -> float | None:
-    """Rows acknowledged a second, from the first send to the last outcome; None = there is no time between them."""
+    """Rows acknowledged, or published where nothing is acknowledged, a second, from the first send to the last outcome;
+    None = there is no time between them."""
     totals = data.totals
     span = (totals["last"] or 0) - (totals["first"] or 0)
-    return totals["acked_rows"] * 1e6 / span if span else None
+    return (totals["acked"] + totals["published"]) * 1e6 / span if span else None
 
 
 def state(data: ReportData) -> str:
     """``empty``, ``failed``, ``attention`` or ``good``."""
-    totals = data.totals
-    if not totals["flights"]:
+    totals, others = data.totals, data.not_committed
+    if not data.shown["flights"]:
         return "empty"
-    if totals["failed"] or totals["timed_out"]:
+    if totals["failed"] or totals["timed_out"] or not totals["flights"]:
         return "failed"
-    return "attention" if totals["resent"] or totals["duplicates"] or data.standstills else "good"
+    doubts = totals["resent"] or totals["duplicates"] or data.standstills or others["failed"] or others["timed_out"]
+    return "attention" if doubts else "good"
 
 
 def headline(data: ReportData) -> str:
-    """The outcome in one sentence."""
+    """The outcome of the rows of committed writes in one sentence."""
     totals, failed = data.totals, data.totals["failed"] + data.totals["timed_out"]
-    if not totals["flights"]:
+    if not data.shown["flights"]:
         return "The flight log has no messages" + (" of this run or time." if data.run or data.since else ".")
+    if not totals["flights"]:
+        return "No write was committed."
     if failed:
-        return f"{failed:,} of {_messages(totals['flights'])} {'was' if failed == 1 else 'were'} not acknowledged."
-    if totals["flights"] == 1:
-        return "The message was acknowledged."
-    return f"All {totals['flights']:,} messages were acknowledged."
+        done = "published" if totals["published"] else "acknowledged"
+        return f"{failed:,} of {_rows(totals['rows'])} {'was' if failed == 1 else 'were'} not {done}."
+    who = "The row was" if totals["rows"] == 1 else f"All {totals['rows']:,} rows were"
+    if totals["published"]:
+        return f"{who} published, and {format(totals['acked'], ',') if totals['acked'] else 'none'} acknowledged."
+    return f"{who} acknowledged."
 
 
 def notes(data: ReportData) -> Iterator[str]:
     """What else a reader must know, a sentence each."""
-    totals = data.totals
-    if not totals["flights"]:
+    totals, others = data.totals, data.not_committed
+    if not data.shown["flights"]:
         yield (
             "Without a run and a time the report shows all messages of the log." if data.run or data.since else
             "A write adds its messages when it commits."
         )  # fmt: skip
+    if others["rows"]:
+        yield (
+            f"Not counted: {_rows(others['rows'])} in attempts that were not committed: {outcomes_text(others)}, "
+            f"in doubt {others['in_doubt']:,}."
+            + ("" if totals["flights"] else " Plots and tables show these attempts.")
+        )
     if totals["rows"] > totals["flights"]:
-        yield f"The messages hold {totals['rows']:,} rows, {totals['acked_rows']:,} of them in acknowledged messages."
+        yield f"The rows were packed in {totals['flights']:,} messages."
     if totals["in_doubt"]:
-        yield f"Not acknowledged, and stored perhaps all the same: {_messages(totals['in_doubt'])}."
+        yield f"Not acknowledged, and stored perhaps all the same: {_rows(totals['in_doubt'])}."
     if totals["resent"]:
-        yield f"Sent more than once: {_messages(totals['resent'])}."
+        yield f"Sent more than once: {_rows(totals['resent'])}."
     if totals["duplicates"]:
-        yield f"Found again: the server already had {_messages(totals['duplicates'])}, and dropped the second copy."
+        yield f"Found again: the server already had {_rows(totals['duplicates'])}, and dropped the second copy."
     if totals["dead_lettered"]:
-        yield f"Sent to the dead letters: {_messages(totals['dead_lettered'])}."
+        yield f"Sent to the dead letters: {_rows(totals['dead_lettered'])}."
     for what in ("outage", "hold"):
         times = [one["until"] - one["at"] for one in data.standstills if one["what"] == what]
         if times:
@@ -183,28 +196,23 @@ def notes(data: ReportData) -> Iterator[str]:
             yield f"{many} {max(times) / 1e6:,.1f} s."
     skew = skew_of(data)
     if skew >= SKEW:
-        yield f"Skew: one partition has {skew:.1f} times as many messages as the median partition."
-    if totals["failed_writes"]:
-        many = "One write" if totals["failed_writes"] == 1 else f"{totals['failed_writes']:,} writes"
-        yield f"{many} failed as a whole, and Spark was told so; the outcomes of all attempts at it are counted."
-    if totals["superseded"]:
-        yield f"Not counted: {totals['superseded']:,} outcomes of attempts that failed or were superseded."
-    if totals["topics"] > len(data.topics):
-        yield f"The table shows {len(data.topics):,} of {totals['topics']:,} topics, those with failures first."
-    if totals["flights"] and not totals["acked"]:
+        yield f"Skew: one partition has {skew:.1f} times as many rows as the median partition."
+    if data.shown["topics"] > len(data.topics):
+        yield f"The table shows {len(data.topics):,} of {data.shown['topics']:,} topics, those with failures first."
+    if totals["flights"] and not totals["acked"] + totals["published"]:
         yield "No acknowledged message is in the log; with flightLogLevel=errors it has failures only."
 
 
 def skew_of(data: ReportData) -> float:
-    """How many times the messages of the median partition the largest one has."""
+    """How many times the rows of the median partition the largest one has."""
     if len(data.partitions) < 2:
         return 1.0
-    sizes = sorted(row["flights"] for row in data.partitions)
+    sizes = sorted(row["rows"] for row in data.partitions)
     return float(sizes[-1] / sizes[len(sizes) // 2])
 
 
-def _messages(number: int) -> str:
-    return f"{number:,} message{'' if number == 1 else 's'}"
+def _rows(number: int) -> str:
+    return f"{number:,} row{'' if number == 1 else 's'}"
 
 
 def figures(data: ReportData) -> Iterator[Figure]:
@@ -212,7 +220,8 @@ def figures(data: ReportData) -> Iterator[Figure]:
     if data.timeline:
         yield Figure(
             "Rate",
-            f"Rows acknowledged a second, in steps of {data.width / 1e6:g} s. Points are rows that failed, timed out "
+            f"Rows acknowledged a second (published, where nothing is), in steps of {data.width / 1e6:g} s. Points are "
+            "rows that failed, timed out "
             "or were sent again; dashed lines are errors of publishers, as a lost connection. Shaded is what lasts "
             "a second and longer: an outage, in which messages waited and none was acknowledged, and a hold, in which "
             "none was sent because too many waited. Healthy: a level band without points and without shades.",
@@ -236,7 +245,7 @@ def figures(data: ReportData) -> Iterator[Figure]:
     if data.partitions:
         yield Figure(
             "Partitions",
-            "Messages of each partition of the DataFrame by outcome. Healthy: bars of one height, without red. One "
+            "Rows of each partition of the DataFrame by outcome. Healthy: bars of one height, without red. One "
             "high bar is skew: the write takes as long as that partition.",
             charts.partitions(data),
         )
@@ -253,7 +262,7 @@ def figures(data: ReportData) -> Iterator[Figure]:
 
 def _numbers(data: ReportData) -> dict[str, Any]:
     """What the plots show, for programs that read the page."""
-    names = ("totals", "width", "timeline", "standstills", "distribution", "partitions", "publishers")
+    names = ("totals", "not_committed", "width", "timeline", "standstills", "distribution", "partitions", "publishers")
     return {name: getattr(data, name) for name in names}
 
 

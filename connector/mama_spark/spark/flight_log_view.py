@@ -33,7 +33,7 @@ def _parts(path: str) -> Iterator[str]:
         yield f"<figure style='margin:0'>{plot}<figcaption>{html.escape(_CAPTION)}</figcaption></figure>"
     failures = flights.failed(path, {}, MOST_FAILURES)
     if failures:
-        names = ("event_time", "status", "info", "topic", "flight_id")
+        names = ("event_time", "status", "info", "topic", "flight_id", "committed")
         heads = "".join(f"<th>{name}</th>" for name in names)
         rows = "".join(
             "<tr>" + "".join(f"<td>{html.escape(redact(str(row[name])))}</td>" for name in names) + "</tr>"

@@ -25,7 +25,8 @@ _COUNTS = ("rows", "acked", "published", "failed", "timed_out", "duplicates", "d
 class LastWrite:
     """The last write. Notebooks show it where it is the value of a cell.
 
-    :ivar counts: rows, acked, published (with ``ackMode=none``), failed, timed_out, duplicates, dead_lettered; in rows
+    :ivar counts: rows, which acked, published (with ``ackMode=none``), failed and timed_out add up to; duplicates and
+        dead_lettered among them; in rows, each once, of the attempts that Spark committed
     :ivar reasons: failed rows by reason
     :ivar committed: whether Spark was told that the write succeeded
     :ivar flight_log: path of the log; None = none was kept
@@ -43,11 +44,14 @@ class LastWrite:
 
     @property
     def failures(self) -> DataFrame:
-        """The rows of the flight log of what failed in this write. The session needs Delta.
+        """The rows of the flight log of what failed in this write, without attempts that others replaced. The session
+        needs Delta.
 
         :raises FlightLogError: no log was kept
         """
-        return self._log().where("kind = 'flight' AND event IN ('completed_exceptionally', 'timeout')")
+        log = self._log()
+        attempts = log if log.where("committed").isEmpty() else log.where("committed")
+        return attempts.where("kind = 'flight' AND event IN ('completed_exceptionally', 'timeout')")
 
     def report(self) -> Report:
         """The report page of this run; needs the extra ``report``.

@@ -14,12 +14,20 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from deltalake.exceptions import CommitFailedError
 from mama_spark.errors import FlightLogError
+from mama_spark.flightlog import transaction
 from mama_spark.flightlog.adopt_orphans import adopt_orphans
 from mama_spark.flightlog.commit import abort, commit
+from mama_spark.flightlog.folder import mark_folder
+from mama_spark.flightlog.parts import Part
+from mama_spark.flightlog.schema import table_schema
+from mama_spark.flightlog.staging import Staging
+from mama_spark.flightlog.storage import TableStore, existing_table
+from mama_spark.flightlog.transaction import add_action, add_and_remove
 from mama_spark.flightlog.write_id import WriteId
 
-from tests.support.flight_logs import BATCH, STREAM, T0, flights, rows, stage
+from tests.support.flight_logs import BATCH, STREAM, T0, flights, rows, set_features, stage
 
 APP = ("query-1", 0)
 
@@ -345,3 +353,83 @@ def test_adopting_in_a_folder_that_is_no_log_is_an_error(tmp_path: Path) -> None
 def test_dates_before_now_are_read_in_utc(tmp_path: Path) -> None:
     commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, flights(1)))
     assert rows(tmp_path)[0]["event_time"] == datetime.fromtimestamp(T0 / 1e6, UTC)
+
+
+FEATURES = (
+    "appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "deletionVectors", "generatedColumns",
+    "invariants", "timestampNtz", "v2Checkpoint", "allowColumnDefaults", "clustering", "domainMetadata",
+    "icebergCompatV2", "identityColumns", "inCommitTimestamp", "rowTracking", "typeWidening", "vacuumProtocolCheck",
+    "of a later Delta",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_feature_of_delta_is_refused_by_its_name_where_delta_rs_refuses_the_commit(
+    tmp_path: Path, feature: str
+) -> None:
+    commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, flights(1)))
+    parts = stage(tmp_path, STREAM, flights(1, "later"))
+    set_features(tmp_path, feature)
+    try:
+        add_and_remove(DeltaTable(tmp_path), [add_action(parts[0], True)])
+        refused = False
+    except CommitFailedError:
+        refused = True
+    store = TableStore(str(tmp_path), {})
+    if not refused:
+        assert existing_table(store, table_schema(), "flightLog", None) is not None
+        return
+    with pytest.raises(FlightLogError, match=rf"^flightLog: .*has features of Delta .*: {feature}; name another path"):
+        existing_table(store, table_schema(), "flightLog", None)
+    for change in (commit, abort):
+        with pytest.raises(FlightLogError, match=f": {feature}; "):
+            change(str(tmp_path), {}, STREAM, parts)
+
+
+def test_a_column_whose_name_in_files_differs_is_refused(tmp_path: Path) -> None:
+    commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, flights(1)))
+    set_features(tmp_path, "columnMapping", renamed="topic", **{"columnMapping.mode": "name"})
+    with pytest.raises(FlightLogError, match=r"columnMapping \(see column topic\)"):
+        commit(str(tmp_path), {}, STREAM, stage_only(tmp_path))
+
+
+def stage_only(table: Path) -> list[Part]:
+    """Parts of a task that began before the table was changed."""
+    staging = Staging(str(table), {}, STREAM, 0, 0)
+    staging.add_flights(flights(1, "later"))
+    return staging.close()
+
+
+def test_what_no_other_commit_has_caused_is_no_conflict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = stage(tmp_path, BATCH, flights(1))
+    commit(str(tmp_path), {}, STREAM, stage(tmp_path, STREAM, flights(1, "first")))
+    tries = []
+
+    def refuse(*_: object, **__: object) -> int:
+        tries.append(1)
+        raise CommitFailedError("the table says no")
+
+    monkeypatch.setattr(transaction, "add_and_remove", refuse)
+    with pytest.raises(FlightLogError, match="the table takes no commit: the table says no"):
+        commit(str(tmp_path), {}, BATCH, parts)
+    assert len(tries) == 1
+
+
+@pytest.mark.parametrize("name", ["a b", "ä", "a#b?c", "a%", "a%b", "a%20b", "%2e%2e", "%E4", "%25", "a\\b", "a\tb"])
+@pytest.mark.parametrize("as_url", [False, True])
+def test_a_folder_of_any_name_holds_the_table_or_is_refused_before(tmp_path: Path, name: str, as_url: bool) -> None:
+    folder = tmp_path / name
+    uri = folder.as_uri() if as_url else str(folder)
+    if name in ("a b", "ä", "a#b?c", "a%", "a%b"):
+        mark_folder(uri, "flightLog")
+        for number in range(2):  # the second reads what the first has written
+            write_id = WriteId(None, f"run-{number}", None, "nats")
+            commit(uri, {}, write_id, stage(uri, write_id, flights(1, str(number))))
+        assert len(rows(folder)) == 2
+        assert [path.name for path in tmp_path.iterdir()] == [name]
+        return
+    with pytest.raises(FlightLogError, match=r"flightLog: the path .* name a path without it"):
+        mark_folder(uri, "flightLog")
+    with pytest.raises(FlightLogError, match="name a path without it"):
+        TableStore(uri, {})
+    assert list(tmp_path.iterdir()) == []

@@ -14,7 +14,7 @@ from mama_spark.errors import DoubledId, FlightLogError
 from mama_spark.flightlog.columns import LoggedEvent
 from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.report import PERCENTILE_RANK_ERROR, failed, failed_text, summarise
-from mama_spark.flightlog.schema import TIMEOUT
+from mama_spark.flightlog.schema import PUBLISHED, TIMEOUT
 from mama_spark.flightlog.staging import Staging
 from mama_spark.flightlog.write_id import WriteId
 
@@ -63,14 +63,26 @@ def test_acknowledged_after_doubt_is_not_in_doubt(tmp_path: Path) -> None:
     assert summarise(str(tmp_path), {}).in_doubt == 0
 
 
-def test_attempts_that_were_not_committed_are_counted_separately(tmp_path: Path) -> None:
-    stage(tmp_path, STREAM, flights(4, "first"))
+def test_rows_of_committed_writes_are_counted_once_and_other_attempts_apart(tmp_path: Path) -> None:
+    """As after a driver that was killed: its attempt is repeated under the same ids."""
+    stage(tmp_path, STREAM, flights(4, "first", failed=1, rows=np.full(4, 10, np.int32)), late(2))
     abort(str(tmp_path), {}, STREAM)
-    keep(tmp_path, BATCH, flights(3))
+    sent = flights(2, "sent", event=np.full(2, PUBLISHED, np.uint8), ack_level="none", at=T0 + 10**6)
+    told = flights(3, "told", event=np.full(3, PUBLISHED, np.uint8))  # with flightLogLevel=all before their outcome
+    keep(tmp_path, BATCH, flights(3, "again", failed=1, rows=np.full(3, 10, np.int32)), late(1), sent, told)
     found = summarise(str(tmp_path), {})
-    assert found.count("acked", committed=True) == 3
-    assert found.count("acked", committed=False) == 4
-    assert "in attempts that were not committed 4" in found.text()
+    assert found.outcomes() == {"rows": 33, "acked": 20, "published": 2, "failed": 10, "timed_out": 1}
+    assert found.outcomes(committed=False) == {"rows": 42, "acked": 30, "published": 0, "failed": 10, "timed_out": 2}
+    text = found.text()
+    assert "rows         33 of committed writes: 20 acked, 2 published, 10 failed, 1 timed out\n" in text
+    assert "42 in attempts that were not committed: 30 acked, 10 failed, 2 timed out, in doubt 2\n" in text
+    assert (found.in_doubt, found.latency["flights"], found.slowest_topics[0]["flights"]) == (1, 2, 2)
+    assert found.rate == pytest.approx(22 / 1.0015)
+    read = json.loads(found.json())
+    assert (read["rows"], read["published"], read["not_committed"]["rows"]) == (33, 2, 42)
+    assert sorted((r["committed"], r["flights"]) for r in found.failures) == [
+        (False, 1), (False, 2), (True, 1), (True, 1),
+    ]  # fmt: skip
 
 
 def test_publisher_and_topic_events_are_not_flights(tmp_path: Path) -> None:
@@ -127,6 +139,7 @@ def test_failures_are_grouped_by_reason_most_frequent_first(tmp_path: Path) -> N
             "status": "PUBLISH_ERROR_NOT_ENTITLED",
             "code": 403,
             "info": "denied",
+            "committed": True,
             "flights": 3,
             "example_topic": "orders.new",
             "example_id": "id-1",
@@ -136,6 +149,7 @@ def test_failures_are_grouped_by_reason_most_frequent_first(tmp_path: Path) -> N
             "status": "TIMEOUT",
             "code": None,
             "info": "no answer",
+            "committed": True,
             "flights": 1,
             "example_topic": "orders.new",
             "example_id": "late-0",
@@ -144,7 +158,7 @@ def test_failures_are_grouped_by_reason_most_frequent_first(tmp_path: Path) -> N
     assert len(summarise(str(tmp_path), {}, limit=1).failures) == 1
 
 
-def test_rate_is_of_acknowledged_flights_between_first_publish_and_last_event(tmp_path: Path) -> None:
+def test_rate_is_of_acknowledged_rows_between_first_publish_and_last_event(tmp_path: Path) -> None:
     times = T0 + np.array([500, 2_000_500])
     keep(tmp_path, BATCH, flights(2, event_time=times, publish_time=np.array([T0 + 500, T0 + 1000])))
     assert summarise(str(tmp_path), {}).rate == pytest.approx(1.0)
@@ -159,6 +173,7 @@ def test_json_is_one_line_with_all_fields(tmp_path: Path) -> None:
     assert {*read} == {
         *("path", "version", "events", "latency", "slowest_topics", "failures", "first", "last", "rate"),
         *("duplicates", "found", "in_doubt", "doubled_id", "doubled_ids"),
+        *("rows", "acked", "published", "failed", "timed_out", "not_committed"),
     }
 
 

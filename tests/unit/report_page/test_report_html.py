@@ -16,12 +16,13 @@ import pytest
 from mama_spark import cli
 from mama_spark.errors import ConfigError
 from mama_spark.flightlog.columns import LoggedEvent
-from mama_spark.flightlog.commit import commit
+from mama_spark.flightlog.commit import abort, commit
+from mama_spark.flightlog.schema import PUBLISHED
 from mama_spark.flightlog.staging import Staging
 from mama_spark.report_page.charts import life_line_values
 from mama_spark.report_page.page import ADVICE, Report, report, state
 
-from tests.support.flight_logs import BATCH, T0, flights, stage
+from tests.support.flight_logs import BATCH, STREAM, T0, flights, stage
 
 SCRIPT = "<script>alert('x')</script>&lt;b&gt;"
 
@@ -73,16 +74,16 @@ def test_a_perfect_run(tmp_path: Path) -> None:
     made = log_with(tmp_path, flights(1000), events=events)
     page = Outline(made.html)
     assert state(made.data) == "good"
-    assert "All 1,000 messages were acknowledged." in page.texts
+    assert "All 1,000 rows were acknowledged." in page.texts
     assert page.numbers["totals"]["acked"] == 1000
     assert page.numbers["timeline"] == made.data.timeline
     assert page.tags.count("svg") == page.tags.count("figcaption") == 5
     assert [text for text in page.texts if "Healthy:" in text] == [t for t in page.texts if t.startswith(CAPTIONS)]
-    assert "partition: 0; messages: 1000; outcome: acked" in page.labels
+    assert "partition: 0; rows: 1000; outcome: acked" in page.labels
     assert 'id="failures"' not in made.html
 
 
-CAPTIONS = ("Rows acknowledged", "From the first", "How many", "Messages of each", "Each line")
+CAPTIONS = ("Rows acknowledged", "From the first", "How many", "Rows of each", "Each line")
 
 
 def test_the_page_needs_no_other_file_and_no_network(tmp_path: Path) -> None:
@@ -96,10 +97,10 @@ def test_failures_say_what_to_do_and_points_mark_them(tmp_path: Path) -> None:
     made = log_with(tmp_path, flights(10, failed=4))
     page = Outline(made.html)
     assert state(made.data) == "failed"
-    assert "4 of 10 messages were not acknowledged." in page.texts
+    assert "4 of 10 rows were not acknowledged." in page.texts
     assert ADVICE["PUBLISH_ERROR_NOT_ENTITLED"] in page.texts
     assert "topic orders.new, id id-6" in page.texts
-    assert "partition: 0; messages: 4; outcome: failed" in page.labels
+    assert "partition: 0; rows: 4; outcome: failed" in page.labels
     assert any("what: failed" in label for label in page.labels)
 
 
@@ -140,20 +141,38 @@ def test_ten_thousand_topics_are_a_page_of_few_megabytes(tmp_path: Path) -> None
     assert "The table shows 10,000 of 12,000 topics, those with failures first." in Outline(made.html).texts
 
 
+def test_what_was_not_acknowledged_or_not_committed_is_not_called_so(tmp_path: Path) -> None:
+    abort(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, flights(3, "lost", failed=1)))
+    failed = report(str(tmp_path))
+    texts = Outline(failed.html).texts
+    assert state(failed.data) == "failed"
+    assert "No write was committed." in texts
+    apart = "Not counted: 3 rows in attempts that were not committed: 2 acked, 1 failed, 0 timed out, in doubt 0."
+    assert f"{apart} Plots and tables show these attempts." in texts
+    assert any("PUBLISH_ERROR_NOT_ENTITLED" in text for text in texts)
+    sent = flights(4, event=np.full(4, PUBLISHED, np.uint8), ack_level="none")
+    commit(str(tmp_path), {}, STREAM, stage(tmp_path, STREAM, sent))
+    made = report(str(tmp_path))
+    texts = Outline(made.html).texts
+    assert state(made.data) == "attention"
+    assert "All 4 rows were published, and none acknowledged." in texts
+    assert apart in texts
+
+
 def test_notes_say_what_else_must_be_known(tmp_path: Path) -> None:
     columns = flights(4, duplicate=np.ones(4, np.bool_), sends=np.full(4, 2, np.int32))
     made = log_with(tmp_path, columns)
     texts = Outline(made.html).texts
     assert state(made.data) == "attention"
-    assert "Sent more than once: 4 messages." in texts
-    assert "Found again: the server already had 4 messages, and dropped the second copy." in texts
+    assert "Sent more than once: 4 rows." in texts
+    assert "Found again: the server already had 4 rows, and dropped the second copy." in texts
 
 
 def test_passwords_of_the_log_are_not_shown(tmp_path: Path) -> None:
     made = log_with(tmp_path, flights(1))
     shown = Report(made.data, made.html)
     assert "<Report of " in repr(shown)
-    assert "The message was acknowledged." in repr(shown)
+    assert "The row was acknowledged." in repr(shown)
 
 
 def test_a_notebook_shows_the_page(tmp_path: Path) -> None:
@@ -172,8 +191,8 @@ def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixtu
     commit(str(tmp_path / "log"), {}, BATCH, stage(tmp_path / "log", BATCH, flights(3)))
     target = tmp_path / "page.html"
     assert cli.main(["report", str(tmp_path / "log"), "-o", str(target), "--run", "run-7"]) == 0
-    assert capsys.readouterr().out == f"All 3 messages were acknowledged. The report is {target}\n"
-    assert "All 3 messages were acknowledged." in target.read_text("utf-8")
+    assert capsys.readouterr().out == f"All 3 rows were acknowledged. The report is {target}\n"
+    assert "All 3 rows were acknowledged." in target.read_text("utf-8")
     assert cli.main(["report", str(tmp_path / "log"), "-o", str(tmp_path / "no" / "page.html")]) == 2
     assert "page.html: No such file or directory; name another file" in capsys.readouterr().err
 
@@ -221,7 +240,7 @@ def test_options_are_of_the_newest_write_and_skew_is_said(tmp_path: Path) -> Non
     texts = Outline(made.html).texts
     assert made.data.write == told
     assert {"maxInFlight", "7", "password", "***"} <= set(texts)
-    assert "Skew: one partition has 4.0 times as many messages as the median partition." in texts
+    assert "Skew: one partition has 4.0 times as many rows as the median partition." in texts
     assert report(str(tmp_path), run="another").data.write is None
 
 

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from mama_spark.bridges import require_exactly_once
-from mama_spark.errors import ConfigError, OptionError, RowsFailed
+from mama_spark.errors import ConfigError, MamaError, OptionError, RowsFailed
 from mama_spark.options import BATCH_WRITE, STREAM_WRITE, SinkOptions
 from mama_spark.redaction import redact, redact_url
 
@@ -66,8 +66,7 @@ def stream_writer(given: dict[str, str], schema: StructType, overwrite: bool) ->
 def _job(given: dict[str, str], schema: StructType, *, streaming: bool) -> SinkJob:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from mama_spark.flightlog.folder import mark_folder
-    from mama_spark.flightlog.schema import packed_rows_field, table_schema
+    from mama_spark.flightlog.schema import DEAD_LETTERS, packed_rows_field, table_schema
 
     from .encoding.columns import plan_columns
 
@@ -91,15 +90,33 @@ def _job(given: dict[str, str], schema: StructType, *, streaming: bool) -> SinkJ
     fields = tuple(arrow.field(name) for name in plan.log)
     if options.pack != "off" and fields:
         fields = (packed_rows_field(fields),)
-    table_schema(fields)  # raises for columns that have the name of one of the log's own
+    log_schema, extra = table_schema(fields), frozenset(f.name for f in fields)
     name = next((value for key, value in given.items() if key.lower() == "queryname"), None)
     return SinkJob(
         options, plan, streaming, uuid.uuid4().hex[:16], fields, loaded.discovery, name,
-        log_marker=None if options.flight_log is None else mark_folder(options.flight_log, "flightLog"),
-        dead_letter_marker=(
-            None if options.dead_letter_table is None else mark_folder(options.dead_letter_table, "deadLetterTable")
-        ),
+        log_marker=_require_table(options.flight_log, options, log_schema, "flightLog", extra),
+        dead_letter_marker=_require_table(options.dead_letter_table, options, DEAD_LETTERS, "deadLetterTable", None),
     )  # fmt: skip
+
+
+def _require_table(
+    uri: str | None, options: SinkOptions, schema: pa.Schema, what: str, extra: frozenset[str] | None
+) -> str | None:
+    """Before anything is published: make the folder of a table, and check that a commit to it can succeed.
+
+    :returns: see :func:`~mama_spark.flightlog.folder.mark_folder`
+    """
+    from mama_spark.flightlog.folder import DELTA_LOG, mark_folder
+    from mama_spark.options.paths import local_path
+
+    if uri is None:
+        return None
+    marker, path = mark_folder(uri, what), local_path(uri)
+    if path is None or os.path.isdir(os.path.join(path, DELTA_LOG)):  # or delta-rs need not be loaded
+        from mama_spark.flightlog.storage import TableStore, existing_table
+
+        existing_table(TableStore(uri, options.storage_options), schema, what, extra)
+    return marker
 
 
 def _warn_of_id_by_name(plan: ColumnPlan) -> None:
@@ -147,7 +164,10 @@ class _Committer(TaskObject):
                 advice = advice_for_repetition(self.job, total, reports)
                 what = "1 row was" if failures == 1 else f"{failures:,} rows were"
                 raise RowsFailed(f"{what} not published: {total.sentence()}{self._where(reports)}{advice}")
-            self._add_to_tables(reports, app, committed=True)
+            try:
+                self._add_to_tables(reports, app, committed=True)
+            except MamaError as e:
+                raise type(e)(f"{e}{advice_for_repetition(self.job, total, reports)}") from e
             committed = True
         finally:
             self._leave_note(reports, total, committed=committed)
@@ -156,8 +176,14 @@ class _Committer(TaskObject):
         return total
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None], app: tuple[str, int] | None) -> None:
-        """Everything that was staged goes to the tables as not committed; may be called again after a commit."""
-        self._add_to_tables(_reports(messages), app, committed=False)
+        """Everything that was staged goes to the tables as not committed; may be called again after a commit.
+
+        Raises nothing for a table that takes no commit: Spark would put this error before the one that it aborts for.
+        """
+        try:
+            self._add_to_tables(_reports(messages), app, committed=False)
+        except MamaError as e:
+            logger.warning("mamapub: what the write that failed has published is not in its tables: %s", e)
 
     def _add_to_tables(self, reports: Sequence[PartitionReport], app: tuple[str, int] | None, committed: bool) -> None:
         """First the dead letters, then the flight log: who reads of a dead letter in the log finds it."""

@@ -12,11 +12,15 @@ import pyarrow as pa
 import pytest
 from mama_spark.bridges.memory import MemoryBroker
 from mama_spark.errors import ConfigError, FlightLogError, OptionError
+from mama_spark.flightlog import dead_letter_table
+from mama_spark.flightlog.commit import commit as commit_log
+from mama_spark.flightlog.write_id import WriteId
 from mama_spark.spark.sink.data_source import MamaPubWriter, batch_writer
 from mama_spark.spark.sink.job import PartitionReport, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 from pyspark.sql.types import StringType, StructField, StructType
 
+from tests.support.flight_logs import set_features
 from tests.support.spark.sink_harness import flights
 
 SCHEMA = StructType([StructField(name, StringType()) for name in ("topic", "value")])
@@ -85,6 +89,24 @@ def test_parts_that_the_driver_does_not_find_fail_the_write(broker: MemoryBroker
     writer.abort([*reports])
     assert flights(log, committed=False).num_rows == 2
     assert flights(log).num_rows == 0
+
+
+@pytest.mark.parametrize("option", ["flightLog", "deadLetterTable"])
+def test_a_table_that_takes_no_commit_is_refused_when_the_write_is_planned(
+    broker: MemoryBroker, tmp_path: Path, option: str
+) -> None:
+    path = tmp_path / "log"
+    commit = dead_letter_table.commit_dead_letters if option == "deadLetterTable" else commit_log
+    commit(str(path), {}, WriteId(None, "run", None, "memory"), [], app=("first", 0))
+    writer = plan(broker, **{option: str(path)})
+    set_features(path, "rowTracking", "domainMetadata")
+    with pytest.raises(FlightLogError, match=f"{option}: .*domainMetadata, rowTracking"):
+        plan(broker, **{option: str(path)})
+    report = run(writer)  # which was planned before
+    assert report.fatal is not None
+    assert "rowTracking" in report.fatal
+    assert broker.messages() == []
+    writer.abort([report])  # raises nothing, or Spark would show it before the error that it aborts for
 
 
 def test_folder_with_files_of_others_is_refused_when_the_write_is_planned(broker: MemoryBroker, tmp_path: Path) -> None:
