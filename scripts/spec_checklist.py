@@ -44,7 +44,7 @@ ROW = re.compile(
 class MarkedTests:
     """Names of the tests of one id, or of one row, each once.
 
-    :ivar usual: that ``make test`` or ``make test-slow`` runs
+    :ivar usual: that the tiers run
     :ivar originals: that need the original programs of a middleware
     """
 

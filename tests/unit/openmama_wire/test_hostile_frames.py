@@ -102,7 +102,7 @@ def test_every_cut_and_every_flipped_bit(v: dict[str, Any]) -> None:
 @pytest.mark.spec("OW5")
 @pytest.mark.parametrize("v", VECTORS, ids=lambda v: v["name"])
 def test_every_cut_and_some_flipped_bits_are_recorded_and_read_in_columns(v: dict[str, Any]) -> None:
-    """All of them in ``make test-slow``, where the frame is short."""
+    """All of them in ``make explore``, where the frame is short."""
     data = bytearray.fromhex(v["hex"])
     every = EXPLORE and len(data) < 1000
     for n in range(0, len(data), 1 if every else 37):
