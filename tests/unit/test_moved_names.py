@@ -16,12 +16,7 @@ from mama_spark import moved_names
 from mama_spark.moved_names import MODULES, NAMES
 
 
-def gone() -> list[str]:
-    """Old modules that are not packages of the same name now."""
-    return sorted(MODULES)
-
-
-@pytest.mark.parametrize("old", gone())
+@pytest.mark.parametrize("old", sorted(MODULES))
 def test_an_old_module_warns_and_has_the_names_of_the_new_one(old: str) -> None:
     sys.modules.pop(f"mama_spark.{old}", None)
     new = import_module(f"mama_spark.{MODULES[old]}")
@@ -31,12 +26,6 @@ def test_an_old_module_warns_and_has_the_names_of_the_new_one(old: str) -> None:
     for name in (n for n, value in vars(new).items() if getattr(value, "__module__", None) == new.__name__):
         assert getattr(module, name) is getattr(new, name)
     sys.modules.pop(f"mama_spark.{old}", None)
-
-
-@pytest.mark.parametrize("module", sorted(NAMES))
-def test_every_renamed_name_leads_to_one_that_is_there(module: str) -> None:
-    found = import_module(f"mama_spark.{module}")
-    assert [new for new in NAMES[module].values() if not hasattr(found, new)] == []
 
 
 @pytest.mark.parametrize("module", ["errors", "bridge"])
@@ -87,9 +76,8 @@ def test_an_old_module_has_no_name_that_never_was(old: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         module = import_module(f"mama_spark.{old}")
-    for name in ("never_there", "__never_there__"):
-        with pytest.raises(AttributeError, match=name):
-            getattr(module, name)
+    with pytest.raises(AttributeError, match="never_there"):
+        _ = module.never_there
 
 
 def test_a_folder_that_is_gone_has_only_modules() -> None:

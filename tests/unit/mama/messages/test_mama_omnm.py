@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import struct
 from itertools import product
 from typing import Any
@@ -127,15 +126,6 @@ def read_or_refused(data: bytes) -> None:
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     read_or_refused(data)
     read_or_refused(b"O\x01\x00" + data)
-
-
-@examples(300)
-@given(MESSAGES, st.randoms(use_true_random=False))
-def test_damaged_messages_are_read_or_refused(msg: MamaMsg, chance: random.Random) -> None:
-    data = bytearray(encode(msg))
-    for _ in range(chance.randint(1, 4)):
-        data[chance.randrange(len(data))] = chance.choice([0, 1, 255, chance.randrange(256)])
-    read_or_refused(bytes(data))
 
 
 def decode_announced_lengths() -> None:
