@@ -5,11 +5,54 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import multiprocessing
 import sys
-from collections.abc import Generator
+import tracemalloc
+from collections.abc import Callable, Generator
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+
+#: Forks from a process that has imported these and has one thread.
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload(["hypothesis", "numpy", "pyarrow", "pytest"])
+
+
+class Peak(NamedTuple):
+    """What was allocated at most at a time, in bytes."""
+
+    python: int
+    arrow: int
+
+
+def _measure(told: Connection, act: Callable[..., object], args: tuple[Any, ...]) -> None:
+    import pyarrow as pa
+
+    try:
+        tracemalloc.start()
+        act(*args)
+        told.send(Peak(tracemalloc.get_traced_memory()[1], pa.default_memory_pool().max_memory()))
+    except Exception as e:  # noqa: BLE001 - told to the test
+        told.send(AssertionError(f"{type(e).__name__}: {e}"))
+
+
+def peak_of(act: Callable[..., object], *args: Any) -> Peak:
+    """What a function allocates, which runs in a process of its own: nothing else allocates there. It raises where
+    anything is wrong; it and its arguments can be pickled."""
+    hear, told = _PROCESSES.Pipe(duplex=False)
+    process = _PROCESSES.Process(target=_measure, args=(told, act, args))
+    process.start()
+    told.close()
+    with hear:
+        found = hear.recv()
+    process.join()
+    process.close()
+    if isinstance(found, AssertionError):
+        raise found
+    assert isinstance(found, Peak)
+    return found
 
 
 def peak_memory() -> int:

@@ -201,16 +201,6 @@ def test_commit_on_a_full_disk_says_so_and_can_be_repeated(tmp_path: Path, which
     assert marks(tmp_path) == [("a-0", True), ("b-0", True), ("b-1", True)]
 
 
-def test_repeated_commit_of_parts_that_were_compacted_and_removed_changes_nothing(tmp_path: Path) -> None:
-    parts = stage(tmp_path, BATCH, flights(1, "a")) + stage(tmp_path, BATCH, flights(1, "b"))
-    commit(str(tmp_path), {}, BATCH, parts)
-    DeltaTable(tmp_path).optimize.compact()
-    DeltaTable(tmp_path).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
-    assert not any((tmp_path / p.path).exists() for p in parts)
-    assert commit(str(tmp_path), {}, BATCH, parts).committed == 0
-    assert marks(tmp_path) == [("a-0", True), ("b-0", True)]
-
-
 def test_new_extra_column_is_added_and_missing_one_is_null(tmp_path: Path) -> None:
     plain = WriteId(None, "a", None, "nats")
     commit(str(tmp_path), {}, plain, stage(tmp_path, plain, flights(1, "a")))
@@ -257,44 +247,6 @@ def test_add_actions_carry_statistics_that_bound_the_event_time(tmp_path: Path) 
 
 
 # --- what happens to the table later ---------------------------------------------------------------------------
-
-
-def test_compaction_keeps_the_rows_and_nothing_comes_back(tmp_path: Path) -> None:
-    for i in range(4):
-        write_id = WriteId("query-1", "run", i, "nats")
-        commit(str(tmp_path), {}, write_id, stage(tmp_path, write_id, flights(2, f"b{i}")), app=("query-1", i))
-    before = marks(tmp_path)
-    DeltaTable(tmp_path).optimize.compact()
-    assert len(DeltaTable(tmp_path).file_uris()) == 1
-    assert marks(tmp_path) == before
-    assert adopt_orphans(str(tmp_path), {}, timedelta(0)).parts == []
-    again = WriteId("query-1", "run", 3, "nats")
-    commit(str(tmp_path), {}, again, stage(tmp_path, again, flights(1, "late")), app=("query-1", 3))
-    assert marks(tmp_path) == sorted([*before, ("late-0", False)])
-
-
-def test_vacuum_leaves_live_parts_alone_and_removes_what_was_compacted(tmp_path: Path) -> None:
-    for i in range(2):
-        write_id = WriteId("query-1", "run", i, "nats")
-        commit(str(tmp_path), {}, write_id, stage(tmp_path, write_id, flights(2, f"b{i}")), app=("query-1", i))
-    before = marks(tmp_path)
-    table = DeltaTable(tmp_path)
-    assert table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True) == []
-    assert marks(tmp_path) == before
-    table.optimize.compact()
-    assert len(table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)) == 2
-    assert marks(tmp_path) == before
-
-
-def test_retention_deletes_whole_days(tmp_path: Path) -> None:
-    for i, at in enumerate((T0, T0 + 3 * 86_400_000_000)):
-        write_id = WriteId(None, f"run-{i}", None, "nats")
-        commit(str(tmp_path), {}, write_id, stage(tmp_path, write_id, flights(2, f"b{i}", at=at)))
-    table = DeltaTable(tmp_path)
-    table.delete("event_date < '2026-09-24'")
-    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
-    assert marks(tmp_path) == [("b1-0", True), ("b1-1", True)]
-    assert len(list(tmp_path.rglob("parts/**/*.parquet"))) == 1
 
 
 # --- sweep -----------------------------------------------------------------------------------------------------

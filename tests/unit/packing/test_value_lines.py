@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -72,14 +70,3 @@ def test_a_few_short_lines_among_long_ones_are_right_in_every_place() -> None:
     ]
     for kind in KINDS:
         check(found, [payload.count(b"\n") + 1 for payload in found], places_of(found, kind))
-
-
-@pytest.mark.parametrize("announced", [1, 1_000_000])
-def test_lines_that_nobody_announced_take_no_memory(announced: int, pool: pa.MemoryPool) -> None:
-    places = PayloadPlaces.of_each([b"\n" * (16 << 20)])
-    tracemalloc.start()
-    values, there = values_of_lines(places, np.array([announced]))
-    assert tracemalloc.get_traced_memory()[1] < 16 << 20
-    tracemalloc.stop()
-    assert (len(values), there.tolist()) == (0, [(16 << 20) + 1])
-    assert pool.max_memory() < 1 << 20

@@ -214,21 +214,6 @@ def test_no_id_twice_however_small_the_memory(memory: int) -> None:
     assert maker.nbytes == held <= memory
 
 
-def test_order_does_not_matter_with_many_repeats_across_batches() -> None:
-    values = np.repeat(np.arange(30_000), 3)
-    rng = np.random.default_rng(0)
-    sets = []
-    for _ in range(2):
-        maker = IdMaker("q", 0, 0)
-        rng.shuffle(values)
-        got: set[str] = set()
-        for part in np.split(values, 9):
-            got.update(maker.ids(MessageBatch.of(["t"] * len(part), [b"%d" % v for v in part])).to_pylist())
-        sets.append(got)
-    assert sets[0] == sets[1]
-    assert len(sets[0]) == 90_000
-
-
 @pytest.mark.parametrize("prefix", ["a\r\nb", "a\x00", "\x7f"])
 def test_a_prefix_that_could_inject_a_header_is_refused(prefix: str) -> None:
     with pytest.raises(ConfigError, match="control characters"):

