@@ -211,7 +211,7 @@ class _LogReader(TaskObject):
         """
         found = list(losses)
         if found and self.options.fail_on_data_loss:
-            raise data_lost(found)
+            raise data_lost(found, selective=bool(self.options.topics or self.options.pattern))
         for loss in found:
             logger.error("mamasub: lost: %s", loss)
 
