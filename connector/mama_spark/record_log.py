@@ -134,8 +134,13 @@ class RecordLog(Protocol):
         """Delete the records with a sequence below ``before``."""
         ...
 
-    def warnings(self) -> list[str]:
-        """What the limits of this log may remove before it is read, one sentence for each limit."""
+    def warnings(self, topics: Sequence[str] = ()) -> list[str]:
+        """What the limits of this log may remove before it is read, and on which of ``topics`` it has nothing now
+        where nobody can say what it will have; one sentence each."""
+        ...
+
+    def require_topics(self, topics: Sequence[str]) -> None:
+        """:raises ConfigError: it has no record on one of these topics, and will have none"""
         ...
 
     def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:

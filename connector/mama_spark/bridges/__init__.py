@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 from ..bridge import DiscoveryBridge, PublisherBridge, RowCodec
 from ..errors import ConfigError
 from ..middlewares import MIDDLEWARES
-from ..options import DiscoveryOptions, SinkOptions, TransportOptions
+from ..options import DiscoveryOptions, SinkOptions, SubscribeOptions, TransportOptions
+from ..options.stream_names import chosen_streams
 from ..options.urls import split_stream
 from ..record_log import RecordLogBridge
 
@@ -40,6 +41,7 @@ __all__ = [
     "discovery_bridge",
     "load",
     "log_bridge",
+    "logs_to_read",
     "publisher_bridge",
     "require_exactly_once",
     "row_codec",
@@ -168,6 +170,20 @@ def log_bridge(o: TransportOptions, timeout: float) -> RecordLogBridge:
     """
     bridge: RecordLogBridge = _factory(o, "log_bridge", "keeps no log that could be read")(o, timeout)
     return bridge
+
+
+def logs_to_read(o: SubscribeOptions, bridge: RecordLogBridge) -> list[str]:
+    """Names of the logs that the options name, or that hold their topics.
+
+    :raises ConfigError: there is none, or the one that is named holds a topic never
+    """
+    if o.streams:
+        return chosen_streams(o.streams, bridge.names(()))
+    if o.stream is None:
+        return bridge.names(o.topics)
+    if o.topics:
+        bridge.log(o.stream).require_topics(o.topics)
+    return [o.stream]
 
 
 def check_transport(o: SinkOptions, topics: list[str]) -> list[tuple[bool, str]]:

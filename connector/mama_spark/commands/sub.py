@@ -17,12 +17,11 @@ from itertools import islice
 from typing import Any
 
 from ..backoff import Backoff
-from ..bridges import log_bridge
+from ..bridges import log_bridge, logs_to_read
 from ..bridges.reconnecting import OutageTimer
 from ..console.arguments import add_transport, options
 from ..errors import OptionError, Unavailable
 from ..options import SubscribeOptions, command
-from ..options.stream_names import chosen_streams
 from ..packing import Unpacked, as_json_column, unpack_chunks, unpacked_as_is
 from ..record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity
 
@@ -83,12 +82,6 @@ class _Cursor:
         return bounds.last
 
 
-def _names(bridge: RecordLogBridge, o: SubscribeOptions) -> list[str]:
-    if o.streams:
-        return chosen_streams(o.streams, bridge.names(()))
-    return [o.stream] if o.stream is not None else bridge.names(o.topics)
-
-
 def _follow(o: SubscribeOptions, begin: int | None) -> Iterator[Row]:
     """Rows as they come. Retries during an outage, up to ``waitTimeout``, unless nothing was reached at first.
 
@@ -101,7 +94,7 @@ def _follow(o: SubscribeOptions, begin: int | None) -> Iterator[Row]:
         try:
             bridge.open()
             if not cursors:
-                cursors = [_Cursor(bridge.log(name), begin) for name in _names(bridge, o)]
+                cursors = [_Cursor(bridge.log(name), begin) for name in logs_to_read(o, bridge)]
             delays = _POLL.delays()
             while True:
                 outage.succeeded()

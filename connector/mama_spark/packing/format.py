@@ -16,8 +16,10 @@ from ..message import HEADERS_TYPE
 PACK, PACK_ROWS = "Mama-Pack", "Mama-Pack-Rows"
 #: Of a compressed pack, version 2: how lines are compressed, and bytes of the payload without compression (decimal).
 PACK_ENCODING, PACK_BYTES = "Mama-Pack-Encoding", "Mama-Pack-Bytes"
+#: Of a pack of a write with ``exactlyOnce``: the topic it was published to, for it may be stored under another one.
+PACK_TOPIC = "Mama-Pack-Topic"
 #: All headers of packs.
-PACK_HEADERS = (PACK, PACK_ROWS, PACK_ENCODING, PACK_BYTES)
+PACK_HEADERS = (PACK, PACK_ROWS, PACK_ENCODING, PACK_BYTES, PACK_TOPIC)
 #: Value of ``Mama-Pack-Encoding`` -> codec of Arrow. ``lz4`` is the frame format.
 ENCODINGS = {"lz4": "lz4", "zstd": "zstd"}
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from ..message import Int64s, MessageBatch, payload_sizes
 from ..record_log import Records
-from .format import MAX_PLAIN_BYTES, MAX_ROWS, PACK_HEADERS, PACK_ROWS
+from .format import MAX_PLAIN_BYTES, MAX_ROWS, PACK, PACK_BYTES, PACK_ENCODING, PACK_ROWS
 
 #: Headers up to which a loop over them is faster than the calls for columns.
 FEW_HEADERS = 1024
@@ -58,7 +58,8 @@ def pack_headers(records: Records) -> PackHeaders | None:
     """None = none of them is a pack."""
     if records.headers is None:
         return None
-    formats, rows, encodings, plain_bytes = first_values(records.headers, *PACK_HEADERS)
+    names = (PACK, PACK_ROWS, PACK_ENCODING, PACK_BYTES)
+    formats, rows, encodings, plain_bytes = first_values(records.headers, *names)
     if formats.null_count == len(records):
         return None
     return PackHeaders(formats, rows, _numbers(rows, MAX_ROWS), encodings, _numbers(plain_bytes, MAX_PLAIN_BYTES))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ from ..message import HEADERS_TYPE, Int64s, MessageBatch
 from ..record_log import Records
 from .codec import Codec
 from .compression import plain
-from .format import PACK_ROWS, BadPack
+from .format import PACK_ROWS, PACK_TOPIC, BadPack
 from .packer import Packed, Rows
 from .row_contents import row_contents
 
@@ -22,7 +23,7 @@ Headers = dict[str, list[str]]
 
 
 class PackRows:
-    """:param codec: of the write, whose packs alone are read"""
+    """:param codec: of the write, whose packs alone are read; each names its topic (:func:`with_topic_header`)"""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
@@ -61,9 +62,7 @@ class PackRows:
         headers = _headers(records.headers, len(records))
         try:
             counts = np.array([int(one[PACK_ROWS][0]) for one in headers], np.int64)
-            topics = records.topics
-            if not pa.types.is_dictionary(topics.type):
-                topics = topics.dictionary_encode()
+            topics = pa.array([one[PACK_TOPIC][0] for one in headers], pa.string()).dictionary_encode()
             whole = plain(MessageBatch(topics, records.payloads, records.headers))
             return self._contents(topics, whole.payloads, headers, counts), counts
         except (KeyError, ValueError, OverflowError, BadPack, pa.ArrowException) as e:
@@ -79,6 +78,17 @@ class PackRows:
         if any(parts):
             column = pa.array([list(one.items()) or None for one in parts], HEADERS_TYPE).take(each)
         return MessageBatch(topics.take(each), rows, column)
+
+
+def with_topic_header(batch: MessageBatch) -> MessageBatch:
+    """These packs, each with a header that names the topic that it is published to: by that topic, and not by the one
+    that a stream stores it under, its rows are recognised."""
+    assert batch.headers is not None
+    entries = [
+        one if any(name == PACK_TOPIC for name, _ in one) else [*one, (PACK_TOPIC, [topic])]
+        for one, topic in zip(batch.headers.to_pylist(), batch.topics.to_pylist(), strict=True)
+    ]
+    return replace(batch, headers=pa.array(entries, HEADERS_TYPE))
 
 
 def _headers(column: pa.Array | None, n: int) -> list[Headers]:

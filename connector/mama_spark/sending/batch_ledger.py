@@ -89,14 +89,12 @@ class BatchLedger(Protocol):
         """First and last message as the leader of the stream has them now."""
         ...
 
-    def read(
-        self, stream: str, after: int, up_to: int, prefix: bytes, topics: Sequence[str] = (), *, records: bool = False
-    ) -> Iterator[StoredIds]:
-        """All messages with ``after < sequence <= up_to`` whose id begins with ``prefix``.
+    def read(self, stream: str, after: int, up_to: int, prefix: bytes, *, records: bool = False) -> Iterator[StoredIds]:
+        """All messages with ``after < sequence <= up_to`` whose id begins with ``prefix``, on whatever topics: the
+        middleware may store a message under another topic than it was published to.
 
         It ends when the replica that is read from has reached ``up_to``.
 
-        :param topics: what their topics match (wildcards allowed); none = anything
         :param records: with payloads and headers
         """
         ...

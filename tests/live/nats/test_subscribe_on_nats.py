@@ -59,7 +59,7 @@ def test_messages_replaced_by_newer_ones_of_their_topic_are_a_loss(nats_server: 
     with Admin(nats_server.url) as admin:
         admin.create_stream("LATEST", ["latest.>"], max_msgs_per_subject=1)
         store(admin, "LATEST", plain("latest.b", 1) + plain("latest.a", 2) + plain("latest.c", 1))
-    with pytest.raises(DataLost, match="'LATEST': sequence 2: deleted before"):
+    with pytest.raises(DataLost, match=r"'LATEST': sequence 2: deleted before .*They may all be of topics"):
         read(stream_of(nats_server.url, topics="latest.>"))
     assert read(stream_of(nats_server.url, topics="latest.>", failOnDataLoss="false")) == [1, 3, 4]
 

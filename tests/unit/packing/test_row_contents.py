@@ -14,7 +14,8 @@ from mama_spark.message import HEADERS_TYPE, MessageBatch
 from mama_spark.packing import PACK, PACK_ROWS, Rows, packed
 from mama_spark.packing.codec import ArrowCodec, Codec, LinesCodec
 from mama_spark.packing.compression import PackCompressor
-from mama_spark.packing.pack_rows import PackRows
+from mama_spark.packing.format import PACK_TOPIC
+from mama_spark.packing.pack_rows import PackRows, with_topic_header
 from mama_spark.packing.row_contents import row_contents
 from mama_spark.publisher.ids import digest
 from mama_spark.record_log import Records
@@ -69,6 +70,7 @@ def test_a_row_is_recognised_in_another_pack_that_was_read(
     other = packed(codec, Rows(topics, codec.normal(batch), numbers, parts=parts), starts)
     sent: MessageBatch = PackCompressor("zstd").compress(other.batch) if compressed else other.batch
     k = len(sent)
+    sent = with_topic_header(sent)
     read = Records(np.arange(k), np.zeros(k, np.int64), sent.topics, sent.payloads, sent.headers)
     contents, counts = PackRows(codec).contents_of_records(read)
     assert counts.tolist() == np.diff(starts).tolist()
@@ -82,7 +84,7 @@ LINES, ARROW = LinesCodec(), ArrowCodec(VALUES)
 
 
 def record_of(payload: bytes, form: str, rows: str) -> Records:
-    headers = pa.array([[(PACK, [form]), (PACK_ROWS, [rows])]], HEADERS_TYPE)
+    headers = pa.array([[(PACK, [form]), (PACK_ROWS, [rows]), (PACK_TOPIC, ["t"])]], HEADERS_TYPE)
     return Records(np.array([1]), np.array([0]), pa.array(["t"]), pa.array([payload], pa.binary()), headers)
 
 

@@ -135,7 +135,10 @@ class MalamuteLog:
         last = append(self._queries.settings, self._name, batch, self._queries.timeout)
         return self.bounds().last if last is None else last
 
-    def warnings(self) -> list[str]:
+    def require_topics(self, topics: Sequence[str]) -> None:
+        """Nothing: a stored stream takes all."""
+
+    def warnings(self, topics: Sequence[str] = ()) -> list[str]:
         """See :class:`~mama_spark.record_log.RecordLog`."""
         return [f"stream {self._name!r} removes records {text.decode('utf-8', 'replace')}" for text in self._limits]
 
@@ -150,11 +153,9 @@ class MalamuteLog:
         selection, texts = selection_of(topics, self._pattern)
         return self._read(ReadSession(max(0, after), min(up_to, _LARGEST), selection, texts), rc.block)
 
-    def ids(
-        self, after: int, up_to: int, prefix: bytes, topics: Sequence[str] = ()
-    ) -> Iterator[tuple[Int64s, list[bytes]]]:
+    def ids(self, after: int, up_to: int, prefix: bytes) -> Iterator[tuple[Int64s, list[bytes]]]:
         """Sequences and ids of the messages whose id begins with ``prefix``; as :meth:`read`, without the messages."""
-        selection, texts = selection_of(topics, self._pattern)
+        selection, texts = selection_of((), self._pattern)
         session = ReadSession(max(0, after), min(up_to, _LARGEST), selection, texts, ids=prefix)
         return self._read(session, rc.ids)
 

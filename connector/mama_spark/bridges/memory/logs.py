@@ -111,9 +111,12 @@ class MemoryLog:
     def trim(self, before: int) -> None:
         self._broker.delete(m.sequence for m in self._messages() if m.sequence < before)
 
-    def warnings(self) -> list[str]:
+    def warnings(self, topics: Sequence[str] = ()) -> list[str]:
         """None: only :meth:`trim` removes records."""
         return []
+
+    def require_topics(self, topics: Sequence[str]) -> None:
+        """Nothing: the log takes all."""
 
     def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
         self._broker.progress[name] = up_to

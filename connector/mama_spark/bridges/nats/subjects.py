@@ -5,7 +5,9 @@ What can be published to and what wildcards stand for is decided in :mod:`mama_s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from mama_spark.topics import TopicFilter, covers, overlap
 
@@ -70,12 +72,44 @@ class _Node:
         return self.rest
 
 
-def filters_of(topics: Iterable[str], subjects: Sequence[str]) -> list[str]:
-    """The topics that a stream with these ``subjects`` (none = not known) may hold, without topics that another topic
-    covers: the server rejects a consumer with overlapping filters (NATS ADR-34)."""
+def may_store(config: Mapping[str, Any], topic: str) -> bool | None:
+    """Whether a stream of this configuration may store messages that match ``topic``, as it stores them: under the
+    subjects that it takes, or what its ``subject_transform`` makes of them. None: it mirrors or sources other streams,
+    which decides."""
+    transform = config.get("subject_transform")
+    own = any(overlap(topic, subject) for subject in config.get("subjects") or ())
+    if transform:
+        own = own and not covers(transform.get("src") or ">", topic)
+        own = own or overlap(topic, made_by(transform["dest"]))
+    if own:
+        return True
+    return None if config.get("mirror") or config.get("sources") else False
+
+
+def stores_text(config: Mapping[str, Any]) -> str:
+    """What a stream of this configuration stores, for error messages."""
+    taken = ", ".join(config.get("subjects") or ())
+    transform = config.get("subject_transform")
+    if not transform:
+        return f"stores {taken}"
+    return f"takes {taken} and stores {transform.get('src') or '>'} as {transform['dest']} (subject_transform)"
+
+
+def made_by(destination: str) -> str:
+    """What the subjects match that a subject transform (NATS ADR-30) with this destination makes."""
+    made: list[str] = []
+    for token in destination.split("."):
+        if re.match(r"\{\{\s*(split|slice)", token, re.IGNORECASE):  # which makes several tokens of one
+            return ".".join([*made, ">"])
+        made.append("*" if re.match(r"\{\{|\$\d", token) else token)
+    return ".".join(made)
+
+
+def filters_of(topics: Iterable[str]) -> list[str]:
+    """The topics without those that another topic covers: the server rejects a consumer with overlapping filters (NATS
+    ADR-34). One that the stream never stores does no harm."""
     kept: list[str] = []
     for topic in dict.fromkeys(topics):
-        inside = not subjects or any(overlap(topic, s) for s in subjects)
-        if inside and not any(covers(k, topic) for k in kept):
+        if not any(covers(k, topic) for k in kept):
             kept = [k for k in kept if not covers(topic, k)] + [topic]
     return kept

@@ -51,14 +51,12 @@ class Rules(NamedTuple):
     """:ivar lease: seconds
     :ivar publish_anyway: what cannot be read back is published again, instead of an error
     :ivar wait: go on asking while the middleware does not answer
-    :ivar topics: that all rows go to (wildcards allowed); none = not known
     :ivar reader: which rows the messages of the batch carry
     """
 
     lease: float
     publish_anyway: bool = False
     wait: bool = False
-    topics: Sequence[str] = ()
     reader: IdReader = IdReader()
 
 
@@ -234,7 +232,7 @@ class BatchSession:
 
         def look() -> Iterator[StoredIds]:
             wanted = prefix if reader.prefixed else b""
-            return self._ledger.read(name, after, up_to, wanted, self._rules.topics, records=reader.unpack is not None)
+            return self._ledger.read(name, after, up_to, wanted, records=reader.unpack is not None)
 
         for some in look():
             read += some.read
@@ -398,7 +396,7 @@ class BatchSession:
             found = dict[int, int]()
             prefix = self._me.own_prefix if self._rules.reader.prefixed else b""
             up_to = self._ledger.bounds(stream.name).last
-            for some in self._ledger.read(stream.name, stream.since, up_to, prefix, self._rules.topics):
+            for some in self._ledger.read(stream.name, stream.since, up_to, prefix):
                 for text, sequence in zip(some.ids, some.sequences.tolist(), strict=True):
                     if text in wanted:
                         found.setdefault(wanted[text], sequence)

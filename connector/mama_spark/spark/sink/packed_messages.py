@@ -33,6 +33,7 @@ from mama_spark.packing import (
     packed,
     singles,
 )
+from mama_spark.packing.pack_rows import with_topic_header
 from mama_spark.publisher.doubled_ids import DoubledIdCheck
 from mama_spark.sending.flight import FlightState
 from mama_spark.sending.flight_batch import FlightBatch
@@ -147,6 +148,7 @@ class PackedMessages:
         self.codec = pack_codec(o, plan, schema)
         most = min(o.pack_max_bytes, capabilities.max_payload - HEADER_BYTES)
         self._packer = Packer(self.codec, max_rows=o.pack_max_rows, max_bytes=most)
+        self._names_topics = o.exactly_once
         self._compressor = None
         if o.pack_compression != "none":
             self._compressor = PackCompressor(o.pack_compression, o.pack_compression_level)
@@ -231,11 +233,12 @@ class PackedMessages:
         return PublishBatch(batch, [], FlightContext(some.numbers, _lists(some.extra, starts), batch.ids))
 
     def as_sent(self, batch: MessageBatch, context: FlightContext) -> tuple[MessageBatch, FlightContext]:
-        """The messages in their last form: compressed, if that is asked for. Ids are made before, so that they do not
-        depend on it."""
-        if self._compressor is None or context.packed is None:
+        """The messages in their last form: compressed, if that is asked for, and with their topic as a header, if a
+        repetition will look for them. Ids are made before, so that they do not depend on it."""
+        if context.packed is None or (self._compressor is None and not self._names_topics):
             return batch, context
-        batch = self._compressor.compress(batch)
+        batch = batch if self._compressor is None else self._compressor.compress(batch)
+        batch = with_topic_header(batch) if self._names_topics else batch
         return batch, replace(context, packed=replace(context.packed, batch=batch))
 
     # --- the publisher's thread ------------------------------------------------------------------------------

@@ -49,15 +49,6 @@ def form_of(o: SinkOptions, *, own_ids: bool, codec: Codec | None) -> str:
     return f"pack={o.pack} of {codec.description}"
 
 
-def topics_of(o: SinkOptions) -> tuple[str, ...]:
-    """What all topics match, as far as the options say it; none = anything."""
-    prefix = f"{o.topic_prefix.rstrip('.')}." if o.topic_prefix else ""
-    if o.topic is None and not prefix:
-        return ()
-    letters = () if o.dead_letter_topic is None else (o.dead_letter_topic,)
-    return (f"{prefix}{o.topic or '>'}", *letters)
-
-
 class RepeatedRows:
     """For the rows of one attempt.
 
@@ -74,7 +65,7 @@ class RepeatedRows:
         reader = IdReader(not own_ids, None if self._packs is None else self._digests_of_records)
         self.session = BatchSession(
             ledger, me,
-            Rules(o.wait_timeout, o.on_retention == "publish", o.on_unavailable == "wait", topics_of(o), reader),
+            Rules(o.wait_timeout, o.on_retention == "publish", o.on_unavailable == "wait", reader),
         )  # fmt: skip
 
     def _digests_of_records(self, records: Records) -> tuple[npt.NDArray[np.uint8], Int64s]:

@@ -19,9 +19,10 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from mama_spark.bridges import logs_to_read
 from mama_spark.errors import ConfigError, MamaError, OptionError
 from mama_spark.options import ANY_READ, BATCH_READ, STREAM_READ, SubscribeOptions, Use
-from mama_spark.options.stream_names import chosen_streams, matching_streams
+from mama_spark.options.stream_names import matching_streams
 from mama_spark.record_log import Bounds, RecordLog, RecordLogBridge
 
 from ..option_loading import read_options
@@ -210,29 +211,16 @@ class _LogReader(TaskObject):
         """
         found = list(losses)
         if found and self.options.fail_on_data_loss:
-            raise data_lost(found)
+            raise data_lost(found, selective=bool(self.options.topics or self.options.pattern))
         for loss in found:
             logger.error("mamasub: lost: %s", loss)
 
-    def _streams(self, bridge: RecordLogBridge) -> list[str]:
-        """Streams that hold the topics now.
-
-        :raises ConfigError: a topic is in none
-        """
-        o = self.options
-        if o.streams:
-            return chosen_streams(o.streams, bridge.names(()))
-        if o.stream is None:
-            return bridge.names(o.topics)
-        if o.topics and o.stream not in (found := bridge.names(o.topics)):
-            raise ConfigError(f"stream {o.stream!r} holds none of the topics {', '.join(o.topics)}; {found} do")
-        return [o.stream]
-
     def _first(self, bridge: RecordLogBridge) -> tuple[Offsets, dict[str, Bounds]]:
         """Where a query without a checkpoint begins."""
-        o, found = self.options, {name: bridge.log(name) for name in self._streams(bridge)}
+        o = self.options
+        found = {name: bridge.log(name) for name in logs_to_read(o, bridge)}
         for one in found.values():
-            for text in one.warnings():
+            for text in one.warnings(o.topics if o.stream is not None else ()):
                 logger.warning("mamasub: %s", text)
         bounds = {name: one.bounds() for name, one in found.items()}
         return starting_offsets(bounds, o.starting_offsets, _sequences_at(found, o.starting_time)), bounds

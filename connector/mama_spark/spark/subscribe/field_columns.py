@@ -26,13 +26,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from mama_spark.bridges import logs_to_read
 from mama_spark.errors import ConfigError, OptionError
 from mama_spark.mama.messages.column_types import TypedField, arrow_type_of
 from mama_spark.mama.messages.omnm import BadMessage, decode
 from mama_spark.openmama_wire.log.records import DICTIONARY, MamaRecordKind, decode_records
 from mama_spark.openmama_wire.protocol.dictionary import DictionaryEntry, by_name, dictionary_of, parse_dictionary
 from mama_spark.options import SubscribeOptions
-from mama_spark.options.stream_names import chosen_streams
 from mama_spark.record_log import RecordLogBridge
 
 from . import log_reader
@@ -117,10 +117,7 @@ def read_dictionary(o: SubscribeOptions) -> Mapping[str, DictionaryEntry]:
 
 def _of_feed(bridge: RecordLogBridge, o: SubscribeOptions) -> list[DictionaryEntry]:
     """The newest dictionary that a recorder wrote."""
-    if o.streams:
-        streams = chosen_streams(o.streams, bridge.names(()))
-    else:
-        streams = [o.stream] if o.stream is not None else bridge.names(o.topics)
+    streams = logs_to_read(o, bridge)
     for stream in streams:
         log = bridge.log(stream)
         bounds = log.bounds()

@@ -78,12 +78,16 @@ class Loss:
         return f"stream {self.stream!r}: {many} {shown}{more}: {self.why}"
 
 
-def data_lost(losses: Iterable[Loss]) -> DataLost:
-    """The error for these losses: what is gone, and what to do."""
+def data_lost(losses: Iterable[Loss], *, selective: bool = False) -> DataLost:
+    """The error for these losses: what is gone, and what to do.
+
+    :param selective: the query reads a part of the records only
+    """
+    unsure = "They may all be of topics that it does not read: nobody knows of which they were. " if selective else ""
     return DataLost(
-        f"records that this query has not read are gone: {'; '.join(map(str, losses))}. Either go on without them "
-        "(option failOnDataLoss=false reads what is left and logs what is not), or bring them back and begin where "
-        "they are (restore the stream, then a new checkpoint with startingOffsets)"
+        f"records that this query has not read are gone: {'; '.join(map(str, losses))}. {unsure}Either go on without "
+        "them (option failOnDataLoss=false reads what is left and logs what is not), or bring them back and begin "
+        "where they are (restore the stream, then a new checkpoint with startingOffsets)"
     )
 
 

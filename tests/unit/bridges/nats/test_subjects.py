@@ -6,11 +6,12 @@ import gc
 import sys
 from functools import cache
 from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.bridges.nats.subjects import Filters, filters_of
+from mama_spark.bridges.nats.subjects import Filters, filters_of, made_by, may_store
 from mama_spark.topics import covers
 
 from tests.support.tiers import examples
@@ -32,28 +33,56 @@ def _all(patterns: list[str]) -> frozenset[str]:
 
 
 @examples(60)
-@given(st.lists(PATTERNS, min_size=1, max_size=4), st.lists(PATTERNS, min_size=1, max_size=2))
-def test_filters_lose_no_subject_of_the_stream_and_none_holds_another(topics: list[str], stream: list[str]) -> None:
-    filters = filters_of(topics, stream)
-    inside = _all(stream)
-    wanted = _all(topics) & inside
-    assert _all(filters) & inside == wanted
+@given(st.lists(PATTERNS, min_size=1, max_size=4))
+def test_filters_lose_no_subject_and_none_holds_another(topics: list[str]) -> None:
+    filters = filters_of(topics)
+    assert _all(filters) == _all(topics)
     assert not [1 for a in filters for b in filters if a != b and covers(a, b)]
 
 
 @pytest.mark.parametrize(
-    ("topics", "stream", "filters"),
+    ("topics", "filters"),
     [
-        ([], ["a.>"], []),
-        (["a.b", "x.y"], ["a.>"], ["a.b"]),
-        (["x.y"], ["a.>"], []),
-        (["x.y"], [], ["x.y"]),  # a mirror: nobody knows
-        (["a.b", "a.*", "a.b"], ["a.>"], ["a.*"]),
-        (["*.b", "a.*"], ["a.>"], ["*.b", "a.*"]),
+        ([], []),
+        (["a.b", "x.y"], ["a.b", "x.y"]),
+        (["a.b", "a.*", "a.b"], ["a.*"]),
+        (["*.b", "a.*"], ["*.b", "a.*"]),
     ],
 )
-def test_filters(topics: list[str], stream: list[str], filters: list[str]) -> None:
-    assert filters_of(topics, stream) == filters
+def test_filters(topics: list[str], filters: list[str]) -> None:
+    assert filters_of(topics) == filters
+
+
+@pytest.mark.parametrize(
+    ("config", "topic", "stores"),
+    [
+        ({"subjects": ["a.>"]}, "a.b", True),
+        ({"subjects": ["a.>"]}, "x.y", False),
+        ({"mirror": {"name": "M"}}, "x.y", None),
+        ({"subjects": ["a.>"], "sources": [{"name": "M"}]}, "a.*", True),
+        ({"subjects": ["a.>"], "sources": [{"name": "M"}]}, "x.y", None),
+        ({"subjects": ["a.>"], "subject_transform": {"src": "a.>", "dest": "c.>"}}, "c.*", True),
+        ({"subjects": ["a.>"], "subject_transform": {"src": "a.>", "dest": "c.>"}}, "a.b", False),
+        ({"subjects": ["a.>"], "subject_transform": {"src": "", "dest": "c.>"}}, "a.b", False),
+        ({"subjects": ["a.>"], "subject_transform": {"src": "a.b.>", "dest": "c.>"}}, "a.x", True),
+        ({"subjects": ["a.>"], "subject_transform": {"src": "a.b.>", "dest": "c.>"}}, "a.b.c", False),
+    ],
+)
+def test_what_a_stream_may_store(config: dict[str, Any], topic: str, stores: bool | None) -> None:
+    assert may_store(config, topic) is stores
+
+
+@pytest.mark.parametrize(
+    ("destination", "made"),
+    [
+        ("a.{{wildcard(1)}}.$2.>", "a.*.*.>"),
+        ("a.{{ Partition(3,1) }}.b", "a.*.b"),
+        ("a.{{split(1,-)}}.b", "a.>"),
+        ("$name.b", "$name.b"),
+    ],
+)
+def test_what_a_transform_makes(destination: str, made: str) -> None:
+    assert made_by(destination) == made
 
 
 def test_the_owner_of_a_topic_is_found_at_the_same_cost_among_any_number_of_filters() -> None:

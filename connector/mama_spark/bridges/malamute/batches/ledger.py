@@ -123,18 +123,16 @@ class MalamuteBatchLedger:
         with self._lock:
             return self._opened().bounds()
 
-    def read(
-        self, stream: str, after: int, up_to: int, prefix: bytes, topics: Sequence[str] = (), *, records: bool = False
-    ) -> Iterator[StoredIds]:
+    def read(self, stream: str, after: int, up_to: int, prefix: bytes, *, records: bool = False) -> Iterator[StoredIds]:
         """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`. Over a connection of its own."""
         queries = LogQueries(self._settings, self._timeout)
         queries.open()
         try:
             log = MalamuteLog(queries, self._name)
             if records:
-                yield from (_with_prefix(some, prefix) for some in log.read(after, up_to, topics))
+                yield from (_with_prefix(some, prefix) for some in log.read(after, up_to))
                 return
-            for sequences, ids in log.ids(after, up_to, prefix[:255], topics):
+            for sequences, ids in log.ids(after, up_to, prefix[:255]):
                 wanted = [i for i, one in enumerate(ids) if one.startswith(prefix)] if len(prefix) > 255 else None
                 if wanted is not None:
                     sequences, ids = sequences[wanted], [ids[i] for i in wanted]

@@ -208,15 +208,13 @@ class NatsBatchLedger:
         """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
         return self._log(stream).bounds() if stream in self._by_name else self._log(stream).opened
 
-    def read(
-        self, stream: str, after: int, up_to: int, prefix: bytes, topics: Sequence[str] = (), *, records: bool = False
-    ) -> Iterator[StoredIds]:
+    def read(self, stream: str, after: int, up_to: int, prefix: bytes, *, records: bool = False) -> Iterator[StoredIds]:
         """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
 
         def convert(buffer: DeliveryBuffer, numbers: DeliveryNumbers) -> StoredIds:
             return find_ids(buffer, numbers, prefix, up_to, records=records)
 
-        return self._log(stream).read_all(after, up_to, topics, convert, payloads=records)
+        return self._log(stream).read_all(after, up_to, convert, payloads=records)
 
     def missing(self, stream: str, after: int, up_to: int) -> list[tuple[int, int]]:
         """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""

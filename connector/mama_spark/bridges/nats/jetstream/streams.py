@@ -5,19 +5,26 @@ Looked up once and cached for the connection.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from dataclasses import dataclass
 from typing import Any
+
+from nats.errors import NoRespondersError
 
 from mama_spark.errors import ConfigError, Unavailable
 
 from ..settings import DEFAULT_API_PREFIX, NatsSettings
 from ..subjects import Filters
-from .api import NO_RESPONDERS, NO_STREAM, ApiError, ApiForbidden, JetStreamClient
+from .api import NO_RESPONDERS, NO_STREAM, ApiError, ApiForbidden, JetStreamClient, answer_of
 from .retry import ServerNotReady
 
 #: Topics that are looked up one by one; with more, the whole list of streams is fetched.
 _SINGLE_LOOKUPS = 8
+#: What no stream is called: a message that expects it is refused by whichever stream it reaches, and stored nowhere.
+_NOBODY = {"Nats-Expected-Stream": "?"}
+#: Topics that are asked for at once.
+_ASKED_AT_ONCE = 256
 #: JetStream is off for the account, or for the server.
 _OFF = (10039, 10076)
 #: Stream name in use; also while the files of a deleted stream of this name are being removed.
@@ -61,6 +68,7 @@ class StreamCache:
     """Streams of one account that have been looked up.
 
     :ivar unrouted: topics without a stream
+    :ivar asked: topics for which the server was asked where a publish leads
     :ivar complete: all streams are known
     :ivar info_denied: streams that the permissions hide
     :ivar lookup_denied: the permissions do not allow to look up streams
@@ -70,6 +78,7 @@ class StreamCache:
         self.streams: dict[str, StreamInfo] = {}
         self.filters = Filters()
         self.unrouted: set[str] = set()
+        self.asked: set[str] = set()
         self.complete = False
         self.info_denied: set[str] = set()
         self.lookup_denied = False
@@ -81,6 +90,7 @@ class StreamCache:
 
     def forget_absent(self) -> None:
         """What was not there may be by now; what was is looked up no second time."""
+        self.asked -= self.unrouted
         self.unrouted.clear()
         self.complete = False
 
@@ -211,6 +221,33 @@ async def look_up(api: JetStreamClient, cache: StreamCache, topics: list[str]) -
         cache.complete = True
         topics = cache.unknown(topics)
     cache.unrouted.update(topics)
+
+
+async def ask_server(api: JetStreamClient, cache: StreamCache, topics: list[str]) -> None:
+    """Find out where publishes to these topics lead: the account may map them, or import them from another account, so
+    that they reach a stream whose subjects do not match. By a message without content that no stream stores."""
+    topics = [topic for topic in topics if topic not in cache.asked]
+    for first in range(0, len(topics), _ASKED_AT_ONCE):
+        some = topics[first : first + _ASKED_AT_ONCE]
+        for topic, name in zip(some, await asyncio.gather(*(_taker(api, topic) for topic in some)), strict=True):
+            cache.asked.add(topic)
+            if name is None:
+                continue
+            cache.unrouted.discard(topic)
+            if name not in cache.streams and name not in cache.info_denied:
+                await stream_info(api, cache, name)
+            cache.filters.add(topic, name)
+
+
+async def _taker(api: JetStreamClient, topic: str) -> str | None:
+    """The stream that refuses the message; None: nobody answers, or somebody else."""
+    try:
+        reply = await api.connection.request(topic, b"", api.attempt_timeout, _NOBODY)
+        answer = {} if reply is None else answer_of(reply.data)
+    except (NoRespondersError, Unavailable):
+        return None
+    name = answer.get("stream")
+    return name if isinstance(name, str) and "error" in answer else None
 
 
 def derive_name(topic: str) -> tuple[str, str]:

@@ -264,6 +264,8 @@ class StreamRouter:
         if cache.lookup_denied:
             self._warn_unchecked("STREAM.NAMES", None)
             return
+        fitting = {self.settings.stream or cache.filters.owner(t) for t in topics} - {None}
+        await st.ask_server(api, cache, [t for t in topics if cache.filters.owner(t) not in fitting])
         unrouted_topics = [t for t in topics if cache.filters.owner(t) is None]
         if unrouted_topics and self.settings.create_stream:
             await self._create_for(api, unrouted_topics)

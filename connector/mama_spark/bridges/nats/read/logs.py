@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 from mama_spark.errors import ClientClosed, ConfigError
 from mama_spark.record_log import LogStatus
@@ -14,12 +14,15 @@ from ..jetstream.api import BlockingJetStreamClient
 from ..jetstream.streams import StreamCache, check_jetstream, stream_names
 from ..protocol.acks import AckColumns, Reply
 from ..settings import NatsSettings
+from ..subjects import may_store, stores_text
 from .pull_subscription import PullSubscription, SubscriptionBroken
 from .stream_log import NatsLog
-from .stream_status import log_statuses
+from .stream_status import log_statuses, stream_configs
 
 __all__ = ["NatsLog", "NatsLogs"]
 
+#: A topic that only wildcards stand for.
+_NOBODYS = "?"
 _JETSTREAM_CHECKED = "whether JetStream answers"
 
 
@@ -81,26 +84,50 @@ class NatsLogs:
         return self._connection
 
     def names(self, topics: Sequence[str]) -> list[str]:
-        """See :class:`~mama_spark.record_log.RecordLogBridge`; all streams when no topic is given. Streams
-        without subjects of their own (mirrors, streams that only source others) are not found by topic."""
+        """See :class:`~mama_spark.record_log.RecordLogBridge`; all streams when no topic is given. A topic is what a
+        stream stores, not what it takes. Streams without subjects of their own (mirrors, streams that only source
+        others) are not found by topic."""
         if not topics:
             return sorted(self._names(None))
         found: set[str] = set()
         for topic in topics:
-            here = self._names(topic)
-            if not here:
-                raise ConfigError(
-                    f"no stream holds the topic {topic!r}: correct option topics, or make a stream that takes it"
-                )
-            found.update(here)
+            found.update(self._names_of(topic))
         return sorted(found)
 
     def _names(self, subject: str | None) -> list[str]:
         return self.api.run(lambda api: stream_names(api, subject), "listing the streams")
 
-    def warnings(self, topics: Sequence[str]) -> list[str]:
-        """Which limits of the streams of these topics may remove records before they are read, one sentence each."""
-        return [text for name in self.names(topics) for text in self.log(name).warnings()]
+    def _names_of(self, topic: str) -> list[str]:
+        """:raises ConfigError: no stream stores this topic"""
+        takes = {name: self._config(name) for name in self._names(topic)}
+        stores = [name for name, config in takes.items() if config is None or may_store(config, topic)]
+        if stores:
+            return stores
+        configs = self._configs()
+        if stores := [config["name"] for config in configs if may_store(config, topic)]:
+            return stores
+        text = "".join(f"; stream {name!r} {stores_text(config)}" for name, config in takes.items() if config)
+        if others := [config["name"] for config in configs if may_store(config, topic) is None]:
+            text += f"; mirrors and streams that source others are read by name (option stream): {', '.join(others)}"
+        raise ConfigError(
+            f"no stream holds the topic {topic!r}: correct option topics, or make a stream that takes it{text}"
+        )
+
+    def _config(self, name: str) -> dict[str, Any] | None:
+        """None: the stream has just been deleted, or the permissions hide it, which :meth:`log` will say."""
+        try:
+            return self.log(name).config
+        except ConfigError:
+            return None
+
+    def _configs(self) -> list[dict[str, Any]]:
+        """Of all streams but those that may store anything, such as members of a stream set, which are read by name.
+        None, where the permissions hide them."""
+        try:
+            configs = self.api.run(stream_configs, "listing the streams")
+        except ConfigError:
+            return []
+        return [config for config in configs if not may_store(config, _NOBODYS)]
 
     def statuses(self) -> list[LogStatus]:
         """See :class:`~mama_spark.record_log.StatusReporter`."""

@@ -22,7 +22,7 @@ from ..jetstream.api import NO_MESSAGE, NO_STREAM, ApiError, BlockingJetStreamCl
 from ..jetstream.consumers import create_consumer
 from ..protocol import records as rc
 from ..settings import NatsSettings
-from ..subjects import filters_of
+from ..subjects import filters_of, may_store, stores_text
 from . import progress, retention
 from .append import append
 from .matching import match_range
@@ -38,8 +38,6 @@ MOST_LISTED = 100_000
 #: Seconds until a replica that lacks messages is asked again.
 _REPLICA_BEHIND = 0.05
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2261, 12, 31, tzinfo=UTC)  # times that the server accepts
-#: Settings by which a stream stores subjects that are not in its list.
-_OTHER_ORIGINS = ("mirror", "sources", "subject_transform")
 
 
 class LogAccess(Protocol):
@@ -90,9 +88,26 @@ class NatsLog:
         """See :class:`~mama_spark.record_log.RangeInspector`."""
         return self._opened
 
-    def warnings(self) -> list[str]:
-        """Which limits of this stream may remove records before they are read, one sentence each."""
-        return retention.warnings(self._name, self._config)
+    def warnings(self, topics: Sequence[str] = ()) -> list[str]:
+        """See :class:`~mama_spark.record_log.RecordLog`."""
+        found = retention.warnings(self._name, self._config)
+        if self._opened.last:
+            unsure = [topic for topic in topics if may_store(self._config, topic) is None]
+            found += [
+                f"stream {self._name!r}, which gets its messages from other streams, holds none on {topic!r} now"
+                for topic in unsure if not self._count([topic], 0)
+            ]  # fmt: skip
+        return found
+
+    def require_topics(self, topics: Sequence[str]) -> None:
+        """See :class:`~mama_spark.record_log.RecordLog`. What the stream holds counts, too: its subjects may have been
+        others."""
+        for topic in topics:
+            if may_store(self._config, topic) is False and not self._count([topic], 0):
+                raise ConfigError(
+                    f"stream {self._name!r} holds no topic {topic!r}: it {stores_text(self._config)}. Correct option "
+                    "topics, or leave it out"
+                )
 
     @property
     def config(self) -> dict[str, Any]:
@@ -131,22 +146,14 @@ class NatsLog:
         return self._read_topics(after, up_to, topics, views=True)
 
     def _read_topics(self, after: int, up_to: int, topics: Sequence[str], *, views: bool) -> Iterator[Records]:
-        filters = filters_of(topics, self._subjects())
-        if topics and not filters:
-            return
-        kept = self._inactive_threshold(KEPT)
+        filters, kept = filters_of(topics), self._inactive_threshold(KEPT)
         wanted = SequenceRange(self._name, max(0, after), up_to, filters, self._bridge.headers, kept=kept)
         yield from self._read_whole(wanted, as_records(wanted, views))
 
-    def read_all(
-        self, after: int, up_to: int, topics: Sequence[str], convert: Convert[T], *, payloads: bool
-    ) -> Iterator[T]:
-        """What ``convert`` makes of the deliveries of this range; otherwise as :meth:`read`."""
-        filters = filters_of(topics, self._subjects())
-        if topics and not filters:
-            return
+    def read_all(self, after: int, up_to: int, convert: Convert[T], *, payloads: bool) -> Iterator[T]:
+        """What ``convert`` makes of the deliveries of this range, on all topics; otherwise as :meth:`read`."""
         kept = self._inactive_threshold(KEPT)
-        yield from self._read_whole(SequenceRange(self._name, after, up_to, filters, True, payloads, kept), convert)
+        yield from self._read_whole(SequenceRange(self._name, after, up_to, [], True, payloads, kept), convert)
 
     def _read_whole(self, wanted: SequenceRange, convert: Convert[T]) -> Iterator[T]:
         """Read up to the end of the range as the leader of the stream has it: the consumer may be at a replica that
@@ -187,10 +194,6 @@ class NatsLog:
         """Seconds that a consumer may be idle, at most what the stream allows."""
         allowed = (self._config.get("consumer_limits") or {}).get("inactive_threshold")
         return min(seconds, allowed / 1e9) if allowed else seconds
-
-    def _subjects(self) -> list[str]:
-        """Patterns that match all records of the stream; empty if they are not known."""
-        return [] if any(self._config.get(k) for k in _OTHER_ORIGINS) else list(self._config.get("subjects") or ())
 
     def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:
         """See :class:`~mama_spark.record_log.RecordLog`. Sequences after the last record are not missing."""
@@ -235,10 +238,7 @@ class NatsLog:
 
     def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange | None:
         """See :class:`~mama_spark.record_log.MatchFinder`."""
-        filters = filters_of(topics, self._subjects())
-        if not filters:
-            return MatchRange(up_to, 0)
-        return match_range(limit, after, up_to, partial(self._count, filters))
+        return match_range(limit, after, up_to, partial(self._count, filters_of(topics)))
 
     def _count(self, filters: list[str], after: int) -> int:
         """What a consumer that begins there would have pending. The server computes it from its index of subjects,
@@ -280,7 +280,7 @@ class NatsLog:
         """
         try:
             _check_name(name, "a consumer")
-            progress.show(self._api, self._name, name, max(0, up_to) + 1, filters_of(topics, self._subjects()))
+            progress.show(self._api, self._name, name, max(0, up_to) + 1, filters_of(topics))
         except MamaError as e:
             _LOG.warning("the progress of consumer %r on stream %r cannot be shown: %s", name, self._name, e)
 

@@ -31,6 +31,15 @@ async def log_statuses(api: JetStreamClient) -> list[LogStatus]:
     return sorted(found, key=lambda status: status.name)
 
 
+async def stream_configs(api: JetStreamClient) -> list[dict[str, Any]]:
+    """Of all streams that are no buckets, by name.
+
+    :raises ApiForbidden: the permissions do not allow the request
+    """
+    found = [info["config"] async for info in _pages(api, "STREAM.LIST", "streams")]
+    return sorted((one for one in found if not one["name"].startswith(_BUCKETS)), key=lambda one: str(one["name"]))
+
+
 async def _pages(api: JetStreamClient, call: str, key: str) -> AsyncIterator[dict[str, Any]]:
     offset = 0
     while True:

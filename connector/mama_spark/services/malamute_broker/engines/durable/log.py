@@ -171,7 +171,10 @@ class DurableLog:
             while store.first < min(before, store.last + 1):
                 store.trim(before)
 
-    def warnings(self) -> list[str]:
+    def require_topics(self, topics: Sequence[str]) -> None:
+        """Nothing: the store takes all."""
+
+    def warnings(self, topics: Sequence[str] = ()) -> list[str]:
         """Warnings by the settings of this reader; those of a broker may differ."""
         return [f"stream {self._name!r} removes records {text}" for text in limits(self._options)]
 

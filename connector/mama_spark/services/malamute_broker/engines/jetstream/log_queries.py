@@ -233,7 +233,7 @@ class JetStreamQueries:
         self, after: int, up_to: int, convert: Callable[[DeliveryBuffer, DeliveryNumbers], T | None], *, payloads: bool
     ) -> Iterator[T]:
         if after < up_to:
-            yield from self._opened.read_all(after, up_to, (), convert, payloads=payloads)
+            yield from self._opened.read_all(after, up_to, convert, payloads=payloads)
 
     def _subjects(self, up_to: int, buffer: DeliveryBuffer, of: DeliveryNumbers) -> list[tuple[int, bytes]]:
         subjects = (decode_subject(subject[self._cut :]) for subject in buffer.subjects)
