@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import codecs
+import io
+import json
 import os
 import sys
 from collections.abc import Collection, Sequence
@@ -170,8 +173,26 @@ def _complete() -> None:
     complete(parser([word for word in words[1:2] if word in SUBCOMMANDS]))
 
 
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """What the output's encoding lacks, as JSON writes it: the same for people, and lines of JSON stay JSON."""
+    assert isinstance(error, UnicodeEncodeError)
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+def _make_outputs_usable() -> None:
+    """Let nothing that is printed raise because the output is no UTF-8, or was closed by who started the process."""
+    codecs.register_error("mama.json", _escaped)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  to the end of the process
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="mama.json")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code: see :data:`EXIT_CODES`."""
+    _make_outputs_usable()
     try:
         if "_ARGCOMPLETE" in os.environ:
             _complete()

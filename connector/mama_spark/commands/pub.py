@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("value", nargs="?", help="default: every line of standard input is a message")
     parser.add_argument("-H", "--header", action="append", default=[], metavar="NAME=VALUE", help="may be repeated")
     parser.add_argument("--json", action="store_true", help="the outcome as one line of JSON")
-    add_transport(parser, "mamapub")
+    add_transport(parser, "mamapub", positional=False)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--count", type=int, metavar="N", help="end after N messages")
     parser.add_argument("--json", action="store_true", help="a line of JSON each")
     parser.add_argument("--headers", action="store_true", help="show headers, too")
-    add_transport(parser, "mamasub")
+    add_transport(parser, "mamasub", positional=False)
 
 
 def run(args: argparse.Namespace) -> int:

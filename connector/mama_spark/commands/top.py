@@ -6,7 +6,7 @@ import argparse
 import json
 import time
 
-from ..console.arguments import add_option, duration_argument, pairs
+from ..console.arguments import add_transport, duration_argument, transport
 from ..console.output import print_tables
 from ..live_view.collector import Collector
 from ..live_view.model import COLUMNS, LiveModel, printable
@@ -14,26 +14,20 @@ from ..options.values import Duration
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "url", nargs="?", metavar="URL", help="servers (nats://127.0.0.1:4222), or a broker (mlp://...)"
-    )
+    add_transport(parser, "mamadiscovery", "; tango=true: the devices of a recorder's log")
     parser.add_argument("--once", action="store_true", help="print what there is after one interval, and end")
     parser.add_argument("--json", action="store_true", help="with --once: one line of JSON")
     parser.add_argument(
         "--interval", type=duration_argument("--interval", Duration(bare="s")), default="1s", metavar="DURATION",
         help="between two looks at the middleware (default 1s)",
     )  # fmt: skip
-    add_option(
-        parser, "any option of mamadiscovery in docs/reference/options.md; tango=true: the devices of a recorder's log"
-    )
 
 
 def run(args: argparse.Namespace) -> int:
     """
     :raises MamaError: the middleware cannot be reached at first, or an option is wrong
     """
-    url = [] if args.url is None else [("url", args.url)]
-    collector = Collector(dict([*pairs(args.option, "--option"), *url]), LiveModel())
+    collector = Collector(dict(transport(args)), LiveModel())
     try:
         if args.once or args.json:
             _print_once(collector, args.interval, args.json)

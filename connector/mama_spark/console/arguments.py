@@ -16,13 +16,17 @@ from ..options.values import Duration
 O = TypeVar("O", bound=Options)  # noqa: E741 - as everywhere, options are o
 
 
-def add_transport(parser: argparse.ArgumentParser, formats: str) -> None:
-    """``--url`` and ``--option``.
+def add_transport(parser: argparse.ArgumentParser, formats: str, more: str = "", *, positional: bool = True) -> None:
+    """``URL``, ``--url`` and ``--option``: the one way to name the server of a command.
 
     :param formats: whose options these are
+    :param more: about them
+    :param positional: False: other arguments of the command have no name, and the server has one
     """
+    if positional:
+        parser.add_argument("server", nargs="?", metavar="URL", help="as --url")
     parser.add_argument("--url", metavar="URL", help="servers; the scheme picks the bridge (nats://127.0.0.1:4222)")
-    add_option(parser, f"any option of {formats} in docs/reference/options.md, such as credentials=...")
+    add_option(parser, f"any option of {formats} in docs/reference/options.md, such as credentials=...{more}")
 
 
 def add_option(parser: argparse.ArgumentParser, text: str) -> None:
@@ -68,9 +72,14 @@ def options(args: argparse.Namespace, cls: type[O], use: Use, **more: str) -> O:
 
 
 def transport(args: argparse.Namespace) -> list[tuple[str, str]]:
-    """What ``--option`` and ``--url`` say."""
-    url = [] if args.url is None else [("url", args.url)]
-    return url + pairs(args.option, "--option")
+    """What ``URL``, ``--url`` and ``--option`` say.
+
+    :raises OptionError: the server is named twice, or :func:`pairs`
+    """
+    named = [url for url in (getattr(args, "server", None), args.url) if url is not None]
+    if len(named) > 1:
+        raise OptionError("the server is named twice: by URL and by --url")
+    return [*(("url", url) for url in named), *pairs(args.option, "--option")]
 
 
 def pairs(arguments: Sequence[str], flag: str) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 from mama_spark import cli, commands
-from mama_spark.console.arguments import duration_argument, options, pairs
+from mama_spark.console.arguments import duration_argument, options, pairs, transport
 from mama_spark.errors import ConfigError, OptionError
 from mama_spark.options import ANY_USE, SinkOptions
 from mama_spark.options.tables import _warn_once
@@ -69,3 +69,14 @@ def test_check_needs_a_middleware_that_has_a_check() -> None:
     args = cli.parse(["check", "--url", "memory://a"])
     with pytest.raises(ConfigError, match="'memory' has no check"):
         args.run(args)
+
+
+@pytest.mark.parametrize("command", ["check", "sources", "events", "top", "pub", "sub"])
+def test_every_command_names_its_server_in_the_same_way(command: str) -> None:
+    topic = ["a.topic"] if command in ("pub", "sub") else []
+    assert transport(cli.parse([command, *topic, "--url", "nats://host"])) == [("url", "nats://host")]
+    assert transport(cli.parse([command, *topic])) == []
+    if not topic:
+        assert transport(cli.parse([command, "nats://host", "-o", "a=b"])) == [("url", "nats://host"), ("a", "b")]
+        with pytest.raises(OptionError, match="named twice"):
+            transport(cli.parse([command, "nats://host", "--url", "nats://host"]))

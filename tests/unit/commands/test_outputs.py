@@ -1,0 +1,38 @@
+"""No command ends with a trace because of where its output goes."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import sys
+
+import pytest
+from mama_spark import cli
+
+TEXT = "ä € 😀 \udc80"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_what_an_encoding_lacks_is_written_as_in_json(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, io.TextIOWrapper(io.BytesIO(), encoding))
+
+    def run(_: argparse.Namespace) -> int:
+        print(json.dumps(TEXT, ensure_ascii=False))
+        return 0
+
+    monkeypatch.setattr(cli, "parse", lambda _: argparse.Namespace(run=run))
+    assert cli.main(["jobs"]) == 0
+    assert isinstance(sys.stdout, io.TextIOWrapper)
+    assert isinstance(sys.stdout.buffer, io.BytesIO)
+    assert json.loads(sys.stdout.buffer.getvalue().decode(encoding)) == TEXT
+
+
+@pytest.mark.parametrize(("words", "code"), [(["jobs"], 0), (["jobs", "--path", "none"], 2), ([], 2)])
+def test_outputs_may_be_closed(words: list[str], code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    assert cli.main(words) == code
+    for name in ("stdout", "stderr"):
+        getattr(sys, name).close()
