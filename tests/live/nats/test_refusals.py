@@ -64,8 +64,8 @@ def test_of_fast_batches_exactly_those_rows_fail_that_the_server_refuses(
                 before.publish(f"s.{row}", before.inbox + b"taken")
                 before.answer()
         n = 300 if cause == "all taken" else 3_000
-        denied: list[dict[str, list[str]] | None] | None = None if limits else [None] * n
-        for row in refused if denied else ():
+        denied: list[dict[str, list[str]] | None] = [None] * n
+        for row in () if limits else refused:
             denied[row] = {"Nats-Rollup": ["sub"]}
         with Driver(nats_server.url, wait_timeout=60.0, ack_mode="batch", attempts=1, **order) as driver:
             driver.put([f"s.{row}" for row in range(n)], n, headers=denied)
