@@ -330,7 +330,7 @@ def topic_patterns(value: str) -> tuple[str, ...]:
             raise ValueError(f"has the bad topic {topic!r}: no blanks, no empty parts, and > only at the end")
         if (meant := whole_wildcards(topic)) != topic:
             raise ValueError(
-                f"has the topic {topic!r}, in which a wildcard is only a piece of a part, so it is no pattern but a name: "
+                f"has the topic {topic!r}, where a wildcard is only a piece of a part, so it is a mere name: "
                 f"* stands for one whole part, > for all that follow. Read {meant!r} and filter the rows"
             )
     return found
