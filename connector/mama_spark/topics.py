@@ -57,6 +57,17 @@ def is_filter(topic: str) -> bool:
     return _bad_filter.search(topic) is None
 
 
+def whole_wildcards(topic: str) -> str:
+    """The same with each part that has a wildcard in it as a wildcard, which is what was probably meant: ``a.1*`` is
+    no pattern but the name of one topic."""
+    parts = topic.split(".")
+    last = len(parts) - 1
+    return ".".join(
+        part if part in ("*", ">") or not set(part) & {"*", ">"} else ">" if i == last and part.endswith(">") else "*"
+        for i, part in enumerate(parts)
+    )
+
+
 class TopicFilter(NamedTuple):
     """A topic with or without wildcards, in parts.
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import orjson
 
 from ..redaction import is_content
-from ..topics import is_filter, why_unpublishable
+from ..topics import is_filter, whole_wildcards, why_unpublishable
 
 Parse = Callable[[Any], Any]
 Choice = TypeVar("Choice", bound=Enum)
@@ -328,6 +328,11 @@ def topic_patterns(value: str) -> tuple[str, ...]:
     for topic in found:
         if not is_filter(topic):
             raise ValueError(f"has the bad topic {topic!r}: no blanks, no empty parts, and > only at the end")
+        if (meant := whole_wildcards(topic)) != topic:
+            raise ValueError(
+                f"has the topic {topic!r}, where a wildcard is only a piece of a part, so it is a mere name: "
+                f"* stands for one whole part, > for all that follow. Read {meant!r} and filter the rows"
+            )
     return found
 
 

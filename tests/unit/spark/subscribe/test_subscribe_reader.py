@@ -238,6 +238,8 @@ def test_wrong_options_and_schemas_are_refused_before_anything_is_opened(broker:
         ({"topcs": "a"}, "unknown option 'topcs'; did you mean 'topics'?"),
         ({}, "option topics (or stream) is needed"),
         ({"topics": "a..b"}, "bad topic 'a..b'"),
+        ({"topics": "B.t.1*"}, "* stands for one whole part, > for all that follow. Read 'B.t.*' and filter the rows"),
+        ({"topics": "a.b>"}, "Read 'a.>' and filter the rows"),
         ({"topics": "a", "startingOffsets": "first"}, "option startingOffsets must be one of earliest, latest"),
         ({"topics": "a", "startingOffsets": "latest"}, "startingOffsets=latest is for streams"),
         ({"topics": "a", "startingOffsets": '{"A": "x"}'}, "wants a sequence"),
