@@ -14,6 +14,12 @@ from mama_spark.headers import HeaderLines, bad_values, reject_lines
 from mama_spark.message import BYTES_OF_HEADERS, Bools, Int64s, MessageBatch, payload_sizes
 
 MSG_ID = "Nats-Msg-Id"
+#: Headers that rows may not have, in lower case, and what to do instead. A message with one of an atomic batch would be
+#: held back until the batch ends, and answered otherwise than a message of its own.
+RESERVED = {MSG_ID.lower(): "is not for the headers: use the id column"} | dict.fromkeys(
+    ("nats-batch-id", "nats-batch-sequence", "nats-batch-commit"),
+    "belongs to atomic batches, which are not published here: leave it out",
+)
 MAX_BLOCK = 64 * 1024 - 1  #: the server stores the length of a block in 16 bits
 _VERSION = b"NATS/1.0\r\n"
 ID_HEAD = _VERSION + MSG_ID.encode() + b": "  #: what stands before the id
@@ -134,7 +140,7 @@ def _check_lines(lines: HeaderLines, bad: dict[int, PublishError]) -> Bools | No
         reject_lines(lines, bad)
         return None
     lower = lower.take(coded.indices)
-    reject_lines(lines, bad, [(pc.equal(lower, MSG_ID.lower()), "is not for the headers: use the id column")])
+    reject_lines(lines, bad, [(pc.equal(lower, name), reason) for name, reason in RESERVED.items()])
     expects = pc.starts_with(lower, "nats-expected-").to_numpy(zero_copy_only=False)
     if not expects.any():
         return None

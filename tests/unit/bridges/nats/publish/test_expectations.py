@@ -23,3 +23,11 @@ def test_an_expectation_makes_its_row_fragile(name: str) -> None:
     assert not bad
     assert non_retriable is not None
     assert non_retriable.tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("name", ["nats-msg-id", "Nats-Batch-Id", "Nats-Batch-Sequence", "Nats-Batch-Commit"])
+def test_headers_that_the_server_reserves_are_refused_with_the_reason(name: str) -> None:
+    rows: list[dict[str, list[str]] | None] = [{name: ["1"]}, {"Nats-Rollup": ["sub"]}]
+    bad, _ = headers.check(MessageBatch.of(["t"] * 2, [b""] * 2, rows), 1000)
+    assert list(bad) == [0]
+    assert name in bad[0].info
