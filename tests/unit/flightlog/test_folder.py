@@ -86,3 +86,9 @@ def test_file_in_the_place_of_the_folder_is_refused(tmp_path: Path, below: str) 
     (tmp_path / "file").write_text("1")
     with pytest.raises(FlightLogError, match=f"flightLog: {tmp_path}/file"):
         mark_folder(f"{tmp_path}/file{below}", "flightLog")
+
+
+def test_a_folder_that_cannot_be_made_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FlightLogError, match=r"log cannot be made: Not a directory; name a folder that this user"):
+        mark_folder(str(tmp_path / "file" / "log"), "flightLog")

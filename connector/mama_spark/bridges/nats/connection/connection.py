@@ -165,8 +165,8 @@ class Connection:
             return type(error)(f"cannot connect to {servers}: {error}")
         last = f" ({self.errors[-1]})" if self.errors else ""
         return Unavailable(
-            f"no NATS server answers within {settings.connect_timeout:g} s at {servers}{last}; "
-            "start one there, or correct option url"
+            f"no NATS server answers within {settings.connect_timeout:g} s at {servers}{last}; start one there, or "
+            "correct option url (the limit is option connectTimeout; waitTimeout begins when messages are sent)"
         )
 
     async def start(self, timeout: float) -> None:
