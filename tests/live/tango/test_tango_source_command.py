@@ -29,6 +29,7 @@ from mama_spark.message import MessageBatch
 from mama_spark.options import SubscribeOptions
 from mama_spark.publisher.resilient_publisher import ResilientPublisher
 from mama_spark.record_log import RecordLog
+from mama_spark.services.tango_server.replay import replay_service
 from mama_spark.tango.client.device_proxy import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import EventSubMode
@@ -183,13 +184,16 @@ def listening(command: Command) -> int:
 class Listener:
     """A client that negotiates change events of the temperature, and subscribes its ZeroMQ socket some time later."""
 
-    def __init__(self, command: Command, after: float = 0.0, times: int = 1) -> None:
+    def __init__(self, command: Command, after: float = 0.0, times: int = 1, slow: bool = False) -> None:
         with open_device(parse_device(command.address).sibling(ADMIN), timeout=TIMEOUT) as admin:
             told = admin.subscribe(SubscriberInfo(DEVICE, "temperature", EventType.CHANGE))
         assert told.topic is not None
         time.sleep(after)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.SUB)
+        if slow:  # what it has not read waits in the source
+            self._socket.setsockopt(zmq.RCVHWM, 1)
+            self._socket.setsockopt(zmq.RCVBUF, 4096)
         self._socket.setsockopt(zmq.SUBSCRIBE, told.topic.encode())
         self._socket.connect(told.endpoints[0].event)
         for _ in range(times - 1):  # as cppTango after a reconnection
@@ -316,6 +320,45 @@ def test_a_restart_goes_on_where_it_was_and_sends_nothing_twice(
         assert len(values(SubscriptionEventKind.RESUBSCRIPTION)) == 1
         assert subscriber.counts.dispatched.gaps == 0
     assert process.end(signal.SIGTERM) == 0
+
+
+def test_an_orderly_end_waits_for_clients_and_serves_again_what_they_did_not_take(
+    log: RecordLog, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number, size = 100, 10_000  # 8 MB, more than the system takes for a connection
+    append(log, [[0.0] * size])
+    command.start()
+
+    def position() -> dict[str, Any]:
+        found: dict[str, Any] = orjson.loads(command.position.read_bytes())
+        return found
+
+    def serve(first: int) -> None:
+        """Push as many records, and end."""
+        until(lambda: listening(command) == 1)
+        append(log, [[float(first + i)] * size for i in range(number)])
+        eventually(lambda: position()["served"] == first + number, "all were taken")
+        command._stop.set()
+
+    with Listener(command, slow=True) as client:
+        serve(1)
+        assert [client.value() for _ in range(number)] == [float(1 + i) for i in range(number)]
+        assert command.end() == 0
+    assert position()["written"] == position()["served"] == 1 + number
+    command.start("--hold", "0")
+    with Listener(command, slow=True):
+        monkeypatch.setattr(replay_service, "LINGER", 0.2)
+        serve(1 + number)
+        assert command.end() == 0
+        served = position()["served"]
+        again = f"records {served + 1} to {1 + 2 * number} are not counted, and are served again by the next start"
+        assert served < 1 + 2 * number
+        assert any(again in line for line in command.lines), command.lines
+    killed = {**position(), "served": 1 + 2 * number, "written": 150}
+    command.position.write_bytes(orjson.dumps(killed))
+    command.start("--hold", "0")
+    assert any(f"records 151 to {1 + 2 * number} may be lost" in line for line in command.lines), command.lines
+    assert command.end() == 0
 
 
 @pytest.mark.spec("TG-28", "TG-40")

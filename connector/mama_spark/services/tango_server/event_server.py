@@ -92,17 +92,16 @@ class EventServer:
             self.supplier.reset(f"{self.host_name}:{giop_server.port}")
         giop_server.start()
 
-    def stop(self) -> None:
-        """Stop listening; may be called twice."""
+    def stop(self, linger: float = 0.0) -> bool:
+        """Stop listening; may be called twice. Whether all events were written within ``linger`` seconds."""
         with self.lock:
             giop_server, self._giop_server = self._giop_server, None
         if giop_server is None:
-            return
+            return True
         giop_server.stop()
         with self.lock:
             publisher, self._publisher = self._publisher, None
-        if publisher is not None:
-            publisher.close()
+        return publisher is None or publisher.close(linger)
 
     @property
     def running(self) -> bool:
@@ -146,6 +145,10 @@ class EventServer:
     def subscribers(self) -> dict[bytes, int]:
         """Topic -> number of connections that subscribed to it."""
         return {} if self._publisher is None else self._publisher.subscribers()
+
+    def is_writable(self) -> bool:
+        """Whether no client holds events back; see :meth:`ZmqPublisher.is_writable`."""
+        return self._publisher is None or self._publisher.is_writable()
 
     # --- RequestHandler, in the thread of the GIOP server ----------------------------------------------------
 

@@ -132,9 +132,18 @@ class TangoEventSource:
         self._server.start()
         return self
 
-    def close(self) -> None:
-        """Stop listening; may be called twice. Clients notice missing heartbeats."""
-        self._server.stop()
+    def close(self, linger: float = 5.0) -> bool:
+        """Stop listening; may be called twice. Clients notice missing heartbeats.
+
+        :param linger: seconds to wait until clients have taken what was sent; the rest is dropped
+        :returns: whether the system took everything that was sent
+        """
+        return self._server.stop(linger)
+
+    def is_writable(self) -> bool:
+        """Whether no client holds events back now: the system takes more for each of them."""
+        with self._lock:
+            return self._server.is_writable()
 
     def __enter__(self) -> Self:
         return self.start()

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
+import time
 from collections.abc import Sequence
 
 import zmq
@@ -20,6 +22,7 @@ _MORE, _LAST = zmq.SNDMORE | zmq.DONTWAIT, zmq.DONTWAIT
 _SUBSCRIBED, _UNSUBSCRIBED = b"\1", b"\0"  #: first octet of a subscription message; the topic follows
 _READ_PERIOD = 1024  #: number of sent events after which waiting subscription messages are read
 _MAX_READ = 65_536  #: most subscription messages of one read
+_TIMER = 0.02  #: seconds that a timer of libzmq may be early
 Connection = tuple[int, object]  #: file descriptor and address of the client
 
 
@@ -88,6 +91,22 @@ class ZmqPublisher:
         """Whether a connection had subscribed to a topic when subscription messages were last read."""
         return topic in self._subscribers
 
+    def is_writable(self) -> bool:
+        """Whether the system takes more for every connection that subscribed to something: then libzmq, too, holds
+        nothing back for one of them, but for what it is writing at this moment."""
+        self._read_subscriptions()
+        self._forget_ended()
+        poller, copies = select.poll(), list[socket.socket]()
+        try:
+            for descriptor, _ in {one for found in self._subscribers.values() for one in found}:
+                with contextlib.suppress(OSError):
+                    copies.append(socket.socket(fileno=os.dup(descriptor)))
+                    poller.register(copies[-1], select.POLLOUT)
+            return len(poller.poll(0)) == len(copies)
+        finally:
+            for copy in copies:
+                copy.close()
+
     def _read_subscriptions(self) -> None:
         self._sent_since_read = 0
         with contextlib.suppress(zmq.Again):
@@ -115,11 +134,16 @@ class ZmqPublisher:
         if not left:
             self._subscribers.pop(topic, None)
 
-    def close(self) -> None:
-        """Close both sockets; waiting events are dropped."""
+    def close(self, linger: float = 0.0) -> bool:
+        """Close both sockets; whether everything was written: only the end of their context tells.
+
+        :param linger: seconds that waiting events may take; then they are dropped
+        """
         for found in self._open:
-            found.close(linger=0)
+            found.close(linger=round(linger * 1000))
+        began = time.monotonic()
         self._context.term()
+        return time.monotonic() - began < linger - _TIMER
 
 
 def _connection_of(frame: zmq.Frame) -> Connection | None:

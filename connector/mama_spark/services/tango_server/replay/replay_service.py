@@ -1,7 +1,8 @@
 """The loop of ``mama tango-source``: reads a log, saves the position, and pushes the events to Tango clients.
 
-The position is saved before events are pushed: whatever ends the process, no event is sent twice. Records that were
-read and not pushed when the process was killed, a batch at most, are not sent either; the log still has them.
+The position is saved before events are pushed, so that a process that is killed sends nothing twice; the next start
+names the records whose events may have been lost with it. An orderly end waits until clients have taken what was sent;
+what is not known to be written by then is served again by the next start.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 POLL = Backoff(0.05, 0.5)  #: between two reads of the log, the longer the less happens
 REPORT_INTERVAL = 10.0  #: seconds between two lines about progress
+LINGER = 5.0  #: seconds that an end waits for clients; they look for another source after 10 s without heartbeats
 SUBSCRIPTION_INTERVAL = 1.0  #: seconds between two counts of the subscriptions
 _COUNTED = (EventType.CHANGE, EventType.ARCHIVE, EventType.USER, EventType.ALARM, EventType.PERIODIC)
 
@@ -42,6 +44,8 @@ class StartPosition:
 
     :ivar identity: of the log, which changes when it is made again
     :ivar served: sequence of the last record that was taken
+    :ivar written: sequence of the last record whose events are known to have left this process; behind ``served`` in
+        the file of a process that was killed
     :ivar last: topic of a record -> sequence of the newest, from which the last values are read after a restart
     :ivar wanted: device, attribute, event, number of connections, identities of clients: who was listening
     """
@@ -50,6 +54,7 @@ class StartPosition:
     served: int
     last: dict[str, int] = field(default_factory=dict)
     wanted: list[tuple[str, str, str, int, list[str]]] = field(default_factory=list)
+    written: int = 0
 
     @classmethod
     def load(cls, path: Path) -> StartPosition | None:
@@ -61,7 +66,8 @@ class StartPosition:
                 for d, a, e, n, *clients in found["wanted"]
             ]
             last = {str(topic): int(sequence) for topic, sequence in found["last"].items()}
-            return cls(str(found["identity"]), int(found["served"]), last, wanted)
+            served = int(found["served"])
+            return cls(str(found["identity"]), served, last, wanted, int(found.get("written", served)))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:
@@ -112,6 +118,9 @@ class ReplayService:
         self._registration = None if source.database is None else Registration(source)
         self.unregister = False
         self._warned = False
+        self._waited = False  # for the clients that were subscribed before
+        self._writable_at: tuple[int, int, int] | None = None  # see _note_written
+        self._written_counts = (0, 0)  # records and messages up to `written`
         self._newest = 0  # sequence of the newest record of the log
         self._counted = self._reported = time.monotonic()
 
@@ -132,8 +141,29 @@ class ReplayService:
         try:
             self._serve(hold)
         finally:
+            self._end()
             if self._registration is not None:
                 self._unregister(self._registration)
+
+    def _end(self) -> None:
+        """Wait until clients have taken what was sent, and save what is known to be written."""
+        self._tell_undelivered()
+        if self._waited:  # or else the next run waits for them
+            self._position.wanted = self._subscriptions()
+        if not self._source.is_writable():
+            self._say(f"ending: waiting up to {LINGER:g} s until clients have taken what was sent")
+        position = self._position
+        if self._source.close(LINGER):
+            position.written = position.served
+        elif position.written < position.served:
+            self._warn(
+                f"clients did not take all events within {LINGER:g} s: records {position.written + 1} to "
+                f"{position.served} are not counted, and are served again by the next start"
+            )
+            position.served = position.written
+            self._replayer.counts.records, self._replayer.counts.messages = self._written_counts
+        self._save()
+        self._say(f"ended: {self._progress()}")
 
     def _unregister(self, registration: Registration) -> None:
         try:
@@ -156,7 +186,7 @@ class ReplayService:
             f"ready: {where}  ({devices} devices, {count} attributes; from record {self._position.served + 1} on; "
             f"position: {self._position_file}; Ctrl-C ends it)"
         )
-        waited = self._wait_for_clients(hold)
+        self._waited = self._wait_for_clients(hold)
         delays = POLL.delays()
         while not self._stop.is_set():
             before = self._position.served
@@ -166,11 +196,6 @@ class ReplayService:
                 self._register_new()
             self._report_and_count()
             self._stop.wait(delays.next())
-        self._tell_undelivered()
-        if waited:  # or else the next run waits for them
-            self._position.wanted = self._subscriptions()
-        self._save()
-        self._say(f"ended: {self._progress()}")
 
     # --- where to begin ---
 
@@ -188,7 +213,12 @@ class ReplayService:
             served = bounds.first - 1
         elif begin.isdigit():
             served = max(int(begin), 1) - 1
-        self._position = StartPosition(bounds.identity, served, wanted=saved.wanted if saved else [])
+        self._position = StartPosition(bounds.identity, served, wanted=saved.wanted if saved else [], written=served)
+        if begin == "saved" and saved is not None and known and saved.written < saved.served:
+            self._warn(
+                f"the last run was killed: events of the records {saved.written + 1} to {saved.served} may be lost, "
+                f"where clients were subscribed; --begin {saved.written + 1} serves them again"
+            )
         last = saved.last if saved is not None and known and begin == "saved" else None
         self._bridge.call(lambda bridge: self._load(bridge.log(self._stream), last, bounds))
         counts = self._replayer.counts
@@ -252,6 +282,7 @@ class ReplayService:
         if state is Continuity.RECREATED:
             self._warn(f"the log {self._stream} was deleted and made again: all of it is new")
             self._position.identity, self._position.served, self._replayer.last = bounds.identity, bounds.first - 1, {}
+            self._position.written, self._writable_at = self._position.served, None
         if bounds.last <= self._position.served:
             return
         if state is Continuity.REMOVED:
@@ -293,12 +324,24 @@ class ReplayService:
         if now - self._counted > SUBSCRIPTION_INTERVAL:
             self._counted, wanted = now, self._subscriptions()
             self._tell_undelivered()
-            if wanted != self._position.wanted:
+            if self._note_written() or wanted != self._position.wanted:
                 self._position.wanted = wanted
                 self._save()
         if now - self._reported > REPORT_INTERVAL:
             self._reported = now
             self._say(f"source: {self._progress()}")
+
+    def _note_written(self) -> bool:
+        """What was pushed before two looks at which no client held events back has left this process; whether that is
+        more than before."""
+        before, self._writable_at = self._writable_at, None
+        if not self._source.is_writable():
+            return False
+        counts, written = self._replayer.counts, self._position.written
+        self._writable_at = self._position.served, counts.records, counts.messages
+        if before is not None:
+            self._position.written, self._written_counts = before[0], before[1:]
+        return self._position.written > written
 
     def _tell_undelivered(self) -> None:
         if self._awaited.wanted:
