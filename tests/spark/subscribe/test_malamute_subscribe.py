@@ -221,6 +221,7 @@ def test_killed_broker_and_workers_leave_each_row_once(
     assert query.sequences() == list(range(1, 2101))
 
 
+@pytest.mark.thorough
 def test_a_stream_that_was_deleted_and_made_again_is_a_loss(
     spark: SparkSession, process: BrokerProcess, stream: str, tmp_path: Path
 ) -> None:
