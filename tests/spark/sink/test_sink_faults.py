@@ -90,6 +90,7 @@ def case(spark: SparkSession, room: RestartableBroker, tmp_path: Path) -> Iterat
 Background = Callable[[Callable[[], Any]], Future[Any]]
 
 
+@pytest.mark.thorough
 @once
 def test_killed_worker_is_replaced_and_every_row_is_stored_once(case: Case, background: Background) -> None:
     with case.gate:

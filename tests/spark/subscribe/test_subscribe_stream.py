@@ -242,6 +242,7 @@ def test_stream_that_appears_later_is_read_from_its_beginning(case: Case, admin:
     query.stop()
 
 
+@pytest.mark.thorough
 def test_running_query_survives_a_killed_server(case: Case, admin: Admin, nats_server: NatsServer) -> None:
     store(admin, "ORDERS", plain("orders.a", 100))
     query = case.start(available_now=False, maxOffsetsPerTrigger="50")
