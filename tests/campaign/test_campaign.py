@@ -72,6 +72,7 @@ def test_rows_are_the_same_whenever_they_are_asked_for() -> None:
     assert expected(amount) == expected(amount)
 
 
+@pytest.mark.thorough
 def test_a_round_of_the_campaign(tmp_path: Path) -> None:
     """The program itself is tried every day."""
     done = play(5, tmp_path / "round", only="task killed", bridge="NATS R1", small=True)

@@ -76,6 +76,7 @@ def kill_and_repeat(
     return outcome
 
 
+@pytest.mark.thorough
 def test_each_row_is_stored_once_though_drivers_and_workers_are_killed_at_every_moment(tmp_path: Path) -> None:
     """30 kills; the window of the stream is over before each repetition."""
     with ForgetfulNats(tmp_path / "nats") as server, ThreadPoolExecutor(len(CASES)) as pool:
@@ -90,6 +91,7 @@ def test_each_row_is_stored_once_though_drivers_and_workers_are_killed_at_every_
         assert outcome.runs > len(POINTS), (name, outcome)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "broker", [ForgetfulMalamute, pytest.param(ForgetfulMalamuteOverNats, marks=pytest.mark.explore)]
 )
@@ -149,6 +151,7 @@ def test_no_long_sequence_of_kills_loses_or_doubles_a_row(tmp_path: Path, bridge
                 over.set()
 
 
+@pytest.mark.thorough
 def test_without_the_option_the_same_kills_double_rows(tmp_path: Path) -> None:
     with ForgetfulNats(tmp_path / "nats") as server:
         outcome = kill_and_repeat(server, tmp_path / "without", "rows", ("in mid-partition",) * 2, exactly_once=False)

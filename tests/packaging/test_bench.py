@@ -20,6 +20,7 @@ from bench.steady.ways import FLIGHTS, PUBLISHING, READING, TYPED_FLIGHTS
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.thorough
 def test_a_quick_run_measures_counts_and_reports(tmp_path: Path) -> None:
     contenders = "sink-message,mamasub,sub-simple,log,fetch" + (
         ",c-acks" if shutil.which("gcc") else ""
@@ -47,6 +48,7 @@ def packed_run(out: Path, ways: str, *more: str) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.thorough
 def test_a_quick_run_of_packed_messages_counts_their_rows(tmp_path: Path) -> None:
     ways = "drop,pack,nolog,lines,typed,mamasub,memory"
     result = packed_run(tmp_path / "result.json", ways, "--sizes", "100,0")

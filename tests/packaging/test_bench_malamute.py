@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from bench.malamute import report
 
 ROOT = Path(__file__).parents[2]
@@ -15,6 +17,7 @@ BROKERS = {"forward", "literal", "simple", "durable"}
 WRITES = {name for name in report.TITLES if name.startswith("write-")}
 
 
+@pytest.mark.thorough
 def test_a_quick_run_measures_counts_and_reports(tmp_path: Path) -> None:
     compiler = shutil.which("gcc") is not None  # `make bench` installs one
     out = tmp_path / "result.json"

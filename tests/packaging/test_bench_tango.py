@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from bench.tango import report
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.thorough
 def test_a_quick_run_measures_counts_and_reports(tmp_path: Path) -> None:
     out = tmp_path / "result.json"
     command = [sys.executable, "-m", "bench.tango", "--quick", "--out", str(out)]

@@ -64,6 +64,7 @@ def said(command: list[str], folder: Path, python: Path) -> dict[str, str]:
 SHIPPED = {"connector/": "", "jobs/": "mama_spark/jobs/", "conf/": "mama_spark/jobs/conf/"}
 
 
+@pytest.mark.thorough
 def test_the_wheel_holds_the_connector_with_its_jobs_and_nothing_else(wheel: Path) -> None:
     names = sorted(n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n)
     listed = subprocess.run(["git", "ls-files", *SHIPPED], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -74,6 +75,7 @@ def test_the_wheel_holds_the_connector_with_its_jobs_and_nothing_else(wheel: Pat
     assert not [x for x in hard if "spark" in x]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_what_the_wheel_depends_on_is_enough_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
     """What the registry has of it, and the pyspark of this environment: Spark finds the formats."""
@@ -146,6 +148,7 @@ spark.stop()
 """
 
 
+@pytest.mark.thorough
 def test_a_wheel_given_by_py_files_works_once_the_formats_are_registered(
     wheel: Path, bare: Path, tmp_path: Path
 ) -> None:
@@ -178,6 +181,7 @@ print(mama_spark.__file__, *Session.registered)
 """
 
 
+@pytest.mark.thorough
 def test_a_package_under_a_name_that_pyspark_takes_is_handed_to_nobody(wheel: Path, bare: Path, tmp_path: Path) -> None:
     """The session has no way to hand it on."""
     archive = tmp_path / "mama_spark.zip"

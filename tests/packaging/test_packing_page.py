@@ -82,6 +82,7 @@ def test_the_python_example_reads_compressed_packs(option: str, compression: str
     assert scope["rows"](headers, payload) == (values if option == "lines" else [{"value": v} for v in values])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES)
 def test_the_javascript_example_reads_packs(case: str, tmp_path: Path) -> None:
     option, columns = CASES[case]
@@ -93,6 +94,7 @@ def test_the_javascript_example_reads_packs(case: str, tmp_path: Path) -> None:
     assert read_by_javascript(*packed(option, columns), tmp_path) == want
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("option", ["lines", "arrow"])
 def test_the_javascript_example_reads_compressed_packs(option: str, tmp_path: Path) -> None:
     headers, payload = packed(option, pa.record_batch({"value": [v.encode() for v in LONG]}), "zstd")

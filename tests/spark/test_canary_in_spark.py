@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from deltalake import DeltaTable
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 
@@ -20,6 +21,7 @@ PATIENCE = 600.0
 OURS = ("spark.driver.", "spark.sql.shuffle.", "spark.sql.codegen.", "spark.python.unix.", "spark.ui.show")
 
 
+@pytest.mark.thorough
 def test_spark_shows_no_secret_anywhere(tmp_path: Path) -> None:
     logins = f'{{user: "{USER}", password: "{PASSWORD}"}}, {{user: u, password: "{RAW}"}}'
     kept = tmp_path / "kept"

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 from mama_spark.bridge import DiscoveryEventKind
 from mama_spark.bridges.nats import NatsSettings
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
@@ -23,6 +24,7 @@ from tests.support.spark.sink_harness import counts, flights, verdict
 SCRIPT = Path(__file__).parent / "driver_scripts" / "connect.py"
 
 
+@pytest.mark.thorough
 def test_batches_and_streams_publish_and_read_through_spark_connect(nats_server: NatsServer, tmp_path: Path) -> None:
     source, log = tmp_path / "input", tmp_path / "log"
     source.mkdir()

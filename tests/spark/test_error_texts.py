@@ -10,10 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import nbformat
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from nbclient import NotebookClient
 
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.spark_jobs import conf_file, start
@@ -81,6 +79,7 @@ def shown(both: dict[str, list[str]]) -> dict[str, str]:
     return {mistake: text for mistake, (text, _) in both.items()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mistake", SAID)
 def test_last_line_says_what_happened_and_what_to_do(shown: dict[str, str], mistake: str) -> None:
     text = shown[mistake]
@@ -88,6 +87,7 @@ def test_last_line_says_what_happened_and_what_to_do(shown: dict[str, str], mist
     assert [part for part in SAID[mistake] if part not in last] == [], last
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mistake", [name for name in SAID if not name.startswith("stream")])
 def test_no_trace_of_a_worker_stands_around_it(shown: dict[str, str], mistake: str) -> None:
     """The trace is that of the user's own call, and the error is its only line."""
@@ -98,14 +98,19 @@ def test_no_trace_of_a_worker_stands_around_it(shown: dict[str, str], mistake: s
     assert len(lines) <= 25
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mistake", SAID)
 def test_last_line_of_a_notebooks_cell_says_what_happened(both: dict[str, list[str]], mistake: str) -> None:
     lines = both[mistake][1].rstrip().splitlines()
     assert [part for part in SAID[mistake] if part not in lines[-1]] == [], "\n".join(lines[-12:])
 
 
+@pytest.mark.thorough
 def test_a_notebook_ends_its_cell_with_what_happened(server: NatsServer, tmp_path: Path) -> None:
     """Through a kernel, with the colours of its text taken away."""
+    import nbformat  # not there in `make test`
+    from nbclient import NotebookClient
+
     script = f"import sys; sys.path.insert(0, {str(SCRIPT.parent)!r}); from mistakes import *"
     make = f"made = mistakes(session(), {server.url!r}, Path({str(tmp_path)!r}))"
     names = ("misspelled option", "read: no topics", "no column topic")
@@ -123,6 +128,7 @@ def test_a_notebook_ends_its_cell_with_what_happened(server: NatsServer, tmp_pat
 NO_LOG = ("--conf", "spark.log.level=OFF")
 
 
+@pytest.mark.thorough
 def test_spark_submit_ends_with_what_happened(tmp_path: Path) -> None:
     """Though Spark logs how it starts, works and ends: a job of ours keeps its log from standing below an error."""
     rows = {"format": "rate", "stream": True, "select": ["'demo.a' AS topic", "'x' AS value"]}
@@ -139,6 +145,7 @@ def test_spark_submit_ends_with_what_happened(tmp_path: Path) -> None:
     assert lines[-1].startswith(said), lines[-5:]
 
 
+@pytest.mark.thorough
 def test_the_shell_shows_what_happened_in_one_line(server: NatsServer) -> None:
     confs = ("spark.ui.enabled=false", "spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1")
     shell = [str(Path(sys.executable).parent / "pyspark"), "--master", "local[1]", *NO_LOG]

@@ -59,6 +59,7 @@ def flights(log: Path) -> list[dict[str, object]]:
     return [row for row in rows if row["committed"] and row["event"] in ("acked", "completed_exceptionally", "timeout")]
 
 
+@pytest.mark.thorough
 def test_the_maintenance_in_sql_runs_as_it_stands(spark: SparkSession, written: Path) -> None:
     statements = [s.strip() for block in blocks("sql") for s in block.split(";") if s.strip()]
     assert [s.split()[0] for s in statements] == ["ALTER", "DELETE", "OPTIMIZE", "VACUUM"]

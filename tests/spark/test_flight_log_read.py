@@ -46,6 +46,7 @@ def test_times_prune(spark: SparkSession, log: Path) -> None:
     assert frame.where("event_date = '2026-09-21' AND committed").count() == 5
 
 
+@pytest.mark.thorough
 def test_submitted_report_job_prints_the_summary(log: Path, tmp_path: Path) -> None:
     conf = tmp_path / "report.toml"
     conf.write_text(f'flight_log = "{log}"\noutput = "{tmp_path / "out"}"\npage = "{tmp_path / "page.html"}"\n')

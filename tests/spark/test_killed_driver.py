@@ -26,6 +26,7 @@ PATIENCE = 240.0
 FILES = (200, 4_000)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_killed_driver_turns_suspect_and_then_offline_and_its_restart_loses_nothing(
     spark: SparkSession, nats_server: NatsServer, tmp_path: Path

@@ -7,15 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.bridges.nats.server.serve import add_demo_stream
-from nbclient import NotebookClient
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "docs" / "notebooks"
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("default")  # of the kernel's own client
 @pytest.mark.parametrize(
     ("name", "shown"),
@@ -27,6 +26,8 @@ NOTEBOOKS = Path(__file__).resolve().parents[2] / "docs" / "notebooks"
 def test_a_notebook_runs_and_shows_its_results(
     name: str, shown: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from nbclient import NotebookClient  # not there in `make test`
+
     with NatsServer(tmp_path / "nats") as server:
         add_demo_stream(server.url)
         monkeypatch.setenv("NATS_URL", server.url)
@@ -41,12 +42,15 @@ def test_a_notebook_runs_and_shows_its_results(
         assert text in pages
 
 
+@pytest.mark.thorough
 def test_notebooks_are_kept_without_results() -> None:
     for path in NOTEBOOKS.glob("*.ipynb"):
         assert "".join(_html(read(path))) == ""
 
 
 def read(path: Path) -> Any:
+    import nbformat  # not there in `make test`
+
     return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
 
 

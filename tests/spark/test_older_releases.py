@@ -16,6 +16,7 @@ from tests.support.flight_logs import rows
 DATA = Path(__file__).parent.parent / "data"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["nats", "malamute"])
 @pytest.mark.parametrize("release", sorted(p.name for p in DATA.iterdir() if (p / "nats").is_dir()))
 def test_a_pipe_and_a_discovery_of_an_older_release_go_on_where_they_were(

@@ -31,6 +31,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneClus
         yield found
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_an_executor_that_is_killed_in_the_middle_of_a_write_loses_and_doubles_nothing(
     cluster: StandaloneCluster, nats_server: NatsServer, tmp_path: Path

@@ -121,6 +121,7 @@ def test_two_queries_each_have_the_image_its_end_and_then_every_event(case: Case
     assert [row["origin"] for row in one.rows] == ["MAMA_SOURCES"] * 3 + [one.rows[3]["origin"]] + ["MAMA_EVENTS"] * 6
 
 
+@pytest.mark.thorough
 def test_after_a_restart_each_event_comes_once_and_in_order_also_those_of_the_time_between(
     case: Case, place: ForeignAnnouncer
 ) -> None:
@@ -167,6 +168,7 @@ def test_available_now_reads_what_there_is_in_bounded_batches_and_goes_on_next_t
     assert len(told.rows) == 9
 
 
+@pytest.mark.thorough
 def test_an_image_comes_in_bounded_batches_and_available_now_reads_it_to_its_end(
     case: Case, place: ForeignAnnouncer
 ) -> None:
@@ -181,6 +183,7 @@ def test_an_image_comes_in_bounded_batches_and_available_now_reads_it_to_its_end
     assert told.lines()[8:] == ["online desk 7"]
 
 
+@pytest.mark.thorough
 def test_latest_reads_new_events_only_and_a_number_those_from_there(case: Case, place: ForeignAnnouncer) -> None:
     place.say(desk(1))
     early = BatchRecorder()
@@ -216,6 +219,7 @@ def test_what_was_lost_while_a_query_was_down_is_an_error_or_a_row(case: Case, p
     assert gap["gap_from"] <= lost[0]
 
 
+@pytest.mark.thorough
 def test_a_query_survives_the_restart_of_the_server(case: Case, place: ForeignAnnouncer) -> None:
     told = BatchRecorder()
     query = case.start(told)
@@ -229,6 +233,7 @@ def test_a_query_survives_the_restart_of_the_server(case: Case, place: ForeignAn
     assert lines == ["image_end", "online desk 1", "online desk 2"]
 
 
+@pytest.mark.thorough
 def test_streams_that_are_deleted_and_made_again_are_a_gap_and_a_new_image(case: Case, place: ForeignAnnouncer) -> None:
     place.say(desk(1))
     strict, lax = BatchRecorder(), BatchRecorder()
@@ -246,6 +251,7 @@ def test_streams_that_are_deleted_and_made_again_are_a_gap_and_a_new_image(case:
     assert "deleted" in failure(case.start(strict, "strict", now=True))
 
 
+@pytest.mark.thorough
 @pytest.mark.spec("PE-05", "PE-17")
 def test_readers_that_know_nothing_of_us_come_and_go_and_our_own_are_left_out(
     case: Case, place: ForeignAnnouncer
@@ -314,6 +320,7 @@ def lag(progress: dict[str, Any]) -> int:
     return at(progress, "latestOffset") - at(progress, "endOffset")
 
 
+@pytest.mark.thorough
 def test_a_thousand_sources_and_a_thousand_changes_a_second_for_some_seconds(
     case: Case, place: ForeignAnnouncer
 ) -> None:

@@ -107,6 +107,7 @@ def test_a_batch_read_is_the_image_and_a_stream_is_image_end_and_changes(
     assert query.isActive
 
 
+@pytest.mark.thorough
 def test_a_query_survives_a_broker_that_is_killed(case: Case, broker: BrokerProcess, desks: SourceAnnouncers) -> None:
     told = BatchRecorder()
     query = case.start(told)
@@ -149,6 +150,7 @@ def test_an_announced_batch_is_online_while_it_publishes_and_offline_at_its_comm
     assert {row["source_name"] for row in told.rows if row["kind"] == "publisher"} == {"prices"}
 
 
+@pytest.mark.thorough
 def test_an_announced_stream_stays_online_and_is_offline_when_its_block_is_left(
     case: Case, broker: BrokerProcess, tmp_path: Path
 ) -> None:
@@ -196,6 +198,7 @@ def lines_of(words: list[str], enough: Callable[[list[str]], Any]) -> list[str]:
     return lines
 
 
+@pytest.mark.thorough
 def test_the_commands_show_sources_and_events(broker: BrokerProcess, desks: SourceAnnouncers) -> None:
     desks.say(desk(7, capabilities={"Region": "eu"}))
     words = ["sources", "--url", broker.url]

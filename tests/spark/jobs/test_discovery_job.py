@@ -80,6 +80,7 @@ def conf(folder: Path, url: str, trigger: str) -> Path:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_the_job_keeps_both_tables_through_a_kill(
     spark: SparkSession, nats_server: NatsServer, stranger: ForeignAnnouncer, tmp_path: Path
@@ -140,6 +141,7 @@ class TableQuery:
             query.stop()
 
 
+@pytest.mark.thorough
 def test_expired_sources_keep_what_they_said_and_a_batch_that_runs_twice_counts_once(
     spark: SparkSession, nats_server: NatsServer, stranger: ForeignAnnouncer, tmp_path: Path
 ) -> None:
@@ -161,6 +163,7 @@ def test_expired_sources_keep_what_they_said_and_a_batch_that_runs_twice_counts_
     }
 
 
+@pytest.mark.thorough
 def test_a_source_that_a_new_image_does_not_have_is_offline(
     spark: SparkSession, nats_server: NatsServer, stranger: ForeignAnnouncer, tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ def orders(folder: Path, n: int, **more: Any) -> dict[str, Any]:
     return {"format": "json", "path": str(source), "select": select, **more}
 
 
+@pytest.mark.thorough
 def test_submitted_publish_job_publishes_a_stream(nats_server: NatsServer, admin: Admin, tmp_path: Path) -> None:
     source = orders(tmp_path, 500, stream=True, schema="region STRING, number INT")
     sink = {"url": nats_server.url, "flightLog": str(tmp_path / "log"), "flightLogPayload": "all"}
@@ -96,6 +97,7 @@ def test_configuration_files_name_the_same_flight_log() -> None:
     assert len(named) == 1, named
 
 
+@pytest.mark.thorough
 def test_republish_job_sends_what_failed_once_more_and_then_finds_nothing_left(
     spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,6 +126,7 @@ def test_republish_job_sends_what_failed_once_more_and_then_finds_nothing_left(
     assert sorted(m.payload for m in admin.messages("ORDERS")) == failed
 
 
+@pytest.mark.thorough
 def test_ingest_job_fills_a_delta_table_and_goes_on_where_it_was(
     spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path
 ) -> None:
@@ -152,6 +155,7 @@ def test_ingest_job_fills_a_delta_table_and_goes_on_where_it_was(
     assert DeltaTable(str(tmp_path / "table")).metadata().partition_columns == ["day"]
 
 
+@pytest.mark.thorough
 def test_demo_publishes_the_flights_data_reports_and_leaves_no_process(tmp_path: Path) -> None:
     """As the page of installing says."""
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}

@@ -66,6 +66,7 @@ def append(log: RecordLog, *records: MamaRecord) -> None:
     log.append(MessageBatch.of(*messages(records)))
 
 
+@pytest.mark.thorough
 def test_the_archive_has_every_tick_once_and_what_is_missing(
     spark: SparkSession, nats_server: NatsServer, log: RecordLog, tmp_path: Path
 ) -> None:

@@ -108,6 +108,7 @@ def of_hdbpp(spark: SparkSession, table: str, folder: Path) -> None:
     assert "vega" in (folder / "temperature.html").read_text()
 
 
+@pytest.mark.thorough
 def test_the_archive_has_every_record_once_and_answers_what_archivers_ask(
     spark: SparkSession, nats_server: NatsServer, log: RecordLog, tmp_path: Path
 ) -> None:

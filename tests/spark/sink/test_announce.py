@@ -102,6 +102,7 @@ def add(folder: Path, name: str) -> None:
     hidden.rename(folder / "in" / f"{name}.txt")
 
 
+@pytest.mark.thorough
 def test_stream_stays_online_while_idle_and_is_offline_when_its_block_is_left(
     spark: SparkSession, nats_server: NatsServer, admin: Admin, watcher: Watcher, tmp_path: Path
 ) -> None:

@@ -75,6 +75,7 @@ def test_a_batch_that_runs_again_with_other_partitions_publishes_nothing(
     assert len(flights(log)) == 800
 
 
+@pytest.mark.thorough
 def test_a_batch_write_in_foreach_batch_that_is_repeated_publishes_nothing(
     spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path
 ) -> None:

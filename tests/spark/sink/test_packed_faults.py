@@ -79,6 +79,7 @@ def total(log: pa.Table, column: str) -> dict[Any, int]:
     return dict(zip(table[column].to_pylist(), table["rows_sum"].to_pylist(), strict=True))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("room", ["malamute"], indirect=True)
 def test_killed_worker_is_replaced_and_every_packed_row_is_stored_once(case: Case, background: Background) -> None:
     writing = background(lambda: case.write(case.rows(), maxRatePerPartition="75", pack="lines"))
@@ -94,6 +95,7 @@ def test_killed_worker_is_replaced_and_every_packed_row_is_stored_once(case: Cas
     assert len(log) == N // ROWS
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("room", "dedup"), [("nats", "true"), ("nats", "false"), ("malamute", "true")], indirect=["room"]
 )
@@ -106,6 +108,7 @@ def test_killed_broker_comes_back_and_no_packed_row_is_lost(case: Case, backgrou
     case.conserved(N, exactly_once=dedup == "true")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("room", ["nats"], indirect=True)
 def test_retry_in_another_order_may_store_packed_rows_twice_and_loses_none(case: Case) -> None:
     """The id of a pack covers its rows and their order: other packs have other ids."""

@@ -44,6 +44,7 @@ def rows_of(query: str) -> int:
     return sum(point.value for point in points if point.attributes["query"] == query)
 
 
+@pytest.mark.thorough
 def test_queries_of_all_formats_are_logged_and_exported(
     spark: SparkSession,
     nats_server: NatsServer,

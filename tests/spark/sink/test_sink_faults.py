@@ -90,6 +90,7 @@ def case(spark: SparkSession, room: RestartableBroker, tmp_path: Path) -> Iterat
 Background = Callable[[Callable[[], Any]], Future[Any]]
 
 
+@pytest.mark.thorough
 @once
 def test_killed_worker_is_replaced_and_every_row_is_stored_once(case: Case, background: Background) -> None:
     with case.gate:
@@ -107,10 +108,10 @@ def test_killed_worker_is_replaced_and_every_row_is_stored_once(case: Case, back
     ("room", "options"),
     [
         ("nats", {}),
-        ("nats", {"dedup": "false", "ackMode": "batch"}),
-        ("nats", {"dedup": "false", "ackMode": "message"}),
+        pytest.param("nats", {"dedup": "false", "ackMode": "batch"}, marks=pytest.mark.thorough),
+        pytest.param("nats", {"dedup": "false", "ackMode": "message"}, marks=pytest.mark.thorough),
         ("malamute", {}),
-        ("malamute", {"dedup": "false"}),
+        pytest.param("malamute", {"dedup": "false"}, marks=pytest.mark.thorough),
     ],
     ids=str,
     indirect=["room"],
@@ -129,6 +130,7 @@ def test_killed_broker_comes_back_and_nothing_is_lost_in_any_mode(
     case.conserved(6_000, exactly_once="dedup" not in options)
 
 
+@pytest.mark.thorough
 @once
 @pytest.mark.parametrize("ack_mode", ["auto", "message"])
 def test_order_of_each_partition_survives_a_killed_broker(case: Case, background: Background, ack_mode: str) -> None:
@@ -150,6 +152,7 @@ def test_order_of_each_partition_survives_a_killed_broker(case: Case, background
     assert all(found == sorted(found) for found in numbers.values())
 
 
+@pytest.mark.thorough
 @once
 def test_cancelled_job_leaves_a_true_log_and_the_next_write_works(case: Case, background: Background) -> None:
     txn = {"txnAppId": "nightly", "txnVersion": "7"}
@@ -253,6 +256,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
+@pytest.mark.thorough
 @once
 def test_full_disk_while_staging_fails_the_write_and_its_repetition_loses_nothing(case: Case, small_disk: Path) -> None:
     log, txn = small_disk / "log", {"txnAppId": "nightly", "txnVersion": "1"}

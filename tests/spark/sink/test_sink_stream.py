@@ -311,6 +311,7 @@ def test_foreach_batch_without_a_version_takes_no_identity_from_the_stream(case:
     assert len(counts(flights(case.log), "run_id")) == 2
 
 
+@pytest.mark.thorough
 @on_nats
 @pytest.mark.parametrize(
     ("java", "others", "largest"), [(False, True, 2_000), (True, False, 50), (True, True, 50)],

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 ROWS = 3000
 
 
+@pytest.mark.thorough
 def test_one_bar_counts_all_partitions_and_the_last_write_is_an_object(
     spark: SparkSession, nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

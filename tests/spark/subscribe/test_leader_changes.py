@@ -37,6 +37,7 @@ def leader(client: ForeignAnnouncer, stream: str) -> str:
     return str(eventually(lambda: answered().get("cluster", {}).get("leader"), f"a leader of {stream}", 240))
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_leaders_that_go_while_queries_read_cost_nothing(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:
     with ForeignAnnouncer(cluster.url) as client:

@@ -196,6 +196,7 @@ def test_available_now_restarts_behind_the_last_row_in_batches_of_the_limit(
     assert sorted(int(row["value"]) for row in query.rows()) == list(range(280))
 
 
+@pytest.mark.thorough
 def test_killed_broker_and_workers_leave_each_row_once(
     spark: SparkSession, process: BrokerProcess, stream: str, tmp_path: Path
 ) -> None:
@@ -221,6 +222,7 @@ def test_killed_broker_and_workers_leave_each_row_once(
     assert query.sequences() == list(range(1, 2101))
 
 
+@pytest.mark.thorough
 def test_a_stream_that_was_deleted_and_made_again_is_a_loss(
     spark: SparkSession, process: BrokerProcess, stream: str, tmp_path: Path
 ) -> None:

@@ -152,6 +152,7 @@ def test_a_stream_counts_rows_continues_from_its_checkpoint_and_reports_its_esti
     assert len(table) == len({(row["sequence"], row["pack_index"]) for row in table}) == 700
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("room", ["nats"], indirect=True)
 def test_rows_that_were_stored_twice_in_another_order_are_one_row_by_their_ids(
     spark: SparkSession, ready: RestartableBroker, tmp_path: Path

@@ -65,6 +65,7 @@ def packing(pack: str) -> dict[str, str]:
     return {"pack": pack, "packMaxRows": str(PACK_ROWS)}
 
 
+@pytest.mark.thorough
 def test_flights_come_back_row_for_row_though_workers_brokers_and_driver_are_killed(
     resume: Callable[[dict[str, Any]], object], nats: OnNats, malamute: OnMalamute, tmp_path: Path
 ) -> None:

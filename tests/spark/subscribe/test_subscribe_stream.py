@@ -111,6 +111,7 @@ def test_restart_from_a_checkpoint_goes_on_behind_the_last_row(case: Case, admin
     assert len(case.offsets()) == 2, "no data makes no batch"
 
 
+@pytest.mark.thorough
 def test_now_is_the_time_of_load_until_the_checkpoint_decides(case: Case, admin: Admin) -> None:
     """The query begins between the records of before and after ``load()``, however late it is started."""
     store(admin, "ORDERS", plain("orders.a", 10))
@@ -140,6 +141,7 @@ def test_available_now_ends_at_what_was_there_in_batches_of_a_limit_that_streams
     assert mama_spark.lag(query) == lags[-1]
 
 
+@pytest.mark.thorough
 def test_available_now_does_not_wait_for_what_comes_later(case: Case, admin: Admin) -> None:
     store(admin, "ORDERS", plain("orders.a", 200))
     more = iter(range(1_000))
@@ -169,6 +171,7 @@ def braked(rows: DataFrame, brake: Path) -> DataFrame:
     return rows.select("stream", "sequence").mapInArrow(write, "stream string, sequence long")
 
 
+@pytest.mark.thorough
 def test_latest_begins_with_new_messages_and_loses_none_when_a_batch_fails(case: Case, admin: Admin) -> None:
     store(admin, "ORDERS", plain("orders.a", 100))
     brake = case.folder / "brake"
@@ -184,6 +187,7 @@ def test_latest_begins_with_new_messages_and_loses_none_when_a_batch_fails(case:
     assert case.sequences() == list(range(101, 151))
 
 
+@pytest.mark.thorough
 def test_first_batch_that_failed_is_run_again_from_where_it_began(case: Case, admin: Admin) -> None:
     """Spark asks for the first offset again after a restart; ``earliest`` has moved by then, and that is a loss."""
     store(admin, "ORDERS", plain("orders.a", 100))
@@ -213,6 +217,7 @@ def test_failed_task_is_tried_again_and_leaves_each_row_once(case: Case, admin: 
     assert case.sequences() == upto(300)
 
 
+@pytest.mark.thorough
 def test_two_queries_at_once_read_each_their_own(case: Case, admin: Admin, tmp_path: Path) -> None:
     admin.create_stream("TRADES", ["trades.>"])
     store(admin, "ORDERS", plain("orders.a", 400))
@@ -226,6 +231,7 @@ def test_two_queries_at_once_read_each_their_own(case: Case, admin: Admin, tmp_p
     assert (other.sequences(), other.sequences("TRADES")) == (upto(400), upto(300))
 
 
+@pytest.mark.thorough
 def test_stream_that_appears_later_is_read_from_its_beginning(case: Case, admin: Admin) -> None:
     store(admin, "ORDERS", plain("orders.a", 10))
     query = case.start(available_now=False, topics="orders.>,*.eu")
@@ -236,6 +242,7 @@ def test_stream_that_appears_later_is_read_from_its_beginning(case: Case, admin:
     query.stop()
 
 
+@pytest.mark.thorough
 def test_running_query_survives_a_killed_server(case: Case, admin: Admin, nats_server: NatsServer) -> None:
     store(admin, "ORDERS", plain("orders.a", 100))
     query = case.start(available_now=False, maxOffsetsPerTrigger="50")
@@ -251,6 +258,7 @@ def test_running_query_survives_a_killed_server(case: Case, admin: Admin, nats_s
 # --- loss ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_messages_removed_while_the_query_was_down_are_a_loss(case: Case, admin: Admin) -> None:
     store(admin, "ORDERS", plain("orders.a", 100))
     case.run()
@@ -267,6 +275,7 @@ def test_messages_removed_while_the_query_was_down_are_a_loss(case: Case, admin:
     assert case.sequences()[-10:] == list(range(201, 211))
 
 
+@pytest.mark.thorough
 def test_stream_deleted_and_made_again_is_a_loss_and_then_read_from_its_beginning(case: Case, admin: Admin) -> None:
     store(admin, "ORDERS", plain("orders.a", 100))
     case.run()
@@ -283,6 +292,7 @@ def test_stream_deleted_and_made_again_is_a_loss_and_then_read_from_its_beginnin
 # --- progress at the broker ------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_progress_consumer_shows_how_far_the_query_has_come(case: Case, admin: Admin) -> None:
     """Spark tells a source of a batch's end when it plans the next one, so the last batch is not shown yet."""
     store(admin, "ORDERS", plain("orders.a", 250))
@@ -297,6 +307,7 @@ def test_progress_consumer_shows_how_far_the_query_has_come(case: Case, admin: A
     assert case.sequences() == upto(350)
 
 
+@pytest.mark.thorough
 def test_consumer_of_somebody_else_is_left_alone(case: Case, admin: Admin) -> None:
     theirs = {"durable_name": "theirs", "ack_policy": "explicit"}
     admin.api("CONSUMER.CREATE.ORDERS.theirs", {"stream_name": "ORDERS", "config": {**theirs, "name": "theirs"}})

@@ -256,6 +256,7 @@ def test_devices_are_sources_and_what_happens_to_them_are_rows(
     assert not [row for row in rows if row["event"] == "bad_record"]
 
 
+@pytest.mark.thorough
 def test_the_image_is_the_devices_as_they_are(
     spark: SparkSession, nats_server: NatsServer, admin: Admin, lab: TangoServer, tmp_path: Path
 ) -> None:
