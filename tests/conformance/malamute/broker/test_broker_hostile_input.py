@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import struct
 from dataclasses import replace
@@ -17,7 +16,6 @@ from mama_spark.malamute.protocol.extensions import ALL, Extension, write
 from mama_spark.malamute.protocol.log_query import LogQuery, Op
 
 from tests.support.malamute.raw_malamute_clients import INVALID, OK, VECTORS, Make, RawClient
-from tests.support.processes import resident_memory
 from tests.support.tiers import EXPLORE
 
 
@@ -130,17 +128,12 @@ def noise(chance: random.Random) -> list[bytes]:
     return frames
 
 
-def resident() -> int:
-    return resident_memory(os.getpid())
-
-
-@pytest.mark.parametrize("count", [20_000 if EXPLORE else 5_000, pytest.param(1_000_000, marks=pytest.mark.explore)])
+@pytest.mark.parametrize("count", [20_000 if EXPLORE else 2_000, pytest.param(1_000_000, marks=pytest.mark.explore)])
 def test_any_frames_leave_the_broker_as_it_was(make: Make, tmp_path: Path, count: int) -> None:
     site = make(folder=tmp_path, timeout=10.0, streams=20, patterns=20)
     site.healthy()  # makes its stream, before the noise has made as many as there may be
     chance = random.Random(7)
     peers: list[RawClient] = []
-    before = 0
     for n in range(count):
         if n % (count // 20) == 0:  # others come
             peers = [site.peer(b"fuzz%d" % k) for k in range(3)]
@@ -150,11 +143,8 @@ def test_any_frames_leave_the_broker_as_it_was(make: Make, tmp_path: Path, count
             site.clock.ahead += 1.0  # some expire meanwhile
             while peer.socket.poll(0):
                 peer.socket.recv_multipart()
-        if n == count // 2:
-            before = resident()
     probe = site.peer(b"probe")
     assert probe.ask() == []
-    assert resident() - before < 100_000_000
     machine = site.broker._loop.machine if site.broker._loop else None
     assert machine is not None
     assert len(machine.streams) <= 20
