@@ -249,6 +249,14 @@ def test_add_actions_carry_statistics_that_bound_the_event_time(tmp_path: Path) 
 # --- what happens to the table later ---------------------------------------------------------------------------
 
 
+def test_vacuum_leaves_live_parts_alone(tmp_path: Path) -> None:
+    commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, flights(2)))
+    before = marks(tmp_path)
+    table = DeltaTable(tmp_path)
+    assert table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True) == []
+    assert marks(tmp_path) == before
+
+
 # --- sweep -----------------------------------------------------------------------------------------------------
 
 

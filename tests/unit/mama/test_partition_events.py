@@ -12,6 +12,8 @@ from mama_spark.mama.publisher.partition_events import MAX_ERRORS, MAX_TOPICS, P
 from mama_spark.mama.states import IllegalPublisherStep, PublisherState
 from mama_spark.message import MessageBatch
 
+from tests.support.memory import peak_of
+
 NEVER = -(2**63)
 NOTHING = np.empty(0, np.int64)
 
@@ -173,6 +175,16 @@ def test_switched_off_reports_nothing() -> None:
     assert events.create(1) + events.live(2) == []
     assert acknowledged(events, ["a"]) + failed(events, ["b"], [PermissionDenied("denied")]) == []
     assert events.publisher_error(3, ConfigError("no"), "no") + events.destroy(4) + events.destroyed(5) == []
+
+
+def create_hundred_thousand_topics() -> None:
+    events = live()
+    for b in range(20):
+        acknowledged(events, [f"orders.{b * 5_000 + i}" for i in range(5_000)])
+
+
+def test_hundred_thousand_topics_take_bounded_memory() -> None:
+    assert peak_of(create_hundred_thousand_topics).python < 4 << 20, "their names alone take 6 MB"
 
 
 def test_hundred_thousand_topics_make_a_bounded_number_of_events() -> None:

@@ -15,7 +15,7 @@ from mama_spark.message import HEADERS_TYPE, MessageBatch
 from mama_spark.packing import Packed, Packer, Rows, Unpacked, codec_of, halves, singles, unpack
 from mama_spark.record_log import Records
 
-from tests.support.memory import peak_of
+from tests.support.memory import arrow_peak_of
 from tests.support.tiers import examples
 
 Row = dict[str, Any]
@@ -207,7 +207,7 @@ def pack_many_topics() -> None:
 
 
 def test_what_ten_thousand_topics_take_in_memory_is_bounded_whatever_the_partition_holds() -> None:
-    assert peak_of(pack_many_topics).arrow < 120 << 20, "of 200 MB"
+    assert arrow_peak_of(pack_many_topics) < 120 << 20, "of 200 MB"
 
 
 def test_where_packs_are_cut_depends_on_the_rows_of_the_topic_alone() -> None:

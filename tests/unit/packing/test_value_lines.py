@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mama_spark.packing.gathering.payload_places import PayloadPlaces
 from mama_spark.packing.gathering.value_lines import values_of_lines
 
+from tests.support.memory import peak_of
 from tests.support.tiers import examples
 
 WINDOW = 1 << 18  # octets that the search takes at a time
@@ -70,3 +71,15 @@ def test_a_few_short_lines_among_long_ones_are_right_in_every_place() -> None:
     ]
     for kind in KINDS:
         check(found, [payload.count(b"\n") + 1 for payload in found], places_of(found, kind))
+
+
+def read_lines_that_nobody_announced() -> None:
+    for announced in (1, 1_000_000):
+        values, there = values_of_lines(PayloadPlaces.of_each([b"\n" * (16 << 20)]), np.array([announced]))
+        assert (len(values), there.tolist()) == (0, [(16 << 20) + 1])
+
+
+def test_lines_that_nobody_announced_take_no_memory() -> None:
+    assert max(peak_of(read_lines_that_nobody_announced)) < 32 << 20, (
+        "the payload is half; places of lines would take 128 MB"
+    )

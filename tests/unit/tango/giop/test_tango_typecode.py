@@ -24,6 +24,8 @@ from mama_spark.tango.giop.typecode import (
     write_typecode,
 )
 
+from tests.support.memory import peak_of
+
 LATIN = st.text(st.characters(min_codepoint=1, max_codepoint=255), max_size=12)
 STATE = TypeCode(TypeKind.ENUM, "IDL:Tango/DevState:1.0", "DevState", ("ON", "OFF"))
 CHARS = TypeCode(
@@ -149,3 +151,22 @@ def test_every_changed_octet_gives_a_value_or_the_error(name: str, data: st.Data
     octets[data.draw(st.integers(0, len(octets) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(CdrError):
         read_any(CdrReader(octets, True))
+
+
+#: One value of each type that has more than one size or structure.
+SIZED: tuple[tuple[TypeCode, Any], ...] = (
+    (STRING, "abc"), (STRINGS, ["a", "bc"]), (STATE, 3), (ENCODED, ("a", b"bc")), (CHARS, b"abc"),
+)  # fmt: skip
+
+
+def read_large_counts() -> None:
+    for code, value in SIZED:
+        good = written(code, value, True)
+        for at in range(0, len(good) - 3, 4):
+            for number in (b"\xff\xff\xff\x7f", b"\xff\xff\xff\xff", b"\0\0\4\0"):
+                with contextlib.suppress(CdrError):
+                    read_any(CdrReader(good[:at] + number + good[at + 4 :], True))
+
+
+def test_no_count_in_a_type_or_a_value_makes_much_of_little() -> None:
+    assert peak_of(read_large_counts).python < 100_000, "the smallest of the counts is 262,144"
