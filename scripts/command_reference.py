@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mama_spark.cli import parser
+from mama_spark.console.exit_codes import MEANINGS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "commands.md"
 HEAD = """# Commands
@@ -27,16 +28,16 @@ commands, options and files.
 
 | exit code | meaning |
 |---|---|
-| 0 | fine |
-| 1 | not all was done: messages of `mama pub` or `mama record` are not acknowledged, or a server ended by itself |
-| 2 | something is wrong: a line on standard error says what, or `mama check` has a line `BAD` |
-| 130 | Ctrl-C |
 """
 
 
 def markdown() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *_sections(parser(), "")])
+    return "\n".join([HEAD + _exit_codes(), *_sections(parser(), "")])
+
+
+def _exit_codes() -> str:
+    return "".join(f"| {code} | {meaning} |\n" for code, meaning in MEANINGS.items())
 
 
 def _sections(command: argparse.ArgumentParser, summary: str) -> Iterator[str]:

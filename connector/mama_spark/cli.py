@@ -13,12 +13,10 @@ from importlib import import_module
 from typing import Any, NamedTuple, Protocol, cast
 
 from . import __version__
-from .console.help import EXIT_CODES, HelpParser, examples
+from .console.exit_codes import INTERRUPTED, SUMMARY, WRONG
+from .console.help import HelpParser, examples
 from .console.output import print_error
 from .errors import ConfigError, MamaError
-
-USAGE, INTERRUPTED = 2, 130
-
 
 SHOW, USE, DISCOVER, RUN, HELP = (
     "what became of the rows", "publish and read", "who is there", "servers and recorders", "help"
@@ -133,7 +131,7 @@ def parser(loaded: Collection[str] = SUBCOMMANDS) -> argparse.ArgumentParser:
     top = HelpParser(
         prog="mama",
         description="Publish DataFrames and know what became of every row.",
-        epilog=f"mama COMMAND --help shows arguments and examples.\n{EXIT_CODES}",
+        epilog=f"mama COMMAND --help shows arguments and examples.\n{SUMMARY}",
     )
     top.add_argument("--version", action="version", version=f"mama-spark {__version__}")
     subparsers = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -191,7 +189,7 @@ def _make_outputs_usable() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code: see :data:`EXIT_CODES`."""
+    """Exit code: see :mod:`~mama_spark.console.exit_codes`."""
     _make_outputs_usable()
     try:
         if "_ARGCOMPLETE" in os.environ:
@@ -206,7 +204,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except MamaError as e:
         print_error(" ".join(str(e).split()))
-        return USAGE
+        return WRONG
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # `mama flights ... | head`: the reader has what it wants

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         return broker_event(*event)
 
     with stop_on_signals() as stop:
-        return run_broker(
+        run_broker(
             args.bind,
             args.conf_file,
             malamute_cfg=args.malamute_cfg,
@@ -42,3 +42,4 @@ def run(args: argparse.Namespace) -> int:
             say=say_as(args.json),
             encode_kept=encode,
         )
+    return stop.exit_code

@@ -11,6 +11,7 @@ from pathlib import Path
 from ..bridges import check_transport
 from ..conf_file import as_options, load
 from ..console.arguments import add_transport, transport
+from ..console.exit_codes import FINE, WRONG
 from ..console.output import print_marked
 from ..errors import MamaError
 from ..flightlog.check import check_dead_letters, check_flight_log
@@ -18,8 +19,6 @@ from ..mama.properties import expand
 from ..options import ANY_WRITE, SinkOptions, option_names
 from ..options.nats_environment import with_nats_environment
 from ..redaction import redact
-
-FAILED = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
             print(json.dumps({"ok": fine, "text": shown}, ensure_ascii=False), flush=True)
         else:
             print_marked("ok" if fine else "BAD", shown)
-    return 0 if all(fine for fine, _ in found) else FAILED
+    return FINE if all(fine for fine, _ in found) else WRONG
 
 
 def _options(args: argparse.Namespace) -> SinkOptions:

@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0 after Ctrl-C or SIGTERM.
+    """Until Ctrl-C or SIGTERM.
 
     :raises MamaError: it cannot serve
     """
@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
         bridge.close()
         peer.close()
         state.close()
-    return 0
+    return stop.exit_code
 
 
 def peer_settings(text: str) -> PeerSettings:

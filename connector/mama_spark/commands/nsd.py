@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0 after Ctrl-C or SIGTERM.
+    """Until Ctrl-C or SIGTERM.
 
     :raises Unavailable: the port is in use
     """
@@ -34,10 +34,10 @@ def run(args: argparse.Namespace) -> int:
     server = NameServer(args.interface, args.port, args.advertise)
     server.open()
     peers = f"oz://{server.address.removeprefix('tcp://')}"
-    say_as(args.json)(f"name server at {server.address}; peers use {peers} (Ctrl-C ends it)")
     try:
         with stop_on_signals() as stop:
+            say_as(args.json)(f"name server at {server.address}; peers use {peers} (Ctrl-C ends it)")
             server.run(stop.is_set)
     finally:
         server.close()
-    return 0
+    return stop.exit_code

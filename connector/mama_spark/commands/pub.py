@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from ..bridges import publisher_bridge
 from ..console.arguments import add_transport, options, pairs, transport
+from ..console.exit_codes import FINE, NOT_ALL
 from ..console.progress import Progress
 from ..mama.properties import expand
 from ..options import SinkOptions, command, option_names
@@ -34,7 +35,6 @@ _USE = command(
     *("retry_attempts", "retry_backoff", "retry_max_backoff", "retry_deadline"),
 )
 
-NOT_ALL = 1
 #: ``maxInFlight`` where neither it nor ``refillAllowedAt`` is given.
 _IN_FLIGHT = 1_000
 
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
             publisher.publish_async(args.topic, value, headers or None)
             progress.add()
     _say(listener, args)
-    return NOT_ALL if listener.failures else 0
+    return NOT_ALL if listener.failures else FINE
 
 
 def _say(listener: _Listener, args: argparse.Namespace) -> None:

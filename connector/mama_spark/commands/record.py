@@ -16,6 +16,7 @@ from ..bridges import log_bridge, publisher_bridge
 from ..bridges.reconnecting import ReconnectingBridge
 from ..conf_file import as_options, load
 from ..console.arguments import add_metrics, add_option, pairs
+from ..console.exit_codes import NOT_ALL
 from ..console.output import print_error, say_as
 from ..console.signals import stop_on_signals
 from ..errors import ConfigError
@@ -44,7 +45,6 @@ _USE = command(
     *("stream", "create_stream", "ack_mode", "dedup", "order", "on_uncertain"),
     *("max_in_flight", "wait_timeout", "retry_deadline"),
 )
-NOT_ALL = 1
 #: Containers made between two garbage collections, about 70,000 events: waiting events form no cycles, and searching
 #: them for cycles costs a fifth of the processor time.
 _COLLECT_AFTER = 200_000
@@ -157,14 +157,15 @@ def log_options(given: dict[str, str]) -> SinkOptions:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Record until Ctrl-C or SIGTERM. Exit code 0; 1 when something was not acknowledged by then.
+    """Record until Ctrl-C or SIGTERM. Exit code 1 when something was not acknowledged by then.
 
     :raises MamaError: the configuration is wrong, or the log cannot be reached at first
     """
     settings, options = settings_of(args)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="mama: %(message)s")
     with stop_on_signals() as stop, few_collections():
-        return 0 if record(settings, options, stop.is_set, say_as(args.json)) else NOT_ALL
+        whole = record(settings, options, stop.is_set, say_as(args.json))
+    return stop.exit_code if whole else NOT_ALL
 
 
 def record(

@@ -19,4 +19,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     with stop_on_signals() as stop:
-        return run_server(port=args.port, store=args.store, stop=stop, say=say_as(args.json))
+        run_server(port=args.port, store=args.store, stop=stop, say=say_as(args.json))
+    return stop.exit_code

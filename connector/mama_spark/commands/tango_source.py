@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0 after Ctrl-C or SIGTERM.
+    """Until Ctrl-C or SIGTERM.
 
     :raises MamaError: it cannot serve
     """
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
         finally:
             source.close()
             bridge.close()
-    return 0
+    return stop.exit_code
 
 
 def read_rules(path: Path | None) -> list[Rule]:

@@ -11,9 +11,8 @@ from importlib.util import find_spec
 from typing import Any, NoReturn
 
 from ..redaction import redact
+from .exit_codes import SUMMARY
 from .output import is_terminal
-
-EXIT_CODES = "exit codes: 0 fine; 1 not all was done; 2 something is wrong, with a line that says what; 130 Ctrl-C"
 
 
 def formatter_class() -> type[argparse.HelpFormatter]:
@@ -94,4 +93,4 @@ def _wrapped(text: str | None) -> str | None:
 
 def examples(lines: Sequence[str]) -> str:
     """The end of the help of a subcommand: command lines, and what its exit code means."""
-    return "\n".join(["examples:", *(f"  {line}" for line in lines), "", EXIT_CODES])
+    return "\n".join(["examples:", *(f"  {line}" for line in lines), "", SUMMARY])

@@ -6,14 +6,31 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
+
+from .exit_codes import FINE, INTERRUPTED
+
+
+class StopEvent(threading.Event):
+    """Set by a signal.
+
+    :ivar exit_code: of the command that the signal ended in order
+    """
+
+    exit_code = FINE
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Handler of SIGINT and SIGTERM."""
+        self.exit_code = INTERRUPTED if number == signal.SIGINT else FINE
+        self.set()
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[threading.Event]:
+def stop_on_signals() -> Iterator[StopEvent]:
     """An event that Ctrl-C and SIGTERM set; the handlers are installed in the main thread only, and restored."""
-    stop = threading.Event()
+    stop = StopEvent()
     main = threading.current_thread() is threading.main_thread()
-    before = [(n, signal.signal(n, lambda *_: stop.set())) for n in (signal.SIGINT, signal.SIGTERM) if main]
+    before = [(n, signal.signal(n, stop.on_signal)) for n in (signal.SIGINT, signal.SIGTERM) if main]
     try:
         yield stop
     finally:

@@ -161,8 +161,7 @@ def test_a_users_own_connection_is_used_and_left_as_it_was(broker: NatsServer) -
 def test_serve_says_ready_serves_and_ends(tmp_path: Path) -> None:
     said: list[str] = []
     stop = threading.Event()
-    code: list[int] = []
-    thread = threading.Thread(target=lambda: code.append(serve.run(0, tmp_path, say=said.append, stop=stop)))
+    thread = threading.Thread(target=serve.run, args=(0, tmp_path), kwargs={"say": said.append, "stop": stop})
     thread.start()
     eventually(lambda: said, "it is ready")
     url = said[0].split()[1]
@@ -175,7 +174,7 @@ def test_serve_says_ready_serves_and_ends(tmp_path: Path) -> None:
     POOL.clear()
     stop.set()
     thread.join(60)
-    assert code == [0]
+    assert not thread.is_alive()
 
 
 def test_serve_that_is_told_to_end_leaves_no_process_behind() -> None:

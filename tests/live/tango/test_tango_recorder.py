@@ -86,7 +86,7 @@ def test_events_missed_by_a_killed_recorder_are_a_gap(log: RecorderLog, lab: Tan
     with RecorderProcess(log, lab, tmp_path, report="100ms") as second:
         log.push_until(lab, 5)
         until(lambda: "1 subscriptions" in second.out.read_text())
-        assert second.end(signal.SIGINT) == 0, second.out.read_text()
+        assert second.end(signal.SIGINT) == 130, second.out.read_text()
     assert "0 waiting" in second.out.read_text().splitlines()[-1]
     records = log.records()
     assert set(stored) <= {r.ctr for r in records if r.kind is RecordKind.EVENT}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -13,6 +12,7 @@ import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.cli import parse
 from mama_spark.commands.record import log_options, record
+from mama_spark.console.signals import StopEvent
 from mama_spark.errors import ConfigError
 from mama_spark.tango.log.records import GapCause, RecordKind
 from mama_spark.testing.waiting import until
@@ -107,7 +107,7 @@ def test_a_recorder_that_ends_during_an_outage_of_the_log_reports_unstored_recor
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    log, stop = RecorderLog(nats), threading.Event()
+    log, stop = RecorderLog(nats), StopEvent()
     monkeypatch.setattr("mama_spark.commands.record.stop_on_signals", lambda: nullcontext(stop))
     args = parse(words(log, lab, tmp_path, drain="1s"))
     with ThreadPoolExecutor(1) as pool:

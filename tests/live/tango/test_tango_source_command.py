@@ -24,6 +24,7 @@ from mama_spark.bridges.tango import RecordCodec
 from mama_spark.cli import parse
 from mama_spark.commands import tango_source
 from mama_spark.commands.record import log_options
+from mama_spark.console.signals import StopEvent
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.message import MessageBatch
 from mama_spark.options import SubscribeOptions
@@ -62,11 +63,11 @@ class Command:
         self.port, self.position = lasting_port(), folder / "position.json"
         self._log, self._more = log, more
         self.lines: list[str] = []
-        self._stop = threading.Event()
+        self._stop = StopEvent()
         self._ended: Future[int] = Future()
 
     @contextmanager
-    def _stopping(self) -> Iterator[threading.Event]:
+    def _stopping(self) -> Iterator[StopEvent]:
         yield self._stop
 
     def words(self, *more: str) -> list[str]:
@@ -74,7 +75,7 @@ class Command:
         return [*words, "--heartbeat", str(BEAT), "--position", str(self.position), *self._more, *more]
 
     def start(self, *more: str) -> None:
-        self.lines, self._stop, self._ended = [], threading.Event(), Future()
+        self.lines, self._stop, self._ended = [], StopEvent(), Future()
         threading.Thread(target=self._run, args=(self._ended, self.words(*more)), daemon=True).start()
         self.wait_line("ready:")
 
@@ -284,7 +285,7 @@ def test_values_of_all_types_arrive_and_attributes_appear_while_it_runs(
     for name, column in columns.items():
         if name != "State":
             assert read(name)["value"] == column[0].as_py(), name
-    assert process.end(signal.SIGINT) == 0
+    assert process.end(signal.SIGINT) == 130
 
 
 @pytest.mark.thorough

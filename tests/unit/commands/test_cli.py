@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
+import re
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from mama_spark import __version__, cli
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.bridges.nats.server.serve import DEMO, add_demo_stream
+from mama_spark.errors import Unavailable
 
+from tests.support.ports import lasting_port
 from tests.support.processes import descendants, none_alive
 
 
@@ -148,5 +156,67 @@ def test_serve_ends_with_ctrl_c_and_leaves_no_server(tmp_path: Path) -> None:
         servers = descendants(process.pid)
         assert servers
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) in (0, 130)
+        assert process.wait(60) == 130
     assert none_alive(servers)
+
+
+STOPPED_BY_SIGNALS = {
+    "serve": ["--port", "0"],
+    "broker": ["--bind", "tcp://127.0.0.1:*"],
+    "nsd": ["--port", "0"],
+    "tango-source": ["--from", "LOG", "--bind", "127.0.0.1:0", "--position", "FOLDER/position"],
+    "mama-source": ["--from", "LOG", "--to", "TO", "--source", "OM", "--state", "FOLDER/state"],
+    "record": ["--url", "TO", "--topic", "OM.X", "--to", "SERVER/RECORDS", "-o", "createStream=true"],
+}
+
+
+@pytest.fixture(scope="module")
+def log() -> Iterator[str]:
+    with NatsServer(None) as server:
+        add_demo_stream(server.url)
+        yield f"{server.url}/{DEMO}"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize("command", STOPPED_BY_SIGNALS)
+def test_commands_that_run_until_a_signal_end_with_what_the_help_says(
+    command: str, number: int, code: int, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In order, after what they say when they are ready."""
+    module = import_module(f"mama_spark.commands.{command.replace('-', '_')}")
+    monkeypatch.setattr(module, "say_as", lambda as_json: lambda text: signal.raise_signal(number))
+    to = f"oz://127.0.0.1:{lasting_port()}?mode=direct&incoming=tcp://127.0.0.1:{lasting_port()}"
+    given = {"LOG": log, "SERVER": log.removesuffix(f"/{DEMO}"), "TO": to, "FOLDER": str(tmp_path)}
+    words = [re.sub("LOG|SERVER|TO|FOLDER", lambda name: given[name[0]], w) for w in STOPPED_BY_SIGNALS[command]]
+    assert cli.main([command, *words]) == code
+
+
+def test_the_table_of_signals_has_all_commands_that_stop_on_them() -> None:
+    modules = {name: import_module(f"mama_spark.commands.{name.replace('-', '_')}")
+               for name, subcommand in cli.SUBCOMMANDS.items() if subcommand.module is None}  # fmt: skip
+    assert {name for name, module in modules.items() if hasattr(module, "stop_on_signals")} == set(STOPPED_BY_SIGNALS)
+
+
+@pytest.mark.parametrize("command", cli.SUBCOMMANDS)
+def test_every_command_ends_by_ctrl_c_and_on_a_mistake_with_what_the_help_says(
+    command: str, mama: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert mama(command, "--no-such-argument").returncode == 2
+
+    def raises(error: BaseException) -> Callable[..., int]:
+        def run(args: argparse.Namespace) -> int:
+            raise error
+
+        return run
+
+    for error, code in ((KeyboardInterrupt(), 130), (Unavailable("no server"), 2)):
+        monkeypatch.setattr(cli, "parse", lambda words, error=error: argparse.Namespace(run=raises(error)))
+        assert mama(command).returncode == code
+
+
+@pytest.mark.parametrize("command", [["serve", "--port"], ["nsd", "--port"]])
+def test_a_server_that_cannot_bind_is_wrong(command: list[str], mama: Callable[..., Done]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = mama(*command, str(taken.getsockname()[1]))
+    assert done.returncode == 2
+    assert done.stderr.startswith("mama: ")

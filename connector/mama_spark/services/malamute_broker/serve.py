@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mama_spark.errors import MamaError, Unavailable
 from mama_spark.options.urls import on_all_interfaces
 
 from .broker.broker import Broker, BrokerSettings
@@ -36,13 +35,14 @@ def run(
     say: Callable[[str], None] = lambda text: print(text, flush=True),
     warn: Callable[[str], None] = lambda text: print(f"mama: {text}", file=sys.stderr, flush=True),
     encode_kept: Callable[[BrokerEvent], bytes] = encode,
-) -> int:
-    """Serve until ``stop`` is set; returns the exit code of the command: 0, or 1 if the broker cannot start or failed.
+) -> None:
+    """Serve until ``stop`` is set.
 
     :param malamute_cfg: a configuration file of the original broker, instead of ``conf_file``
     :param metrics: ``host:port`` of their pages, instead of what the file says
     :param encode_kept: makes the messages of the stream of events if it is stored, for discovery
     :raises ConfigError: the configuration is wrong
+    :raises MamaError: it cannot serve, or ended by itself
     """
     if malamute_cfg is None:
         settings = load(conf_file, bind)
@@ -73,13 +73,6 @@ def run(
                 reported = time.monotonic()
                 say(f"broker: {summary(broker.metrics())}")
         broker.stop()
-        return 0
-    except Unavailable as e:
-        say(f"cannot serve: {e}")
-        return 1
-    except MamaError as e:
-        say(f"the broker ended: {e}")
-        return 1
     finally:
         gc.set_threshold(*collecting)
         sys.setswitchinterval(switching)

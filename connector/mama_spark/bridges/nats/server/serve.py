@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from mama_spark.errors import MamaError
+from mama_spark.errors import Unavailable
 
 from ..connection.connection import Connection
 from ..connection.event_loop import EventLoopThread
@@ -27,11 +27,12 @@ def run(
     *,
     stop: threading.Event,
     say: Callable[[str], None] = lambda text: print(text, flush=True),
-) -> int:
-    """Serve until ``stop`` is set; returns the exit code of the command.
+) -> None:
+    """Serve until ``stop`` is set.
 
     :param port: of the clients; 0 = a free one
     :param store: folder of the streams, kept; None = a temporary one
+    :raises MamaError: it cannot serve, or ended by itself
     """
     server = NatsServer(None, port=port, store=store, config=CONFIGURATION)
     try:
@@ -41,12 +42,7 @@ def run(
         say(f"ready: {server.url}  (stream {DEMO}: {', '.join(DEMO_SUBJECTS)}; {kept}; Ctrl-C ends it)")
         while not stop.wait(0.5):
             if not server.running:
-                say("nats-server ended by itself")
-                return 1
-        return 0
-    except MamaError as e:
-        say(f"cannot serve: {e}")
-        return 1
+                raise Unavailable("nats-server ended by itself")
     finally:
         server.stop()
 
