@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -185,9 +186,16 @@ def listening(command: Command) -> int:
 class Listener:
     """A client that negotiates change events of the temperature, and subscribes its ZeroMQ socket some time later."""
 
-    def __init__(self, command: Command, after: float = 0.0, times: int = 1, slow: bool = False) -> None:
+    def __init__(
+        self,
+        command: Command,
+        after: float = 0.0,
+        times: int = 1,
+        slow: bool = False,
+        event: EventType = EventType.CHANGE,
+    ) -> None:
         with open_device(parse_device(command.address).sibling(ADMIN), timeout=TIMEOUT) as admin:
-            told = admin.subscribe(SubscriberInfo(DEVICE, "temperature", EventType.CHANGE))
+            told = admin.subscribe(SubscriberInfo(DEVICE, "temperature", event))
         assert told.topic is not None
         time.sleep(after)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -426,6 +434,20 @@ def test_rows_are_not_told_as_sent_when_no_client_came_back(log: RecordLog, comm
     until(lambda: '"served":4' in command.position.read_text())
     command.end()
     assert " 0 messages sent, 3 not_delivered" in command.lines[-1]
+
+
+def test_periodic_events_are_messages_that_were_sent(log: RecordLog, command: Command, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[attribute]]\npattern = "*"\nperiod = "10ms"\n')
+    append(log, [4.0])
+    command.start("--conf-file", str(rules))
+    with Listener(command, event=EventType.PERIODIC) as client:
+        eventually(lambda: "PERIODIC" in command.position.read_text(), "its subscription is known")
+        assert [client.value() for _ in range(3)] == [4.0] * 3
+        command.end()
+    found = re.search(r"(\S+) messages sent", command.lines[-1])
+    assert found is not None
+    assert int(found[1]) > 0
 
 
 @pytest.mark.thorough

@@ -22,7 +22,7 @@ ALL: dict[str, list[Metric]] = {
     "tango": measure_tango(RecorderCounts(1, 2, 3, 4, 5, 6, 7), "r"),
     "openmama": measure_openmama(OpenMamaRecorderCounts(1, 2, 3, 4, 5, 6, 7, 8), "r", "oz"),
     "tango source": measure_tango_source(
-        "mama/source", "S", ReplayCounts(9, 2, 0, 1, 7), unheard=3, not_delivered=2, subscriptions=4, devices=1,
+        "mama/source", "S", ReplayCounts(9, 2, 0, 1), sent=4, not_delivered=2, subscriptions=4, devices=1,
         attributes=5, lag=6,
     ),
     "mama source": measure_mama_source("OM", Counter({"records": 9, "bad records": 2}), 3, 4, 5),

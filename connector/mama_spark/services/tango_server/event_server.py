@@ -41,7 +41,7 @@ class EventServer:
         called; the preferred one, then alternates (TG-33)
     :ivar lock: held during every use of ``supplier``
     :ivar sent: number of messages that were passed to the event socket
-    :ivar unheard: number of these that no connection had subscribed to
+    :ivar heard: number of these that a connection had subscribed to
     :raises ConfigError: an endpoint in ``advertise`` is invalid
     """
 
@@ -67,7 +67,7 @@ class EventServer:
         self._publisher: ZmqPublisher | None = None
         self._giop_server: GiopServer | None = None
         self._event_ports = (0, 0)
-        self.sent = self.unheard = 0
+        self.sent = self.heard = 0
 
     # --- start and stop --------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class EventServer:
             return 0
         publisher.send_events(messages)
         self.sent += len(messages)
-        self.unheard += sum(not publisher.is_heard(frames[0]) for frames in messages)
+        self.heard += sum(publisher.is_heard(frames[0]) for frames in messages)
         return len(messages)
 
     def subscribers(self) -> dict[bytes, int]:

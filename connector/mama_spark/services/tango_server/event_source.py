@@ -167,9 +167,9 @@ class TangoEventSource:
         return self._server.sent
 
     @property
-    def unheard(self) -> int:
-        """Number of these messages that no connection had subscribed to."""
-        return self._server.unheard
+    def heard(self) -> int:
+        """Number of these messages that a connection had subscribed to."""
+        return self._server.heard
 
     @property
     def admin(self) -> str:

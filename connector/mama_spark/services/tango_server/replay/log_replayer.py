@@ -123,7 +123,6 @@ class ReplayCounts:
     :ivar skipped: records of other sources or of other kinds
     :ivar recorded: records among the skipped ones that a recorder wrote
     :ivar bad: records that cannot be decoded, or with values that the attribute does not accept
-    :ivar messages: messages that were passed to the event socket
     :ivar reasons: errors of the first bad records
     """
 
@@ -131,7 +130,6 @@ class ReplayCounts:
     skipped: int = 0
     recorded: int = 0
     bad: int = 0
-    messages: int = 0
     reasons: list[str] = field(default_factory=list)
 
 
@@ -196,7 +194,7 @@ class LogReplayer:
                 if key not in events:
                     events[key] = self._events(*key)
                 for event in events[key]:
-                    self.counts.messages += self._source.push_event(
+                    self._source.push_event(
                         event, value.topic.device, value.name, value.value, time=value.time, quality=value.quality
                     )
                     pushed[value.topic.device, value.name.lower(), event] += 1

@@ -11,7 +11,7 @@ def measure(
     stream: str,
     counts: ReplayCounts,
     *,
-    unheard: int,
+    sent: int,
     not_delivered: int,
     subscriptions: int,
     devices: int,
@@ -20,11 +20,11 @@ def measure(
 ) -> list[Metric]:
     """
     :param server: ``exe/instance``
-    :param unheard: messages that no client had subscribed to
+    :param sent: messages that clients had subscribed to
     :param subscriptions: events of attributes that clients receive
     :param lag: records of the log that were not served yet
     """
-    labels, sent = {"server": server, "stream": stream}, max(0, counts.messages - unheard)
+    labels = {"server": server, "stream": stream}
     return [
         counter("mama_tango_source_records_total", "records that were served", counts.records, labels),
         counter("mama_tango_source_messages_total", "messages that were sent to clients", sent, labels),

@@ -121,6 +121,7 @@ class ReplayService:
         self._waited = False  # for the clients that were subscribed before
         self._writable_at: tuple[int, int, int] | None = None  # see _note_written
         self._written_counts = (0, 0)  # records and messages up to `written`
+        self._dropped = 0  # messages that clients did not take before the end
         self._newest = 0  # sequence of the newest record of the log
         self._counted = self._reported = time.monotonic()
 
@@ -128,10 +129,14 @@ class ReplayService:
         """What it counts; may be called in any thread."""
         counts, source = self._replayer.counts, self._source
         return measure(
-            source.server, self._stream, counts, unheard=source.unheard, not_delivered=self._awaited.not_delivered,
+            source.server, self._stream, counts, sent=self._sent, not_delivered=self._awaited.not_delivered,
             subscriptions=len(source.listeners()) if source.running else 0, devices=len(source.devices),
             attributes=len(self._replayer.attributes), lag=max(0, self._newest - self._position.served),
         )  # fmt: skip
+
+    @property
+    def _sent(self) -> int:
+        return self._source.heard - self._dropped
 
     def run(self, begin: str, hold: float) -> None:
         self._begin(begin)
@@ -161,7 +166,8 @@ class ReplayService:
                 f"{position.served} are not counted, and are served again by the next start"
             )
             position.served = position.written
-            self._replayer.counts.records, self._replayer.counts.messages = self._written_counts
+            self._replayer.counts.records, sent = self._written_counts
+            self._dropped = self._source.heard - sent
         self._save()
         self._say(f"ended: {self._progress()}")
 
@@ -338,7 +344,7 @@ class ReplayService:
         if not self._source.is_writable():
             return False
         counts, written = self._replayer.counts, self._position.written
-        self._writable_at = self._position.served, counts.records, counts.messages
+        self._writable_at = self._position.served, counts.records, self._source.heard
         if before is not None:
             self._position.written, self._written_counts = before[0], before[1:]
         return self._position.written > written
@@ -361,6 +367,6 @@ class ReplayService:
         counts = self._replayer.counts
         return (
             f"{counts.records:,} records served up to {self._position.served:,}, "
-            f"{counts.messages - self._source.unheard:,} messages sent, {self._awaited.not_delivered:,} not_delivered, "
+            f"{self._sent:,} messages sent, {self._awaited.not_delivered:,} not_delivered, "
             f"{len(self._replayer.attributes):,} attributes, {counts.skipped:,} passed over, {counts.bad:,} bad"
         )
