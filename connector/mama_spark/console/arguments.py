@@ -24,7 +24,7 @@ def add_transport(parser: argparse.ArgumentParser, formats: str, more: str = "",
     :param positional: False: other arguments of the command have no name, and the server has one
     """
     if positional:
-        parser.add_argument("server", nargs="?", metavar="URL", help="as --url")
+        parser.add_argument("named_server", nargs="?", metavar="URL", help="as --url")
     parser.add_argument("--url", metavar="URL", help="servers; the scheme picks the bridge (nats://127.0.0.1:4222)")
     add_option(parser, f"any option of {formats} in docs/reference/options.md, such as credentials=...{more}")
 
@@ -76,7 +76,7 @@ def transport(args: argparse.Namespace) -> list[tuple[str, str]]:
 
     :raises OptionError: the server is named twice, or :func:`pairs`
     """
-    named = [url for url in (getattr(args, "server", None), args.url) if url is not None]
+    named = [url for url in (getattr(args, "named_server", None), args.url) if url is not None]
     if len(named) > 1:
         raise OptionError("the server is named twice: by URL and by --url")
     return [*(("url", url) for url in named), *pairs(args.option, "--option")]
