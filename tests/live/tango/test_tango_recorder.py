@@ -77,6 +77,7 @@ def test_values_that_were_read_are_no_events(log: RecorderLog, lab: TangoServer)
     assert (first.topic.rsplit(".", 2)[1:], first.ctr) == (["double", "change"], 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.spec("TG-46")
 def test_events_missed_by_a_killed_recorder_are_a_gap(log: RecorderLog, lab: TangoServer, tmp_path: Path) -> None:
     """Every event is in the log or in one of its gaps, exactly once. Ctrl-C stops a recorder normally."""

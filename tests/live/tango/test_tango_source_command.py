@@ -6,8 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -182,13 +181,18 @@ def listening(command: Command) -> int:
 
 
 class Listener:
-    """A client that negotiates change events of the temperature, and subscribes its ZeroMQ socket some time later."""
+    """A client that negotiates change events of the temperature, and subscribes its ZeroMQ socket.
 
-    def __init__(self, command: Command, after: float = 0.0, times: int = 1, slow: bool = False) -> None:
+    :param between: called between both
+    """
+
+    def __init__(
+        self, command: Command, between: Callable[[], None] = lambda: None, times: int = 1, slow: bool = False
+    ) -> None:
         with open_device(parse_device(command.address).sibling(ADMIN), timeout=TIMEOUT) as admin:
             told = admin.subscribe(SubscriberInfo(DEVICE, "temperature", EventType.CHANGE))
         assert told.topic is not None
-        time.sleep(after)
+        between()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.SUB)
         if slow:  # what it has not read waits in the source
@@ -374,8 +378,14 @@ def test_after_a_restart_new_records_wait_until_all_subscriptions_have_reached_t
         command.end()
     append(log, sent)
     command.start("--hold", str(TIMEOUT))
-    with Listener(command) as one, Listener(command, after=0.3) as two:
-        assert [one.value() for _ in sent] == [two.value() for _ in sent] == sent
+    with Listener(command) as one:
+
+        def nothing_comes() -> None:
+            with pytest.raises(zmq.Again):
+                one.value(300)
+
+        with Listener(command, nothing_comes) as two:
+            assert [one.value() for _ in sent] == [two.value() for _ in sent] == sent
     assert f"waiting up to {TIMEOUT:g} s for 2 subscriptions to come back" in "".join(command.lines)
 
 
