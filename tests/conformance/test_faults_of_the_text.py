@@ -388,11 +388,9 @@ def test_a_refill_mark_that_makes_no_sense_is_refused(make: Make, most: int, ref
 
 @pytest.mark.spec("MP-41")
 def test_the_time_out_runs_from_the_publish_not_from_the_head_of_the_queue(make: Make) -> None:
-    """Ten lost acknowledgements cost one time-out of a second, not ten; the text has none at all."""
-    subject = make(wait_timeout=1.0)
+    """A thousand lost acknowledgements cost one time-out, not a thousand seconds; the text has none at all."""
+    subject = make(max_in_flight=1000, wait_timeout=1.0)
     subject.start()
-    for _ in range(10):
+    for _ in range(1000):
         subject.publish_async(b"lose")
-    began = time.monotonic()
-    verdict(subject, lambda: events(subject, "timeout") == 10)
-    assert time.monotonic() - began < 8.0
+    verdict(subject, lambda: events(subject, "timeout") == 1000)

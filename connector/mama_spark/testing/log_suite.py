@@ -23,6 +23,7 @@ from ..record_log import MatchFinder, RangeInspector, RecordLog, RecordLogBridge
 
 Headers = dict[str, list[str]]
 MOST_ROWS = 20_000  #: of one batch
+MANY = 12_000  #: records, more than one batch of any log here
 
 
 class LoggedRecord(NamedTuple):
@@ -174,11 +175,10 @@ class LogSuite:
         assert found == everything(log.read(0, last))
 
     def test_many_records_come_in_batches_of_some_thousand(self, site: LogSetup, log: RecordLog) -> None:
-        for start in range(0, 20_000, 10_000):
-            site.fill(self._batch(site, 10_000, start))
-        batches = list(log.read(0, 20_000))
+        site.fill(self._batch(site, MANY))
+        batches = list(log.read(0, MANY))
         assert len(batches) > 1
-        assert [r.payload for r in everything(batches)] == [b"%d" % i for i in range(20_000)]
+        assert [r.payload for r in everything(batches)] == [b"%d" % i for i in range(MANY)]
 
     def test_topics_with_and_without_wildcards_filter(self, site: LogSetup, log: RecordLog) -> None:
         root = site.root
@@ -357,20 +357,20 @@ class LogSuite:
         assert "NOBODY" not in bridge.names(()), "asking creates nothing"
 
     def test_an_iterator_may_be_given_up(self, site: LogSetup, log: RecordLog) -> None:
-        site.fill(self._batch(site, 12_000))
+        site.fill(self._batch(site, MANY))
         for _ in range(3):
-            batches = log.read(0, 12_000)
+            batches = log.read(0, MANY)
             assert next(batches).sequences[0] == 1
             del batches
         assert numbers(log.read(0, 5)) == [1, 2, 3, 4, 5]
 
     def test_two_ranges_may_be_read_at_a_time(self, site: LogSetup, log: RecordLog) -> None:
-        site.fill(self._batch(site, 12_000))
-        one, two = log.read(0, 12_000, [f"{site.root}.0"]), log.read(0, 12_000, [f"{site.root}.1"])
+        site.fill(self._batch(site, MANY))
+        one, two = log.read(0, MANY, [f"{site.root}.0"]), log.read(0, MANY, [f"{site.root}.1"])
         found: list[LoggedRecord] = []
         for pair in zip_longest(one, two):  # one may come in more batches than the other
             found += [record for records in pair if records is not None for record in rows(records)]
-        assert sorted(r.sequence for r in found) == list(range(1, 12_001))
+        assert sorted(r.sequence for r in found) == list(range(1, MANY + 1))
 
     def test_progress_is_shown_without_touching_what_is_read(self, site: LogSetup, log: RecordLog) -> None:
         last = log.append(self._batch(site, 20))

@@ -83,5 +83,6 @@ class TestNatsLogs(_OnNats):
     fast = None
 
 
+@pytest.mark.thorough
 class TestNatsLogsByPublicCalls(_OnNats):
     fast = False

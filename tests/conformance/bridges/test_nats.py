@@ -34,6 +34,7 @@ class TestMessageMode(BridgeSuite):
         yield from site_of(nats_server)
 
 
+@pytest.mark.thorough
 class TestMessageModeByPublicCalls(BridgeSuite):
     without = frozenset({"ordered"})
 

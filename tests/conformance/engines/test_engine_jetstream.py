@@ -40,6 +40,7 @@ class TestJetStream(InJetStream, ReadableEngineSuite):
     pass
 
 
+@pytest.mark.thorough
 class TestJetStreamByPublicCalls(InJetStream):
     """With a version of nats-py whose inside is not known: the rules of what goes to the server and comes back."""
 

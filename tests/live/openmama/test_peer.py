@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 
 import pytest
 import zmq
@@ -115,11 +114,9 @@ def test_without_a_name_server_joining_fails_and_names_its_address() -> None:
 def test_a_peer_that_waits_for_its_name_server_joins_when_it_comes() -> None:
     with naming() as server:
         port = server.address.rpartition(":")[2]
-    began = time.monotonic()
     with naming(int(port)) as server, peer(url_of(server), join_timeout=60.0) as one:
         assert one.naming is not None
         assert one.naming.joined
-    assert time.monotonic() - began < 60
 
 
 @pytest.mark.spec("OW27")

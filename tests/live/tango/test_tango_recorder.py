@@ -17,6 +17,7 @@ from mama_spark.testing.waiting import until
 
 from tests.support.malamute.restartable_broker import RestartableNatsServer
 from tests.support.nats.nats_servers import Admin
+from tests.support.ports import lasting_port
 from tests.support.spark.subscribe_harness import store
 from tests.support.tango_processes.recorder import (
     STREAM,
@@ -26,6 +27,7 @@ from tests.support.tango_processes.recorder import (
     accounted,
     consecutive,
     every_event_is_accounted_for,
+    measured,
     settings,
 )
 from tests.support.tango_processes.servers import PATIENT, TIMEOUT, TangoServer
@@ -75,6 +77,7 @@ def test_values_that_were_read_are_no_events(log: RecorderLog, lab: TangoServer)
     assert (first.topic.rsplit(".", 2)[1:], first.ctr) == (["double", "change"], 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.spec("TG-46")
 def test_events_missed_by_a_killed_recorder_are_a_gap(log: RecorderLog, lab: TangoServer, tmp_path: Path) -> None:
     """Every event is in the log or in one of its gaps, exactly once. Ctrl-C stops a recorder normally."""
@@ -117,11 +120,11 @@ def test_an_outage_of_the_log_loses_nothing_that_fits_into_the_queue(log: Record
 @pytest.mark.own_server
 @pytest.mark.spec("TG-44", "TG-45")
 def test_events_dropped_by_the_full_queue_are_counted_and_recorded_as_a_gap(log: RecorderLog, lab: TangoServer) -> None:
-    with RecorderThread(log.options, settings(lab, buffer=100)):
+    metrics = f"127.0.0.1:{lasting_port()}"
+    with RecorderThread(log.options, settings(lab, buffer=100, metrics=metrics)):
         log.push_until(lab, 3)
         log.room.kill()
-        for value in range(20):
-            lab.do("burst", "double", count=200, first=value)
+        until(lambda: measured(metrics, "dropped_total") > 1, lambda: lab.do("burst", "double", count=200))
         log.room.start()
         until(lambda: log.records(RecordKind.GAP))
         log.push_until(lab, 1)

@@ -19,12 +19,14 @@ from mama_spark.testing.waiting import until
 
 from tests.support.malamute.restartable_broker import RestartableMalamuteBroker, RestartableNatsServer
 from tests.support.nats.nats_servers import Admin
+from tests.support.ports import lasting_port
 from tests.support.tango_processes.recorder import (
     STREAM,
     RecorderLog,
     RecorderThread,
     accounted,
     consecutive,
+    measured,
     settings,
     words,
 )
@@ -68,14 +70,9 @@ def test_records_rejected_by_a_full_log_are_reported_when_it_has_space_again(
 ) -> None:
     limits = {"max_bytes": 20_000, "discard": "new", "allow_batched": True}
     nats.admin.create_stream(STREAM, ["tango.>"], **limits)
-    log = RecorderLog(nats)
-    with RecorderThread(log.options, settings(lab, report="100ms")) as running:
-
-        def refused() -> int:
-            found = re.search(r"(\d+) refused", running.said[-1]) if running.said else None
-            return int(found[1]) if found else 0
-
-        until(lambda: refused() > 20, lambda: lab.push("double", 1.0))
+    log, metrics = RecorderLog(nats), f"127.0.0.1:{lasting_port()}"
+    with RecorderThread(log.options, settings(lab, metrics=metrics)) as running:
+        until(lambda: measured(metrics, "refused_total") > 20, lambda: lab.push("double", 1.0))
         nats.admin.update_stream(STREAM, max_bytes=20_000_000)
         until(lambda: [r for r in log.records(RecordKind.GAP) if r.cause is GapCause.REFUSED])
         log.push_until(lab, 3)
@@ -109,14 +106,14 @@ def test_a_recorder_that_ends_during_an_outage_of_the_log_reports_unstored_recor
 ) -> None:
     log, stop = RecorderLog(nats), StopEvent()
     monkeypatch.setattr("mama_spark.commands.record.stop_on_signals", lambda: nullcontext(stop))
-    args = parse(words(log, lab, tmp_path, drain="1s"))
+    metrics = f"127.0.0.1:{lasting_port()}"
+    args = parse(words(log, lab, tmp_path, drain="1s", metrics=metrics))
     with ThreadPoolExecutor(1) as pool:
         code = pool.submit(args.run, args)
         try:
             log.push_until(lab, 3)
             nats.kill()
-            for _ in range(5):
-                lab.push("double", 2.0)
+            until(lambda: measured(metrics, "waiting") > 5, lambda: lab.push("double", 2.0))
         finally:
             stop.set()
         assert code.result(TIMEOUT) == 1
@@ -128,19 +125,18 @@ def test_a_recorder_that_ends_during_an_outage_of_the_log_reports_unstored_recor
 def test_spectra_above_the_memory_limit_are_counted_and_recorded_as_gaps(
     lab: TangoServer, nats: RestartableNatsServer
 ) -> None:
-    """100 spectra of 800 kB exceed the limit of 4 MiB."""
-    log, spectrum = RecorderLog(nats), "double_spectrum"
-    given = settings(lab, attributes=[spectrum], bufferOctets="4 MiB")
+    """Spectra of 800 kB, and a limit of 4 MiB."""
+    log, spectrum, metrics = RecorderLog(nats), "double_spectrum", f"127.0.0.1:{lasting_port()}"
+    given = settings(lab, attributes=[spectrum], bufferOctets="4 MiB", metrics=metrics)
     with RecorderThread(log.options, given):
         until(lambda: log.counters(spectrum), lambda: lab.push(spectrum, [1.0]))
         nats.kill()
-        for _ in range(4):
-            lab.do("burst", spectrum, count=25, width=100_000)
+        until(lambda: measured(metrics, "dropped_total") > 5, lambda: lab.do("burst", spectrum, count=5, width=100_000))
         nats.start()
         until(lambda: log.records(RecordKind.GAP))
         before = len(log.counters(spectrum))
         until(lambda: len(log.counters(spectrum)) > before, lambda: lab.push(spectrum, [2.0]))
     records = log.records()
     gaps = [r for r in records if r.kind is RecordKind.GAP]
-    assert sum(r.count for r in gaps if r.cause is GapCause.BUFFER) > 80
+    assert sum(r.count for r in gaps if r.cause is GapCause.BUFFER) > 5
     assert consecutive(accounted(records, spectrum))

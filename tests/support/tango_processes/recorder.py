@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
+from urllib.request import urlopen
 
 import numpy as np
 import pyarrow as pa
@@ -134,6 +136,16 @@ class RecorderThread:
         self._stop.set()
         self.wait()
         assert self.error is None, self.error
+
+
+def measured(address: str, what: str) -> float:
+    """What the recorder that serves its metrics there says of that; 0 before it does."""
+    try:
+        with urlopen(f"http://{address}/metrics") as answer:
+            page = answer.read().decode()
+    except OSError:
+        return 0.0
+    return sum(map(float, re.findall(rf"(?m)^mama_recorder_{what}\{{.*\}} (\S+)$", page)))
 
 
 def words(log: RecorderLog, lab: TangoServer, folder: Path, **more: str) -> list[str]:

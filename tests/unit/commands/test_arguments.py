@@ -80,3 +80,9 @@ def test_every_command_names_its_server_in_the_same_way(command: str) -> None:
         assert transport(cli.parse([command, "nats://host", "-o", "a=b"])) == [("url", "nats://host"), ("a", "b")]
         with pytest.raises(OptionError, match="named twice"):
             transport(cli.parse([command, "nats://host", "--url", "nats://host"]))
+
+
+def test_a_server_of_tango_is_not_the_server_of_a_log() -> None:
+    args = cli.parse(["tango-source", "--from", "nats://host/S", "--server", "lab/one"])
+    args.url = "nats://host"
+    assert transport(args) == [("url", "nats://host")]

@@ -84,9 +84,9 @@ def test_many_devices_of_a_server_share_connections(
         assert numbers(taker.of(subscription, SubscriptionEventKind.INITIAL)) == [0]
 
 
-def test_a_thousand_subscriptions_in_one_process(labs: DeviceServers, subscriber: TangoSubscriber) -> None:
-    """25 devices with 40 attributes each: every subscription is negotiated, reads its value and gets its event."""
-    lab = labs.fresh(25)
+def test_hundreds_of_subscriptions_at_once(labs: DeviceServers, subscriber: TangoSubscriber) -> None:
+    """Five devices with 40 attributes each: every subscription is negotiated, reads its value and gets its event."""
+    lab = labs.fresh(5)
     types = [t for t in SAMPLES if t != "state"]
     names = [t + s for t in types for s in ("", "_spectrum", "_image")] + [
         "double_rw",
@@ -94,7 +94,7 @@ def test_a_thousand_subscriptions_in_one_process(labs: DeviceServers, subscriber
         "string_rw",
         "float_rw",
     ]
-    assert len(lab.devices) * len(names) == 1000
+    assert len(lab.devices) * len(names) == 200
     found = subscriber.subscribe_many([(lab.address(d), n, "change") for d in lab.devices for n in names])
     assert {s.state for s in found} == {SubscriptionState.CONNECTED}
     taker = Taker(subscriber)
@@ -114,4 +114,4 @@ def test_a_thousand_subscriptions_in_one_process(labs: DeviceServers, subscriber
     wanted = set(found)
     taker.until(lambda events: {n.subscription for n in events if n.kind is SubscriptionEventKind.EVENT} == wanted)
     assert {n.kind for n in taker.events} == {SubscriptionEventKind.EVENT}
-    assert len(subscriber.subscriptions) == 1000
+    assert len(subscriber.subscriptions) == 200
