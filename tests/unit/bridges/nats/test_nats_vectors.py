@@ -81,8 +81,7 @@ def test_what_the_server_sends_is_read_however_it_is_cut(cut: str) -> None:
 def test_what_is_no_protocol_is_refused() -> None:
     for v in kind("bad", layer="protocol"):
         with pytest.raises(parser.ProtocolError):
-            list(parser.FrameParser().receive(data_of(v)))
-            pytest.fail(f"{v['name']} is read")
+            pytest.fail(f"{v['name']} is read: {list(parser.FrameParser().receive(data_of(v)))}")
 
 
 def test_an_unreadable_acknowledgement_fails_its_flight_and_not_the_connection() -> None:
