@@ -23,6 +23,7 @@ from mama_spark.flightlog.commit import commit
 from mama_spark.testing.waiting import eventually
 
 from tests.support.flight_logs import BATCH, flights, stage
+from tests.support.tables import each
 
 MAMA = (sys.executable, "-m", "mama_spark.cli")
 ESCAPE = "\x1b["
@@ -98,7 +99,7 @@ def test_without_rich_everything_is_plain(log: str) -> None:
     assert "pip install 'mama-spark[cli]'" in done.stderr
 
 
-@pytest.mark.parametrize("name", cli.SUBCOMMANDS)
+@each("name", cli.SUBCOMMANDS)
 def test_examples_of_the_help_are_command_lines(name: str) -> None:
     for line in cli.SUBCOMMANDS[name].examples:
         command = re.sub(r'^eval "\$\((.*)\)"$|[|<].*$', r"\1", line)
@@ -156,13 +157,13 @@ def commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParse
     """All parsers that execute something."""
     below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     for action in below:
-        for each in action.choices.values():
-            yield from commands(each)
+        for choice in action.choices.values():
+            yield from commands(choice)
     if not below:
         yield parser
 
 
-@pytest.mark.parametrize("command", list(commands(cli.parser())), ids=lambda command: command.prog)
+@each("command", list(commands(cli.parser())))
 def test_every_command_says_what_it_does_with_an_example_and_takes_json(command: argparse.ArgumentParser) -> None:
     shown = command.format_help()
     assert re.fullmatch(r"[A-Z].*\.", " ".join((command.description or "").split()))

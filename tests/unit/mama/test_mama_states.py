@@ -32,6 +32,8 @@ from mama_spark.mama.states import (
     topic_event_for,
 )
 
+from tests.support.tables import each
+
 S: TypeAlias = PublisherState
 E: TypeAlias = PublisherStep
 
@@ -45,7 +47,7 @@ def test_the_seven_states_have_the_released_values() -> None:
 
 
 @pytest.mark.spec("PE-33")
-@pytest.mark.parametrize(("state", "event"), list(product(S, E)), ids=lambda x: x.name)
+@each(("state", "event"), list(product(S, E)))
 def test_only_the_steps_of_the_table_are_legal(state: S, event: E) -> None:
     if event in TABLE[state]:
         assert step(state, event) is TABLE[state][event]
@@ -95,7 +97,7 @@ def test_topic_events_are_names() -> None:
 
 
 @pytest.mark.spec("PE-17")
-@pytest.mark.parametrize("status", Status)
+@each("status", Status)
 def test_each_status_has_one_topic_event(status: Status) -> None:
     special = {Status.NOT_ENTITLED: "PUBLISH_ERROR_NOT_ENTITLED", Status.BAD_SYMBOL: "PUBLISH_ERROR_BAD_SYMBOL"}
     assert topic_event_for(status) == special.get(status, "PUBLISH_ERROR")
@@ -107,7 +109,7 @@ def publish_errors(cls: type[PublishError]) -> list[type[PublishError]]:
 
 
 @pytest.mark.spec("PE-15")
-@pytest.mark.parametrize("cls", publish_errors(PublishError))
+@each("cls", publish_errors(PublishError))
 def test_every_error_of_a_bridge_has_a_mama_status(cls: type[PublishError]) -> None:
     special = {
         errors.PermissionDenied: Status.NOT_ENTITLED, errors.BadTopic: Status.BAD_SYMBOL,

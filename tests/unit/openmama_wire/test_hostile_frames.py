@@ -29,6 +29,7 @@ from mama_spark.spark.subscribe.openmama_rows import OpenMamaColumns
 from mama_spark.spark.subscribe.openmama_schema import TYPE
 
 from tests.support.memory import peak_of
+from tests.support.tables import each
 from tests.support.tiers import EXPLORE
 
 VECTORS: list[dict[str, Any]] = json.loads(
@@ -87,7 +88,7 @@ def read_all(data: bytes) -> None:
 
 
 @pytest.mark.spec("OW5")
-@pytest.mark.parametrize("v", VECTORS, ids=lambda v: v["name"])
+@each("v", VECTORS)
 def test_every_cut_and_every_flipped_bit(v: dict[str, Any]) -> None:
     data = bytearray.fromhex(v["hex"])
     step = 1 if EXPLORE or len(data) < 400 else 7
@@ -100,7 +101,7 @@ def test_every_cut_and_every_flipped_bit(v: dict[str, Any]) -> None:
 
 
 @pytest.mark.spec("OW5")
-@pytest.mark.parametrize("v", VECTORS, ids=lambda v: v["name"])
+@each("v", VECTORS)
 def test_every_cut_and_some_flipped_bits_are_recorded_and_read_in_columns(v: dict[str, Any]) -> None:
     """All of them in ``make explore``, where the frame is short."""
     data = bytearray.fromhex(v["hex"])

@@ -13,6 +13,8 @@ from mama_spark.openmama_wire.peer.property_urls import property_urls
 from mama_spark.openmama_wire.peer.settings import Endpoint, PeerSettings
 from mama_spark.services.openmama_recorder.settings import OpenMamaRecorderSettings
 
+from tests.support.tables import each
+
 pytestmark = pytest.mark.spec("OW32")
 Expected = tuple[tuple[str, ...], tuple[Endpoint, ...], tuple[Endpoint, ...]]
 LOCAL = ("tcp://127.0.0.1:5756",)
@@ -61,8 +63,8 @@ def made(framing: str, name: str, lines: str, receiver: bool) -> PeerSettings:
     return PeerSettings.from_urls(urls, receiver=receiver)
 
 
-@pytest.mark.parametrize("receiver", [False, True])
-@pytest.mark.parametrize(("name", "lines", "expected"), OZ)
+@each("receiver", [False, True])
+@each(("name", "lines", "expected"), OZ)
 def test_endpoints_of_oz(name: str, lines: str, expected: Expected, receiver: bool) -> None:
     found = made("oz", name, lines, receiver)
     assert (found.naming, found.outgoing, found.incoming) == expected

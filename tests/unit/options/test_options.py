@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from mama_spark.errors import OptionError
 from mama_spark.options import SinkOptions, camel, duration, markdown, option_names
 
+from tests.support.tables import each
+
 
 def test_defaults_work_without_any_option() -> None:
     o = SinkOptions.parse({})
@@ -27,7 +29,7 @@ def test_refill_follows_a_smaller_window() -> None:
     assert SinkOptions.parse({"maxInFlight": "1"}).window.refill_allowed_at == 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("given_options", "said"),
     [
         ({"maxInFligth": "5"}, "did you mean 'maxInFlight'"),
@@ -110,8 +112,8 @@ JWT = f"eyJ0eXAiOiJKV1QiLCJhbGciOiJlZDI1NTE5LW5rZXkifQ.{'x' * 90}.{'y' * 86}"
 CREDENTIALS = f"-----BEGIN NATS USER JWT-----\n{JWT}\n------END NATS USER JWT------\n{SEED}\n"
 
 
-@pytest.mark.parametrize("name", ["credentials", "nkeySeed", "tlsCa", "tlsCert", "tlsKey"])
-@pytest.mark.parametrize("content", [SEED, JWT, CREDENTIALS, CREDENTIALS.replace("\n", " ")])
+@each("name", ["credentials", "nkeySeed", "tlsCa", "tlsCert", "tlsKey"])
+@each("content", [SEED, JWT, CREDENTIALS, CREDENTIALS.replace("\n", " ")])
 def test_the_content_of_a_file_is_not_taken_for_its_path(name: str, content: str) -> None:
     with pytest.raises(OptionError, match=f"option {name} must be the path of a file, and is the content") as e:
         SinkOptions.parse({name: content})

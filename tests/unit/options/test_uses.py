@@ -20,11 +20,13 @@ from mama_spark.options import (
 )
 from mama_spark.options.declare import declarations
 
+from tests.support.tables import each
+
 PUB, SUB, SEE = "mamapub", "mamasub", "mamadiscovery"
 TOPICS = {"topics": "a"}
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "use", "given", "parts"),
     [
         # streams and batches

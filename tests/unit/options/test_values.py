@@ -27,6 +27,8 @@ from mama_spark.options.values import (
     true_or_false,
 )
 
+from tests.support.tables import each
+
 
 class Policy(Enum):
     KEEP = "keep"
@@ -82,7 +84,7 @@ def test_durations_of_protocols_are_whole_milliseconds() -> None:
         milliseconds(1.5)
 
 
-@pytest.mark.parametrize(
+@each(
     ("parse", "good", "bad"),
     [
         (text, " x ", " "), (text, "x", 1), (nonempty_text, " x", ""), (nonempty_text, "x", 1), (string, "", 1),

@@ -17,6 +17,7 @@ from mama_spark.packing.format import MAX_PLAIN_BYTES
 from mama_spark.record_log import Records
 
 from tests.support.memory import peak_of
+from tests.support.tables import each
 from tests.support.tiers import examples
 
 ENCODINGS = ("lz4", "zstd")
@@ -128,8 +129,8 @@ def reason(batch: MessageBatch) -> str:
     return found.errors[0]
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("told", [None, "0", "-5", "x", str(MAX_PLAIN_BYTES + 1), "99999999999999999999"])
+@each("kind", FORMATS)
+@each("told", [None, "0", "-5", "x", str(MAX_PLAIN_BYTES + 1), "99999999999999999999"])
 def test_a_pack_must_announce_its_size(kind: str, told: str | None) -> None:
     assert "Mama-Pack-Bytes" in reason(one(kind, Bytes=told))
 

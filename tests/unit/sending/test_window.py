@@ -15,6 +15,7 @@ from mama_spark.sending.flight import TABLE, TERMINAL, FlightState, IllegalFligh
 from mama_spark.sending.flight_batch import FlightBatch, Rows
 from mama_spark.sending.window import PROBE, Window
 
+from tests.support.tables import each
 from tests.support.tiers import EXPLORE
 
 WORDS = ["ack", "lose", "503", "429", "409", "late", "dup-ack", "reject", "unknown-token", "disconnect"]
@@ -23,8 +24,8 @@ ERRORS: dict[str, PublishError] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("state", FlightState)
-@pytest.mark.parametrize("step", Transition)
+@each("state", FlightState)
+@each("step", Transition)
 def test_a_step_that_is_not_in_the_table_raises(state: FlightState, step: Transition) -> None:
     column = np.array([state, state], np.uint8)
     if step in TABLE[state]:
@@ -172,8 +173,8 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("weights", ["calm", "rough", "wild"])
-@pytest.mark.parametrize("case", range(len(CASES)))
+@each("weights", ["calm", "rough", "wild"])
+@each("case", range(len(CASES)))
 def test_any_outcomes_conserve_every_flight(case: int, weights: str) -> None:
     policy, batches, n = CASES[case]
     bad = {"calm": 0.001, "rough": 0.01, "wild": 0.08}[weights]

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from mama_spark import lag
 
+from tests.support.tables import each
+
 
 def at(sequence: int, identity: str = "a", **more: int) -> dict[str, Any]:
     return {"next": sequence, "identity": identity, **more}
@@ -21,7 +23,7 @@ def progress(*sources: tuple[Any, Any], as_text: bool = True) -> dict[str, Any]:
     return {"sources": [{"endOffset": shown(end), "latestOffset": shown(latest)} for end, latest in sources]}
 
 
-@pytest.mark.parametrize(
+@each(
     ("sources", "expected"),
     [
         ([({"A": at(11)}, {"A": at(31)})], {"A": 20}),
@@ -38,7 +40,7 @@ def progress(*sources: tuple[Any, Any], as_text: bool = True) -> dict[str, Any]:
         ([], {}),
     ],
 )
-@pytest.mark.parametrize("as_text", [True, False])
+@each("as_text", [True, False])
 def test_lag_is_what_was_stored_and_not_read_of_each_stream(
     sources: list[tuple[Any, Any]], expected: dict[str, int], as_text: bool
 ) -> None:

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from mama_spark.errors import ConfigError
 from mama_spark.tango.archive_strategies import Reading, Strategy, parse_strategies, strategy_of, text_of
 
+from tests.support.tables import each
+
 SECOND = 10**9
 
 
@@ -18,7 +20,7 @@ def at(seconds: float, *numbers: float, quality: str | None = "VALID", text: str
     return Reading(int(seconds * SECOND), quality, numbers, text)
 
 
-@pytest.mark.parametrize(
+@each(
     ("strategy", "last", "now", "kept"),
     [
         ({}, None, at(0, 1.0), True),

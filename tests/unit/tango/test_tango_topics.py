@@ -25,6 +25,8 @@ from mama_spark.tango.topics import (
 )
 from mama_spark.tango.types import EventType
 
+from tests.support.tables import each
+
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "tango.json").read_text())
 TOPICS = [one for v in VECTORS if v["kind"] == "topic" for one in v["input"]]
 WORD = st.text("abcdefghijklmnopqrstuvwxyz0123456789_-+.", min_size=1, max_size=8)
@@ -66,7 +68,7 @@ def test_topics_are_in_lower_case_whatever_the_names_are() -> None:
     assert parse("TANGO://Host:1/Test/Pub/1/Scal.CHANGE") == Topic("host:1", "test/pub/1", "scal", EventType.CHANGE)
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "", ".", "tango://", "tango://.change", "tango:///a/b/c/d.change", "http://h:1/a/b/c/d.change",

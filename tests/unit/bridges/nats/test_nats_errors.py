@@ -20,6 +20,8 @@ from mama_spark.errors import (
     Rejected,
 )
 
+from tests.support.tables import each
+
 
 def library_errors() -> list[type[Exception]]:
     found = {
@@ -31,7 +33,7 @@ def library_errors() -> list[type[Exception]]:
     return sorted(found, key=lambda c: f"{c.__module__}.{c.__name__}")
 
 
-@pytest.mark.parametrize("cls", library_errors(), ids=lambda c: c.__name__)
+@each("cls", library_errors())
 def test_no_error_of_the_client_library_is_unmapped(cls: type[Exception]) -> None:
     kind = next((client_errors.CLIENT[base] for base in cls.__mro__ if base in client_errors.CLIENT), None)
     assert kind is not None
@@ -47,7 +49,7 @@ def test_an_invalid_seed_is_a_wrong_setting() -> None:
     assert type(client_errors.from_client(raised.value)) is ConfigError
 
 
-@pytest.mark.parametrize("code", sorted(errors.BY_CODE))
+@each("code", sorted(errors.BY_CODE))
 def test_each_number_becomes_the_error_of_the_table(code: int) -> None:
     error = errors.from_reply(400, code, "text")
     assert type(error) is errors.BY_CODE[code]

@@ -21,6 +21,7 @@ from mama_spark.openmama_wire.protocol.market_data import Stamp, stamped
 from mama_spark.options import SinkOptions
 from mama_spark.options.values import mama_fields
 
+from tests.support.tables import each
 from tests.support.tiers import examples
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
@@ -41,7 +42,7 @@ def encoded(columns: dict[str, pa.Array], fields: str = "", **more: Any) -> tupl
     return [[] if m is None else [f for f in m if f.name not in ("MdMsgType", "MdMsgStatus")] for m in messages], bad
 
 
-@pytest.mark.parametrize(
+@each(
     ("column", "field", "kind", "value"),
     [
         (pa.array([True]), "", "BOOL", True),

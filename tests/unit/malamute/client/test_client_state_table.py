@@ -15,6 +15,7 @@ from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong
 
 from tests.support.malamute.client_machine import FAR, connected, said, told
+from tests.support.tables import each
 
 
 def brought_to(state: ClientState) -> ClientMachine:
@@ -81,8 +82,8 @@ def effects(machine: ClientMachine) -> dict[ClientAction | None, bool]:
     }
 
 
-@pytest.mark.parametrize("event", list(ClientEvent))
-@pytest.mark.parametrize("state", list(ClientState))
+@each("event", list(ClientEvent))
+@each("state", list(ClientState))
 def test_every_event_in_every_state(state: ClientState, event: ClientEvent) -> None:
     """The machine goes where the table says, and does what it says; what the table leaves out changes nothing."""
     machine = brought_to(state)

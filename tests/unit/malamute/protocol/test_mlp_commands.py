@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import BadFrame, Command, ExtraFrames, decode, encode
 
+from tests.support.tables import each
 from tests.support.tiers import examples
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "malamute.json").read_text())
@@ -52,7 +53,7 @@ def frames_of(vector: dict[str, Any]) -> list[bytes]:
     return [bytes.fromhex(h) for h in vector["hex"]]
 
 
-@pytest.mark.parametrize("vector", kind("frame"))
+@each("vector", kind("frame"))
 def test_recorded_frames_are_read_and_written_byte_for_byte(vector: dict[str, Any]) -> None:
     frames, want = frames_of(vector), command_of(vector["decoded"])
     assert type(want).__name__.upper() == vector["decoded"]["command"].replace("CONNECTION ", "").replace(" ", "")
@@ -62,7 +63,7 @@ def test_recorded_frames_are_read_and_written_byte_for_byte(vector: dict[str, An
 
 
 @pytest.mark.spec("P1-P18")
-@pytest.mark.parametrize("number", range(1, 19), ids=[f"P{n}" for n in range(1, 19)])
+@each("number", range(1, 19))
 def test_each_command_keeps_its_fields_when_sent_twice(number: int) -> None:
     """Set fields, send twice, receive, compare; and through the text form, here ``repr``."""
     cls = wire.COMMANDS[number]
@@ -73,7 +74,7 @@ def test_each_command_keeps_its_fields_when_sent_twice(number: int) -> None:
     assert eval(repr(command), vars(wire)) == command
 
 
-@pytest.mark.parametrize("vector", kind("frame"))
+@each("vector", kind("frame"))
 def test_every_cut_of_a_good_frame_is_refused(vector: dict[str, Any]) -> None:
     frame, *content = frames_of(vector)
     whole = len(frame) - len(octets(vector["decoded"].get("trailing", "")))
@@ -82,7 +83,7 @@ def test_every_cut_of_a_good_frame_is_refused(vector: dict[str, Any]) -> None:
             decode([frame[:size], *content])
 
 
-@pytest.mark.parametrize("vector", kind("bad", layers={"frame", "message"}))
+@each("vector", kind("bad", layers={"frame", "message"}))
 def test_bad_frames_are_refused(vector: dict[str, Any]) -> None:
     with pytest.raises(BadFrame):
         decode(frames_of(vector))

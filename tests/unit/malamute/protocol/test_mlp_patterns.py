@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mama_spark.malamute.protocol import patterns
 from mama_spark.malamute.protocol.patterns import BadPattern, Matcher, Pattern
 
+from tests.support.tables import each
 from tests.support.tiers import EXPLORE
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "malamute.json").read_text())
@@ -27,7 +28,7 @@ def matches(pattern: str, subject: str) -> bool:
     return one
 
 
-@pytest.mark.parametrize("case", MATCHES, ids=lambda c: f"{c['pattern']!r} on {c['subject']!r}")
+@each("case", MATCHES)
 def test_recorded_matches(case: dict[str, Any]) -> None:
     assert matches(case["pattern"], case["subject"]) is case["match"]
 
@@ -75,7 +76,7 @@ TABLE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("pattern", "subject", "expected"), TABLE)
+@each(("pattern", "subject", "expected"), TABLE)
 def test_where_the_reference_and_python_differ(pattern: str, subject: str, expected: bool) -> None:
     assert matches(pattern, subject) is expected
 
@@ -84,7 +85,7 @@ REFUSED = ["[", "(", ")", "a)", "*", "+", "a**", "(a*)*", "(a*)+", "(|a)*", "()*
 UNSUPPORTED = ["(?=a)", "(?!a)", "(?<=a)", r"(a)\1", r"a\Z", "a{1,1001}", "(a{1,1000}){1,1000}", "a{600}"]
 
 
-@pytest.mark.parametrize("pattern", REFUSED + UNSUPPORTED)
+@each("pattern", REFUSED + UNSUPPORTED)
 def test_patterns_that_are_refused(pattern: str) -> None:
     with pytest.raises(BadPattern) as caught:
         Pattern(pattern.encode())

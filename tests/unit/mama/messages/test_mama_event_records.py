@@ -16,6 +16,8 @@ from mama_spark.mama.messages.source_records import DEFAULT_FIELDS, BadSourceRec
 from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.mama.states import PublisherState, TransportTopicEvent, string_for_state
 
+from tests.support.tables import each
+
 TEXT = st.none() | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=10)
 RECORDS = st.builds(
     EventRecord,
@@ -37,8 +39,8 @@ def test_any_event_round_trips(record: EventRecord) -> None:
 
 
 @pytest.mark.spec("PE-15", "PE-17", "PE-35")
-@pytest.mark.parametrize("event", TransportTopicEvent)
-@pytest.mark.parametrize("state", PublisherState)
+@each("event", TransportTopicEvent)
+@each("state", PublisherState)
 def test_events_statuses_and_states_are_encoded_as_names(event: TransportTopicEvent, state: PublisherState) -> None:
     record = replace(ERROR, event=event, status=Status.NOT_ENTITLED.name, state=string_for_state(state))
     msg = encode_event(record)

@@ -11,6 +11,8 @@ from mama_spark.mama.messages.msg import MAX_DEPTH, Field, FieldType, MamaMsg, M
 from mama_spark.mama.messages.omnm import BadMessage, decode, encode
 from mama_spark.mama.messages.status import Status, StatusError
 
+from tests.support.tables import each
+
 T = FieldType
 
 
@@ -59,7 +61,7 @@ def test_update_replaces_the_type_with_the_value() -> None:
     assert msg.field("a") == Field("a", 1, T.U8, 5)
 
 
-@pytest.mark.parametrize(
+@each(
     ("field_type", "value", "status"),
     [
         (T.U8, 256, "INVALID_ARG"), (T.U8, -1, "INVALID_ARG"), (T.I8, 128, "INVALID_ARG"),

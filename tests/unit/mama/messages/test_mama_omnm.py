@@ -13,6 +13,7 @@ from mama_spark.mama.messages.msg import FieldType, MamaMsg, MamaPrice, MamaTime
 from mama_spark.mama.messages.omnm import BadMessage, decode, encode
 
 from tests.support.memory import peak_of
+from tests.support.tables import each
 from tests.support.tiers import examples
 
 T: type[FieldType] = FieldType
@@ -223,7 +224,7 @@ def test_elements_of_a_vector_of_messages_have_lengths_of_their_own() -> None:
     assert decode(encode(msg)).get("v") == (small, large, small)
 
 
-@pytest.mark.parametrize("field_type", [t for t in T if "VECTOR" in t.name or t is T.OPAQUE])
+@each("field_type", [t for t in T if "VECTOR" in t.name or t is T.OPAQUE])
 def test_empty_vectors_are_written_and_read(field_type: FieldType) -> None:
     """The C library reads them but cannot write them."""
     msg = built([(("a", 1), (field_type, b"" if field_type is T.OPAQUE else []))])

@@ -22,6 +22,7 @@ from mama_spark.openmama_wire.protocol import frames, naming
 from mama_spark.openmama_wire.protocol.framings import FRAMINGS, OZ, ZMQ
 
 from tests.support.mama import capture
+from tests.support.tables import each
 from tests.support.tiers import examples
 
 FOLDER = Path(__file__).parents[3] / "vectors"
@@ -62,7 +63,7 @@ def message_of(fields: list[dict[str, Any]]) -> MamaMsg:
     return msg
 
 
-@pytest.mark.parametrize("v", kind("payload"))
+@each("v", kind("payload"))
 def test_a_payload_is_decoded_and_encoded(v: dict[str, Any]) -> None:
     data = bytes.fromhex(v["hex"])
     msg = omnm.decode(data)
@@ -72,7 +73,7 @@ def test_a_payload_is_decoded_and_encoded(v: dict[str, Any]) -> None:
         assert omnm.encode(message_of(v["decoded"]["fields"])) == data
 
 
-@pytest.mark.parametrize("v", kind("payload"))
+@each("v", kind("payload"))
 def test_a_truncated_payload_is_refused_or_has_fewer_fields(v: dict[str, Any]) -> None:
     data = bytes.fromhex(v["hex"])
     whole = omnm.decode(data).as_dict()["fields"]
@@ -85,7 +86,7 @@ def test_a_truncated_payload_is_refused_or_has_fewer_fields(v: dict[str, Any]) -
         assert len(part) < len(whole)
 
 
-@pytest.mark.parametrize("v", kind("payload"))
+@each("v", kind("payload"))
 def test_a_flipped_bit_is_read_or_refused_and_nothing_else(v: dict[str, Any]) -> None:
     data = bytearray.fromhex(v["hex"])
     for bit in range(len(data) * 8):
@@ -108,7 +109,7 @@ def frame_of(v: dict[str, Any]) -> frames.BridgeFrame:
 
 
 @pytest.mark.spec("OW1")
-@pytest.mark.parametrize("v", kind("frame"))
+@each("v", kind("frame"))
 def test_a_frame_of_either_zeromq_bridge(v: dict[str, Any]) -> None:
     data, framing = bytes.fromhex(v["hex"]), v["decoded"]["framing"]
     frame = FRAMINGS[framing].decode(data)
@@ -220,7 +221,7 @@ def test_a_properties_file(v: dict[str, Any]) -> None:
     assert dict(properties) == {k: x for k, x in v["decoded"]["values"].items() if x is not None}
 
 
-@pytest.mark.parametrize("v", kind("bad"))
+@each("v", kind("bad"))
 def test_bad_entries_are_refused_by_their_layer(v: dict[str, Any]) -> None:
     framing = "oz" if v["name"].startswith("bad_oz") else "zmq"
     decoders: dict[str, Callable[[bytes], object]] = {

@@ -17,6 +17,7 @@ from mama_spark.mama.messages.msg import MamaMsg, MamaPrice, MamaTime
 from mama_spark.mama.messages.omnm import BadMessage, decode, encode
 from mama_spark.mama.messages.omnm_columns import ColumnDecoder, DecodedColumns, FieldBlock
 
+from tests.support.tables import each
 from tests.support.tiers import examples
 from tests.unit.mama.messages.test_mama_omnm import MESSAGES
 
@@ -81,7 +82,7 @@ def test_whole_and_damaged_messages_are_read_as_one_by_one(kinds: list[MamaMsg],
 
 
 @pytest.mark.spec("OW6")
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
+@each("vector", VECTORS)
 def test_every_recorded_payload_and_every_cut_of_it(vector: dict[str, Any]) -> None:
     payload = bytes.fromhex(vector["hex"])
     payloads = [payload] * COPIES + [payload[:n] for n in range(len(payload))]

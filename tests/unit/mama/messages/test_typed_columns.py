@@ -14,6 +14,7 @@ from mama_spark.mama.messages.msg import MamaMsg, MamaPrice, MamaTime
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.typed_columns import text_of_value, time_text, typed_columns
 
+from tests.support.tables import each
 from tests.unit.mama.messages.test_omnm_columns import COPIES, decoded
 
 T = FieldType
@@ -35,7 +36,7 @@ def column(kind: FieldType, value: Any, wanted: pa.DataType) -> tuple[Any, str |
     return found[0]
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "value", "wanted", "expected"),
     [
         (T.F64, 101.25, pa.float64(), 101.25),
@@ -73,7 +74,7 @@ def test_a_value_that_fits(kind: FieldType, value: Any, wanted: pa.DataType, exp
     assert column(kind, value, wanted) == (expected, None)
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "value", "wanted"),
     [
         (T.F64, 1.5, pa.int32()),

@@ -15,6 +15,8 @@ from mama_spark.services.tango_server.event_filters import AlarmFilter, ChangeFi
 from mama_spark.tango.giop.cdr import CdrError
 from mama_spark.tango.types import DataType, DevError, DevState, Dim, Encoded, Format, Quality, Severity, ValueKind
 
+from tests.support.tables import each
+
 NAN, INF = math.nan, math.inf
 IMAGE, SPECTRUM = Format.IMAGE, Format.SPECTRUM
 BROKEN, WORSE = DevError("Broken", Severity.ERR, "d", "o"), DevError("Worse", Severity.ERR, "d", "o")
@@ -45,7 +47,7 @@ ABS, REL = Criteria(abs_change=0.5), Criteria(rel_change=10)
 YES, NO = True, False
 
 
-@pytest.mark.parametrize(
+@each(
     ("criteria", "value_set", "expected"),
     [
         pytest.param(ABS, [0.0, 0.2, 0.4, 0.5, 0.9, 1.0], [YES, NO, NO, YES, NO, YES], id="abs is from the last sent"),
@@ -139,7 +141,7 @@ def test_alarm_events_are_sent_when_errors_begin_and_end() -> None:
 # --- values and declarations ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("data_type", "format_", "value"),
     [
         (DataType.SHORT, Format.SCALAR, 2**15),

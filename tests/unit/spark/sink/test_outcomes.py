@@ -35,6 +35,8 @@ from mama_spark.spark.sink.job import OutcomeCounts, PartitionReport, SinkJob, T
 from mama_spark.spark.sink.outcomes import joined_ids
 from mama_spark.spark.sink.partition_writer import publish_partition, task_info
 
+from tests.support.tables import each
+
 PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ())
 DEAD = {"onError": "deadletter", "deadLetterTopic": "dead"}
 
@@ -195,8 +197,8 @@ def test_a_write_is_summed_up_in_a_line(counts: OutcomeCounts, said: str) -> Non
     assert counts.summary() == said
 
 
-@pytest.mark.parametrize("first", [0, 9_990, 10_000, 12_345, 99_990, 10**9 - 5])
-@pytest.mark.parametrize("n", [0, 1, 20, 20_001])
+@each("first", [0, 9_990, 10_000, 12_345, 99_990, 10**9 - 5])
+@each("n", [0, 1, 20, 20_001])
 def test_numbers_become_ids_as_they_are_written(first: int, n: int) -> None:
     numbers = np.arange(first, first + n)
     assert joined_ids("rün-0-1-", numbers).to_pylist() == [f"rün-0-1-{i}" for i in numbers]

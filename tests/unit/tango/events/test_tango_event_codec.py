@@ -35,6 +35,7 @@ from mama_spark.tango.types import (
 )
 
 from tests.support.memory import peak_of
+from tests.support.tables import each
 from tests.support.tiers import EXPLORE
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "tango.json").read_text())
@@ -132,7 +133,7 @@ def whole(event: Event | Heartbeat) -> dict[str, Any]:
 
 
 @pytest.mark.spec("TG-11-TG-19")
-@pytest.mark.parametrize("vector", vectors("event", "heartbeat"))
+@each("vector", vectors("event", "heartbeat"))
 def test_recorded_frames_are_read_to_the_last_octet_and_written_back(vector: dict[str, Any]) -> None:
     """Every event and its data. Encoded padding is zero; vectors with other padding are the same events, so encoding
     them gives zeros there."""
@@ -143,14 +144,14 @@ def test_recorded_frames_are_read_to_the_last_octet_and_written_back(vector: dic
     assert encode(event) == frames_of(exact)
 
 
-@pytest.mark.parametrize("vector", vectors("bad", layer="event"))
+@each("vector", vectors("bad", layer="event"))
 def test_invalid_frames_are_refused(vector: dict[str, Any]) -> None:
     with pytest.raises(BadEvent) as caught:
         decode(frames_of(vector))
     assert isinstance(caught.value, NotAnEvent) is (len(vector["hex"]) not in (3, 4))
 
 
-@pytest.mark.parametrize("vector", vectors("event", "heartbeat"))
+@each("vector", vectors("event", "heartbeat"))
 def test_every_cut_of_every_frame_is_refused(vector: dict[str, Any]) -> None:
     whole_frames = frames_of(vector)
     for index in range(1, len(whole_frames)):
@@ -166,7 +167,7 @@ def test_every_cut_of_every_frame_is_refused(vector: dict[str, Any]) -> None:
         decode(whole_frames[:2])
 
 
-@pytest.mark.parametrize("vector", [v for v in vectors("event", "heartbeat") if len(v.values[0]["hex"][-1]) < 2000])
+@each("vector", [v for v in vectors("event", "heartbeat") if len(v.values[0]["hex"][-1]) < 2000])
 def test_a_flipped_bit_gives_an_event_or_an_error(vector: dict[str, Any]) -> None:
     whole_frames = frames_of(vector)
     for index, frame in enumerate(whole_frames):

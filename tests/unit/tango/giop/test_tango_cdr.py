@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mama_spark.tango.giop.cdr import CdrError, CdrReader, CdrWriter
 
 from tests.support.memory import peak_of
+from tests.support.tables import each
 
 LATIN = st.text(st.characters(min_codepoint=1, max_codepoint=255), max_size=20)
 NUMBERS: dict[str, st.SearchStrategy[Any]] = {
@@ -150,7 +151,7 @@ HOSTILE: dict[str, tuple[bytes, Callable[[CdrReader], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@each("name", HOSTILE)
 def test_octets_that_are_no_value_are_refused(name: str) -> None:
     data, read = HOSTILE[name]
     with pytest.raises(CdrError):

@@ -26,6 +26,8 @@ from mama_spark.tango.idl.negotiation import (
 )
 from mama_spark.tango.types import DevError, EventType, Severity
 
+from tests.support.tables import each
+
 EVENTS = [event for event in EventType if event is not EventType.QUALITY]
 PAIR = EndpointPair("tcp://127.0.0.1:1", "tcp://127.0.0.1:2")
 OTHER = EndpointPair("tcp://10.0.0.1:1", "tcp://10.0.0.1:2")
@@ -33,8 +35,8 @@ TOPIC, CHANNEL = "tango://vm:1/test/pub/1/scal#dbase=no.idl5_change", "tango://v
 
 
 @pytest.mark.spec("TG-09", "TG-19")
-@pytest.mark.parametrize("event", EVENTS, ids=lambda e: e.name)
-@pytest.mark.parametrize("prefixed", [False, True])
+@each("event", EVENTS)
+@each("prefixed", [False, True])
 def test_subscriber_info_comes_back(event: EventType, prefixed: bool) -> None:
     info = SubscriberInfo("test/pub/1", "scal", event, 6, prefixed=prefixed)
     assert SubscriberInfo.parse(info.argin()) == info

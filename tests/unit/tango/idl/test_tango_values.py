@@ -41,6 +41,7 @@ from mama_spark.tango.types import (
     same_content,
 )
 
+from tests.support.tables import each
 from tests.support.tiers import examples
 
 TEXT = st.text(st.characters(min_codepoint=1, max_codepoint=255), max_size=12)
@@ -109,8 +110,8 @@ def test_every_value_comes_back_in_an_event(idl: int, data: st.DataObject, littl
     assert decode(encode(event)) == event
 
 
-@pytest.mark.parametrize("little", [True, False])
-@pytest.mark.parametrize("kind", [k for k in ValueKind if k is not ValueKind.ENCODED])
+@each("little", [True, False])
+@each("kind", [k for k in ValueKind if k is not ValueKind.ENCODED])
 def test_on_topics_without_a_prefix_the_data_show_idl_3_or_4(kind: ValueKind, little: bool) -> None:
     """Servers publish both forms to one topic: a value in an ``any`` follows a value in a union."""
     size = 2
@@ -231,7 +232,7 @@ def test_equality_is_by_octets() -> None:
         hash(nan)
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "content"),
     [
         (ValueKind.NO_DATA, (1,)), (ValueKind.DEVICE_STATE, None), (ValueKind.DEVICE_STATE, (DevState.ON,)),

@@ -11,6 +11,7 @@ from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Error, Ok, decode
 
 from tests.support.malamute.session_machine import INVALID, OK, PONG, MachineHarness
+from tests.support.tables import each
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[4] / "vectors" / "malamute.json").read_text())
 
@@ -52,8 +53,8 @@ def test_recorded_conversations_byte_for_byte(vector: dict[str, Any]) -> None:
 BAD = [v for v in VECTORS if v["kind"] == "bad"]
 
 
-@pytest.mark.parametrize("vector", BAD, ids=lambda v: v["name"])
-@pytest.mark.parametrize("state", ["start", "connected"])
+@each("vector", BAD)
+@each("state", ["start", "connected"])
 def test_bad_input_is_answered_as_it_may_be_and_disturbs_nobody(vector: dict[str, Any], state: str) -> None:
     desk = MachineHarness()
     desk.open("other")

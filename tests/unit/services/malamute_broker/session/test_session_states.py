@@ -20,6 +20,7 @@ from mama_spark.services.malamute_broker.session.states import (
 )
 
 from tests.support.malamute.session_machine import INVALID, OK, MachineHarness
+from tests.support.tables import each
 
 
 def command(*sent: wire.Command) -> Callable[[MachineHarness], None]:
@@ -102,7 +103,7 @@ def why_gone(machine: MachineHarness) -> list[bytes]:
     return [detail for kind, _, _, detail in machine.machine.events.take() if kind == "GONE"]
 
 
-@pytest.mark.parametrize("event", SessionEvent)
+@each("event", SessionEvent)
 def test_a_connected_client_goes_where_the_table_says(event: SessionEvent) -> None:
     machine = MachineHarness(timeout=10.0, queue=2000)
     machine.open("a", features=FEATURES.get(event))
@@ -127,7 +128,7 @@ def test_a_connected_client_goes_where_the_table_says(event: SessionEvent) -> No
         assert machine.machine.counters.malformed == 1
 
 
-@pytest.mark.parametrize("event", [event for event in SessionEvent if event not in NOT_A_COMMAND])
+@each("event", [event for event in SessionEvent if event not in NOT_A_COMMAND])
 def test_a_stranger_goes_where_the_table_says(event: SessionEvent) -> None:
     machine = MachineHarness()
     CAUSES[event](machine)

@@ -8,11 +8,13 @@ from mama_spark.options import SinkOptions
 from mama_spark.spark.sink.encoding.columns import plan_columns
 from pyspark.sql import types as T
 
+from tests.support.tables import each
+
 JSON, PACKED, BOTH = ({"pack": "off"},), ({"pack": "arrow"},), ({"pack": "off"}, {"pack": "arrow"})
 EMPTY, TWICE = T.StructType([]), T.StructType([T.StructField("a", T.IntegerType()), T.StructField("a", T.LongType())])
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "refusing"),
     [
         (T.VariantType(), BOTH),
@@ -27,9 +29,8 @@ EMPTY, TWICE = T.StructType([]), T.StructType([T.StructField("a", T.IntegerType(
         (T.NullType(), PACKED),
         (T.TimestampNTZType(), ()),
     ],
-    ids=lambda value: value.simpleString() if isinstance(value, T.DataType) else "",
 )
-@pytest.mark.parametrize("deep", [False, True])
+@each("deep", [False, True])
 def test_types_that_would_come_back_as_something_else_are_refused(
     kind: T.DataType, refusing: tuple[dict[str, str], ...], deep: bool
 ) -> None:
