@@ -25,7 +25,7 @@ def test_topic_and_value_are_enough() -> None:
 
 def test_without_value_the_remaining_columns_become_json() -> None:
     p = plan("Topic STRING, a INT, b STRUCT<c: ARRAY<DECIMAL(9,2)>>, id STRING")
-    assert (p.topic, p.json, p.id) == ("Topic", ("a", "b"), "id")
+    assert (p.topic, p.json, p.id) == ("Topic", ("a", "b", "id"), None)
 
 
 def test_root_source_and_symbol_make_the_topic() -> None:
@@ -60,7 +60,7 @@ def test_headers_have_three_forms(headers: str, form: str) -> None:
         ("topic STRING, value STRUCT<a: INT>", {}, 'make it JSON: to_json("value")'),
         ("topic STRING, value ARRAY<INT>", {}, 'make it JSON: to_json("value")'),
         ("topic STRING, value STRING, headers STRING", {}, "column 'headers' must be map"),
-        ("topic STRING, value STRING, id LONG", {}, "column 'id' is used by no rule; is it the message id?"),
+        ("topic STRING, value STRING, id STRING", {}, "column 'id' is used by no rule; is it the message id?"),
         ("topic STRING, value STRING, valu STRING", {}, "did you mean 'value'"),
         ("topic STRING, value STRING, x INT, y INT", {}, "also: 'y'"),
         ("topic STRING", {}, "nothing to publish"),

@@ -147,8 +147,8 @@ class SinkOptions(
     def _check_ids(self) -> None:
         require(self.streams is None or self.stream is None, "options stream and streams exclude each other")
         require(
-            self.id_column != "" or self.on_duplicate_id is None,
-            "option onDuplicateId needs a column of ids, and idColumn is empty: there is none",
+            bool(self.id_column) or self.on_duplicate_id is None,
+            "option onDuplicateId needs a column of ids: name it with option idColumn",
         )
         require((self.txn_app_id is None) == (self.txn_version is None), "options txnAppId and txnVersion go together")
 

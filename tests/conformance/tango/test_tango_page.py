@@ -52,7 +52,7 @@ def test_the_options_of_the_examples_are_understood() -> None:
 
 def test_the_columns_of_the_sink_are_described() -> None:
     table = PAGE.split("| column | type | |\n")[1].split("\n\n")[0]
-    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == [*COLUMNS, "id"]
+    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == [*COLUMNS]
 
 
 def test_the_configuration_files_are_understood() -> None:

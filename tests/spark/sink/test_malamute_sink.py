@@ -126,7 +126,8 @@ def test_through_a_foreign_broker_rows_are_accepted_without_ids_and_headers_are_
     spark: SparkSession, foreign: PlainBroker, tmp_path: Path
 ) -> None:
     df = orders(spark, 200).selectExpr("*", "concat('id-', k % 10) AS id")
-    flights = write(df, foreign.url, tmp_path / "log", stream="st")
+    ids = {"idColumn": "id", "onDuplicateId": "warn", "stream": "st"}
+    flights = write(df, foreign.url, tmp_path / "log", **ids)
     got = [(-n - 2, subject, b"".join(content)) for n, (_, subject, content) in enumerate(foreign.sent)]
     check(flights, df.collect(), got)
     assert {(f["event"], f["ack_level"], f["sequence"], f["duplicate"], f["stream"]) for f in flights} == {
@@ -137,10 +138,10 @@ def test_through_a_foreign_broker_rows_are_accepted_without_ids_and_headers_are_
         foreign.commands(SEND), foreign.sent, strict=True
     )), "and the broker does not"  # fmt: skip
     headed = df.drop("k").selectExpr("*", "map('Kind', 'demo') AS headers")
-    assert "200 rows were not published" in (said := failure(headed, foreign.url, stream="st"))
+    assert "200 rows were not published" in (said := failure(headed, foreign.url, **ids))
     assert "this broker carries no headers" in said
     letters = {"onError": "deadletter", "deadLetterTopic": "dead"}
-    assert "dead letters have headers, which this broker" in failure(df.drop("k"), foreign.url, stream="st", **letters)
+    assert "dead letters have headers, which this broker" in failure(df.drop("k"), foreign.url, **ids, **letters)
     assert len(foreign.sent) == 200
 
 

@@ -151,7 +151,7 @@ def test_json_headers_ids_prefix_and_parts_reach_the_broker(
         "SELECT 'src' AS source, 'sym.1' AS symbol, cast(null as string) AS root, map('h', 'ü', 'g', '2') AS headers, "
         "'id-é-1' AS id, 1.50BD AS price, timestamp'2026-01-02 03:04:05' AS at, cast('nan' as double) AS nothing"
     )
-    write(df, room, flightLog=log, topicPrefix="p")
+    write(df, room, flightLog=log, topicPrefix="p", idColumn="id")
     (message,) = room.messages("ORDERS")
     assert message.topic == "p.src.sym.1"
     assert message.payload == b'{"price":1.50,"at":"2026-01-02T03:04:05Z","nothing":"NaN"}'
@@ -161,7 +161,7 @@ def test_json_headers_ids_prefix_and_parts_reach_the_broker(
     (flight,) = table(log)
     assert flight["flight_id"] == "id-é-1"
     # the same id again: stored once, and the flight log says so
-    write(df, room, flightLog=log, topicPrefix="p")
+    write(df, room, flightLog=log, topicPrefix="p", idColumn="id")
     assert len(room.messages("ORDERS")) == 1
     assert sorted(f["duplicate"] for f in table(log)) == [False, True]
 
@@ -197,7 +197,7 @@ def test_bad_rows_fail_alone_with_a_reason_and_without_a_retry(
 ) -> None:
     room.create("ORDERS", "orders.>")
     df = spark.sql(BAD_ROWS).repartition(2)
-    said = failure(df, room, flightLog=log, flightLogColumns="k")
+    said = failure(df, room, flightLog=log, flightLogColumns="k", idColumn="id")
     bad = 13 - len(good)
     assert f"{bad} rows were not published: 13 rows: {len(good)} acked, {bad} failed, 0 timed out" in said
     assert "first failures" in said
@@ -252,7 +252,7 @@ def test_on_error_log_keeps_the_failures_and_the_write(
     spark: SparkSession, room: RestartableBroker, good: set[int], log: str
 ) -> None:
     room.create("ORDERS", "orders.>")
-    write(spark.sql(BAD_ROWS), room, flightLog=log, flightLogColumns="k", onError="log")
+    write(spark.sql(BAD_ROWS), room, flightLog=log, flightLogColumns="k", idColumn="id", onError="log")
     assert Counter((f["event"], f["committed"]) for f in table(log)) == {
         ("acked", True): len(good),
         ("completed_exceptionally", True): 13 - len(good),
@@ -265,7 +265,7 @@ def test_dead_letters_go_to_topic_and_table_in_full(
     room.create("ORDERS", "orders.>", "dead")
     dead = str(tmp_path / "dead")
     write(
-        spark.sql(BAD_ROWS), room, flightLog=log, flightLogColumns="k",
+        spark.sql(BAD_ROWS), room, flightLog=log, flightLogColumns="k", idColumn="id",
         onError="deadletter", deadLetterTopic="dead", deadLetterTable=dead,
     )  # fmt: skip
     letters = [m for m in room.messages("ORDERS") if m.topic == "dead"]

@@ -219,7 +219,7 @@ def test_retry_in_another_order_would_lose_rows_with_row_numbers_as_ids(case: Ca
     """Why default ids name the content: a row number names another row in the second attempt, the broker takes it for
     a duplicate, and acknowledges what it does not store."""
     n = 8_000
-    case.write(shuffled(case, n))
+    case.write(shuffled(case, n), idColumn="id")
     log = flights(case.log)
     assert counts(log, "event") == {"acked": n}
     held = {message.payload for message in case.room.messages("ORDERS")}

@@ -111,7 +111,7 @@ def test_what_mamapub_wrote_is_read_back_row_for_row(spark: SparkSession, proces
         "concat('id-', id) AS id",
     )
     url = f"{process.url}/{stream}"
-    sent.write.format("mamapub").options(url=url).mode("append").save()
+    sent.write.format("mamapub").options(url=url, idColumn="id").mode("append").save()
     back = spark.read.format("mamasub").options(url=url).load()
     columns = ["topic", "value", "headers", "stream", "sequence", "pack_index", "timestamp", "id", "pack_error"]
     assert back.columns == columns

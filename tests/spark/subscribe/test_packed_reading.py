@@ -37,7 +37,8 @@ def trades(spark: SparkSession, n: int) -> DataFrame:
 
 
 def write(df: DataFrame, **options: str) -> None:
-    df.write.format("mamapub").options(**options).mode("append").save()
+    ids = {"idColumn": "id"} if "id" in df.columns else {}
+    df.write.format("mamapub").options(**ids, **options).mode("append").save()
 
 
 def subscription(room: RestartableBroker) -> dict[str, str]:

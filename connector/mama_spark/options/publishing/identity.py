@@ -38,8 +38,7 @@ class IdentityOptions:
         None,
         _GROUP,
         "Column with the id of each message, string or integer, in place of default ids. Rows of a write that share an "
-        "id are one message to the broker, which keeps the first. Empty: no column. Until the next release a string "
-        "column `id` is taken without this option, with a warning.",
+        "id are one message to the broker, which keeps the first. Empty: no column. No column is taken for its name.",
         shown="",
     )
     on_duplicate_id: str | None = option(
@@ -50,7 +49,7 @@ class IdentityOptions:
         "A row with an id that its task has sent before (a doubled id): `fail`: the row fails and is not sent, and "
         "`onError` says what follows. `warn`: it is sent, and the broker may drop it. Both count it, and the flight "
         "log says so in `info`.",
-        shown="`fail` with `idColumn`, else `warn`",
+        shown="`fail`",
     )
     id_prefix: str | None = option(
         "text",

@@ -12,7 +12,6 @@ import os
 import sys
 import time
 import uuid
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
     from mama_spark.flightlog.write_id import WriteId
 
-    from .encoding.column_plan import ColumnPlan
 
 logger = logging.getLogger("mama_spark")
 
@@ -84,8 +82,6 @@ def _job(given: dict[str, str], schema: StructType, *, streaming: bool) -> SinkJ
             f"option exactlyOnce goes with one stream for all rows, and the column {plan.stream!r} names one for each: "
             "give the option stream, and write the rows of each stream in a query of its own"
         )
-    if plan.id_by_name:
-        _warn_of_id_by_name(plan)
     arrow: pa.Schema = to_arrow_schema(StructType([f for f in schema.fields if f.name in plan.log]), timezone="UTC")
     fields = tuple(arrow.field(name) for name in plan.log)
     if options.pack != "off" and fields:
@@ -117,16 +113,6 @@ def _require_table(
 
         existing_table(TableStore(uri, options.storage_options), schema, what, extra)
     return marker
-
-
-def _warn_of_id_by_name(plan: ColumnPlan) -> None:
-    text = (
-        f"mamapub takes the column {plan.id!r} as message id because of its name alone, and a broker keeps one row of "
-        f"those that share an id. The next release will not take it. Set option idColumn={plan.id!r} to keep it; "
-        f"idColumn='' (no column), or another name of the column, to stop it"
-    )
-    logger.warning("%s", text)
-    warnings.warn(text, FutureWarning, stacklevel=2)
 
 
 class _Committer(TaskObject):

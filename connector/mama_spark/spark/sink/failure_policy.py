@@ -10,7 +10,6 @@ from mama_spark.errors import PublishError
 from mama_spark.options import SinkOptions
 from mama_spark.sending.retry import is_final
 
-from .encoding.column_plan import ColumnPlan
 from .job import OutcomeCounts, PartitionReport, SinkJob
 
 
@@ -42,12 +41,6 @@ def failures_of_write(o: SinkOptions, counts: OutcomeCounts) -> int:
 def becomes_dead_letter(o: SinkOptions, error: PublishError) -> bool:
     """Whether, with ``onError=deadletter``, a row that failed with ``error`` goes to the dead letters."""
     return o.error_tolerance == "all" or is_final(error)
-
-
-def rejects_doubled_ids(o: SinkOptions, plan: ColumnPlan) -> bool:
-    """Whether a row fails that has the id of a row before it; else it is only counted. A column that was taken by its
-    name alone may never have been meant as an id."""
-    return (o.on_duplicate_id or ("warn" if plan.id_by_name else "fail")) == "fail"
 
 
 def knows_ids(o: SinkOptions, capabilities: Capabilities) -> bool:

@@ -42,7 +42,6 @@ from .failure_policy import (
     advice_for_repetition,
     knows_ids,
     outage_repeats_task,
-    rejects_doubled_ids,
     task_must_be_retried,
     tolerates_outages,
 )
@@ -175,9 +174,7 @@ class PartitionWriter:
         self._ids = self._id_maker(IDS_MEMORY if self._options.pack == "off" else PACKED_IDS_MEMORY)
         self._doubled_ids: DoubledIdCheck | None = None
         if job.plan.id is not None:
-            self._doubled_ids = DoubledIdCheck(
-                rejects_doubled_ids(job.options, job.plan), _local_folder(task.partition)
-            )
+            self._doubled_ids = DoubledIdCheck(job.options.on_duplicate_id != "warn", _local_folder(task.partition))
         self._with_ids = False
         self._ledger: BatchLedger | None = None
         self._repeated: RepeatedRows | None = None

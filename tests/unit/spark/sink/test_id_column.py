@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,7 +17,7 @@ from mama_spark.errors import ConfigError, OptionError, RowsFailed, SchemaError
 from mama_spark.flightlog.report import shared_ids
 from mama_spark.options import SinkOptions
 from mama_spark.spark.sink import packed_messages
-from mama_spark.spark.sink.data_source import MamaPubWriter, batch_writer
+from mama_spark.spark.sink.data_source import MamaPubWriter
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.encoding.columns import plan_columns
 from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
@@ -27,7 +26,6 @@ from pyspark.sql import types as T
 from pyspark.sql.datasource import WriterCommitMessage
 
 PLAN = ColumnPlan("topic", (), "value", (), None, "", "id", ())
-BY_NAME = replace(PLAN, id_by_name=True)
 KINDS = {"long": T.LongType(), "double": T.DoubleType(), "binary": T.BinaryType(), "at": T.TimestampType()}
 
 
@@ -42,32 +40,31 @@ def planned(columns: str, **options: str) -> ColumnPlan:
 
 
 @pytest.mark.parametrize(
-    ("columns", "options", "found", "by_name", "json"),
+    ("columns", "options", "found", "json"),
     [
-        ("topic value id", {}, "id", True, ()),
-        ("topic a ID", {}, "ID", True, ("a",)),
-        ("topic value id", {"idColumn": "ID"}, "id", False, ()),
-        ("topic a id", {"idColumn": "id"}, "id", False, ("a",)),
-        ("topic a id", {"idColumn": ""}, None, False, ("a", "id")),
-        ("topic a id:long", {}, None, False, ("a", "id")),
-        ("topic a id:binary", {}, None, False, ("a", "id")),
-        ("topic value k:long", {"idColumn": "k"}, "k", False, ()),
-        ("topic a k", {"idColumn": "k"}, "k", False, ("a", "k")),
-        ("topic a id k", {"idColumn": "k"}, "k", False, ("a", "id", "k")),
-        ("topic value id:double", {"ignoreUnknownColumns": "true"}, None, False, ()),
+        ("topic a ID", {}, None, ("a", "ID")),
+        ("topic value id", {"idColumn": "ID"}, "id", ()),
+        ("topic a id", {"idColumn": "id"}, "id", ("a",)),
+        ("topic a id", {"idColumn": ""}, None, ("a", "id")),
+        ("topic a id:long", {}, None, ("a", "id")),
+        ("topic a id:binary", {}, None, ("a", "id")),
+        ("topic value k:long", {"idColumn": "k"}, "k", ()),
+        ("topic a k", {"idColumn": "k"}, "k", ("a", "k")),
+        ("topic a id k", {"idColumn": "k"}, "k", ("a", "id", "k")),
+        ("topic value id", {"ignoreUnknownColumns": "true"}, None, ()),
     ],
 )
-def test_the_column_is_the_one_that_is_named_or_until_the_next_release_a_string_column_id(
-    columns: str, options: dict[str, str], found: str | None, by_name: bool, json: tuple[str, ...]
+def test_the_column_is_the_one_that_is_named(
+    columns: str, options: dict[str, str], found: str | None, json: tuple[str, ...]
 ) -> None:
     plan = planned(columns, **options)
-    assert (plan.id, plan.id_by_name, plan.json) == (found, by_name, json)
+    assert (plan.id, plan.json) == (found, json)
 
 
 @pytest.mark.parametrize(
     ("columns", "options", "why"),
     [
-        ("topic value id:long", {}, "is used by no rule; is it the message id. Set option idColumn='id'"),
+        ("topic value id", {}, "is used by no rule; is it the message id. Set option idColumn='id'"),
         ("topic value key", {}, r"column 'key' is used by no rule; messages have no key .*concat."),
         ("topic value id", {"idColumn": ""}, "column 'id' is used by no rule; drop it"),
         (
@@ -77,8 +74,8 @@ def test_the_column_is_the_one_that_is_named_or_until_the_next_release_a_string_
         ),
         ("topic value k:double", {"idColumn": "k"}, "must be string or an integer, it is double; cast it"),
         ("topic value k:at", {"idColumn": "k"}, "must be string or an integer, it is timestamp; cast it"),
-        ("topic value", {"onDuplicateId": "warn"}, "onDuplicateId: no column is the message id"),
         ("topic value k", {"idColumn": "k", "pack": "lines"}, "column 'k': pack=lines carries values only"),
+        ("topic value id", {"pack": "lines"}, "column 'id' is used by no rule; drop it"),
         ("topic n k", {"idColumn": "k", "pack": "arrow"}, "option idColumn: without a column 'value'"),
     ],
 )
@@ -87,24 +84,10 @@ def test_misfits_are_named(columns: str, options: dict[str, str], why: str) -> N
         planned(columns, **options)
 
 
-def test_what_to_do_with_doubled_ids_needs_a_column() -> None:
-    with pytest.raises(OptionError, match="onDuplicateId needs a column of ids"):
-        SinkOptions.parse({"idColumn": "", "onDuplicateId": "fail"})
-
-
-def test_a_column_that_is_taken_by_its_name_is_told_in_the_log_and_as_a_warning(
-    caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    given = {"url": "memory://x", "flightLog": str(tmp_path)}
-    with pytest.warns(FutureWarning, match=r"idColumn='id' to keep it; idColumn='' \(no column\)"):
-        batch_writer(given, schema("topic value id"), False)
-    (record,) = caplog.records
-    assert "column 'id' as message id because of its name alone" in record.getMessage()
-    caplog.clear()
-    with caplog.at_level(logging.WARNING):
-        batch_writer({**given, "idColumn": "id"}, schema("topic value id"), False)
-        batch_writer(given, schema("topic a id:long"), False)
-    assert caplog.records == []
+@pytest.mark.parametrize("given", [{}, {"idColumn": ""}], ids=str)
+def test_what_to_do_with_doubled_ids_needs_a_column(given: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match="onDuplicateId needs a column of ids: name it with option idColumn"):
+        SinkOptions.parse({**given, "onDuplicateId": "fail"})
 
 
 # --- rows ------------------------------------------------------------------------------------------------------
@@ -118,7 +101,7 @@ def broker() -> Iterator[MemoryBroker]:
 
 
 def job(broker: MemoryBroker, log: Path, plan: ColumnPlan = PLAN, /, *, run: str = "run", **options: str) -> SinkJob:
-    given = {"url": f"memory://{broker.name}", "flightLog": str(log), **options}
+    given = {"url": f"memory://{broker.name}", "flightLog": str(log), "idColumn": plan.id or "", **options}
     return SinkJob(SinkOptions.parse(given), plan, False, run, ())
 
 
@@ -159,17 +142,14 @@ def test_a_doubled_row_fails_alone_where_the_column_was_named(broker: MemoryBrok
         MamaPubWriter(job(broker, tmp_path)).commit([report])
 
 
-@pytest.mark.parametrize(("plan", "options"), [(BY_NAME, {}), (PLAN, {"onDuplicateId": "warn"})], ids=["name", "warn"])
 @pytest.mark.parametrize("level", ["outcomes", "errors"])
 def test_a_doubled_row_is_sent_and_told_where_a_warning_is_enough(
     broker: MemoryBroker,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
-    plan: ColumnPlan,
-    options: dict[str, str],
     level: str,
 ) -> None:
-    one = job(broker, tmp_path, plan, flightLogLevel=level, **options)
+    one = job(broker, tmp_path, flightLogLevel=level, onDuplicateId="warn")
     report = publish(one, rows(list(FOUR[:2])), rows(list(FOUR[2:])))
     assert (report.counts.acked, report.counts.duplicates, report.counts.doubled_ids) == (4, 2, 2)
     assert values(broker) == [b"0", b"1"]

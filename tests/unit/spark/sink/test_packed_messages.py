@@ -318,7 +318,7 @@ def planned(pack: str, columns: str) -> ColumnPlan:
 @pytest.mark.parametrize(
     ("pack", "columns", "why"),
     [
-        ("lines", "topic value id", "column 'id': pack=lines carries values only"),
+        ("lines", "topic value id", "column 'id' is used by no rule; drop it"),
         ("lines", "topic value headers", "column 'headers': pack=lines"),
         ("lines", "topic value n", "used by no rule"),
         ("arrow", "topic value n", "used by no rule"),

@@ -14,7 +14,6 @@ class ColumnPlan:
     :ivar headers_form: ``map``, ``multimap`` or ``kafka``
     :ivar id: message id
     :ivar trace: column with the ``traceparent`` of each row
-    :ivar id_by_name: it was taken because it is called ``id``, and no option says so
     :ivar log: columns that go to the flight log
     :ivar stream: column with the stream of each row; None = all go to the stream of the options
     :ivar typed: columns that are packed with their types (``pack=arrow`` without a value); empty = none
@@ -33,5 +32,4 @@ class ColumnPlan:
     stream: str | None = None
     typed: tuple[str, ...] = ()
     native: tuple[tuple[str, str], ...] = ()
-    id_by_name: bool = False
     trace: str | None = None

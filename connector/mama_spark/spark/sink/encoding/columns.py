@@ -22,7 +22,6 @@ KNOWN = {
     "topic": "string",
     "value": "binary or string",
     "headers": "map<string,string>, map<string,array<string>> or array<struct<key:string,value:binary>>",
-    "id": "string",  # until the next release; option idColumn
     "stream": "string",
     "root": "string",
     "source": "string",
@@ -50,15 +49,15 @@ def plan_columns(schema: T.StructType, options: SinkOptions) -> ColumnPlan:
             f"column {by_name['stream'].name!r}: the {options.bridge_name} bridge finds the stream by the topic;"
             " use option stream"
         )
-    id_field, id_by_name = _id_field(by_name, options)
+    id_field = _id_field(by_name, options)
     used = {low for low in KNOWN if low in by_name}
-    if id_field is None or id_field.name.lower() != "id":
-        used.discard("id")
     parts = _topic_parts(by_name, options)
     if not parts:
         used -= set(TOPIC_PARTS)
-    for low in used - {"id"}:
+    for low in used:
         _check_type(low, by_name[low])
+    if id_field is not None and id_field.name.lower() == "id":
+        used.add("id")  # no part of the JSON object
     log = tuple(_find(name, by_name).name for name in options.flight_log_columns)
     trace = _trace_field(by_name, options)
     rest = [f for low, f in by_name.items() if low not in used and f is not trace]
@@ -69,12 +68,10 @@ def plan_columns(schema: T.StructType, options: SinkOptions) -> ColumnPlan:
     if value is not None:
         _refuse_unused([f for f in rest if f.name not in log and f is not id_field], options)
     elif options.pack == "arrow":
-        typed = _typed([f for low, f in by_name.items() if low in ("id", "headers") or low not in used], options)
+        typed = _typed([f for low, f in by_name.items() if low == "headers" or low not in used], options)
     else:
         _check_json_columns(rest)
     headers = by_name.get("headers")
-    own_id = id_field.name if id_field is not None and not typed else None
-    _check_use_of_ids(own_id, options)
     return ColumnPlan(
         topic=by_name["topic"].name if "topic" in by_name else None,
         parts=parts,
@@ -82,11 +79,10 @@ def plan_columns(schema: T.StructType, options: SinkOptions) -> ColumnPlan:
         json=() if value is not None or typed else tuple(f.name for f in rest),
         headers=headers.name if headers else None,
         headers_form=_headers_form(headers.dataType) if headers else "",
-        id=own_id,
+        id=None if id_field is None else id_field.name,
         log=log,
         stream=by_name["stream"].name if "stream" in by_name else None,
         typed=typed,
-        id_by_name=own_id is not None and id_by_name,
         trace=None if trace is None else trace.name,
     )
 
@@ -111,24 +107,21 @@ def _topic_parts(by_name: dict[str, T.StructField], options: SinkOptions) -> tup
     return tuple((part, by_name[part].name) for part in TOPIC_PARTS if part in by_name)
 
 
-def _id_field(by_name: dict[str, T.StructField], options: SinkOptions) -> tuple[T.StructField | None, bool]:
-    """The column of message ids, and whether it is taken by its name alone.
+def _id_field(by_name: dict[str, T.StructField], options: SinkOptions) -> T.StructField | None:
+    """The column of option ``idColumn``, if it names one.
 
     Integers are ids, too: their decimal text is one to one and the same in every session. Other types have several
     texts for a value, or texts that depend on settings.
     """
-    if options.id_column is None:
-        found = by_name.get("id")
-        return (found, True) if found is not None and isinstance(found.dataType, T.StringType) else (None, False)
     if not options.id_column:
-        return None, False
+        return None
     field = _find(options.id_column, by_name, "idColumn")
     if not isinstance(field.dataType, T.StringType | T.IntegralType):
         raise SchemaError(
             f"option idColumn: column {field.name!r} must be string or an integer, it is "
             f'{field.dataType.simpleString()}; cast it: col("{field.name}").cast("string")'
         )
-    return field, False
+    return field
 
 
 def _trace_field(by_name: dict[str, T.StructField], options: SinkOptions) -> T.StructField | None:
@@ -143,11 +136,6 @@ def _trace_field(by_name: dict[str, T.StructField], options: SinkOptions) -> T.S
     return field
 
 
-def _check_use_of_ids(own_id: str | None, options: SinkOptions) -> None:
-    if own_id is None and options.on_duplicate_id is not None:
-        raise SchemaError("option onDuplicateId: no column is the message id; name it with option idColumn")
-
-
 def _plan_native(by_name: dict[str, T.StructField], options: SinkOptions, codec: RowCodec) -> ColumnPlan:
     """For a bridge with a row codec."""
     if options.trace_context != "off":
@@ -159,20 +147,19 @@ def _plan_native(by_name: dict[str, T.StructField], options: SinkOptions, codec:
             )
     native = tuple((low, by_name[low].name) for low in codec.columns if low in by_name)
     log = tuple(_find(name, by_name).name for name in options.flight_log_columns)
-    id_field, id_by_name = _id_field(by_name, options)
+    id_field = _id_field(by_name, options)
     others = [f for low, f in by_name.items() if low not in codec.columns and f is not id_field]
     if codec.takes_others:
         native += tuple((f.name, f.name) for f in others)
     else:
-        _refuse_unused((f for f in others if f.name not in log), options, {*codec.columns, "id"})
-    own_id = None if id_field is None else id_field.name
-    _check_use_of_ids(own_id, options)
+        _refuse_unused((f for f in others if f.name not in log), options, codec.columns)
     fields = [T.StructField(low, by_name[name.lower()].dataType) for low, name in native]
     try:
         codec.check(to_arrow_schema(T.StructType(fields), timezone="UTC"))
     except PySparkException as e:
         raise SchemaError(f"the {options.bridge_name} bridge: {e}") from e
-    return ColumnPlan(None, (), None, (), None, "", own_id, log, native=native, id_by_name=id_by_name)
+    own_id = None if id_field is None else id_field.name
+    return ColumnPlan(None, (), None, (), None, "", own_id, log, native=native)
 
 
 def _check_lines(by_name: dict[str, T.StructField], id_field: T.StructField | None) -> None:
@@ -300,7 +287,8 @@ def _refuse_unused(unused: Iterable[T.StructField], options: SinkOptions, known:
     if names and not options.ignore_unknown_columns:
         hint = nearest(names[0], known)
         if names[0].lower() == "id":
-            hint = "" if options.id_column is not None else f"; is it the message id? Set option idColumn={names[0]!r}"
+            may_be = options.id_column is None and options.pack != "lines"
+            hint = f"; is it the message id? Set option idColumn={names[0]!r}" if may_be else ""
         if names[0].lower() == "key":
             hint = _NO_KEY
         raise SchemaError(
