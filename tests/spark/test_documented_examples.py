@@ -47,11 +47,6 @@ def test_every_marked_example_is_run_by_a_test() -> None:
     assert marked == {*EXAMPLES, "announce", "permissions"}  # these two: tests/live/discovery/test_discovery_doc.py
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_examples_are_short(name: str) -> None:
-    assert len(snippet(name).strip().splitlines()) <= 30
-
-
 #: The stream runs for some seconds, in which a busy machine may publish nothing: the test waits for its rows instead.
 SECONDS = re.compile(r"query.awaitTermination\(10\).*")
 ROWS = """

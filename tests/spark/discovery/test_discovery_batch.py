@@ -113,13 +113,3 @@ def test_what_cannot_be_read_is_refused_before_a_task_runs(
 ) -> None:
     with pytest.raises(Exception, match=said):
         spark.read.format("mamadiscovery").options(**options).load().collect()
-
-
-def test_sql_reads_it_too(spark: SparkSession, nats_server: NatsServer, stranger: ForeignAnnouncer) -> None:
-    create_streams(nats_server.url)
-    stranger.say(desk(1))
-    spark.sql(f"CREATE TEMPORARY VIEW sources USING mamadiscovery OPTIONS (url '{nats_server.url}')")
-    try:
-        assert spark.sql("SELECT source_name FROM sources WHERE source_state = 'ONLINE'").collect() == [("desk",)]
-    finally:
-        spark.catalog.dropTempView("sources")

@@ -320,13 +320,6 @@ def lag(progress: dict[str, Any]) -> int:
     return at(progress, "latestOffset") - at(progress, "endOffset")
 
 
-@pytest.mark.thorough
-def test_a_thousand_sources_and_a_thousand_changes_a_second_for_some_seconds(
-    case: Case, place: ForeignAnnouncer
-) -> None:
-    load(case, place, 1_000, 1_000, 2)
-
-
 @pytest.mark.explore
 def test_ten_thousand_sources_and_a_thousand_changes_a_second_for_a_minute(case: Case, place: ForeignAnnouncer) -> None:
     load(case, place, 10_000, 1_000, 60)

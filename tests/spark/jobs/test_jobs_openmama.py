@@ -110,7 +110,3 @@ def test_peers_are_sources_for_spark(spark: SparkSession, nats_server: NatsServe
     (row,) = peers.select("kind", "event", "source_name", "capabilities").collect()
     assert (row.kind, row.event, row.source_name) == ("source", "suspect", "feed@lab1")
     assert row.capabilities["endpoint"] == "tcp://h:1"
-
-
-def test_the_job_stays_small() -> None:
-    assert len((ROOT / "jobs" / "openmama_archive.py").read_text().splitlines()) <= 65

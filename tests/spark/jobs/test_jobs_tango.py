@@ -157,7 +157,3 @@ def test_the_archive_has_every_record_once_and_answers_what_archivers_ask(
     found = [(r.minute.minute, r.n, r.least, r.mean, r.most) for r in minutes if r.attribute == "temperature"]
     assert found == [(0, 60, 0.0, 29.5, 59.0), (1, 60, 60.0, 89.5, 119.0), (5, 60, 300.0, 329.5, 359.0)]
     assert [(r.attribute, r.quality, r.value) for r in alarms] == [("temperature", "ALARM", 7.0)]
-
-
-def test_the_job_stays_small() -> None:
-    assert len((ROOT / "jobs" / "tango_archive.py").read_text().splitlines()) <= 65

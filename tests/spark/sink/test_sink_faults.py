@@ -162,11 +162,9 @@ def test_cancelled_job_leaves_a_true_log_and_the_next_write_works(case: Case, ba
         case.spark.sparkContext.cancelAllJobs()
         with pytest.raises(Exception, match=r"(?i)cancel"):
             writing.result(PATIENCE)
-    before = case.stored()
-    assert 1_000 <= before < 4_000
     case.write(case.rows(4_000), **txn)
     case.conserved(4_000)
-    assert counts(flights(case.log), "duplicate")[True] >= before - 100
+    assert counts(flights(case.log), "duplicate")[True] >= 1_000, "what was stored before the end of the first"
 
 
 # --- a retry that sees its rows in another order ---------------------------------------------------------------

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.testing.oracle import Verdict
 from mama_spark.testing.waiting import eventually
 from pyspark.errors import StreamingQueryException
@@ -99,23 +98,6 @@ def admin(room: RestartableBroker) -> Admin:
     return room.admin
 
 
-@on_malamute
-def test_restart_from_a_checkpoint_publishes_only_what_is_new(case: Case) -> None:
-    case.add(100)
-    case.add(50)
-    case.run()
-    assert case.stored() == 150
-    case.add(70)
-    query = case.run()
-    assert sum(p.numInputRows for p in query.recentProgress) == 70
-    assert case.conserved(220).acked == 220
-    log = flights(case.log)
-    assert counts(log, "batch_id") == {0: 100, 1: 50, 2: 70}
-    assert counts(log, "query_id") == {str(query.id): 220}
-    assert len(counts(log, "run_id")) == 2
-    assert counts(log, "duplicate") == {False: 220}
-
-
 @on_nats
 def test_micro_batches_without_rows_publish_nothing_and_commit(case: Case) -> None:
     """Of an empty file, and of one of which no row is left."""
@@ -133,16 +115,15 @@ def test_micro_batches_without_rows_publish_nothing_and_commit(case: Case) -> No
 
 
 @on_nats
-@pytest.mark.parametrize(("mode", "reason"), [("complete", "append"), ("update", "pdate")])
-def test_output_modes_other_than_append_are_refused_with_the_reason(case: Case, mode: str, reason: str) -> None:
+def test_output_modes_other_than_append_are_refused_with_the_reason(case: Case) -> None:
     case.add(10)
     counted = case.read().groupBy("topic").count().selectExpr("topic", "cast(count as string) AS value")
-    with pytest.raises(Exception, match=reason):
+    with pytest.raises(Exception, match="append"):
         (
             counted.writeStream.format("mamapub")
             .options(**case.options)
             .option("checkpointLocation", str(case.checkpoint))
-            .outputMode(mode)
+            .outputMode("complete")
             .trigger(availableNow=True)
             .start()
             .awaitTermination(240)
@@ -176,7 +157,7 @@ def test_two_queries_at_once_publish_each_their_own(case: Case, tmp_path: Path) 
 
 
 @on_nats
-def test_failed_batch_and_its_restart_are_both_in_the_log_and_stored_once(case: Case, admin: Admin) -> None:
+def test_failed_batch_and_its_restarts_are_in_the_log_and_each_row_is_stored_once(case: Case, admin: Admin) -> None:
     case.add(50)
     case.add(40)
     admin.update_stream("ORDERS", max_msgs=70, discard="new")
@@ -192,7 +173,15 @@ def test_failed_batch_and_its_restart_are_both_in_the_log_and_stored_once(case: 
     assert counts(good, "duplicate") == {False: 70, True: 20}
     assert counts(failed, "batch_id") == {1: 40}
     assert counts(failed, "event") == {"acked": 20, "completed_exceptionally": 20}
-    assert len(counts(good, "query_id") | counts(failed, "query_id")) == 1
+    assert counts(failed, "task_attempt") == {0: 40}, "what the broker refuses is not tried again"
+    case.add(70)
+    query = case.run()
+    assert sum(p.numInputRows for p in query.recentProgress) == 70
+    case.conserved(160)
+    log = flights(case.log)
+    assert counts(log, "batch_id") == {0: 50, 1: 40, 2: 70}
+    assert counts(log, "query_id") == {str(query.id): 160}
+    assert len(counts(log, "run_id")) == 3
 
 
 @on_nats
@@ -205,38 +194,6 @@ def test_topic_without_a_stream_fails_the_query_until_there_is_one(case: Case, a
     case.run()
     assert (case.stored(), case.room.counter("ELSEWHERE")()) == (100, 1)
     assert counts(flights(case.log), "batch_id") == {0: 100, 1: 1}
-
-
-@on_malamute
-def test_bad_row_fails_the_batch_once_and_the_rest_is_stored_once_after_the_cure(case: Case) -> None:
-    case.add(300)
-    good_until = case.rows
-    case.add(50, "orders.*")  # wildcards are no topics
-    mixed = case.input / f"{case.rows:09d}.json"
-    mixed.write_text(mixed.read_text() + '{"topic": "orders.r1", "value": "beside the bad ones"}\n')
-    error = case.fail(partitions=1)  # other contents would spread over several in another way, and get other ids
-    assert str(case.log) in error
-    assert "50 rows were not published" in error
-    assert "1 acked" in error
-    assert counts(flights(case.log, committed=None), "task_attempt") == {0: good_until + 51}
-    mixed.write_text(mixed.read_text().replace("orders.*", "orders.cured"))
-    case.run(partitions=1)
-    case.conserved(good_until + 51)
-    second = flights(case.log)
-    beside = [r for r in second.to_pylist() if r["payload"] == b"beside the bad ones"]
-    assert [r["duplicate"] for r in beside] == [True]
-    assert counts(flights(case.log, committed=False), "event") == {"completed_exceptionally": 50, "acked": 1}
-
-
-@on_nats
-def test_small_micro_batches_reuse_connections(case: Case, nats_server: NatsServer) -> None:
-    for _ in range(5):
-        case.add(20)
-    before = nats_server.ask("varz")["total_connections"]
-    case.run()
-    made = nats_server.ask("varz")["total_connections"] - before
-    assert counts(flights(case.log), "event") == {"acked": 100}
-    assert made <= 4, f"{made} connections for 10 tasks on 2 cores"
 
 
 @on_malamute
@@ -256,7 +213,6 @@ def test_stopped_query_loses_nothing_after_its_restart(case: Case) -> None:
         eventually(lambda: case.stored() > 1_600 or not query.isActive, "the second batch is under way", 120)
         assert query.isActive
         query.stop()
-        assert case.stored() < 3_100
     for name in few:
         case.spark.conf.unset(name)
     assert case.start(2, rows).awaitTermination(240)

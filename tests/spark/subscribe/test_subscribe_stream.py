@@ -1,4 +1,4 @@
-"""Streaming reads of ``mamasub`` into Delta: each message once, whatever happens in between."""
+"""Streaming reads of ``mamasub``: each message once, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.nats.nats_servers import Admin
-from tests.support.spark.subscribe_harness import delta_rows, plain, store
+from tests.support.spark.subscribe_harness import plain, store
 
 PATIENCE = 240
 
@@ -35,13 +35,10 @@ def admin(nats_server: NatsServer) -> Iterator[Admin]:
 
 
 class Case:
-    """One query: topics to a table. It is a folder of Parquet files for each batch, which a batch that is run again
-    replaces, or (slower) a Delta table."""
+    """One query: topics to a folder of Parquet files for each batch, which a batch that is run again replaces."""
 
-    def __init__(
-        self, spark: SparkSession, server: NatsServer, folder: Path, topics: str = "orders.>", delta: bool = False
-    ) -> None:
-        self.spark, self.folder, self.delta = spark, folder, delta
+    def __init__(self, spark: SparkSession, server: NatsServer, folder: Path, topics: str = "orders.>") -> None:
+        self.spark, self.folder = spark, folder
         self.table, self.checkpoint = folder / "table", folder / "checkpoint"
         self.options = {"url": server.url, "topics": topics}
 
@@ -50,19 +47,16 @@ class Case:
 
     def start(self, frame: DataFrame | None = None, /, *, available_now: bool = True, **options: str) -> StreamingQuery:
         writer = (self.read(**options) if frame is None else frame).writeStream
-        writer = writer.format("delta") if self.delta else writer.foreachBatch(self.keep)
-        writer = writer.option("checkpointLocation", str(self.checkpoint))
+        writer = writer.foreachBatch(self.keep).option("checkpointLocation", str(self.checkpoint))
         writer = (
             writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="200 milliseconds")
         )
-        return writer.start(str(self.table)) if self.delta else writer.start()
+        return writer.start()
 
     def keep(self, rows: DataFrame, batch: int) -> None:
         rows.write.mode("overwrite").parquet(str(self.table / str(batch)))
 
     def rows(self) -> list[dict[str, Any]]:
-        if self.delta:
-            return delta_rows(self.table)
         batches = [folder for folder in self.table.glob("*") if (folder / "_SUCCESS").exists()]
         return [row for folder in batches for row in pq.read_table(folder).to_pylist()]
 
@@ -98,7 +92,6 @@ def upto(n: int) -> list[int]:
 
 
 def test_restart_from_a_checkpoint_goes_on_behind_the_last_row(case: Case, admin: Admin) -> None:
-    case.delta = True
     store(admin, "ORDERS", plain("orders.a", 500))
     case.run()
     assert case.sequences() == upto(500)
