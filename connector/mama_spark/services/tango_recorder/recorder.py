@@ -67,7 +67,8 @@ class RecorderCounts:
     def __str__(self) -> str:
         return (
             f"{self.subscriptions:,} subscriptions, {self.recorded:,} records, {self.stored:,} stored, "
-            f"{self.waiting:,} waiting, {self.dropped:,} dropped, {self.gaps:,} gaps, {self.refused:,} refused by the log"
+            f"{self.waiting:,} waiting, {self.dropped:,} dropped, {self.gaps:,} gaps, "
+            f"{self.refused:,} refused by the log"
         )
 
 

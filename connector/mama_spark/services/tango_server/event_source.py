@@ -67,7 +67,7 @@ class TangoEventSource:
     """Device server that sends events; see the module.
 
     :param devices: its first devices
-    :param host: address to listen at, for calls and for events
+    :param host: address to listen at, for calls and for events; ``0.0.0.0``: all interfaces, which is logged
     :param port: port of calls; 0: the system chooses
     :param heartbeat_port: port of heartbeats; 0: the system chooses
     :param event_port: port of events; 0: the system chooses
@@ -87,7 +87,7 @@ class TangoEventSource:
     def __init__(
         self,
         devices: Iterable[Device] = (),
-        host: str = "0.0.0.0",
+        host: str = "127.0.0.1",
         port: int = 0,
         heartbeat_port: int = 0,
         event_port: int = 0,
