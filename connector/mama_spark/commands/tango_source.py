@@ -123,7 +123,7 @@ def _database(text: str | None) -> str | None:
     if text is None:
         return None
     try:
-        return str(parse_tango_host(text)).lower()
+        return ",".join(map(str, parse_tango_host(text))).lower()
     except BadAddress as error:
         raise OptionError(f"--database: {error}") from None
 

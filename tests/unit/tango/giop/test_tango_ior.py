@@ -154,6 +154,15 @@ def test_invalid_device_names_are_refused(text: str) -> None:
         parse_device(text, "db:10000")
 
 
+def test_all_databases_of_a_tango_host_are_tried_in_order() -> None:
+    pair = (Address("a", 1), Address("b", 2))
+    assert parse_tango_host("a:1, b:2") == pair
+    named = parse_device("d/f/m", "a:1,b:2")
+    assert named.reference.addresses == named.sibling("dserver/x/y").reference.addresses == pair
+    with pytest.raises(BadAddress):
+        parse_tango_host("a:1,b")
+
+
 def test_a_name_without_a_host_wants_a_tango_host() -> None:
     with pytest.raises(BadAddress, match="TANGO_HOST"):
         parse_device("a/b/c")
