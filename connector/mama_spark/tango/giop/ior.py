@@ -173,9 +173,7 @@ def _address(host: str, port: str | int, text: str) -> Address:
 
 # --- names of devices ----------------------------------------------------------------------------------------
 
-_NAME = re.compile(
-    rf"(?:tango:)?//(?P<host>{_HOST}):(?P<port>[0-9]{{1,5}})/(?P<rest>.*)|(?P<bare>[^:]*)", re.IGNORECASE
-)
+_NAME = re.compile("(?:tango:)?//(?P<hosts>[^/]*)/(?P<rest>.*)|(?P<bare>[^:]*)", re.IGNORECASE)
 _SUFFIX = re.compile(r"#dbase=(?P<dbase>yes|no)", re.IGNORECASE)
 
 
@@ -226,7 +224,7 @@ def parse_tango_host(text: str) -> tuple[Address, ...]:
 
 
 def parse_device(text: str, tango_host: str | None = None) -> DeviceName:
-    """Parse ``[tango://host:port/]domain/family/member[/attribute][#dbase=no]``.
+    """Parse ``[tango://host:port[,host:port]/]domain/family/member[/attribute][#dbase=no]``.
 
     :param tango_host: ``host:port`` of the database of names without a host
     :raises BadAddress: the text is no device name, or has no host and ``tango_host`` is empty
@@ -238,12 +236,10 @@ def parse_device(text: str, tango_host: str | None = None) -> DeviceName:
     parts = (found["bare"] if found["rest"] is None else found["rest"]).lower().split("/")
     if len(parts) not in (3, 4) or not all(parts) or not re.fullmatch(r"[\x21-\x7e/\xa1-\xff ]+", "/".join(parts)):
         raise BadAddress(f"invalid device name: {text[:200]!r}")
-    if found["host"] is not None:
-        addresses: tuple[Address, ...] = (_address(found["host"], found["port"], text),)
-    elif tango_host:
-        addresses = parse_tango_host(tango_host)
-    else:
+    hosts = found["hosts"] if found["rest"] is not None else tango_host
+    if not hosts:
         raise BadAddress(f"the device name {text[:200]!r} has no host, and TANGO_HOST is not set")
+    addresses = parse_tango_host(hosts)
     dbase = suffix is None or suffix["dbase"].lower() == "yes"
     attribute = parts[3] if len(parts) == 4 else None
     return DeviceName(addresses[0], "/".join(parts[:3]), attribute, dbase, addresses[1:])
