@@ -8,12 +8,14 @@ from ipaddress import ip_address
 import psutil
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.cli import parse
 from mama_spark.errors import ConfigError
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings
 from mama_spark.services.malamute_broker.broker.security import Security
 from mama_spark.services.malamute_broker.configuration import load
 from mama_spark.services.malamute_broker.serve import open_to_all
 from mama_spark.services.prometheus.server import MetricsServer
+from mama_spark.services.tango_server.event_source import TangoEventSource
 
 from tests.support.nats.nats_accounts import SharedNatsCluster
 
@@ -65,6 +67,19 @@ def test_a_broker_says_what_is_open_to_all(
 ) -> None:
     found = open_to_all(BrokerSettings(bind, metrics=metrics, security=security))
     assert [any(text in one for one in found) for text in warned] == [True] * len(found)
+
+
+@pytest.mark.parametrize(("host", "all_interfaces"), [((), False), (("127.0.0.1",), False), (("0.0.0.0",), True)])
+def test_a_tango_source_is_on_loopback_and_says_when_it_is_not(
+    host: tuple[str, ...], all_interfaces: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert parse(["tango-source", "--from", "nats://h/S"]).bind == "127.0.0.1:0"
+    before = listening(os.getpid())
+    with TangoEventSource((), *host):
+        found = {port: ip for port, ip in listening(os.getpid()).items() if port not in before}
+    assert len(found) == 3
+    assert all(ip_address(ip).is_loopback is not all_interfaces for ip in found.values()), found
+    assert ("served on all interfaces" in caplog.text) is all_interfaces
 
 
 @pytest.mark.parametrize("address", [":9090", "9090", ""])

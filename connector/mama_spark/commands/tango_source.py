@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +18,6 @@ from ..console.signals import stop_on_signals
 from ..errors import ConfigError, OptionError, Unavailable
 from ..options import command
 from ..options.toml_file import read_toml
-from ..options.urls import on_all_interfaces
 from ..options.values import Duration
 from ..services.prometheus.server import served_metrics
 from ..services.tango_server.event_source import HWM, TangoEventSource
@@ -31,7 +32,7 @@ _HEARTBEAT = duration_argument("--heartbeat", Duration(bare="s", warn=True))
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_log(parser)
-    parser.add_argument("--bind", default="0.0.0.0:0", metavar="HOST:PORT", help="of calls; port 0: a free one")
+    parser.add_argument("--bind", default="127.0.0.1:0", metavar="HOST:PORT", help="of calls; port 0: a free one")
     parser.add_argument("--heartbeat-port", type=int, default=0, metavar="PORT", help="default: a free one")
     parser.add_argument("--event-port", type=int, default=0, metavar="PORT", help="default: a free one")
     parser.add_argument(
@@ -75,14 +76,10 @@ def run(args: argparse.Namespace) -> int:
 
     :raises MamaError: it cannot serve
     """
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="mama: %(message)s")
     urls = served_urls(args.log)
     o = served_log(args, urls, _USE)
     host, port = _address(args.bind)
-    if on_all_interfaces(host):
-        print_error(
-            "clients are served on all interfaces, as Tango's servers do, and Tango has no login: whoever reaches this "
-            "machine can read. Name one interface by --bind HOST:PORT, or let a firewall decide"
-        )
     source = TangoEventSource(
         (), host, port, args.heartbeat_port, args.event_port, args.hwm,
         server=args.server, host_name=args.host_name, advertise=args.advertise or (), heartbeat_period=args.heartbeat,
@@ -126,7 +123,7 @@ def _database(text: str | None) -> str | None:
     if text is None:
         return None
     try:
-        return str(parse_tango_host(text)).lower()
+        return ",".join(map(str, parse_tango_host(text))).lower()
     except BadAddress as error:
         raise OptionError(f"--database: {error}") from None
 

@@ -111,7 +111,7 @@ class DeviceSubscriptions:
         settings = self._settings
         try:
             for pattern in patterns:
-                found = device_names(settings.host, pattern, settings.timeout)
+                found = device_names(settings.databases, pattern, settings.timeout)
                 if not found:
                     logger.warning("the database %s has no device that matches %s", settings.host, pattern)
                 self._pending.update(found - self._devices)

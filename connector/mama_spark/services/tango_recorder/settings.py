@@ -44,6 +44,7 @@ class RecorderSettings:
 
     :ivar host: ``host:port`` of the database; of the one server if ``dbase`` is false
     :ivar dbase: whether there is a database
+    :ivar alternates: other addresses of the database, tried if the first one cannot be reached
     """
 
     host: str
@@ -52,6 +53,7 @@ class RecorderSettings:
         "Devices, without the host; or patterns (`*`, `?`, `[ab]`), where there is a database to ask.", shown="needed",
     )  # fmt: skip
     dbase: bool = True
+    alternates: tuple[str, ...] = ()
     attributes: tuple[str, ...] = option(
         "names", some_names, ("*",), _GROUP,
         "Names or patterns (`*`, `?`, `[ab]`), with the device in front where they have slashes.", shown="`*`",
@@ -124,8 +126,8 @@ class RecorderSettings:
         values = parse_table(cls, rest, "[recorder]", camel, required=("devices",))
         if "url" not in given:
             raise ConfigError("[recorder] the key url is missing; give tango://host:port of the database")
-        host, dbase = _host(str(given["url"]))
-        settings = cls(host, dbase=dbase, **values)
+        hosts, dbase = _hosts(str(given["url"]))
+        settings = cls(hosts[0], dbase=dbase, alternates=hosts[1:], **values)
         for device in settings.devices:
             try:
                 parse_device(settings.full_name(device))
@@ -174,9 +176,14 @@ class RecorderSettings:
             hosts = [host.rpartition(":")[2] for host in hosts]
         return device.dbase == self.dbase and hosts[0] == hosts[1] and self.wants(device.name)
 
+    @property
+    def databases(self) -> str:
+        """As in ``TANGO_HOST``: the addresses of the database, in the order in which they are tried."""
+        return ",".join((self.host, *self.alternates))
+
     def full_name(self, device: str) -> str:
         """Full name of a device, which connects to it."""
-        return f"{SCHEME}{self.host}/{device}{'' if self.dbase else NO_DATABASE}"
+        return f"{SCHEME}{self.databases}/{device}{'' if self.dbase else NO_DATABASE}"
 
     def patterns(self, device: str) -> list[str]:
         """Names and patterns of the attributes to record of this device, in lower case."""
@@ -198,14 +205,14 @@ class RecorderSettings:
         return [event for event in self.events if event is not EventType.INTERFACE_CHANGE]
 
 
-def _host(url: str) -> tuple[str, bool]:
+def _hosts(url: str) -> tuple[tuple[str, ...], bool]:
     bare = url.strip().lower()
     dbase = not bare.endswith(NO_DATABASE)
     host = bare.removesuffix(NO_DATABASE).removeprefix(SCHEME).rstrip("/")
     try:
-        parse_tango_host(host)
+        hosts = tuple(map(str, parse_tango_host(host)))
     except BadAddress:
         raise ConfigError(
             f"[recorder] url must be tango://host:port of a database, with #dbase=no of a server without: {url!r}"
         ) from None
-    return host, dbase
+    return hosts, dbase

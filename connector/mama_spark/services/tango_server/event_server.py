@@ -7,6 +7,7 @@ It connects the :class:`~mama_spark.services.tango_server.giop_server.GiopServer
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import time
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 import zmq
 
 from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.options.urls import on_all_interfaces
 from mama_spark.tango.giop import messages as giop
 from mama_spark.tango.giop.cdr import CdrReader
 from mama_spark.tango.idl.negotiation import EndpointPair
@@ -27,7 +29,7 @@ from .event_supplier import EventSupplier
 from .giop_server import GiopServer
 from .zmq_publisher import ZmqPublisher
 
-_ANY_ADDRESS = ("0.0.0.0", "::", "*", "")
+logger = logging.getLogger(__name__)
 
 
 class EventServer:
@@ -80,7 +82,7 @@ class EventServer:
             return
         giop_server: GiopServer | None = None
         try:
-            host = "0.0.0.0" if self._host in _ANY_ADDRESS else socket.gethostbyname(self._host)
+            host = "0.0.0.0" if on_all_interfaces(self._host) else socket.gethostbyname(self._host)
             giop_server = GiopServer(self, host, self._ports[0])
             publisher = ZmqPublisher(host, self._ports[1:], self._hwm)
         except (OSError, zmq.ZMQError) as error:
@@ -91,6 +93,11 @@ class EventServer:
             self._publisher, self._giop_server, self._event_ports = publisher, giop_server, publisher.ports
             self.supplier.reset(f"{self.host_name}:{giop_server.port}")
         giop_server.start()
+        if on_all_interfaces(self._host):
+            logger.warning(
+                "clients are served on all interfaces, and Tango has no login: whoever reaches this machine can read. "
+                "Name one interface, or let a firewall decide"
+            )
 
     def stop(self, linger: float = 0.0) -> bool:
         """Stop listening; may be called twice. Whether all events were written within ``linger`` seconds."""
@@ -116,7 +123,7 @@ class EventServer:
     @property
     def address(self) -> str:
         """``host:port`` that clients call."""
-        return f"{self.host_name if self._host in _ANY_ADDRESS else self._host}:{self.port}"
+        return f"{self.host_name if on_all_interfaces(self._host) else self._host}:{self.port}"
 
     def endpoints(self, local_host: str = "127.0.0.1") -> tuple[EndpointPair, ...]:
         """Endpoints that clients connect to for heartbeats and events (TG-08, TG-33).
@@ -126,7 +133,7 @@ class EventServer:
         ports = self._event_ports
         if self._advertise:
             return tuple(_pair_of(one, ports) for one in self._advertise)
-        if self._host in _ANY_ADDRESS:
+        if on_all_interfaces(self._host):
             return (_pair_of(local_host.removeprefix("::ffff:"), ports),)
         return (_pair_of(socket.gethostbyname(self._host), ports),)
 

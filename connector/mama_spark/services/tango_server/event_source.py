@@ -67,7 +67,7 @@ class TangoEventSource:
     """Device server that sends events; see the module.
 
     :param devices: its first devices
-    :param host: address to listen at, for calls and for events
+    :param host: address to listen at, for calls and for events; ``0.0.0.0``: all interfaces, which is logged
     :param port: port of calls; 0: the system chooses
     :param heartbeat_port: port of heartbeats; 0: the system chooses
     :param event_port: port of events; 0: the system chooses
@@ -79,15 +79,15 @@ class TangoEventSource:
     :param little: byte order of events
     :param expiry: seconds after which a subscription without confirmation ends (TG-37, TG-43)
     :param heartbeat_period: seconds between heartbeats (TG-36)
-    :param database: ``host:port`` of the database by which clients find the devices (``TANGO_HOST``), which
-        :class:`~mama_spark.services.tango_server.registration.Registration` tells about them; None: there is none
+    :param database: ``host:port`` (or a list, as in ``TANGO_HOST``) of the database by which clients find the devices,
+        which :class:`~mama_spark.services.tango_server.registration.Registration` tells about them; None: none
     :raises ConfigError: a name, an endpoint or a period is invalid
     """
 
     def __init__(
         self,
         devices: Iterable[Device] = (),
-        host: str = "0.0.0.0",
+        host: str = "127.0.0.1",
         port: int = 0,
         heartbeat_port: int = 0,
         event_port: int = 0,
@@ -106,8 +106,9 @@ class TangoEventSource:
                 f"heartbeats every {heartbeat_period:g} s, expiry {expiry:g} s: both must be above 0, the first finite"
             )
         self._host_name = (host_name or socket.gethostname()).lower()
+        self._named_database = None if database is None else database.split(",")[0]  # in topics and addresses
         self._supplier = EventSupplier(
-            server, little=little, expiry=expiry, heartbeat_period=heartbeat_period, database=database
+            server, little=little, expiry=expiry, heartbeat_period=heartbeat_period, database=self._named_database
         )
         self.database = database
         ports = (port, heartbeat_port, event_port)
@@ -178,8 +179,8 @@ class TangoEventSource:
 
     def address(self, device: str) -> str:
         """Full name of a device, for clients."""
-        if self.database is not None:
-            return f"tango://{self.database}/{device}"
+        if self._named_database is not None:
+            return f"tango://{self._named_database}/{device}"
         return f"tango://{self._server.address}/{device}#dbase=no"
 
     def reference(self, device: str) -> Reference:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..errors import DevFailed
-from ..giop.ior import DATABASE_KEY, Address, Reference, parse_tango_host
+from ..giop.ior import DATABASE_KEY, Reference, parse_tango_host
 from .device_proxy import DeviceProxy, open_reference
 
 _ADMIN_CLASS = "DServer"
@@ -16,13 +16,13 @@ _UNKNOWN = frozenset(("DB_DeviceNotDefined", "DB_ServerNotDefined"))
 class TangoDatabaseClient:
     """A Tango database (``DataBaseds``), by its commands. ``with`` connects.
 
-    :param host: ``host:port``, as in ``TANGO_HOST``
+    :param host: ``host:port``, or a list of these, as in ``TANGO_HOST``
     :param timeout: of connecting and of each call, seconds
     """
 
     def __init__(self, host: str, timeout: float = 3.0) -> None:
         self.host, self._timeout = host, timeout
-        self._reference = Reference((Address(*parse_tango_host(host)),), DATABASE_KEY)
+        self._reference = Reference(parse_tango_host(host), DATABASE_KEY)
         self._proxy: DeviceProxy | None = None
 
     def __enter__(self) -> TangoDatabaseClient:

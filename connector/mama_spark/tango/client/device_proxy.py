@@ -302,7 +302,7 @@ def device_names(host: str, pattern: str, timeout: float) -> set[str]:
     :raises MamaError: the errors of :func:`open_reference` and :class:`DeviceProxy`
     """
     database_pattern = re.sub(r"\?|\[[^\]]*\]", "*", pattern)  # databases have no other wildcard
-    reference = Reference((parse_tango_host(host),), DATABASE_KEY)
+    reference = Reference(parse_tango_host(host), DATABASE_KEY)
     with open_reference(reference, "the database", timeout=timeout) as database:
         found = database.command(_WIDE_LIST, database_pattern)
     if not isinstance(found, list):

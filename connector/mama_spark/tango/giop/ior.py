@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
@@ -173,9 +173,7 @@ def _address(host: str, port: str | int, text: str) -> Address:
 
 # --- names of devices ----------------------------------------------------------------------------------------
 
-_NAME = re.compile(
-    rf"(?:tango:)?//(?P<host>{_HOST}):(?P<port>[0-9]{{1,5}})/(?P<rest>.*)|(?P<bare>[^:]*)", re.IGNORECASE
-)
+_NAME = re.compile("(?:tango:)?//(?P<hosts>[^/]*)/(?P<rest>.*)|(?P<bare>[^:]*)", re.IGNORECASE)
 _SUFFIX = re.compile(r"#dbase=(?P<dbase>yes|no)", re.IGNORECASE)
 
 
@@ -187,12 +185,14 @@ class DeviceName:
     :ivar device: ``domain/family/member``, in lower case
     :ivar attribute: in lower case; None for the name of a device
     :ivar dbase: whether the device's server uses a database
+    :ivar alternates: other addresses of the same database, tried if the first one cannot be reached
     """
 
     address: Address
     device: str
     attribute: str | None = None
     dbase: bool = True
+    alternates: tuple[Address, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         attribute = f"/{self.attribute}" if self.attribute else ""
@@ -200,28 +200,31 @@ class DeviceName:
 
     def sibling(self, device: str) -> DeviceName:
         """Name of another device of the same database, or of the same server if there is no database."""
-        return DeviceName(self.address, device.lower(), None, self.dbase)
+        return DeviceName(self.address, device.lower(), None, self.dbase, self.alternates)
 
     @property
     def reference(self) -> Reference:
         """Reference to call first: the database, or the device itself if its server has no database."""
-        return Reference((self.address,), DATABASE_KEY if self.dbase else self.device.encode("latin-1"))
+        key = DATABASE_KEY if self.dbase else self.device.encode("latin-1")
+        return Reference((self.address, *self.alternates), key)
 
 
-def parse_tango_host(text: str) -> Address:
-    """Parse the value of ``TANGO_HOST``: ``host:port``, or a list of these with commas, of which the first is used.
+def parse_tango_host(text: str) -> tuple[Address, ...]:
+    """Parse the value of ``TANGO_HOST``: ``host:port``, or a list of these with commas, which are tried in order.
 
     :raises BadAddress: the text is no ``host:port``
     """
-    first = text.split(",")[0].strip()
-    host, _, port = first.rpartition(":")
-    if not re.fullmatch("[0-9]{1,5}", port) or not re.fullmatch(_HOST, host):
-        raise BadAddress(f"invalid address {text[:200]!r}: it must be host:port")
-    return _address(host, port, text)
+    found = []
+    for one in text.split(","):
+        host, _, port = one.strip().rpartition(":")
+        if not re.fullmatch("[0-9]{1,5}", port) or not re.fullmatch(_HOST, host):
+            raise BadAddress(f"invalid address {text[:200]!r}: it must be host:port")
+        found.append(_address(host, port, text))
+    return tuple(found)
 
 
 def parse_device(text: str, tango_host: str | None = None) -> DeviceName:
-    """Parse ``[tango://host:port/]domain/family/member[/attribute][#dbase=no]``.
+    """Parse ``[tango://host:port[,host:port]/]domain/family/member[/attribute][#dbase=no]``.
 
     :param tango_host: ``host:port`` of the database of names without a host
     :raises BadAddress: the text is no device name, or has no host and ``tango_host`` is empty
@@ -233,11 +236,10 @@ def parse_device(text: str, tango_host: str | None = None) -> DeviceName:
     parts = (found["bare"] if found["rest"] is None else found["rest"]).lower().split("/")
     if len(parts) not in (3, 4) or not all(parts) or not re.fullmatch(r"[\x21-\x7e/\xa1-\xff ]+", "/".join(parts)):
         raise BadAddress(f"invalid device name: {text[:200]!r}")
-    if found["host"] is not None:
-        address = _address(found["host"], found["port"], text)
-    elif tango_host:
-        address = parse_tango_host(tango_host)
-    else:
+    hosts = found["hosts"] if found["rest"] is not None else tango_host
+    if not hosts:
         raise BadAddress(f"the device name {text[:200]!r} has no host, and TANGO_HOST is not set")
+    addresses = parse_tango_host(hosts)
     dbase = suffix is None or suffix["dbase"].lower() == "yes"
-    return DeviceName(address, "/".join(parts[:3]), parts[3] if len(parts) == 4 else None, dbase)
+    attribute = parts[3] if len(parts) == 4 else None
+    return DeviceName(addresses[0], "/".join(parts[:3]), attribute, dbase, addresses[1:])

@@ -7,6 +7,7 @@ import contextlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mama_spark.services.tango_recorder.settings import RecorderSettings
 from mama_spark.tango.giop.ior import (
     Address,
     BadAddress,
@@ -152,6 +153,16 @@ def test_the_object_of_a_device_is_the_database_or_itself() -> None:
 def test_invalid_device_names_are_refused(text: str) -> None:
     with pytest.raises(BadAddress):
         parse_device(text, "db:10000")
+
+
+def test_all_databases_of_a_tango_host_are_tried_in_order() -> None:
+    pair = (Address("a", 1), Address("b", 2))
+    assert parse_tango_host("a:1, b:2") == pair
+    settings = RecorderSettings.of({"url": "tango://a:1,b:2", "devices": ["d/f/m"]})
+    for named in (parse_device("d/f/m", "a:1,b:2"), parse_device(settings.full_name("d/f/m"))):
+        assert named.reference.addresses == named.sibling("dserver/x/y").reference.addresses == pair
+    with pytest.raises(BadAddress):
+        parse_tango_host("a:1,b")
 
 
 def test_a_name_without_a_host_wants_a_tango_host() -> None:
