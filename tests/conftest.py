@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import pytest
@@ -15,13 +14,6 @@ pytest_plugins = [
     "tests.support.nats.nats",
     "tests.support.tango.tango",
 ]
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
-    """What was imported and collected stays for the whole run: full collections of garbage need not look at it."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -12,11 +13,16 @@ ROOT = Path(__file__).resolve().parent.parent
 ALONE = {"Letter", "Keeper", "Reader", "Store", "Loop", "Link", "Pool", "Place", "Kind", "Slot", "Stored"}
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def classes(*folders: str) -> Iterator[tuple[str, str]]:
     """Files, and the classes at their top."""
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            for node in tree_of(path).body:
                 if isinstance(node, ast.ClassDef):
                     yield path.relative_to(ROOT).as_posix(), node.name
 
@@ -36,7 +42,7 @@ def test_no_two_public_classes_have_one_name() -> None:
 def identifiers(path: Path) -> set[str]:
     """What a module defines: itself, classes, functions, parameters, attributes and variables."""
     found = {path.stem if path.stem != "__init__" else path.parent.name}
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             found.add(node.name)
         elif isinstance(node, ast.arg):
@@ -52,7 +58,7 @@ def test_packages_say_what_they_are_and_list_their_names() -> None:
     product = ROOT / "connector" / "mama_spark"
     wrong = []
     for path in sorted(product.rglob("__init__.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = tree_of(path)
         sentence = (ast.get_docstring(tree) or "").split("\n\n")[0]
         assigned = {
             ast.unparse(target) for node in tree.body if isinstance(node, ast.Assign) for target in node.targets

@@ -172,7 +172,7 @@ def test_any_damage_gives_rows_or_a_reason() -> None:
     """Bytes changed at random: what is still a pack is read within its size, and nothing raises or crashes."""
     dice = random.Random(7)
     good = 0
-    for _ in range(2_000):
+    for _ in range(500):
         damaged = bytearray(WHOLE)
         for _ in range(dice.randint(1, 4)):
             damaged[dice.randrange(len(damaged))] = dice.choice((0, 1, 0x7F, 0x80, 0xFF, dice.randrange(256)))
@@ -186,7 +186,7 @@ def test_any_damage_gives_rows_or_a_reason() -> None:
                 if column is not None:
                     column.validate(full=True)
                     column.to_pylist()
-    assert good < 2_000
+    assert 0 < good < 500
 
 
 def test_messages_with_and_without_packs_mix_and_keep_their_own_headers_and_ids() -> None:

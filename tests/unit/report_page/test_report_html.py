@@ -81,16 +81,11 @@ def test_a_perfect_run(tmp_path: Path) -> None:
     assert [text for text in page.texts if "Healthy:" in text] == [t for t in page.texts if t.startswith(CAPTIONS)]
     assert "partition: 0; rows: 1000; outcome: acked" in page.labels
     assert 'id="failures"' not in made.html
+    assert [link for link in page.links if not link.startswith(("#", "data:"))] == [], "it needs no other file"
+    assert not re.search(r"@import|url\((?!#)", made.html)
 
 
 CAPTIONS = ("Rows acknowledged", "From the first", "How many", "Rows of each", "Each line")
-
-
-def test_the_page_needs_no_other_file_and_no_network(tmp_path: Path) -> None:
-    made = log_with(tmp_path, flights(10))
-    page = Outline(made.html)
-    assert [link for link in page.links if not link.startswith(("#", "data:"))] == []
-    assert not re.search(r"@import|url\((?!#)", made.html)
 
 
 def test_failures_say_what_to_do_and_points_mark_them(tmp_path: Path) -> None:
@@ -168,13 +163,6 @@ def test_notes_say_what_else_must_be_known(tmp_path: Path) -> None:
     assert "Found again: the server already had 4 rows, and dropped the second copy." in texts
 
 
-def test_passwords_of_the_log_are_not_shown(tmp_path: Path) -> None:
-    made = log_with(tmp_path, flights(1))
-    shown = Report(made.data, made.html)
-    assert "<Report of " in repr(shown)
-    assert "The row was acknowledged." in repr(shown)
-
-
 def test_a_notebook_shows_the_page(tmp_path: Path) -> None:
     class Frame(HTMLParser):
         page = ""
@@ -185,6 +173,7 @@ def test_a_notebook_shows_the_page(tmp_path: Path) -> None:
     made, frame = log_with(tmp_path, flights(1)), Frame()
     frame.feed(made._repr_html_())
     assert frame.page == made.html
+    assert "The row was acknowledged." in repr(made)
 
 
 def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

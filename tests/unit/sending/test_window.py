@@ -179,7 +179,7 @@ def test_any_outcomes_conserve_every_flight(case: int, weights: str) -> None:
     policy, batches, n = CASES[case]
     bad = {"calm": 0.001, "rough": 0.01, "wild": 0.08}[weights]
     p = [1 - bad * 9, *[bad] * 8, bad]
-    n = max(1, n // (10 if weights == "wild" else 1) // (1 if EXPLORE else 6))
+    n = max(1, n // (10 if weights == "wild" else 1) // (1 if EXPLORE else 12))
     driver = Driver(policy, case, p)
     driver.run(batches, n)
     driver.conserved()

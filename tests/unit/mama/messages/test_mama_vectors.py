@@ -23,7 +23,7 @@ from mama_spark.openmama_wire.protocol.framings import FRAMINGS, OZ, ZMQ
 
 from tests.support.mama import capture
 from tests.support.tables import each
-from tests.support.tiers import examples
+from tests.support.tiers import EXPLORE, examples
 
 FOLDER = Path(__file__).parents[3] / "vectors"
 #: The second file was recorded between programs of OpenMAMA. Its subscriptions are messages of ZeroMQ, not of OpenMAMA.
@@ -89,7 +89,7 @@ def test_a_truncated_payload_is_refused_or_has_fewer_fields(v: dict[str, Any]) -
 @each("v", kind("payload"))
 def test_a_flipped_bit_is_read_or_refused_and_nothing_else(v: dict[str, Any]) -> None:
     data = bytearray.fromhex(v["hex"])
-    for bit in range(len(data) * 8):
+    for bit in range(0, len(data) * 8, 1 if EXPLORE else 3):
         data[bit // 8] ^= 1 << bit % 8
         try:
             msg = omnm.decode(data)
