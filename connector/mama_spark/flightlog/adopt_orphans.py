@@ -16,7 +16,7 @@ from ..errors import FlightLogError
 from .commit import commit_orphans, known_files
 from .folder import PARTS
 from .parts import Part
-from .schema import DEAD_LETTERS, OWN_NAMES, table_schema
+from .schema import OWN_NAMES, dead_letter_schema, table_schema
 from .storage import TableStore, storage_errors
 from .transaction import TargetTable
 
@@ -83,5 +83,5 @@ def _target(store: TableStore, infos: list[pafs.FileInfo]) -> TargetTable:
         is_dead_letter_table |= "kind" not in schema.names
         extra.update((f.name, f) for f in schema if f.name not in OWN_NAMES)
     if is_dead_letter_table:
-        return TargetTable(store, "deadLetterTable", DEAD_LETTERS, None)
+        return TargetTable(store, "deadLetterTable", dead_letter_schema(list(extra.values())), frozenset(extra))
     return TargetTable(store, "flightLog", table_schema(list(extra.values())), frozenset(extra))

@@ -36,7 +36,7 @@ def check_flight_log(
 
 def check_dead_letters(uri: str, storage: dict[str, str], master: str | None = None) -> list[str]:
     """As :func:`check_flight_log`, for the option ``deadLetterTable``."""
-    return _check(uri, storage, "deadLetterTable", DEAD_LETTERS, None, master)
+    return _check(uri, storage, "deadLetterTable", DEAD_LETTERS, frozenset(), master)
 
 
 def _check(
@@ -44,7 +44,7 @@ def _check(
     storage: dict[str, str],
     what: str,
     schema: pa.Schema,
-    extra: frozenset[str] | None,
+    extra: frozenset[str],
     master: str | None,
 ) -> list[str]:
     store = TableStore(uri, storage)

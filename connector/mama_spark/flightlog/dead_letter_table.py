@@ -12,7 +12,7 @@ from ..message import HEADERS_TYPE, Int64s
 from .columns import Reason, constant, file_schema, repeated
 from .commit import abort_parts, commit_parts
 from .parts import PART_ROWS, Part, PartWriter
-from .schema import DEAD_LETTERS, TIMESTAMP, part_schema
+from .schema import TIMESTAMP, dead_letter_schema, part_schema
 from .staging import check_table
 from .storage import TableStore
 from .transaction import CommitResult, TargetTable
@@ -30,11 +30,14 @@ class DeadLetterStaging:
         partition_id: int,
         task_attempt: int,
         *,
+        extra: Sequence[pa.Field] = (),
         part_rows: int = PART_ROWS,
     ) -> None:
         self._store = TableStore(table_uri, storage_options)
         self._prefix = write_id.prefix
-        self._schema = file_schema(part_schema(DEAD_LETTERS))
+        self._extra = frozenset(f.name for f in extra)
+        self._table_schema = dead_letter_schema(extra)
+        self._schema = file_schema(part_schema(self._table_schema))
         self._constants: dict[str, Any] = {
             "query_id": write_id.query_id,
             "run_id": write_id.run_id,
@@ -47,7 +50,7 @@ class DeadLetterStaging:
 
     def check(self, marker: str | None = None) -> None:
         """Before the first publish; as :meth:`.Staging.check`."""
-        check_table(self._store, DEAD_LETTERS, self._prefix, "deadLetterTable", None, marker)
+        check_table(self._store, self._table_schema, self._prefix, "deadLetterTable", self._extra, marker)
 
     def add_dead_letters(
         self,
@@ -57,6 +60,7 @@ class DeadLetterStaging:
         headers: pa.Array | None,
         reasons: Sequence[Reason],
         event_time: Int64s,
+        extra: pa.RecordBatch | None = None,
     ) -> None:
         """Queue rows to be written.
 
@@ -64,11 +68,12 @@ class DeadLetterStaging:
         :param payload, headers: None = all null
         :param reasons: (status, code, info) of each row
         :param event_time: µs since the epoch
+        :param extra: the columns named by ``flightLogColumns``; None = all null
         """
         if not len(event_time):
             return
-        nbytes = sum(c.nbytes for c in (flight_id, payload, headers) if c is not None) + 200 * len(event_time)
-        thunk = partial(self._batch, flight_id, topic, payload, headers, list(reasons), event_time)
+        nbytes = sum(c.nbytes for c in (flight_id, payload, headers, extra) if c is not None) + 200 * len(event_time)
+        thunk = partial(self._batch, flight_id, topic, payload, headers, list(reasons), event_time, extra)
         self._writer.put(thunk, nbytes)
 
     def close(self) -> list[Part]:
@@ -83,6 +88,7 @@ class DeadLetterStaging:
         headers: pa.Array | None,
         reasons: list[Reason],
         event_time: Int64s,
+        extra: pa.RecordBatch | None,
     ) -> pa.RecordBatch:
         n = len(event_time)
         status, code, info = zip(*reasons, strict=True)
@@ -96,6 +102,9 @@ class DeadLetterStaging:
             "info": pa.array(info, pa.string()),
             "event_time": pa.array(event_time, pa.int64()).cast(TIMESTAMP),
         }
+        for f in self._schema:
+            if f.name in self._extra:
+                columns[f.name] = pa.nulls(n, f.type) if extra is None else extra.column(f.name).cast(f.type)
         arrays = [
             columns[f.name] if f.name in columns else constant(self._constants[f.name], n, f.type) for f in self._schema
         ]
@@ -109,9 +118,10 @@ def commit_dead_letters(
     parts: Sequence[Part],
     *,
     app: tuple[str, int] | None = None,
+    extra: Sequence[pa.Field] = (),
 ) -> CommitResult:
     """As :func:`.commit.commit`, for the dead-letter table."""
-    return commit_parts(_target(table_uri, storage_options), write_id, parts, app)
+    return commit_parts(_target(table_uri, storage_options, extra), write_id, parts, app)
 
 
 def abort_dead_letters(
@@ -121,10 +131,12 @@ def abort_dead_letters(
     parts: Sequence[Part] = (),
     *,
     app: tuple[str, int] | None = None,
+    extra: Sequence[pa.Field] = (),
 ) -> CommitResult:
     """As :func:`.commit.abort`, for the dead-letter table."""
-    return abort_parts(_target(table_uri, storage_options), write_id, parts, app)
+    return abort_parts(_target(table_uri, storage_options, extra), write_id, parts, app)
 
 
-def _target(uri: str, options: dict[str, str]) -> TargetTable:
-    return TargetTable(TableStore(uri, options), "deadLetterTable", DEAD_LETTERS, None)
+def _target(uri: str, options: dict[str, str], extra: Sequence[pa.Field]) -> TargetTable:
+    names = frozenset(f.name for f in extra)
+    return TargetTable(TableStore(uri, options), "deadLetterTable", dead_letter_schema(extra), names)

@@ -138,7 +138,7 @@ class Staging:
 
 
 def check_table(
-    store: TableStore, schema: pa.Schema, folder: str, what: str, extra: frozenset[str] | None, marker: str | None
+    store: TableStore, schema: pa.Schema, folder: str, what: str, extra: frozenset[str], marker: str | None
 ) -> None:
     """See :meth:`Staging.check`.
 

@@ -25,7 +25,7 @@ from ..errors import FlightLogError, SchemaError, Unavailable
 from ..options.paths import local_path
 from ..redaction import redact, safe_cause, secret_values
 from .folder import DELTA_LOG, make_folder, may_pass, require_free, require_readable_name
-from .schema import PARTITION_COLUMNS
+from .schema import OWN_NAMES, PARTITION_COLUMNS
 
 logger = logging.getLogger("mama_spark")
 
@@ -264,7 +264,7 @@ def removed_paths(table: DeltaTable) -> set[str]:
     return {unquote(posixpath.normpath(p)) for p in dropped}
 
 
-def existing_table(store: TableStore, schema: pa.Schema, what: str, extra: frozenset[str] | None) -> DeltaTable | None:
+def existing_table(store: TableStore, schema: pa.Schema, what: str, extra: frozenset[str]) -> DeltaTable | None:
     """The table, if a commit to it can succeed; None = there is none, and there may be.
 
     :raises FlightLogError: as :func:`check_table_schema`, or the folder holds files of others
@@ -305,19 +305,18 @@ def check_features(table: DeltaTable, what: str, missing: Sequence[str] = ()) ->
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 
 
-def check_table_schema(table: DeltaTable, schema: pa.Schema, what: str, extra: frozenset[str] | None) -> list[pa.Field]:
+def check_table_schema(table: DeltaTable, schema: pa.Schema, what: str, extra: frozenset[str]) -> list[pa.Field]:
     """Check that rows of a flight log or of dead letters can be committed to the table.
 
     :param schema: what the table is to have
-    :param extra: columns of ``schema`` that the table may lack; None = it has all of them and no others
+    :param extra: columns of ``schema`` that the table may lack
     :returns: the fields of ``schema`` that the table lacks
     :raises FlightLogError: it is another table, a column has another type, or as :func:`check_features`
     """
     there = {f.name: f.type for f in pa.schema(table.schema().to_arrow())}
     missing = [f for f in schema if f.name not in there]
-    foreign = [f.name for f in missing if not extra or f.name not in extra]
-    if extra is None:
-        foreign += [name for name in there if name not in schema.names]
+    foreign = [f.name for f in missing if f.name not in extra]
+    foreign += [name for name in there if name in OWN_NAMES and name not in schema.names]  # a flight log
     if foreign or table.metadata().partition_columns != list(PARTITION_COLUMNS):
         raise FlightLogError(
             f"{what}: {table.table_uri} is another table"

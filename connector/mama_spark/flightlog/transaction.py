@@ -64,7 +64,7 @@ class TargetTable:
     store: TableStore
     what: str
     schema: pa.Schema
-    extra: frozenset[str] | None
+    extra: frozenset[str]
     description: Mapping[str, Any] | None = None
 
     @property

@@ -275,6 +275,7 @@ def test_dead_letters_go_to_topic_and_table_in_full(
     rows = table(dead)
     assert len(rows) == len(bad)
     assert {r["flight_id"] for r in rows} >= {f"i{k}" for k in bad - {9}}
+    assert {r["k"] for r in rows} == bad
     assert Counter(bool(f["dead_lettered"]) for f in table(log)) == {True: len(bad), False: len(good)}
 
 

@@ -11,14 +11,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
-from mama_spark.errors import FlightLogError, Unavailable
+from mama_spark.errors import FlightLogError, SchemaError, Unavailable
 from mama_spark.flightlog.adopt_orphans import adopt_orphans
 from mama_spark.flightlog.commit import commit
 from mama_spark.flightlog.dead_letter_table import DeadLetterStaging, abort_dead_letters, commit_dead_letters
-from mama_spark.flightlog.parts import Part
 from mama_spark.flightlog.schema import DEAD_LETTERS
 from mama_spark.flightlog.storage import TableStore
-from mama_spark.flightlog.write_id import WriteId
 from mama_spark.message import HEADERS_TYPE
 
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, rows, stage, stage_letters
@@ -64,6 +62,23 @@ def test_dead_letters_have_the_row_in_full_and_the_reason(tmp_path: Path) -> Non
     full = ("flight_id", "topic", "headers", "payload", "code", "info")
     assert {second[name] for name in full} == {None}
     assert second["status"] == "INVALID_ARG"
+
+
+def test_columns_of_the_dataframe_are_beside_the_row_and_are_added_to_a_table_without_them(tmp_path: Path) -> None:
+    commit_dead_letters(str(tmp_path), {}, STREAM, stage_letters(tmp_path, STREAM, 1))
+    extra = [pa.field("order", pa.int64()), pa.field("customer", pa.string())]
+    staging = DeadLetterStaging(str(tmp_path), {}, BATCH, 0, 0, extra=extra)
+    staging.check()
+    staging.add_dead_letters(
+        pa.array(["id-7"]), pa.array(["a.b"]), pa.array([b"7"]), None, [("TOO_LARGE", 413, "1 MB")],
+        np.array([T0]), pa.record_batch([pa.array([7]), pa.array(["x"])], schema=pa.schema(extra)),
+    )  # fmt: skip
+    commit_dead_letters(str(tmp_path), {}, BATCH, staging.close(), extra=extra)
+    found = {row["flight_id"]: (row["order"], row["customer"]) for row in rows(tmp_path)}
+    assert found == {"id-7": (7, "x"), "dead-0": (None, None)}
+    commit_dead_letters(str(tmp_path), {}, STREAM, stage_letters(tmp_path, STREAM, 1, "later"), app=("q", 1))
+    with pytest.raises(SchemaError, match="flightLogColumns: column 'status'"):
+        DeadLetterStaging(str(tmp_path), {}, BATCH, 0, 0, extra=[pa.field("status", pa.string())])
 
 
 def test_table_has_the_documented_columns_and_partitions(tmp_path: Path) -> None:
@@ -171,14 +186,6 @@ def test_check_refuses_a_flight_log_and_a_foreign_table(tmp_path: Path) -> None:
     for name in ("log", "other"):
         with pytest.raises(FlightLogError, match=r"deadLetterTable: .* is another table"):
             DeadLetterStaging(str(tmp_path / name), {}, BATCH, 0, 0).check()
-
-
-def test_commit_refuses_a_table_with_columns_of_its_own(tmp_path: Path) -> None:
-    parts: list[Part] = stage_letters(tmp_path, BATCH, 1)
-    commit_dead_letters(str(tmp_path), {}, BATCH, parts)
-    DeltaTable(tmp_path).alter.add_columns([_field("mine")])
-    with pytest.raises(FlightLogError, match="mine"):
-        commit_dead_letters(str(tmp_path), {}, WriteId(None, "next", None, "nats"), [])
 
 
 def test_storage_that_fails_later_is_reported_by_close(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def stream_writer(given: dict[str, str], schema: StructType, overwrite: bool) ->
 def _job(given: dict[str, str], schema: StructType, *, streaming: bool) -> SinkJob:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from mama_spark.flightlog.schema import DEAD_LETTERS, packed_rows_field, table_schema
+    from mama_spark.flightlog.schema import dead_letter_schema, packed_rows_field, table_schema
 
     from .encoding.columns import plan_columns
 
@@ -84,6 +84,7 @@ def _job(given: dict[str, str], schema: StructType, *, streaming: bool) -> SinkJ
         )
     arrow: pa.Schema = to_arrow_schema(StructType([f for f in schema.fields if f.name in plan.log]), timezone="UTC")
     fields = tuple(arrow.field(name) for name in plan.log)
+    letter_fields, letter_schema = fields, dead_letter_schema(fields)
     if options.pack != "off" and fields:
         fields = (packed_rows_field(fields),)
     log_schema, extra = table_schema(fields), frozenset(f.name for f in fields)
@@ -91,12 +92,15 @@ def _job(given: dict[str, str], schema: StructType, *, streaming: bool) -> SinkJ
     return SinkJob(
         options, plan, streaming, uuid.uuid4().hex[:16], fields, loaded.discovery, name,
         log_marker=_require_table(options.flight_log, options, log_schema, "flightLog", extra),
-        dead_letter_marker=_require_table(options.dead_letter_table, options, DEAD_LETTERS, "deadLetterTable", None),
+        dead_letter_marker=_require_table(
+            options.dead_letter_table, options, letter_schema, "deadLetterTable", frozenset(plan.log)
+        ),
+        letter_fields=letter_fields,
     )  # fmt: skip
 
 
 def _require_table(
-    uri: str | None, options: SinkOptions, schema: pa.Schema, what: str, extra: frozenset[str] | None
+    uri: str | None, options: SinkOptions, schema: pa.Schema, what: str, extra: frozenset[str]
 ) -> str | None:
     """Before anything is published: make the folder of a table, and check that a commit to it can succeed.
 
@@ -181,7 +185,7 @@ class _Committer(TaskObject):
 
             dead = [p for r in reports for p in r.dead_letter_parts]
             add = commit_dead_letters if committed else abort_dead_letters
-            add(o.dead_letter_table, o.storage_options, write_id, dead, app=app)
+            add(o.dead_letter_table, o.storage_options, write_id, dead, app=app, extra=self.job.letter_fields)
         if o.flight_log is not None:
             from mama_spark.flightlog.commit import abort, commit
 

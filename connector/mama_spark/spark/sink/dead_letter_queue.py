@@ -51,15 +51,23 @@ class DeadLetterQueue:
         self._waiting: list[tuple[bytes, dict[str, list[str]], str]] = []
         self._bytes = 0
 
-    def add(self, some: MessageBatch, ids: pa.Array, errors: list[PublishError], at: Int64s) -> int:
+    def add(
+        self,
+        some: MessageBatch,
+        ids: pa.Array,
+        errors: list[PublishError],
+        at: Int64s,
+        extra: pa.RecordBatch | None = None,
+    ) -> int:
         """Add failed rows, in full; how many.
 
         :param ids: flight ids, in place of the ids of the messages
         :param at: µs since the epoch, one a row
+        :param extra: columns of the DataFrame for the table
         """
         if self._table is not None:
             reasons = [(e.status, e.code or None, e.info) for e in errors]
-            self._table.add_dead_letters(ids, some.topics, some.payloads, some.headers, reasons, at)
+            self._table.add_dead_letters(ids, some.topics, some.payloads, some.headers, reasons, at, extra)
         if self._topic is None:
             return len(some)
         topics, payloads = some.topics.to_pylist(), some.payloads.to_pylist()

@@ -34,6 +34,7 @@ class SinkJob:
     """What every task of a write needs; made on the driver, pickled.
 
     :ivar log_fields: columns of the DataFrame that go to the flight log
+    :ivar letter_fields: the same for dead letters, which are single rows where ``log_fields`` are those of packs
     :ivar log_marker, dead_letter_marker: that the driver has put into the folders of the tables
     """
 
@@ -46,6 +47,7 @@ class SinkJob:
     query_name: str | None = None
     log_marker: str | None = None
     dead_letter_marker: str | None = None
+    letter_fields: tuple[pa.Field, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

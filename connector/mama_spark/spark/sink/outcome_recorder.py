@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from mama_spark.bridge import Capabilities
 from mama_spark.errors import ConfigError, Unavailable
-from mama_spark.flightlog.schema import Level
+from mama_spark.flightlog.schema import PACKED_ROWS, Level
 from mama_spark.mama.publisher.partition_events import PartitionEvents
 from mama_spark.message import Bools, Int64s, MessageBatch
 from mama_spark.publisher.batch_publisher import BatchPublisher
@@ -66,7 +66,12 @@ class OutcomeRecorder:
             from mama_spark.flightlog.dead_letter_table import DeadLetterStaging
 
             self._dead_letter_staging = DeadLetterStaging(
-                o.dead_letter_table, o.storage_options, write_id, report.partition, report.attempt
+                o.dead_letter_table,
+                o.storage_options,
+                write_id,
+                report.partition,
+                report.attempt,
+                extra=job.letter_fields,
             )
         self._clock = WallClock.anchored()
         events = PartitionEvents(o.topic_events, f"{write_id.prefix}/{report.partition}/{report.attempt}")
@@ -229,11 +234,21 @@ class OutcomeRecorder:
         errors = [flights.errors[row] for row in chosen]
         failed_at = self._clock.micros(flights.settled[rows])
         self._report.counts.dead_lettered += self._dead_letters.add(
-            *single_rows_of(batch.take(rows), flight_id.take(pa.array(rows)), context, errors, failed_at)
+            *single_rows_of(batch.take(rows), flight_id.take(pa.array(rows)), context, errors, failed_at),
+            self._letter_columns(context, rows),
         )
         dead_lettered = np.zeros(flights.n, np.bool_)
         dead_lettered[rows] = True
         return dead_lettered
+
+    def _letter_columns(self, context: FlightContext, rows: Int64s) -> pa.RecordBatch | None:
+        """What ``flightLogColumns`` names, for each row of these flights."""
+        if context.columns is None:
+            return None
+        columns = context.columns.take(pa.array(rows))
+        if self._job.log_fields == self._job.letter_fields:
+            return columns
+        return pa.RecordBatch.from_struct_array(columns.column(PACKED_ROWS).flatten())
 
     def _check_dead_letters(self, flights: FlightBatch) -> None:
         """:raises ConfigError, Unavailable: one was not stored"""
