@@ -74,7 +74,7 @@ def _default_master() -> str | None:
 
 def _topics(options: SinkOptions) -> list[str]:
     """Topics that are known without a DataFrame."""
-    prefix = f"{options.topic_prefix.rstrip('.')}." if options.topic_prefix else ""
+    prefix = f"{options.topic_prefix}." if options.topic_prefix else ""
     topics = [f"{prefix}{options.topic}"] if options.topic else []
     return topics + ([options.dead_letter_topic] if options.dead_letter_topic else [])
 

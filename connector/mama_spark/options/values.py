@@ -31,6 +31,11 @@ def text(value: Any) -> str:
     return value.strip()
 
 
+def topic_prefix(value: Any) -> str:
+    """Put before topics with a dot between; dots that it ends with are not given twice."""
+    return text(text(value).rstrip("."))
+
+
 def file_path(value: Any) -> str:
     """Path of a file that keeps a secret or a certificate."""
     path = text(value)

@@ -12,11 +12,14 @@ from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError
 from mama_spark.message import MessageBatch
+from mama_spark.spark.formats import MamaSubDataSource
+from mama_spark.spark.subscribe.schema import SCHEMA
 
 from tests.support.fault_driver import Driver
 from tests.support.nats.nats_servers import Admin
 
-PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "secure-the-connection.md").read_text()
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "how-to" / "secure-the-connection.md").read_text()
 CREATE = "$JS.API.STREAM.CREATE.*"
 
 
@@ -135,3 +138,29 @@ def test_a_stream_that_is_missing_is_told_although_the_others_may_not_be_listed(
     with pytest.raises(ConfigError, match="there is no stream 'S'; no permission to list those that exist"):
         bridge.open()
     bridge.close()
+
+
+def test_the_users_of_the_configuration_file_may_only_write_and_only_read(tmp_path: Path) -> None:
+    lines = (ROOT / "conf" / "nats-server.conf").read_text().partition("# authorization {")[2].splitlines()
+    users = "authorization {" + "\n".join(line.removeprefix("#") for line in lines)
+    users = re.sub(r"\$\w+_PASSWORD", "p", users).replace("users = [", "users = [ {user: admin, password: p}")
+
+    def read(user: str) -> list[int]:
+        given = {"url": server.url, "stream": "ORDERS", "waitTimeout": "5s", "user": user, "password": "p"}
+        reader = MamaSubDataSource(given).reader(SCHEMA)
+        batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+        return [sequence for batch in batches for sequence in batch["sequence"].to_pylist()]
+
+    with NatsServer(tmp_path / "nats", config=users) as server:
+        with Admin(server.url, user="admin", password="p") as admin:
+            admin.create_stream("ORDERS", ["orders.>"])
+        for user, event in ("writer", "acked"), ("reader", "completed_exceptionally"):
+            with Driver(server.url, stream="ORDERS", user=user, password="p") as driver:
+                driver.put(["orders.a"], 10)
+                driver.drain()
+                assert driver.events() == {event: 10}, driver.reasons[:3]
+        assert read("reader") == list(range(1, 11))
+        with pytest.raises(
+            ConfigError, match=r"no permission .*; allow publish to '\$JS.API.CONSUMER.CREATE.ORDERS.>'"
+        ):
+            read("writer")

@@ -111,7 +111,7 @@ def test_ranges_of_sequences_are_read_in_parallel_and_each_gives_the_same_rows_a
 
 
 def test_what_was_read_can_be_published_again(reads: Reads, admin: Admin) -> None:
-    """The columns are those that the sink takes; with ``idColumn`` the id stays, and the stream drops what it has seen."""
+    """The columns are those that the sink takes; with ``idColumn`` the stream drops what it has seen."""
     admin.create_stream("ORDERS", ["orders.>", "copy.orders.>"])
     store(
         admin, "ORDERS", [(f"orders.r{i % 3}", b"%d" % i, {"Nats-Msg-Id": f"id-{i}", "n": str(i)}) for i in range(50)]

@@ -130,3 +130,11 @@ def test_a_login_in_the_url_of_a_table_is_refused(name: str) -> None:
         assert uri in repr(
             SinkOptions.parse({name: uri} if name == "flightLog" else {name: uri, "onError": "deadletter"})
         )
+
+
+@pytest.mark.parametrize("url", ["nats://h", "mlp://h/s", "oz://h:1", "memory://m"])
+def test_a_topic_prefix_with_or_without_its_dot_is_one_prefix_in_every_middleware(url: str) -> None:
+    found = {SinkOptions.parse({"url": url, "topicPrefix": given}).topic_prefix for given in ("a.b", "a.b.", " a.b.. ")}
+    assert found == {"a.b"}
+    with pytest.raises(OptionError, match="topicPrefix must not be empty"):
+        SinkOptions.parse({"url": url, "topicPrefix": "."})

@@ -17,6 +17,15 @@ CONSUMER_PREFIX = "mama-"
 PROGRESS_METADATA = {"mama-spark": "progress"}
 
 
+def to_allow(subject: str) -> str:
+    """The subject, or pattern, that a user's permissions must have: names of consumers and inboxes change each time."""
+    parts = subject.split(".")
+    if parts[0] == "_INBOX":
+        return "_INBOX.>"
+    at = next((n for n, part in enumerate(parts) if part.startswith(CONSUMER_PREFIX)), None)
+    return subject if at is None else ".".join([*parts[:at], ">"])
+
+
 class Filters:
     """Subject filters (``a.*.c``, ``a.>``) as a tree of their tokens: a lookup costs the same among any number."""
 

@@ -80,7 +80,7 @@ class RecordCodec:
     """
 
     def __init__(self, source: str, prefix: str) -> None:
-        self._source, self._prefix = source, prefix.rstrip(".")
+        self._source, self._prefix = source, prefix
         self._topics: dict[str, AttributeTopics | PublishError] = {}
 
     @property

@@ -8,7 +8,7 @@ from ..declare import option
 from ..stream_names import StreamRange, stream_range
 from ..urls import log_urls
 from ..uses import NATS, Scope
-from ..values import boolean, integer, one_of, text, trace_context
+from ..values import boolean, integer, one_of, text, topic_prefix, trace_context
 
 _GROUP = "Messages"
 
@@ -20,7 +20,7 @@ class MessageOptions:
     topic: str | None = option(
         "text", text, None, _GROUP, "One topic for all rows; then no `topic` column is needed.", shown="column `topic`"
     )
-    topic_prefix: str | None = option("text", text, None, _GROUP, "Put before every topic, joined with a dot.")
+    topic_prefix: str | None = option("text", topic_prefix, None, _GROUP, "Put before every topic, joined with a dot.")
     stream: str | None = option(
         "text",
         text,

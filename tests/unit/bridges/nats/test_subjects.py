@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.bridges.nats.subjects import Filters, filters_of, made_by, may_store
+from mama_spark.bridges.nats.subjects import Filters, filters_of, made_by, may_store, to_allow
 from mama_spark.topics import covers
 
 from tests.support.tiers import examples
@@ -117,3 +117,17 @@ def test_a_filter_keeps_its_first_owner_and_a_topic_its_last() -> None:
     filters.add("a.b", "said")
     filters.add("a.b", "said later")
     assert filters.owner("a.b") == "said later"
+
+
+@pytest.mark.parametrize(
+    ("subject", "pattern"),
+    [
+        ("orders.a", "orders.a"),
+        ("$JS.API.STREAM.INFO.S", "$JS.API.STREAM.INFO.S"),
+        ("$JS.API.CONSUMER.CREATE.S.mama-x1.a.b", "$JS.API.CONSUMER.CREATE.S.>"),
+        ("$JS.hub.API.CONSUMER.MSG.NEXT.S.mama-x1", "$JS.hub.API.CONSUMER.MSG.NEXT.S.>"),
+        ("_INBOX.x1.*", "_INBOX.>"),
+    ],
+)
+def test_what_to_allow_has_no_name_that_changes_each_time(subject: str, pattern: str) -> None:
+    assert to_allow(subject) == pattern

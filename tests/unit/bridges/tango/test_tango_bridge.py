@@ -187,7 +187,7 @@ def test_each_row_has_its_own_name_value_quality_and_time_however_they_are_mixed
 
 
 def test_topics_are_those_of_the_source_in_lower_case_and_names_keep_their_case() -> None:
-    encoded = encode(batch(pa.array([1.5]), device=["Sys/TG/1"]), prefix="lab.events.")
+    encoded = encode(batch(pa.array([1.5]), device=["Sys/TG/1"]), prefix="lab.events")
     assert encoded.topics.to_pylist() == ["lab.events.lab.sys.tg.1.position.change"]
     frames = records.decode(encoded.payloads).frames
     assert frames.topics == [b"tango://lab/sys/tg/1/position#dbase=no.idl5_change"]

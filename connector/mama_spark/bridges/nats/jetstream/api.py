@@ -15,6 +15,7 @@ from mama_spark.errors import ConfigError, Unavailable
 
 from .. import errors
 from ..connection.connection import Connection
+from ..subjects import to_allow
 from .retry import ServerNotReady, retry
 
 T = TypeVar("T")
@@ -93,7 +94,7 @@ class JetStreamClient:
                     raise
                 raise ApiError("nobody listens to the JetStream API", NO_RESPONDERS) from e
             if reply is None:
-                raise ApiForbidden(f"no permission to publish to {subject}")
+                raise ApiForbidden(f"no permission to publish to {subject}; allow publish to {to_allow(subject)!r}")
             answer = answer_of(reply.data)
             _raise_error(subject, answer.get("error"), final)
             return answer

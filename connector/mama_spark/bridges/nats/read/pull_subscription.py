@@ -26,6 +26,7 @@ from mama_spark.errors import ConfigError, MamaError, Unavailable
 from ..connection.connection import Connection
 from ..protocol.receive_buffer import ReceiveBuffer
 from ..protocol.records import DeliveryBuffer, DeliveryParser, read_reply
+from ..subjects import to_allow
 
 OPEN_REQUESTS = 4  #: pull requests kept open
 REQUEST_BYTES = 1024 * 1024  #: bytes of each request
@@ -176,7 +177,7 @@ class PullSubscription:
         """Fail if the denied subject is one of this subscription."""
         ours, what = (self.next_subject, "publish") if kind == "publish" else (f"{self.inbox}.*", "subscribe")
         if subject.lower() == ours.lower():
-            self.fail(ConfigError(f"no permission to {what} to {ours}"))
+            self.fail(ConfigError(f"no permission to {what} to {ours}; allow {what} to {to_allow(ours)!r}"))
 
     async def stop(self) -> None:
         """Unsubscribe. Never raises."""

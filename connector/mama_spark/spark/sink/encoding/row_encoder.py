@@ -50,7 +50,7 @@ class RowEncoder:
         self._plan = plan
         self._topic_parts_as_columns = for_packing
         self._topic = topic
-        self._prefix = f"{topic_prefix.rstrip('.')}." if topic_prefix else ""
+        self._prefix = f"{topic_prefix}." if topic_prefix else ""
 
     def encode(self, rows: pa.RecordBatch) -> EncodedBatch:
         plan, rejected = self._plan, dict[int, PublishError]()

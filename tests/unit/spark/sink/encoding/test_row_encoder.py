@@ -73,7 +73,7 @@ def test_prefix_stands_before_column_and_option_topics() -> None:
         "p.a",
         "p.b",
     ]
-    fixed = RowEncoder(plan(topic=None), "t", "p.").encode(pa.record_batch({"value": strings("x")}))
+    fixed = RowEncoder(plan(topic=None), "t", "p").encode(pa.record_batch({"value": strings("x")}))
     assert fixed.batch.topics.to_pylist() == ["p.t"]
 
 
