@@ -273,15 +273,6 @@ def test_readers_that_know_nothing_of_us_come_and_go_and_our_own_are_left_out(
     assert without.lines() == []
 
 
-def test_a_permission_that_is_missing_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    denied = '{user: u, password: p, permissions: {publish: {deny: ["$JS.API.STREAM.INFO.MAMA_SOURCES"]}}}'
-    with NatsServer(tmp_path / "nats", config=f"authorization {{ users = [ {denied} ] }}") as server:
-        options = {"url": server.url, "user": "u", "password": "p", "waitTimeout": "20s"}
-        rows = spark.readStream.format("mamadiscovery").options(**options).load()
-        query = rows.writeStream.foreachBatch(BatchRecorder()).option("checkpointLocation", str(tmp_path / "c")).start()
-        assert "$JS.API.STREAM.INFO.MAMA_SOURCES" in failure(query)
-
-
 def load(case: Case, place: ForeignAnnouncer, sources: int, rate: int, seconds: int) -> None:
     """An image of ``sources``, then ``rate`` changes a second; nothing is lost, and the lag stays below a trigger."""
 

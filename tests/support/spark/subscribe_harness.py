@@ -14,17 +14,22 @@ from tests.support.nats.nats_servers import Admin
 Message = tuple[str, bytes, dict[str, str] | None]
 
 
+def publish(admin: Admin, messages: Iterable[Message]) -> None:
+    """Publish, and wait until the server has taken all: not until they are stored."""
+
+    async def send() -> None:
+        for topic, payload, headers in messages:
+            await admin._client.publish(topic, payload, headers=headers)
+        await admin._client.flush()
+
+    admin._run(send())
+
+
 def store(admin: Admin, stream: str, messages: Iterable[Message]) -> int:
     """Publish, and wait until all are stored; the last sequence."""
     listed = list(messages)
     before = int(admin.info(stream)["state"]["last_seq"])
-
-    async def publish() -> None:
-        for topic, payload, headers in listed:
-            await admin._client.publish(topic, payload, headers=headers)
-        await admin._client.flush()
-
-    admin._run(publish())
+    publish(admin, listed)
     last = before + len(listed)
     eventually(lambda: int(admin.info(stream)["state"]["last_seq"]) >= last, f"{len(listed)} messages are stored")
     return last
