@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from ipaddress import ip_address
+from typing import Any
 
 import psutil
 import pytest
@@ -69,13 +70,15 @@ def test_a_broker_says_what_is_open_to_all(
     assert [any(text in one for one in found) for text in warned] == [True] * len(found)
 
 
-@pytest.mark.parametrize(("host", "all_interfaces"), [((), False), (("127.0.0.1",), False), (("0.0.0.0",), True)])
+@pytest.mark.parametrize(
+    ("given", "all_interfaces"), [({}, False), ({"host": "127.0.0.1"}, False), ({"host": "0.0.0.0"}, True)]
+)
 def test_a_tango_source_is_on_loopback_and_says_when_it_is_not(
-    host: tuple[str, ...], all_interfaces: bool, caplog: pytest.LogCaptureFixture
+    given: dict[str, Any], all_interfaces: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert parse(["tango-source", "--from", "nats://h/S"]).bind == "127.0.0.1:0"
     before = listening(os.getpid())
-    with TangoEventSource((), *host):
+    with TangoEventSource((), **given):
         found = {port: ip for port, ip in listening(os.getpid()).items() if port not in before}
     assert len(found) == 3
     assert all(ip_address(ip).is_loopback is not all_interfaces for ip in found.values()), found

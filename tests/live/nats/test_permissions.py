@@ -145,8 +145,8 @@ def test_the_users_of_the_configuration_file_may_only_write_and_only_read(tmp_pa
     users = "authorization {" + "\n".join(line.removeprefix("#") for line in lines)
     users = re.sub(r"\$\w+_PASSWORD", "p", users).replace("users = [", "users = [ {user: admin, password: p}")
 
-    def read(user: str) -> list[int]:
-        given = {"url": server.url, "stream": "ORDERS", "waitTimeout": "5s", "user": user, "password": "p"}
+    def read(url: str, user: str) -> list[int]:
+        given = {"url": url, "stream": "ORDERS", "waitTimeout": "5s", "user": user, "password": "p"}
         reader = MamaSubDataSource(given).reader(SCHEMA)
         batches = [batch for task in reader.partitions() for batch in reader.read(task)]
         return [sequence for batch in batches for sequence in batch["sequence"].to_pylist()]
@@ -159,8 +159,8 @@ def test_the_users_of_the_configuration_file_may_only_write_and_only_read(tmp_pa
                 driver.put(["orders.a"], 10)
                 driver.drain()
                 assert driver.events() == {event: 10}, driver.reasons[:3]
-        assert read("reader") == list(range(1, 11))
+        assert read(server.url, "reader") == list(range(1, 11))
         with pytest.raises(
             ConfigError, match=r"no permission .*; allow publish to '\$JS.API.CONSUMER.CREATE.ORDERS.>'"
         ):
-            read("writer")
+            read(server.url, "writer")

@@ -337,10 +337,10 @@ def test_a_feature_of_delta_is_refused_by_its_name_where_delta_rs_refuses_the_co
         refused = True
     store = TableStore(str(tmp_path), {})
     if not refused:
-        assert existing_table(store, table_schema(), "flightLog", None) is not None
+        assert existing_table(store, table_schema(), "flightLog", frozenset()) is not None
         return
     with pytest.raises(FlightLogError, match=rf"^flightLog: .*has features of Delta .*: {feature}; name another path"):
-        existing_table(store, table_schema(), "flightLog", None)
+        existing_table(store, table_schema(), "flightLog", frozenset())
     for change in (commit, abort):
         with pytest.raises(FlightLogError, match=f": {feature}; "):
             change(str(tmp_path), {}, STREAM, parts)
