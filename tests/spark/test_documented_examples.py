@@ -128,7 +128,7 @@ def test_the_tutorial_runs_block_by_block(
             elif block.startswith("mama flights"):
                 assert main(shlex.split(block.replace("/tmp/mama", str(tmp_path)))[1:]) == 0
                 shown.append(capsys.readouterr().out)
-            elif block.startswith("flights "):  # what the report shows
+            elif block.startswith("rows "):  # what the report shows
                 assert block.strip() in shown[-1]
             else:
                 assert block.startswith(("python3 -m venv", "pip install", "mama serve")), f"nothing runs this: {block}"

@@ -19,8 +19,8 @@ import pytest
 
 REPORT = Path(".run/processor-time.json")
 DEAREST = 10
-#: What is not in a file of tests: to import and collect them in each process, and to end.
-AROUND = "(collection and end)"
+#: What is in no file of tests: to import and collect them in each process.
+AROUND = "(collection)"
 
 
 def tree_seconds(root: int) -> float:
@@ -70,9 +70,7 @@ class ProcessorTime:
             self._charge(file)
         return result
 
-    @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        self._charge(AROUND)
         if hasattr(session.config, "workeroutput"):
             session.config.workeroutput["processor_time"] = [dict(self.seconds), dict(self.cases)]
 
@@ -88,6 +86,8 @@ class ProcessorTime:
             return
         REPORT.parent.mkdir(exist_ok=True)
         wall = time.monotonic() - self.began
+        if not self._counted:  # the tests ran in workers
+            self.seconds[AROUND] += time.process_time()
         REPORT.write_text(json.dumps({"wall": wall, "seconds": self.seconds, "cases": self.cases}))
         terminalreporter.section("processor time")
         for line in summary(wall, self.seconds, self.cases):
