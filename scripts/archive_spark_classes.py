@@ -34,7 +34,7 @@ def use(spark: SparkSession, folder: Path) -> None:
 
 
 def main() -> None:
-    # the JVM writes the archive when it ends; made by the compiler and collector that `make test` uses
+    # the JVM writes the archive when it ends; made by the compiler and collector that `make test-all` uses
     os.environ["JDK_JAVA_OPTIONS"] = (
         f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable -XX:ArchiveClassesAtExit={sys.argv[1]}"
     )

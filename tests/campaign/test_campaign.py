@@ -1,4 +1,4 @@
-"""The fault campaign: a short one every day, an hour of it and an hour of driver kills in ``make explore``.
+"""The fault campaign: a short one in ``make test-all``, an hour of it and an hour of driver kills in ``make explore``.
 
 ``MAMA_CAMPAIGN_MINUTES`` (60) and ``MAMA_CAMPAIGN_SEED`` (chosen, and printed) choose another run.
 """
