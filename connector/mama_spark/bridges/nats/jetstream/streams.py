@@ -10,6 +10,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
+from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
 from mama_spark.errors import ConfigError, Unavailable
@@ -25,6 +26,8 @@ _SINGLE_LOOKUPS = 8
 _NOBODY = {"Nats-Expected-Stream": "?"}
 #: Topics that are asked for at once.
 _ASKED_AT_ONCE = 256
+#: First version of the server that traces messages, a client's event in a trace, and events that change the subject.
+_TRACES_SINCE, _FROM_CLIENT, _LEADS_AWAY = (2, 11), 0, ("sm", "si")
 #: JetStream is off for the account, or for the server.
 _OFF = (10039, 10076)
 #: Stream name in use; also while the files of a deleted stream of this name are being removed.
@@ -221,6 +224,51 @@ async def look_up(api: JetStreamClient, cache: StreamCache, topics: list[str]) -
         cache.complete = True
         topics = cache.unknown(topics)
     cache.unrouted.update(topics)
+
+
+async def led_away(api: JetStreamClient, cache: StreamCache, topics: list[str]) -> list[str]:
+    """Those of the topics that mappings or imports of the account may lead to another stream than their subjects say.
+
+    Each is traced (NATS ADR-41): the server tells what it would do with a message, and delivers none. All that it does
+    not tell of count, too: it is too old, or the user may not publish to an inbox.
+    """
+    straight: set[str] = set()
+    client, waiting = api.connection.client, [topic for topic in topics if topic not in cache.asked]
+    inbox, version = client.new_inbox(), client.connected_server_version
+    headers = {**_NOBODY, "Nats-Trace-Dest": inbox, "Nats-Trace-Only": "true"}
+    told, unheard = asyncio.Event(), set[str]()
+
+    async def hear(message: Msg) -> None:
+        first, *others = answer_of(message.data)["events"]
+        if first["kind"] != _FROM_CLIENT:
+            return  # of a server behind the one that maps
+        unheard.discard(first["subj"])
+        if "error" not in first and not any(event["type"] in _LEADS_AWAY for event in others):
+            straight.add(first["subj"])
+        if not unheard:
+            told.set()
+
+    if not waiting or (version.major, version.minor) < _TRACES_SINCE:
+        return waiting
+    subscription = await api.connection.subscribe(inbox, hear, api.attempt_timeout)
+    if subscription is None:
+        return waiting
+    with api.connection.denials(inbox) as refused:
+        for first in range(0, len(waiting), _ASKED_AT_ONCE):
+            some = waiting[first : first + _ASKED_AT_ONCE]
+            told.clear()
+            unheard.update(some)
+            for topic in some:
+                await client.publish(topic, headers=headers)
+            answer = asyncio.ensure_future(told.wait())
+            either: set[asyncio.Future[Any]] = {answer, refused}
+            await asyncio.wait(either, timeout=api.attempt_timeout, return_when=asyncio.FIRST_COMPLETED)
+            answer.cancel()
+            if unheard:
+                break
+    await subscription.unsubscribe()
+    cache.asked |= straight
+    return [topic for topic in waiting if topic not in straight]
 
 
 async def ask_server(api: JetStreamClient, cache: StreamCache, topics: list[str]) -> None:

@@ -6,7 +6,7 @@ import threading
 import time
 
 from mama_spark.bridge import Acks, BridgeEvent, PollResult, Refusals
-from mama_spark.errors import BackgroundTaskFailed
+from mama_spark.errors import BackgroundTaskFailed, ConfigError
 
 
 class AckQueue:
@@ -59,6 +59,7 @@ class AckQueue:
     def wait(self, timeout: float, want: int) -> PollResult:
         """Wait for ``want`` tokens, something urgent, or ``timeout`` seconds; returns everything that is there.
 
+        :raises ConfigError: the queue is empty, and :meth:`fail` was called with it
         :raises BackgroundTaskFailed: the queue is empty, and the loop has ended
         """
         deadline = time.monotonic() + timeout
@@ -71,6 +72,8 @@ class AckQueue:
             self._wanted = 0
             self._urgent = False
             result, self._result, self._tokens = self._result, PollResult(), 0
+            if not result and isinstance(self._died, ConfigError):
+                raise self._died
             if not result and self._died is not None:
                 fail = BackgroundTaskFailed(f"the event loop of the NATS connection ended: {self._died!r}")
                 fail.__cause__ = self._died

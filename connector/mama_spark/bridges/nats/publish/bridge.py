@@ -320,24 +320,25 @@ class NatsBridge:
     def on_acks(self, columns: list[AckColumns]) -> None:
         now = time.monotonic()
         for c in columns:
-            if self._is_elsewhere(c.stream, c.domain):
-                continue
             tokens = np.concatenate(c.tokens) - self._base
             sequences, duplicates = np.concatenate(c.sequences), np.concatenate(c.duplicates)
             if tokens.min() < 0:  # answers to the previous bridge on this connection
                 mine = tokens >= 0
                 tokens, sequences, duplicates = tokens[mine], sequences[mine], duplicates[mine]
-            if len(tokens):
+            if len(tokens) and not self._is_elsewhere(c.stream, c.domain):
                 repeated, known = bool(duplicates.any()), sequences if self.mode == "message" else None
                 self._ack_queue.acks(Acks(tokens, known, duplicates if repeated else None, c.stream, now, c.domain))
                 self._answered(tokens, stored_anew=not repeated)
 
     def _is_elsewhere(self, stream: str, domain: str | None) -> bool:
         """Whether an acknowledgement comes from another domain than that of the settings, where a stream takes the same
-        topic: the intended stream has not stored the message."""
+        topic: the intended stream has not stored the message. From another stream of the same domain, the account has
+        led the message there, and nothing more is published."""
         wanted = self.settings.js_domain
         if wanted is None or wanted == domain:
-            return False
+            if (stray := self._router.stray(stream)) is not None:
+                self._ack_queue.fail(stray)
+            return stray is not None
         where = "no domain" if domain is None else f"the domain {domain!r}"
         self._warn(
             f"stream {stream!r} of {where} takes these topics, too: its acknowledgements do not count, because "

@@ -37,6 +37,7 @@ class StreamRouter:
         self.set = None if settings.streams is None else StreamSet(settings.streams)
         self._mode_chosen = settings.ack_mode != "auto"
         self._owners: dict[str, str | None] = {}
+        self._right: set[str] = set()
         self._checked: Any = None
 
     def stream_for(self, topic: str) -> str:
@@ -47,6 +48,21 @@ class StreamRouter:
         """Names of the known streams of the topics so far."""
         named = {self.settings.stream} if self.settings.stream else set(self._owners.values())
         return sorted(name for name in named if name)
+
+    def stray(self, stream: str) -> ConfigError | None:
+        """Why nothing can be published any more when this stream has acknowledged a message; None: it may."""
+        if stream in self._right:
+            return None
+        wanted = self.streams_published_to() if self.settings.exactly_once or self.settings.stream else []
+        if wanted and stream not in wanted:
+            return ConfigError(
+                f"stream {stream!r} has stored rows of topics that belong to {_join(wanted)}, where "
+                f"{'option stream wants them' if self.settings.stream else 'exactlyOnce would look for them'}. The "
+                "account maps a topic by weights, or since a moment ago: publish to topics that are not mapped so. "
+                f"Rows that are in {stream!r} would be stored again by a repetition"
+            )
+        self._right.add(stream)
+        return None
 
     async def explain_missing_acks(self, connection: Connection, server: str) -> str:
         """See :func:`.silence.explain`."""
@@ -265,7 +281,10 @@ class StreamRouter:
             self._warn_unchecked("STREAM.NAMES", None)
             return
         fitting = {self.settings.stream or cache.filters.owner(t) for t in topics} - {None}
-        await st.ask_server(api, cache, [t for t in topics if cache.filters.owner(t) not in fitting])
+        unsure = [t for t in topics if cache.filters.owner(t) not in fitting]
+        if self.settings.exactly_once or self.settings.stream:  # it matters which stream stores
+            unsure += await st.led_away(api, cache, [t for t in topics if t not in unsure])
+        await st.ask_server(api, cache, unsure)
         unrouted_topics = [t for t in topics if cache.filters.owner(t) is None]
         if unrouted_topics and self.settings.create_stream:
             await self._create_for(api, unrouted_topics)

@@ -1,0 +1,85 @@
+"""Mappings of an account that move topics from the stream that their subjects name to another one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+
+from tests.support.nats.nats_servers import Admin
+from tests.support.spark.attempts import Query, Row
+
+ACCOUNTS = """
+accounts { HOME: {
+  jetstream: enabled
+  users: [ {user: free, password: p},
+    {user: bound, password: p, permissions: {
+      publish: ["there.>", "here.>", "$JS.API.>", "MAMA_BATCHES.>"], subscribe: ["_INBOX.>"]}} ]
+  mappings: {
+    "there.moved.*": "here.{{wildcard(1)}}"
+    "there.split.*": [
+      {destination: "here.{{wildcard(1)}}", weight: 50%}, {destination: "there.{{wildcard(1)}}", weight: 50%} ]
+} } }
+"""
+#: Nanoseconds, the shortest that a server takes.
+WINDOW = 100_000_000
+MOVED: list[Row] = [(f"there.moved.{n % 2}", b"row %d" % n) for n in range(9)]
+STAYS: list[Row] = [("there.stays", b"row %d" % n) for n in range(9)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    with NatsServer(tmp_path_factory.mktemp("nats"), config=ACCOUNTS) as server:
+        yield server
+
+
+@pytest.fixture
+def admin(server: NatsServer) -> Iterator[Admin]:
+    with Admin(url_of(server, "free")) as admin:
+        for name in ("THERE", "HERE"):
+            admin.create_stream(name, [f"{name.lower()}.>"], duplicate_window=WINDOW, allow_batched=True)
+        yield admin
+        for name in admin.api("STREAM.NAMES")["streams"] or ():
+            admin.api(f"STREAM.DELETE.{name}")
+
+
+def url_of(server: NatsServer, user: str) -> str:
+    return server.url.replace("://", f"://{user}:p@")
+
+
+def stored(admin: Admin) -> dict[str, list[bytes]]:
+    return {name: sorted(m.payload for m in admin.messages(name)) for name in ("THERE", "HERE")}
+
+
+@pytest.mark.parametrize("user", ["free", "bound"])
+def test_a_batch_that_is_written_again_is_looked_for_where_its_topics_are_moved_to(
+    server: NatsServer, admin: Admin, user: str
+) -> None:
+    once = Query(url_of(server, user), {"txnAppId": "job", "txnVersion": "1"}, batch=None)
+    for known in (0, len(MOVED + STAYS)):
+        report = once.attempt(MOVED + STAYS)
+        assert (report.fatal, report.counts.acked, report.counts.duplicates) == (None, len(MOVED + STAYS), known)
+        time.sleep(2 * WINDOW / 1e9)
+    assert stored(admin) == {"THERE": sorted(v for _, v in STAYS), "HERE": sorted(v for _, v in MOVED)}
+
+
+def test_topics_that_lead_to_another_stream_than_the_named_one_are_refused_before_anything_is_stored(
+    server: NatsServer, admin: Admin
+) -> None:
+    for mode in ("message", "batch", "none"):
+        named = {"stream": "THERE", "ackMode": mode, "exactlyOnce": "false", "dedup": "false"}
+        report = Query(url_of(server, "free"), named, batch=None).attempt(MOVED)
+        assert report.fatal is not None
+        assert "topic 'there.moved.0' belongs to stream 'HERE', not to 'THERE'" in report.fatal
+    assert stored(admin) == {"THERE": [], "HERE": []}
+
+
+def test_a_write_ends_when_another_stream_stores_than_the_one_that_exactly_once_looks_into(
+    server: NatsServer, admin: Admin
+) -> None:
+    split: list[Row] = [("there.split.a", b"row %d" % n) for n in range(64)]
+    report = Query(url_of(server, "free"), {"txnAppId": "job", "txnVersion": "1"}, batch=None).attempt(split)
+    assert report.fatal is not None
+    assert "has stored rows of topics that belong to" in report.fatal
