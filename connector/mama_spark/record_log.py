@@ -64,11 +64,13 @@ class Bounds:
     :ivar first: sequence of the oldest record that is still stored; ``last + 1`` when there is none
     :ivar last: sequence of the newest record that was ever stored; 0 when there never was one
     :ivar identity: changes when the log is deleted and created again: its sequences then name other records
+    :ivar time: when the newest record was stored, microseconds since the epoch; None: the middleware does not say
     """
 
     first: int
     last: int
     identity: str
+    time: int | None = field(default=None, compare=False)
 
 
 class Continuity(Enum):
@@ -91,6 +93,32 @@ def continuity(next_sequence: int, identity: str, bounds: Bounds) -> Continuity:
     if bounds.last + 1 < next_sequence:
         return Continuity.SHORTER
     return Continuity.REMOVED if bounds.first > next_sequence else Continuity.UNBROKEN
+
+
+def time_of(log: RecordLog, bounds: Bounds, sequence: int) -> int | None:
+    """When this record was stored; None: it is not there.
+
+    :param bounds: of the log, now
+    """
+    if not bounds.first <= sequence <= bounds.last:
+        return None
+    return next((int(some.times[0]) for some in log.read(sequence - 1, sequence)), None)
+
+
+def went_back(log: Callable[[], RecordLog], bounds: Bounds, next_sequence: int, time: int | None) -> int | None:
+    """Where a reader goes on when the sequences of the log went back behind its position and were given again, because
+    it was restored from an older copy, for example. None: they did not, or nobody can tell.
+
+    :param log: opens it, where it must be asked
+    :param bounds: of the log, now
+    :param time: when the record before ``next_sequence`` was stored that the reader has read; None = not known
+    """
+    nothing_new = bounds.last + 1 == next_sequence and bounds.time in (None, time)
+    if time is None or nothing_new:
+        return None
+    if bounds.last + 1 >= next_sequence and time_of(log(), bounds, next_sequence - 1) in (None, time):
+        return None
+    return log().at(time + 1)
 
 
 class RecordLog(Protocol):

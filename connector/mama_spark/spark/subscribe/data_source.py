@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from mama_spark.bridges import logs_to_read
 from mama_spark.errors import ConfigError, MamaError, OptionError
 from mama_spark.options import ANY_READ, BATCH_READ, STREAM_READ, SubscribeOptions, Use
 from mama_spark.options.stream_names import matching_streams
-from mama_spark.record_log import Bounds, RecordLog, RecordLogBridge
+from mama_spark.record_log import Bounds, RecordLog, RecordLogBridge, time_of, went_back
 
 from ..option_loading import read_options
 from ..plain_errors import plain_errors
@@ -280,16 +280,17 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
     @plain_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         before = from_json(start)
-        bounds = self._latest = log_reader.call(self.options, lambda bridge: self._current_bounds(bridge, before))
+        bounds, back = log_reader.call(self.options, lambda bridge: self._look(bridge, before))
+        self._latest = bounds
         if self._target is not None:  # streams that are newer are for another run
             bounds = {name: found for name, found in bounds.items() if name in before or name in self._target}
-        now, losses = reconcile(before, bounds)
+        now, losses = reconcile(before, bounds, back)
         self._handle_losses(losses)
         if self._target is None and not losses and self._waits_for_more(now, bounds):
             return start
         if self._target is not None:
             bounds = {name: _limited_to(found, self._target.get(name)) for name, found in bounds.items()}
-        end = to_json(self._end_of_batch(now, bounds, limit))
+        end = to_json(self._with_times(now, self._end_of_batch(now, bounds, limit), bounds))
         if whole := ranges(before, from_json(end)):
             self._ahead.begin((start, end), lambda: self._plan_tasks(whole))
         return end
@@ -303,6 +304,19 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
         return log_reader.call(
             o, lambda bridge: next_offsets(bridge, now, bounds, o.topics, limits, selective=selective)
         )
+
+    def _with_times(self, start: Offsets, end: Offsets, bounds: Mapping[str, Bounds]) -> Offsets:
+        """``end``, with the time of the last record of each stream."""
+
+        def time_in(stream: str, found: Bounds, sequence: int) -> int | None:
+            if sequence == found.last and found.time is not None:
+                return found.time
+            return log_reader.call(self.options, lambda bridge: time_of(bridge.log(stream), found, sequence))
+
+        return {
+            stream: p if p.next == start[stream].next else replace(p, time=time_in(stream, bounds[stream], p.next - 1))
+            for stream, p in end.items()
+        }
 
     def _waits_for_more(self, now: Offsets, bounds: Mapping[str, Bounds]) -> bool:
         """Whether there are fewer records than ``minOffsetsPerTrigger``, and ``maxTriggerDelay`` is not over yet."""
@@ -353,6 +367,18 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
         except MamaError as e:
             logger.warning("mamasub: progressConsumer %r: %s", name, e)
 
+    def _look(self, bridge: RecordLogBridge, known: Offsets) -> tuple[dict[str, Bounds], dict[str, int]]:
+        """Bounds of the streams, and where to go on in those of ``known`` whose sequences went back."""
+        bounds = self._current_bounds(bridge, known)
+        back = {}
+        for stream, p in known.items():
+            found = bounds.get(stream)
+            if found is None or found.identity != p.identity or p.time is None:
+                continue
+            if (at := went_back(partial(bridge.log, stream), found, p.next, p.time)) is not None:
+                back[stream] = at
+        return bounds, back
+
     def _current_bounds(self, bridge: RecordLogBridge, known: Iterable[str]) -> dict[str, Bounds]:
         """Bounds of the streams that are read and of new ones."""
         if (now := time.monotonic()) >= self._looked_up_at + STREAM_LOOKUP_INTERVAL:
@@ -388,7 +414,7 @@ def _limited_to(now: Bounds, target: Bounds | None) -> Bounds:
     """``now``, limited to the end of ``target``. A stream that was made again since is empty for this run."""
     if target is None or target.identity != now.identity:
         return Bounds(now.first, now.first - 1, now.identity)
-    return Bounds(now.first, min(now.last, target.last), now.identity)
+    return replace(now, last=target.last, time=target.time) if target.last < now.last else now
 
 
 def _raise_if_stream_exists(bridge: RecordLogBridge, name: str, error: ConfigError) -> None:

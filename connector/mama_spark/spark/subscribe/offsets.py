@@ -4,8 +4,8 @@ An offset names for each stream the *next* sequence to read (as Kafka's do) and 
 in. It also names the first sequence of the batch that it ends (``from``): Spark does not keep the initial offset of a
 query whose first batch failed and asks for it again, so a batch is planned from what its own end says.
 
-JSON: ``{"ORDERS": {"next": 18, "identity": "2026-01-31T12:00:00.123Z", "from": 1}}``, and ``"rows"`` where rows were
-estimated
+JSON: ``{"ORDERS": {"next": 18, "identity": "2026-01-31T12:00:00.123Z", "from": 1}}``, ``"rows"`` where rows were
+estimated, and ``"time"`` where the record before ``next`` was there
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 from mama_spark.errors import ConfigError, DataLost
@@ -32,12 +33,15 @@ class StreamPosition:
     :ivar identity: of the stream that ``next`` counts in
     :ivar begin: ``next`` before the batch that ends here; None where no batch did
     :ivar rows: estimate of the rows of that batch; None = there is none
+    :ivar time: when the record before ``next`` was stored, microseconds since the epoch; None = not known. A record of
+        another time there shows that the sequences went back
     """
 
     next: int
     identity: str
     begin: int | None = None
     rows: int | None = None
+    time: int | None = None
 
 
 Offsets = dict[str, StreamPosition]
@@ -100,8 +104,8 @@ def to_json(offsets: Offsets) -> dict[str, Any]:
 
 
 def _position_json(p: StreamPosition) -> dict[str, Any]:
-    begin = {} if p.begin is None else {"from": p.begin}
-    return {"next": p.next, "identity": p.identity, **begin, **({} if p.rows is None else {"rows": p.rows})}
+    known = {"from": p.begin, "rows": p.rows, "time": p.time}
+    return {"next": p.next, "identity": p.identity} | {k: n for k, n in known.items() if n is not None}
 
 
 def from_json(value: Mapping[str, Any]) -> Offsets:
@@ -109,7 +113,7 @@ def from_json(value: Mapping[str, Any]) -> Offsets:
     try:
         return {
             str(stream): StreamPosition(
-                int(p["next"]), str(p["identity"]), *(int(p[k]) if k in p else None for k in ("from", "rows"))
+                int(p["next"]), str(p["identity"]), *(int(p[k]) if k in p else None for k in ("from", "rows", "time"))
             )
             for stream, p in value.items()
         }
@@ -178,12 +182,15 @@ def _resolve(option: str, bounds: Mapping[str, Bounds], wanted: RequestedOffsets
 # --- the next batch --------------------------------------------------------------------------------------------
 
 
-def reconcile(start: Offsets, bounds: Mapping[str, Bounds]) -> tuple[Offsets, list[Loss]]:
+def reconcile(
+    start: Offsets, bounds: Mapping[str, Bounds], back: Mapping[str, int] = MappingProxyType({})
+) -> tuple[Offsets, list[Loss]]:
     """Compare the position of the query with the bounds of the streams.
 
     A stream that is not in ``start`` is new and is read from its beginning. One that was deleted and made again is read
     from its beginning; the position in one that is gone is kept, in case it comes back.
 
+    :param back: of the streams whose sequences went back, the first that was given after what the query has read
     :returns: from where the query can continue, and what it has lost
     """
     now, losses = dict(start), []
@@ -205,7 +212,16 @@ def reconcile(start: Offsets, bounds: Mapping[str, Bounds]) -> tuple[Offsets, li
             losses.append(
                 Loss(stream, (), f"its last sequence is {found.last}, but the query has read up to {position.next - 1}")
             )
-            now[stream] = _from(found.last + 1, found.identity)
+            now[stream] = _from(back.get(stream, found.last + 1), found.identity)
+        elif stream in back:
+            losses.append(
+                Loss(
+                    stream, (), "its sequences went back and were given again (it was restored from an older copy, or "
+                    f"lost its end): {position.next - 1} is not the record any more that the query has read, and "
+                    f"{back[stream]} is the first that was stored after that one",
+                )
+            )  # fmt: skip
+            now[stream] = _from(back[stream], found.identity)
         elif state is Continuity.REMOVED:
             losses.append(Loss(stream, ((position.next, found.first - 1),), "removed before they were read"))
             now[stream] = _from(found.first, found.identity)

@@ -78,9 +78,9 @@ def test_no_data_gives_the_same_offset() -> None:
 
 
 def test_offsets_survive_json() -> None:
-    offsets = {"B": StreamPosition(1, "x"), "A": StreamPosition(18, "y", 3)}
+    offsets = {"B": StreamPosition(1, "x"), "A": StreamPosition(18, "y", 3, time=7)}
     text = json.dumps(to_json(offsets))
-    assert text == '{"A": {"next": 18, "identity": "y", "from": 3}, "B": {"next": 1, "identity": "x"}}'
+    assert text == '{"A": {"next": 18, "identity": "y", "from": 3, "time": 7}, "B": {"next": 1, "identity": "x"}}'
     assert from_json(json.loads(text)) == offsets
 
 
@@ -137,6 +137,13 @@ def test_stream_that_ends_before_what_was_read_is_a_loss() -> None:
     now, losses = reconcile({"ORDERS": StreamPosition(31, "a", 2)}, ORDERS)
     assert "its last sequence is 20, but the query has read up to 30" in losses[0].why
     assert at(now) == {"ORDERS": 21}
+
+
+def test_stream_whose_sequences_went_back_is_a_loss_and_read_from_what_came_after() -> None:
+    for position, why in ((15, "went back and were given again"), (31, "its last sequence is 20")):
+        now, losses = reconcile({"ORDERS": StreamPosition(position, "a", 2, time=7)}, ORDERS, {"ORDERS": 12})
+        assert why in losses[0].why
+        assert now == {"ORDERS": StreamPosition(12, "a", 12)}
 
 
 def test_stream_that_is_gone_keeps_its_place() -> None:

@@ -293,12 +293,18 @@ def _check_name(name: str, of: str) -> None:
 def _bounds(info: dict[str, Any]) -> Bounds:
     state = info["state"]
     last = int(state["last_seq"])
-    return Bounds(int(state["first_seq"]) if int(state["messages"]) else last + 1, last, str(info["created"]))
+    first = int(state["first_seq"]) if int(state["messages"]) else last + 1
+    return Bounds(first, last, str(info["created"]), _microseconds(state["last_ts"]) if first <= last else None)
 
 
 def _deleted(info: dict[str, Any]) -> int:
     """How many sequences within the bounds are deleted."""
     return int(info["state"].get("num_deleted", 0))
+
+
+def _microseconds(time: str) -> int:
+    """Of a time of the server, without its last three decimals."""
+    return (datetime.fromisoformat(time) - _FIRST) // timedelta(microseconds=1)
 
 
 def _rfc3339(time: int) -> str:
