@@ -14,12 +14,27 @@ from mama_spark.headers import HeaderLines, bad_values, reject_lines
 from mama_spark.message import BYTES_OF_HEADERS, Bools, Int64s, MessageBatch, payload_sizes
 
 MSG_ID = "Nats-Msg-Id"
-#: Headers that rows may not have, in lower case, and what to do instead. A message with one of an atomic batch would be
-#: held back until the batch ends, and answered otherwise than a message of its own.
-RESERVED = {MSG_ID.lower(): "is not for the headers: use the id column"} | dict.fromkeys(
-    ("nats-batch-id", "nats-batch-sequence", "nats-batch-commit"),
-    "belongs to atomic batches, which are not published here: leave it out",
-)
+#: Headers that rows may not have, in lower case, and what to do instead: they say how one message was published, and
+#: would store another one otherwise than it is reported. Others of the server's (expectations, rollup, TTL, schedules)
+#: have the effect that they have where a stream sources the message.
+RESERVED = {
+    MSG_ID.lower(): "is not for the headers: use the id column",
+    **dict.fromkeys(
+        # held back until the batch ends, and answered otherwise than a message of its own
+        ("nats-batch-id", "nats-batch-sequence", "nats-batch-commit"),
+        "belongs to atomic batches, which are not published here: leave it out",
+    ),
+    **dict.fromkeys(
+        # stored nowhere and without an answer; fast ingest counts it as stored
+        ("nats-trace-dest", "nats-trace-only", "nats-trace-hop", "nats-trace-origin-account"),
+        "traces a message instead of storing it: leave it out",
+    ),
+    # purges the schedule of this name
+    **dict.fromkeys(("nats-scheduler", "nats-schedule-next"), "is what a schedule of a stream writes: leave it out"),
+    "nats-stream-source": "is what a stream with sources writes: leave it out",
+    # a message of its own ignores it, and it ends a fast batch, whose messages are then in doubt
+    "nats-required-api-level": "is for requests of the JetStream API: leave it out",
+}
 MAX_BLOCK = 64 * 1024 - 1  #: the server stores the length of a block in 16 bits
 _VERSION = b"NATS/1.0\r\n"
 ID_HEAD = _VERSION + MSG_ID.encode() + b": "  #: what stands before the id

@@ -7,6 +7,8 @@ from mama_spark.bridges.nats.protocol import headers
 from mama_spark.message import MessageBatch
 from mama_spark.publisher.api import PublishOptions
 
+from tests.support.tables import each
+
 EXPECTATIONS = PublishOptions(
     expected_stream="S",
     expected_last_msg_id="id",
@@ -25,9 +27,12 @@ def test_an_expectation_makes_its_row_fragile(name: str) -> None:
     assert non_retriable.tolist() == [False, True, False]
 
 
-@pytest.mark.parametrize("name", ["nats-msg-id", "Nats-Batch-Id", "Nats-Batch-Sequence", "Nats-Batch-Commit"])
+@each("name", ["nats-msg-id", "Nats-Batch-Id", "Nats-Batch-Sequence", "Nats-Batch-Commit", "Nats-Stream-Source",
+    "Nats-Scheduler", "Nats-Schedule-Next", "Nats-Required-Api-Level", "Nats-Trace-Dest", "Nats-Trace-Only",
+    "Nats-Trace-Hop", "Nats-Trace-Origin-Account"])  # fmt: skip
 def test_headers_that_the_server_reserves_are_refused_with_the_reason(name: str) -> None:
-    rows: list[dict[str, list[str]] | None] = [{name: ["1"]}, {"Nats-Rollup": ["sub"]}]
+    honoured = {"Nats-Rollup": ["sub"], "Nats-TTL": ["1h"], "Nats-Schedule": ["@every 1h"], "Nats-Marker-Reason": ["x"]}
+    rows: list[dict[str, list[str]] | None] = [{name: ["1"]}, honoured]
     bad, _ = headers.check(MessageBatch.of(["t"] * 2, [b""] * 2, rows), 1000)
     assert list(bad) == [0]
     assert name in bad[0].info
