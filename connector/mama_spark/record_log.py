@@ -111,12 +111,14 @@ def went_back(log: Callable[[], RecordLog], bounds: Bounds, next_sequence: int, 
 
     :param log: opens it, where it must be asked
     :param bounds: of the log, now
-    :param time: when the record before ``next_sequence`` was stored that the reader has read; None = not known
+    :param time: when the record before ``next_sequence`` was stored that the reader has read; None = not known: only
+        that the log ends before it shows that its sequences went back
     """
+    shorter = bounds.last + 1 < next_sequence
     nothing_new = bounds.last + 1 == next_sequence and bounds.time in (None, time)
-    if time is None or nothing_new:
-        return None
-    if bounds.last + 1 >= next_sequence and time_of(log(), bounds, next_sequence - 1) in (None, time):
+    if time is None:
+        return bounds.last + 1 if shorter else None
+    if nothing_new or (not shorter and time_of(log(), bounds, next_sequence - 1) in (None, time)):
         return None
     return log().at(time + 1)
 

@@ -14,7 +14,7 @@ from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, Position, Sour
 from mama_spark.errors import ConfigError
 from mama_spark.record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity
 
-_RECREATED = "the log was deleted and created again"
+_RECREATED = "the log was deleted and created again, or restored from an older copy"
 
 
 class RecordedDiscovery(ABC):
@@ -138,7 +138,8 @@ class RecordedDiscovery(ABC):
 
 
 def _recreated(position: Position, bounds: Bounds) -> bool:
-    return continuity(position["next"], position["identity"], bounds) is Continuity.RECREATED
+    state = continuity(position["next"], position["identity"], bounds)
+    return state in (Continuity.RECREATED, Continuity.SHORTER)
 
 
 def _lost(log: RecordLog, first: int, last: int, why: str) -> DiscoveryEvent:

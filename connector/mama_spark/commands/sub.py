@@ -23,7 +23,7 @@ from ..console.arguments import add_transport, options
 from ..errors import OptionError, Unavailable
 from ..options import SubscribeOptions, command
 from ..packing import Unpacked, as_json_column, unpack_chunks, unpacked_as_is
-from ..record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity
+from ..record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity, went_back
 
 #: Between two polls, the longer the less happens: on NATS every request makes an audit advisory, of which
 #: discovery keeps a bounded number.
@@ -67,19 +67,23 @@ def _begin(word: str) -> int | None:
 
 
 class _Cursor:
-    """The last sequence of one log that was shown."""
+    """The last sequence of one log that was shown, and when its record was stored, where that is known."""
 
     def __init__(self, log: RecordLog, begin: int | None) -> None:
         bounds = log.bounds()
         self.name, self.identity = log.name, bounds.identity
-        self.shown = bounds.last if begin is None else begin - 1
+        self.shown, self.time = (bounds.last, bounds.time) if begin is None else (begin - 1, None)
 
-    def to(self, bounds: Bounds) -> int:
-        """The last one to show now."""
+    def to(self, log: RecordLog) -> Bounds:
+        """The log as it is now: the last one to show."""
+        bounds = log.bounds()
         if continuity(self.shown + 1, self.identity, bounds) is Continuity.RECREATED:
             print(f"mama: {self.name} was deleted and made again", file=sys.stderr)
             self.identity, self.shown = bounds.identity, 0
-        return bounds.last
+        elif self.time is not None and (begin := went_back(lambda: log, bounds, self.shown + 1, self.time)) is not None:
+            print(f"mama: {self.name} was restored from an older copy: going on at {begin}", file=sys.stderr)
+            self.shown = begin - 1
+        return bounds
 
 
 def _follow(o: SubscribeOptions, begin: int | None) -> Iterator[Row]:
@@ -114,7 +118,8 @@ def _follow(o: SubscribeOptions, begin: int | None) -> Iterator[Row]:
 def _new_rows(bridge: RecordLogBridge, o: SubscribeOptions, cursors: list[_Cursor]) -> Iterator[Row]:
     for cursor in cursors:
         log = bridge.log(cursor.name)
-        last = cursor.to(log.bounds())
+        bounds = cursor.to(log)
+        last, cursor.time = bounds.last, None
         if last > cursor.shown:
             for records in log.read(cursor.shown, last, o.topics):
                 parts = unpack_chunks(records, as_json_column) if o.unpack else [(records, unpacked_as_is(records))]
@@ -123,6 +128,7 @@ def _new_rows(bridge: RecordLogBridge, o: SubscribeOptions, cursors: list[_Curso
                         yield row
                         cursor.shown = row["sequence"]
             cursor.shown = last
+        cursor.time = bounds.time
 
 
 def _rows(records: Records, found: Unpacked, stream: str) -> Iterator[Row]:

@@ -144,6 +144,12 @@ class MemoryBroker:
         with self._lock:
             self.deleted.update(s for s in sequences if 0 < s <= len(self._log))
 
+    def restore(self, last: int) -> None:
+        """Be as when ``last`` was the newest message, as a server that an older copy was restored in."""
+        with self._lock:
+            del self._log[last:]
+            self._ids = {id_: sequence for id_, sequence in self._ids.items() if sequence <= last}
+
     def release(self) -> int:
         """Acknowledge the messages of the fault ``late``; returns their number."""
         with self._lock:

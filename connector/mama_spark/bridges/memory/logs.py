@@ -72,7 +72,8 @@ class MemoryLog:
     def bounds(self) -> Bounds:
         messages = self._messages()
         last = self._broker.last()
-        return Bounds(messages[0].sequence if messages else last + 1, last, self._broker.identity)
+        newest = messages[-1].time if messages and messages[-1].sequence == last else None
+        return Bounds(messages[0].sequence if messages else last + 1, last, self._broker.identity, newest)
 
     def read(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
         wanted = compile_filters(topics)

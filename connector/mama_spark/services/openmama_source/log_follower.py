@@ -9,7 +9,7 @@ from typing import NamedTuple
 from mama_spark.backoff import Backoff
 from mama_spark.bridges.reconnecting import ReconnectingBridge
 from mama_spark.errors import MamaError
-from mama_spark.record_log import Continuity, RecordLogBridge, Records, continuity
+from mama_spark.record_log import Continuity, RecordLogBridge, Records, continuity, went_back
 
 POLL = Backoff(0.02, 0.5)  #: between two looks at the log, the longer the less happens
 _BATCHES = 8  #: that wait to be taken
@@ -41,6 +41,7 @@ class LogFollower:
     ) -> None:
         self._bridge, self._stream, self._begin = bridge, stream, begin
         self._identity, self._served = identity, served
+        self._time: int | None = None  # of the record `served`
         self._queue: queue.Queue[LogBatch | MamaError] = queue.Queue(_BATCHES)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mama-source-log", daemon=True)
@@ -56,7 +57,7 @@ class LogFollower:
         elif self._begin == "latest":
             self._identity, self._served = bounds.identity, bounds.last
         elif self._begin != "saved":
-            self._identity, self._served = bounds.identity, max(int(self._begin), 1) - 1
+            self._identity, self._served = bounds.identity, min(max(int(self._begin), 1) - 1, bounds.last)
         self._thread.start()
 
     def take(self) -> LogBatch | None:
@@ -107,7 +108,13 @@ class LogFollower:
         warning = ""
         if state is Continuity.RECREATED:
             warning = f"the log {self._stream} was deleted and made again: all of it is new"
-            self._identity, self._served = bounds.identity, bounds.first - 1
+            self._identity, self._served, self._time = bounds.identity, bounds.first - 1, None
+        elif (begin := went_back(lambda: log, bounds, self._served + 1, self._time)) is not None:
+            warning = (
+                f"the sequences of the log {self._stream} went back behind {self._served}, which was served (restored "
+                f"from an older copy?): going on at {begin}"
+            )
+            self._served, self._time = begin - 1, None
         elif state is Continuity.REMOVED:
             gone = f"{self._served + 1} to {bounds.first - 1}"
             warning = f"records {gone} are gone from the log {self._stream}, and were not served"
@@ -119,6 +126,7 @@ class LogFollower:
         for records in log.read(self._served, bounds.last):
             if self._stop.is_set():
                 return
-            self._served = int(records.sequences[-1])
+            self._served, self._time = int(records.sequences[-1]), int(records.times[-1])
             self._queue.put(LogBatch(self._identity, self._served, records))
-        self._served = bounds.last
+        if self._served < bounds.last:
+            self._served, self._time = bounds.last, None

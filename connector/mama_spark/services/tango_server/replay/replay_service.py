@@ -20,7 +20,7 @@ import orjson
 from ....backoff import Backoff
 from ....bridges.reconnecting import ReconnectingBridge
 from ....errors import ConfigError, MamaError
-from ....record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity
+from ....record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity, went_back
 from ....tango.types import EventType
 from ...prometheus.exposition import Metric
 from ..registration import Registration
@@ -123,6 +123,7 @@ class ReplayService:
         self._written_counts = (0, 0)  # records and messages up to `written`
         self._dropped = 0  # messages that clients did not take before the end
         self._newest = 0  # sequence of the newest record of the log
+        self._served_at: int | None = None  # when the record `served` was stored
         self._counted = self._reported = time.monotonic()
 
     def metrics(self) -> list[Metric]:
@@ -218,7 +219,7 @@ class ReplayService:
         elif begin == "earliest":
             served = bounds.first - 1
         elif begin.isdigit():
-            served = max(int(begin), 1) - 1
+            served = min(max(int(begin), 1) - 1, bounds.last)
         self._position = StartPosition(bounds.identity, served, wanted=saved.wanted if saved else [], written=served)
         if begin == "saved" and saved is not None and known and saved.written < saved.served:
             self._warn(
@@ -288,7 +289,14 @@ class ReplayService:
         if state is Continuity.RECREATED:
             self._warn(f"the log {self._stream} was deleted and made again: all of it is new")
             self._position.identity, self._position.served, self._replayer.last = bounds.identity, bounds.first - 1, {}
-            self._position.written, self._writable_at = self._position.served, None
+            self._position.written, self._writable_at, self._served_at = self._position.served, None, None
+        elif (begin := went_back(lambda: log, bounds, self._position.served + 1, self._served_at)) is not None:
+            self._warn(
+                f"the sequences of the log {self._stream} went back behind {self._position.served}, which was served "
+                f"(restored from an older copy?): going on at {begin}"
+            )
+            self._position.served = self._position.written = begin - 1
+            self._writable_at = self._served_at = None
         if bounds.last <= self._position.served:
             return
         if state is Continuity.REMOVED:
@@ -298,10 +306,11 @@ class ReplayService:
         for records in log.read(self._position.served, bounds.last):
             if self._stop.is_set():
                 return
-            self._position.served = int(records.sequences[-1])
+            self._position.served, self._served_at = int(records.sequences[-1]), int(records.times[-1])
             self._push(records, remember=True)
             self._report_and_count()
-        self._position.served = bounds.last
+        if self._position.served < bounds.last:
+            self._position.served, self._served_at = bounds.last, None
 
     def _push(self, records: Records, remember: bool = False) -> None:
         """

@@ -1,0 +1,119 @@
+"""A log that an older copy was restored of, and that grew again: whoever follows it says so, and reads what is new."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from mama_spark.bridges.memory import MemoryBroker
+from mama_spark.bridges.memory.logs import MemoryLogs
+from mama_spark.bridges.reconnecting import ReconnectingBridge
+from mama_spark.bridges.recorded_peers import RecordedPeers
+from mama_spark.commands.sub import _Cursor as Cursor
+from mama_spark.message import MessageBatch
+from mama_spark.record_log import RecordLogBridge, went_back
+from mama_spark.services.openmama_source import LogFollower
+from mama_spark.services.tango_server.replay.replay_service import ReplayService, StartPosition
+from mama_spark.testing.waiting import eventually
+
+#: Messages that were there, that are left, and that are there when the log is looked at again.
+READ, LEFT = 9, 5
+GROWN = (7, 9, 12)
+
+
+class Log:
+    def __init__(self) -> None:
+        self.name = uuid4().hex
+        self.broker = MemoryBroker.get(self.name)
+        self.bridge: ReconnectingBridge[RecordLogBridge] = ReconnectingBridge(lambda: MemoryLogs(self.name), 5.0)
+        self.grow(READ)
+
+    @property
+    def log(self) -> Any:
+        return MemoryLogs(self.name).log(self.name)
+
+    def grow(self, last: int) -> None:
+        n = last - self.broker.last()
+        self.log.append(MessageBatch.of(["a"] * n, [b"%d" % i for i in range(n)]))
+
+    def restore(self, grown: int) -> None:
+        self.broker.restore(LEFT)
+        self.grow(grown)
+
+
+@pytest.fixture(params=GROWN)
+def grown(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture
+def one() -> Iterator[Log]:
+    made = Log()
+    yield made
+    MemoryBroker.forget(made.name)
+
+
+def test_where_a_reader_goes_on(one: Log, grown: int) -> None:
+    time = one.broker.messages()[-1].time
+    assert went_back(lambda: one.log, one.log.bounds(), READ + 1, time) is None
+    one.restore(grown)
+    bounds = one.log.bounds()
+    assert went_back(lambda: one.log, bounds, READ + 1, None) == (grown + 1 if grown < READ else None)
+    assert went_back(lambda: one.log, bounds, READ + 1, time) == LEFT + 1
+
+
+def test_what_follows_a_log_for_readers_of_openmama(one: Log, grown: int) -> None:
+    follower = LogFollower(one.bridge, one.name, "earliest", "", 0)
+    follower.start()
+    taken: list[Any] = []
+
+    def sequences() -> list[int]:
+        while (batch := follower.take()) is not None:
+            taken.append(batch)
+        return [int(n) for batch in taken if batch.records is not None for n in batch.records.sequences]
+
+    try:
+        eventually(lambda: sequences() == list(range(1, READ + 1)), "it reads what is there")
+        one.restore(grown)
+        new = list(range(LEFT + 1, one.broker.last() + 1))
+        eventually(lambda: sequences()[READ:] == new, "it reads what is new")
+        assert any("restored from an older copy" in batch.warning for batch in taken)
+    finally:
+        follower.close()
+
+
+def test_the_source_of_tango_events(one: Log, grown: int) -> None:
+    pushed: list[int] = []
+    warned: list[str] = []
+    nothing: Any = SimpleNamespace(database=None)
+    service = ReplayService(
+        nothing, nothing, one.bridge, one.name, Path(), threading.Event(), warned.append, warned.append
+    )
+    service._position = StartPosition(one.broker.identity, 0)
+    service._push = lambda records, remember: pushed.extend(records.sequences.tolist())  # type: ignore[method-assign]
+    service._report_and_count = lambda: None  # type: ignore[method-assign]
+    service._push_new(MemoryLogs(one.name))
+    one.restore(grown)
+    service._push_new(MemoryLogs(one.name))
+    assert pushed == [*range(1, READ + 1), *range(LEFT + 1, one.broker.last() + 1)]
+    assert len(warned) == 1
+
+
+def test_discovery_that_was_recorded_says_that_it_lost_its_place(one: Log) -> None:
+    discovery = RecordedPeers(MemoryLogs(one.name), None)
+    start = discovery.latest_offset(discovery.initial_offset("earliest"))
+    one.restore(READ - 1)
+    lost = [event.info for some in discovery.read(start, discovery.latest_offset(start)) for event in some]
+    assert lost == ["the log was deleted and created again, or restored from an older copy"]
+
+
+def test_the_command_that_shows_messages(one: Log, grown: int, capsys: pytest.CaptureFixture[str]) -> None:
+    cursor = Cursor(one.log, None)
+    one.restore(grown)
+    assert (cursor.to(one.log).last, cursor.shown) == (grown, LEFT)
+    assert "was restored from an older copy: going on at 6" in capsys.readouterr().err
