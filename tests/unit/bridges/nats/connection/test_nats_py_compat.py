@@ -39,8 +39,8 @@ def without(monkeypatch: pytest.MonkeyPatch, name: str) -> Client:
     client = Client()
     if owner == "Client":
         found: Any = SimpleNamespace(**{k: v for k, v in vars(client).items() if k != attribute})
-        if attribute != "_attempt_reconnect":
-            found._attempt_reconnect = client._attempt_reconnect
+        for method in {"_attempt_reconnect", "_process_err"} - {attribute}:
+            setattr(found, method, getattr(client, method))
         if attribute == "_process_info":
             monkeypatch.setattr(compat, "_process_info", lambda: None)
         client = found
