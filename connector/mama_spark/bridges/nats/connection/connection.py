@@ -35,17 +35,17 @@ from .connect_options import connect_options
 from .event_loop import EventLoopThread
 from .inbound_parser import Deliveries, InboundParser
 from .nats_py_compat import (
-    RenewingClient,
     cancel_reconnects,
     close_abandoned,
     close_client,
     drop_queued_frames,
     fast_path_usable,
+    new_client,
     queue_frames,
     replace_parser,
     request_flush,
     subscription_id,
-    tls_client,
+    transport_of,
 )
 from .raw_read import move_in_bulk
 
@@ -121,9 +121,7 @@ class Connection:
         :raises Unavailable: no server answers
         """
         options = connect_options(settings)
-        connection = cls(
-            loop, tls_client() if "tls" in options else RenewingClient(), settings.fast, settings.api_prefix
-        )
+        connection = cls(loop, new_client(tls="tls" in options), settings.fast, settings.api_prefix)
         fatal: asyncio.Future[MamaError] = loop.loop.create_future()
 
         async def on_error(error: Exception) -> None:
@@ -170,10 +168,16 @@ class Connection:
         if not connecting.cancelled() and connecting.done() and (cause := connecting.exception()) is not None:
             error = from_client(cause)
             return type(error)(f"cannot connect to {servers}: {error}")
-        last = f" ({self.last_error})" if self.last_error is not None else ""
+        last = f" ({self.last_error or type(self.last_error).__name__})" if self.last_error is not None else ""
+        advice = "start one there, or correct option url"
+        if transport_of(self.client):  # it took the connection
+            first = "greets before TLS: leave out" if settings.tls_handshake_first else "begins with TLS: set"
+            advice = (
+                f"what listens there says nothing: it hangs, is no NATS server, or {first} option tlsHandshakeFirst"
+            )
         return Unavailable(
-            f"no NATS server answers within {settings.connect_timeout:g} s at {servers}{last}; start one there, or "
-            "correct option url (the limit is option connectTimeout; waitTimeout begins when messages are sent)"
+            f"no NATS server answers within {settings.connect_timeout:g} s at {servers}{last}; {advice} "
+            "(the limit is option connectTimeout; waitTimeout begins when messages are sent)"
         )
 
     async def start(self, timeout: float) -> None:
