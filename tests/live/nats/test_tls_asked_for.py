@@ -208,7 +208,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("verifying", {"tls_ca": "ca"}, "options tlsCert and tlsKey"),
     (
         "first",
-        {"tls_ca": "ca"},
+        {"tls_ca": "ca", "connect_timeout": 1.0},
         "says nothing.*begins with TLS: set option tlsHandshakeFirst.*the limit is option connectTimeout",
     ),
     ("first", {"tls_handshake_first": True}, "certificate.*option tlsCa names the authority"),

@@ -104,7 +104,7 @@ _CERTIFICATE = {
 }
 #: What to do about a TLS connection, by OpenSSL's reason.
 _TLS = {
-    "WRONG_VERSION_NUMBER": "this server greets before TLS begins: leave out option tlsHandshakeFirst",
+    "WRONG_VERSION_NUMBER": "this server greets before TLS: leave out option tlsHandshakeFirst",
     **dict.fromkeys(
         ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "SSLV3_ALERT_BAD_CERTIFICATE", "TLSV1_ALERT_UNKNOWN_CA"),
         "the server wants a certificate that it trusts: options tlsCert and tlsKey",
