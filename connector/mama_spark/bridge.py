@@ -194,8 +194,8 @@ class MissingAckReporter(Protocol):
     """Asks the middleware why it acknowledges nothing. Optional: publisher bridges that can do so have this method."""
 
     def explain_missing_acks(self) -> str:
-        """Why messages that were sent are not acknowledged, and what to do: a sentence for people, empty if that is
-        not known. On the thread of the other calls; takes a few seconds at most. Never raises."""
+        """Why messages are not acknowledged, or there is no connection, and what to do: a sentence for people, empty
+        if that is not known. On the thread of the other calls; takes a few seconds at most. Never raises."""
         ...
 
 

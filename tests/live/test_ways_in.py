@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import os
+import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.bridges.nats.check import check_server
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError
+from mama_spark.testing.waiting import eventually
 
 from tests.support.fault_driver import Driver, fresh_message_gets_through
 from tests.support.nats.nats_servers import Admin, make_certificates
@@ -30,8 +34,8 @@ class Key:
         self.pair = nkeys.from_seed(bytearray(self.seed))
         self.public = self.pair.public_key.decode()
 
-    def sign(self, subject: str, name: str, nats: dict[str, Any]) -> str:
-        claims = {"iat": 1_700_000_000, "iss": self.public, "sub": subject, "name": name}
+    def sign(self, subject: str, name: str, nats: dict[str, Any], **more: int) -> str:
+        claims = {"iat": 1_700_000_000, "iss": self.public, "sub": subject, "name": name, **more}
         claims["jti"] = base64.b32encode(hashlib.sha256(json.dumps(claims).encode()).digest()).decode().rstrip("=")
         parts = [{"typ": "JWT", "alg": "ed25519-nkey"}, {**claims, "nats": {"version": 2, **nats}}]
         text = b".".join(_url64(json.dumps(p).encode()) for p in parts)
@@ -42,12 +46,20 @@ def _url64(data: bytes) -> bytes:
     return base64.urlsafe_b64encode(data).rstrip(b"=")
 
 
-def credentials(folder: Path, *, known: bool = True) -> tuple[str, Path]:
-    """Configuration of a server with one operator and account, and the credentials of a user of it.
+def write_credentials(path: Path, account: Key, **claims: int) -> Path:
+    """A credentials file of a new user of the account."""
+    user = Key(USER)
+    jwt = account.sign(user.public, "job", {"type": "user", "subs": -1, "data": -1, "payload": -1}, **claims)
+    path.write_text(
+        f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
+        f"-----BEGIN USER NKEY SEED-----\n{user.seed.decode()}\n------END USER NKEY SEED------\n"
+    )
+    return path
 
-    :param known: False = a user of another account, which the operator never signed
-    """
-    operator, account, user = Key(OPERATOR), Key(ACCOUNT), Key(USER)
+
+def operated() -> tuple[str, Key]:
+    """Configuration of a server with one operator, and the one account that it has."""
+    operator, account = Key(OPERATOR), Key(ACCOUNT)
     unlimited = dict.fromkeys(("subs", "data", "payload", "imports", "exports", "conn", "leaf"), -1)
     storage = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1}
     limits = {**unlimited, "wildcards": True, **storage}
@@ -59,14 +71,7 @@ def credentials(folder: Path, *, known: bool = True) -> tuple[str, Path]:
         f"system_account: {system.public}\nresolver: MEMORY\n"
         f"resolver_preload: {{\n  {account.public}: {account_jwt}\n  {system.public}: {system_jwt}\n}}"
     )
-    issuer = account if known else Key(ACCOUNT)
-    jwt = issuer.sign(user.public, "job", {"type": "user", "subs": -1, "data": -1, "payload": -1})
-    path = folder / "user.creds"
-    path.write_text(
-        f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
-        f"-----BEGIN USER NKEY SEED-----\n{user.seed.decode()}\n------END USER NKEY SEED------\n"
-    )
-    return config, path
+    return config, account
 
 
 def lets_in(url: str, admin: dict[str, Any], **login: Any) -> None:
@@ -132,13 +137,36 @@ def test_nkey_seed(tmp_path: Path) -> None:
 
 
 def test_credentials_file(tmp_path: Path) -> None:
-    config, path = credentials(tmp_path)
+    config, account = operated()
+    path, stranger = (str(write_credentials(tmp_path / f"{one.public}.creds", one)) for one in (account, Key(ACCOUNT)))
     with NatsServer(tmp_path / "n", config=config) as server:
-        lets_in(server.url, {"user_credentials": str(path)}, credentials=str(path))
+        lets_in(server.url, {"user_credentials": path}, credentials=path)
         keeps_out(server.url, "", "no such file", credentials=str(tmp_path / "missing.creds"))
-        stranger = tmp_path / "stranger"
-        stranger.mkdir()
-        keeps_out(server.url, "", credentials=str(credentials(stranger, known=False)[1]))
+        keeps_out(server.url, "", credentials=stranger)
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["fast", "public calls"])
+def test_credentials_that_expire_while_they_are_used_are_read_again(tmp_path: Path, fast: bool) -> None:
+    config, account = operated()
+    path, lasting = tmp_path / "short.creds", str(write_credentials(tmp_path / "lasting.creds", account))
+    with NatsServer(tmp_path / "n", config=config) as server, Admin(server.url, user_credentials=lasting) as admin:
+        admin.create_stream("S", ["s.>"])
+        with ExitStack() as ends:
+            for seconds in (2, 20, 60):  # the machine may take longer to connect
+                write_credentials(path, account, exp=int(time.time()) + seconds)
+                with contextlib.suppress(ConfigError):
+                    driver = ends.enter_context(Driver(server.url, credentials=str(path), fast=fast))
+                    break
+            driver.begin(["s.a"], 100)
+            eventually(
+                lambda: driver.bridge._connection is not None and not driver.bridge._connection.up,
+                "the server ends the connection",
+            )
+            driver.put(["s.a"], 100)
+            write_credentials(path, account)
+            driver.drain()
+            assert driver.events() == {"acked": 200}, driver.reasons[:3]
+            driver.conserved(admin)
 
 
 def test_a_server_that_wants_a_client_certificate_gets_one(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ _OPTIONS = {
     "cert": "tlsCert",
     "key": "tlsKey",
     "ca": "tlsCa",
+    "tls_first": "tlsHandshakeFirst",
     "jetstream_domain": "jsDomain",
     "jetstream_api_prefix": "jsApiPrefix",
 }

@@ -8,8 +8,17 @@ from dataclasses import dataclass, replace
 from ..middlewares import MIDDLEWARES, SCHEMES
 from .declare import CONNECTION, Options, camel, option, require
 from .urls import urls
-from .uses import MALAMUTE, NATS, Scope
-from .values import file_path, one_of, single_token, subject_prefix, text, topic_name
+from .uses import MALAMUTE, NATS, STORED, Scope
+from .values import (
+    boolean,
+    duration,
+    file_path,
+    one_of,
+    single_token,
+    subject_prefix,
+    text,
+    topic_name,
+)
 
 CONNECT, DISCOVERY = CONNECTION, "Discovery"
 _ANNOUNCED = Scope(formats=("mamapub", "mamadiscovery"))
@@ -61,6 +70,15 @@ class TransportOptions(Options):
         "path", file_path, None, CONNECT, "Client certificate; goes with `tlsKey`.", scope=NATS
     )
     tls_key: str | None = option("path", file_path, None, CONNECT, "Private key of `tlsCert`.", secret=True, scope=NATS)
+    tls_handshake_first: bool = option(
+        "boolean", boolean, False, CONNECT,
+        "TLS begins before the server's greeting, as a server with `handshake_first` wants it. Implies TLS.",
+        scope=NATS,
+    )  # fmt: skip
+    connect_timeout: float = option(
+        "duration", duration, 5.0, CONNECT,
+        "How long connecting to the servers, and an answer about a stream, may take.", shown="5s", scope=STORED,
+    )  # fmt: skip
     js_domain: str | None = option(
         "text", single_token, None, CONNECT,
         "JetStream domain that holds the streams, of a hub or of a leaf node that the server is connected with. An "

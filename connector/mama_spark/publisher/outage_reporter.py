@@ -53,10 +53,13 @@ class OutageReporter:
 
     def _find_cause(self) -> str:
         loop, bridge = self._loop, self._bridge
-        if loop.last_cause and (loop.refused or not loop.window.connected):
+        connected = loop.window.connected
+        if loop.last_cause and loop.refused and connected:
             return loop.last_cause
-        if loop.window.connected and loop.window.in_flight and isinstance(bridge, MissingAckReporter):
+        if (loop.window.in_flight or not connected) and isinstance(bridge, MissingAckReporter):
             explained = bridge.explain_missing_acks()
             if explained:
                 return explained
+        if loop.last_cause and not connected:
+            return loop.last_cause
         return "no answer comes" if loop.window.in_flight else "the bridge takes no messages"

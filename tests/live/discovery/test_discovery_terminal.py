@@ -185,11 +185,10 @@ def test_a_closed_pipe_ends_the_command_although_nothing_happens(
         process.stderr.close()
 
 
-@pytest.mark.usefixtures("short_connect_timeout")
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--url", "nats://127.0.0.1:1"), "127.0.0.1:1"),
+        (("--url", "nats://127.0.0.1:1", "-o", "connectTimeout=300ms"), "127.0.0.1:1"),
         (("--option", "startingOfsets=x"), "startingOffsets"),
         (("--option", "token"), "NAME=VALUE"),
     ],

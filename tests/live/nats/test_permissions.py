@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError
 from mama_spark.message import MessageBatch
+from mama_spark.options.stream_names import stream_range
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.subscribe.schema import SCHEMA
 
@@ -131,6 +133,26 @@ def test_without_the_right_to_create_a_missing_stream_is_an_error(server: NatsSe
     with pytest.raises(ConfigError, match="no permission to create the stream 'S'"):
         bridge.prepare(MessageBatch.of(["s.a"], [b""]))
     bridge.close()
+
+
+def publish_to(bridge: NatsBridge, topic: str) -> None:
+    bridge.open()
+    bridge.prepare(MessageBatch.of([topic], [b""]))
+
+
+@pytest.mark.parametrize("streams", [None, "p-{0..1}"])
+def test_only_who_may_create_a_stream_is_told_to(server: NatsServer, streams: str | None) -> None:
+    names = None if streams is None else stream_range(streams)
+    for login, said in (
+        ({"user": "admin", "password": "p"}, "; createStream=true makes"),
+        (
+            without(CREATE),
+            r"; another user must make what is missing: no permission to publish to \$JS.API.STREAM.CREATE.p?",
+        ),
+    ):
+        bridge = NatsBridge(NatsSettings((server.url,), streams=names, **login))
+        with pytest.raises(ConfigError, match=said), closing(bridge):
+            publish_to(bridge, "s.a")
 
 
 def test_a_stream_that_is_missing_is_told_although_the_others_may_not_be_listed(server: NatsServer) -> None:

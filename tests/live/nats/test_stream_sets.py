@@ -157,7 +157,7 @@ def test_a_set_that_grows_loses_and_doubles_nothing_and_keeps_the_order_of_each_
 def test_a_stream_that_is_no_member_is_refused(server: NatsServer, admin: Admin) -> None:
     admin.create_stream("orders-2", ["others.>"])
     assert "is no member of the set" in str(query(server).attempt(rows(0, 1)).fatal)
-    assert "createStream=true makes them" in str(
+    assert "createStream=true makes what is missing" in str(
         query(server, "a{0..1}", createStream="false").attempt(rows(0, 1)).fatal
     )
 

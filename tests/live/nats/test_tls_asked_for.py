@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,11 +13,15 @@ from typing import Any
 
 import mama_spark
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.bridges.nats.connection.connection import Connection
 from mama_spark.bridges.nats.connection.event_loop import EventLoopThread
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.errors import ConfigError
+from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.testing.waiting import TIMEOUT, until
 from nats.aio.client import Client
 
@@ -171,9 +176,11 @@ def test_clients_of_nats_are_made_in_one_place() -> None:
     makers = {
         path.relative_to(package).as_posix()
         for path in package.rglob("*.py")
-        if re.search(r"(?<![\w.`])(Client|NATS|nats\.connect|nats\.NATS)\(", path.read_text(encoding="utf-8"))
+        if re.search(
+            r"(?<![\w.`])((Nats|Tls)?Client|NATS|nats\.connect|nats\.NATS)\(", path.read_text(encoding="utf-8")
+        )
     }
-    assert makers == {"bridges/nats/connection/connection.py"}
+    assert makers == {"bridges/nats/connection/nats_py_compat.py"}
 
 
 def test_a_server_where_tls_is_a_choice_is_used_with_tls(tmp_path: Path) -> None:
@@ -185,3 +192,80 @@ def test_a_server_where_tls_is_a_choice_is_used_with_tls(tmp_path: Path) -> None
         (connection,) = server.ask("connz")["connections"]
         assert connection["tls_version"]
         bridge.close()
+
+
+#: What goes wrong with TLS -> server, options without ``tlsCa``, and what the error says to do.
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("tls", {}, "certificate.*option tlsCa names the authority"),
+    ("tls", {"tls_ca": "other_ca"}, "certificate.*option tlsCa names the authority"),
+    ("tls", {"tls_ca": "ca", "host": "localhost"}, "not valid for 'localhost'.*the url must name the server as"),
+    ("tls", {"tls_ca": "ca", "password": "wrong"}, "refuses the credentials"),
+    (
+        "tls",
+        {"tls_ca": "ca", "tls_handshake_first": True, "connect_timeout": 1.0},
+        "greets before TLS: leave out option tlsHandshakeFirst",
+    ),
+    ("verifying", {"tls_ca": "ca"}, "options tlsCert and tlsKey"),
+    (
+        "first",
+        {"tls_ca": "ca", "connect_timeout": 1.0},
+        "says nothing.*begins with TLS: set option tlsHandshakeFirst.*the limit is option connectTimeout",
+    ),
+    ("first", {"tls_handshake_first": True}, "certificate.*option tlsCa names the authority"),
+    ("tls", {"tls_ca": "usageless", "strict": True}, "CA cert does not include key usage.*-addext keyUsage=critical"),
+]
+
+
+def without_key_usage(certs: Certificates) -> bytes:
+    """The CA as ``openssl req -x509`` makes one: it does not say what its key may be used for."""
+    old = x509.load_pem_x509_certificate(certs.ca.read_bytes())
+    new = x509.CertificateBuilder(
+        old.subject, old.subject, old.public_key(), old.serial_number, old.not_valid_before_utc, old.not_valid_after_utc
+    )
+    key = load_pem_private_key(certs.ca_key.read_bytes(), None)
+    assert isinstance(key, EllipticCurvePrivateKey)
+    new = new.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    identifier = x509.SubjectKeyIdentifier.from_public_key(old.public_key())
+    return new.add_extension(identifier, critical=False).sign(key, SHA256()).public_bytes(Encoding.PEM)
+
+
+def test_an_error_of_tls_names_the_option_or_what_the_certificate_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    certs, usageless = make_certificates(tmp_path / "tls"), tmp_path / "usageless.pem"
+    usageless.write_bytes(without_key_usage(certs))
+    login = "\nauthorization { user: bob, password: secret }\n"
+    configs = {
+        "tls": certs.config, "verifying": certs.verifying,
+        "first": certs.config.replace("}", "  handshake_first: true\n}"),
+    }  # fmt: skip
+    files = {"ca": certs.ca, "other_ca": certs.other_ca, "usageless": usageless}
+    default = ssl.create_default_context
+
+    def strict(**files: Any) -> ssl.SSLContext:
+        """As Python 3.13 makes it."""
+        context = default(**files)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    with ExitStack() as ends:
+        servers = {
+            name: ends.enter_context(NatsServer(tmp_path / name, config=config + login, jetstream=None))
+            for name, config in configs.items()
+        }
+        for name, given, said in REFUSED:
+            options: dict[str, Any] = {"user": "bob", "password": "secret", "connect_timeout": 3.0, **given}
+            monkeypatch.setattr(ssl, "create_default_context", strict if options.pop("strict", False) else default)
+            host, ca = options.pop("host", "127.0.0.1"), options.pop("tls_ca", None)
+            for scheme in {"tls", "nats"} if ca is None else {"tls"}:
+                url = f"{scheme}://{host}:{servers[name].port}"
+                with (
+                    pytest.raises((ConfigError, Unavailable), match=f"(?s){said}"),
+                    connected(NatsSettings((url,), tls_ca=None if ca is None else str(files[ca]), **options)),
+                ):
+                    pass
+            assert "password" not in given or not caplog.messages, "asyncio writes nothing of its own"
+        first = servers["first"].url
+        settings = NatsSettings((first,), user="bob", password="secret", tls_ca=str(certs.ca), tls_handshake_first=True)
+        with connected(settings) as client:
+            assert client.is_connected

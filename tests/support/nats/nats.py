@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.bridges.nats.settings import NatsSettings
-from mama_spark.options import TransportOptions
 
 from tests.support.nats.nats_accounts import Accounts, SharedNatsCluster, SharedNatsServer
 
@@ -60,14 +57,3 @@ def nats_cluster(nats_accounts: Accounts) -> Iterator[SharedNatsCluster]:
     cluster = nats_accounts.take_cluster()
     yield cluster
     nats_accounts.give_back(cluster.account)
-
-
-@pytest.fixture
-def short_connect_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What reads its settings from options waits a moment only for a server that is not there."""
-    made = NatsSettings.from_options
-
-    def from_options(cls: type[NatsSettings], o: TransportOptions) -> NatsSettings:
-        return replace(made(o), connect_timeout=0.3)
-
-    monkeypatch.setattr(NatsSettings, "from_options", classmethod(from_options))

@@ -176,9 +176,10 @@ async def _all_headers(block: bytes | None) -> dict[str, list[str]] | None:
 
 @dataclass(frozen=True)
 class Certificates:
-    """PEM files: the CA, the server's pair, and a CA that signed nothing here."""
+    """PEM files: the CA and its key, the server's pair, and a CA that signed nothing here."""
 
     ca: Path
+    ca_key: Path
     cert: Path
     key: Path
     other_ca: Path
@@ -207,6 +208,7 @@ def make_certificates(folder: Path) -> Certificates:
 
     return Certificates(
         write("ca.pem", ca.cert_pem),
+        write("ca-key.pem", ca.private_key_pem),
         write("cert.pem", server.cert_chain_pems[0]),
         write("key.pem", server.private_key_pem),
         write("other.pem", other_ca.cert_pem),

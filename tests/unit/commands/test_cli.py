@@ -110,22 +110,20 @@ def test_wrong_usage_is_exit_code_2(mama: Callable[..., Done], words: tuple[str,
     assert "usage: mama" in done.stderr
 
 
-@pytest.mark.usefixtures("short_connect_timeout")
 def test_check_says_that_nobody_answers(mama: Callable[..., Done], tmp_path: Path) -> None:
     conf = tmp_path / "job.toml"
-    conf.write_text('[mamapub]\nurl = "nats://127.0.0.1:1"\n')
+    conf.write_text('[mamapub]\nurl = "nats://127.0.0.1:1"\nconnectTimeout = "300ms"\n')
     done = mama("check", "--conf-file", str(conf))
     assert done.returncode == 2
     assert "BAD" in done.stdout
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.usefixtures("short_connect_timeout")
 @pytest.mark.parametrize("words", [(), ("-o", "url=nats://127.0.0.1:1"), ("-o", "servers=nats://127.0.0.1:1")])
 def test_check_needs_no_url_but_the_one_that_counts_everywhere(
     mama: Callable[..., Done], words: tuple[str, ...]
 ) -> None:
-    done = mama("check", *words)
+    done = mama("check", *words, "-o", "connectTimeout=300ms")
     assert "nats://127.0.0.1:" in done.stdout
     assert "Traceback" not in done.stderr
 

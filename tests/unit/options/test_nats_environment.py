@@ -13,13 +13,15 @@ from mama_spark.options.nats_environment import with_nats_environment
 BOB = {"url": "nats://bob:4222", "user": "bob", "password": "pw", "ca": "/ca.pem", "creds": "", "description": "x"}
 OF_BOB = {"url": "nats://bob:4222", "user": "bob", "password": "pw", "tlsCa": "/ca.pem"}
 
+EVE = {"url": "tls://eve:4222", "credentials": "/eve.creds", "tlsHandshakeFirst": "True"}
+
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     context(tmp_path, "bob", BOB)
     context(tmp_path, "far", {"url": "nats://hub:4222", "jetstream_domain": "leaf"})
     context(tmp_path, "acme", {"url": "nats://hub:4222", "jetstream_api_prefix": "JS.acme"})
-    context(tmp_path, "eve", {"url": "tls://eve:4222", "creds": "/eve.creds"})
+    context(tmp_path, "eve", {"url": "tls://eve:4222", "creds": "/eve.creds", "tls_first": True})
     return tmp_path
 
 
@@ -38,7 +40,7 @@ def context(home: Path, name: str, content: Any) -> None:
         ({"transport": "desk"}, {"NATS_URL": "nats://a:1"}, "", {"transport": "desk"}),
         ({"user": "al"}, {"NATS_URL": "nats://a:1"}, "bob", {"user": "al", "url": "nats://a:1"}),
         ({}, {}, "bob", OF_BOB),
-        ({}, {"NATS_CONTEXT": "eve"}, "bob", {"url": "tls://eve:4222", "credentials": "/eve.creds"}),
+        ({}, {"NATS_CONTEXT": "eve"}, "bob", EVE),
         ({}, {}, "far", {"url": "nats://hub:4222", "jsDomain": "leaf"}),
         ({}, {}, "acme", {"url": "nats://hub:4222", "jsApiPrefix": "JS.acme"}),
         ({"jsdomain": "hub"}, {}, "acme", {"url": "nats://hub:4222", "jsdomain": "hub"}),

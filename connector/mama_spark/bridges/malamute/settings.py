@@ -53,7 +53,7 @@ class MalamuteSettings:
             features=FEATURES & ~(Feature.CREDIT | Feature.CONFIRM) | Feature.BLOCKS,  # the former are for receivers
         )
         if not isinstance(o, SinkOptions):
-            return cls(connection)
+            return cls(connection, connect_timeout=o.connect_timeout)
         return cls(
             connection,
             o.stream or stream_of(o.url),
@@ -61,6 +61,7 @@ class MalamuteSettings:
             o.dedup,
             o.on_uncertain == "resend",
             o.dead_letter_topic is not None,
+            o.connect_timeout,
         )
 
 

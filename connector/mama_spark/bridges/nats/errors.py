@@ -61,7 +61,7 @@ BY_CODE: Mapping[int, type[PublishError]] = {
 _STORAGE_USED_UP = (
     "the streams take more storage than nats-server allows itself, which is max_file_store, or else a share of the "
     "disk that was free when it was started: little or nothing after a start on a full disk. Make room on its disk, "
-    "or raise max_file_store, then restart it"
+    "or raise max_file_store, then restart it; the message is not stored"
 )
 #: Cause and remedy of errors whose text names neither, by ``err_code``.
 CURES: Mapping[int, str] = {

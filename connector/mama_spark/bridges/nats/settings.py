@@ -13,8 +13,9 @@ from mama_spark.options.urls import with_scheme
 from mama_spark.redaction import redact_url
 
 AckMode = Literal["auto", "message", "batch", "none"]
-_CONNECTION = ("credentials", "nkey_seed", "user", "password", "token", "tls_ca", "tls_cert", "tls_key")
-_API = ("js_domain", "js_api_prefix")
+_TLS = ("tls_ca", "tls_cert", "tls_key", "tls_handshake_first")
+_CONNECTION = ("credentials", "nkey_seed", "user", "password", "token", *_TLS)
+_OTHERS = ("js_domain", "js_api_prefix", "connect_timeout")
 #: Prefix of the subjects of JetStream API requests, in the account and domain of the user.
 DEFAULT_API_PREFIX = "$JS.API."
 _SECRET = frozenset({"credentials", "nkey_seed", "user", "password", "token", "tls_key"})
@@ -28,6 +29,7 @@ class NatsSettings:
     :param credentials: path of a ``.creds`` file
     :param nkey_seed: path of a file with an nkey seed
     :param tls_ca: path of the CA certificates in PEM; ``tls_cert`` and ``tls_key``: certificate and key of the client
+    :param tls_handshake_first: TLS begins before the server's greeting
     :param js_domain: the JetStream domain that holds the streams; None = that of the server
     :param js_api_prefix: API prefix instead of ``$JS.API``, where the account imports the API of another account
     :param name: name of the connection in the server's monitoring
@@ -55,6 +57,7 @@ class NatsSettings:
     tls_ca: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
+    tls_handshake_first: bool = False
     js_domain: str | None = None
     js_api_prefix: str | None = None
     name: str = "mama-spark"
@@ -86,7 +89,7 @@ class NatsSettings:
     @classmethod
     def from_options(cls, o: TransportOptions) -> Self:
         """Settings from the options of a transport, and of publishing from those of a sink."""
-        connection: dict[str, Any] = {name: getattr(o, name) for name in (*_CONNECTION, *_API)}
+        connection: dict[str, Any] = {name: getattr(o, name) for name in (*_CONNECTION, *_OTHERS)}
         if isinstance(o, ReadOptions):
             return cls(servers=o.url, retry_deadline=o.wait_timeout, **connection)
         if not isinstance(o, SinkOptions):
@@ -136,8 +139,9 @@ class NatsSettings:
     @property
     def wants_tls(self) -> bool:
         """Whether TLS is required with every server: a URL or an option asks for it."""
-        files = (self.tls_ca, self.tls_cert, self.tls_key)
-        return any(files) or any(with_scheme(url.strip()).startswith("tls:") for url in self.servers)
+        return any(getattr(self, name) for name in _TLS) or any(
+            with_scheme(url.strip()).startswith("tls:") for url in self.servers
+        )
 
     @property
     def login_of_urls(self) -> tuple[str, str | None] | None:
@@ -157,8 +161,8 @@ class NatsSettings:
     def connection_key(self) -> tuple[object, ...]:
         """Transports with equal keys share connections."""
         return (
-            *(self.servers, self.credentials, self.nkey_seed, self.user, self.password, self.token),
-            *(self.tls_ca, self.tls_cert, self.tls_key, self.api_prefix, self.name, self.fast),
+            *(getattr(self, name) for name in _CONNECTION),
+            *(self.servers, self.api_prefix, self.name, self.fast),
         )
 
 

@@ -75,7 +75,7 @@ def from_client(error: BaseException) -> MamaError:
     """Our error for an exception of nats-py or of the network."""
     if isinstance(error, MamaError):
         return error
-    text = str(error) or type(error).__name__
+    text = (str(error) or type(error).__name__) + _cure_of_tls(error)
     if "authorization violation" in text.lower() or "authentication" in text.lower():
         ways = "options user and password, token, nkeySeed, credentials"
         return ConfigError(f"the server refuses the credentials: {text}; correct what logs in ({ways}, or the url)")
@@ -84,3 +84,37 @@ def from_client(error: BaseException) -> MamaError:
         if kind is not None:
             return kind(text)
     return BackgroundTaskFailed(f"{type(error).__name__}: {text}")
+
+
+_UNTRUSTED = (
+    "option tlsCa names the authority that signed the server's certificate, a PEM file; without it those of the system "
+    "count"
+)
+_WRONG_NAME = "the url must name the server as its certificate does (subjectAltName)"
+#: What Python 3.13 and newer want beyond earlier ones.
+_STRICT = (
+    "this Python checks certificates strictly (RFC 5280): make the authority of option tlsCa with openssl req -x509 … "
+    "-addext keyUsage=critical,keyCertSign,cRLSign, and sign the server's certificate by it anew"
+)
+#: What to do about a certificate, by the number of OpenSSL's error.
+_CERTIFICATE = {
+    **dict.fromkeys((18, 19, 20, 21), _UNTRUSTED),  # self-signed, or the issuer is not found
+    **dict.fromkeys((62, 64), _WRONG_NAME),
+    **dict.fromkeys(range(79, 95), _STRICT),
+}
+#: What to do about a TLS connection, by OpenSSL's reason.
+_TLS = {
+    "WRONG_VERSION_NUMBER": "this server greets before TLS: leave out option tlsHandshakeFirst",
+    **dict.fromkeys(
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "SSLV3_ALERT_BAD_CERTIFICATE", "TLSV1_ALERT_UNKNOWN_CA"),
+        "the server wants a certificate that it trusts: options tlsCert and tlsKey",
+    ),
+}
+
+
+def _cure_of_tls(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        cure = _CERTIFICATE.get(error.verify_code)
+    else:
+        cure = _TLS.get(error.reason) if isinstance(error, ssl.SSLError) else None
+    return "" if cure is None else f"; {cure}"

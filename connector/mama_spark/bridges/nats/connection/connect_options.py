@@ -42,6 +42,7 @@ def connect_options(settings: NatsSettings) -> dict[str, Any]:
             options[option] = path
     if settings.wants_tls:
         options["tls"] = _tls(settings)
+        options["tls_handshake_first"] = settings.tls_handshake_first
     return options
 
 

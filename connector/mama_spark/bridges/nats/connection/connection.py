@@ -40,11 +40,12 @@ from .nats_py_compat import (
     close_client,
     drop_queued_frames,
     fast_path_usable,
+    new_client,
     queue_frames,
     replace_parser,
     request_flush,
     subscription_id,
-    tls_client,
+    transport_of,
 )
 from .raw_read import move_in_bulk
 
@@ -83,7 +84,7 @@ class Connection:
         self._cache: dict[str, tuple[float, Any]] = {}  # results of checks: time and value
         self.owned = True  #: False: the client is the caller's
         self.closed = False
-        self.errors: list[BaseException] = []
+        self.last_error: Exception | None = None  #: of an attempt to connect
         self._fast_wanted = fast
         self.fast = False  #: the fast path is used, not public calls
         self._parser: InboundParser | None = None
@@ -105,6 +106,11 @@ class Connection:
     def up(self) -> bool:
         return self._up and self.client.is_connected
 
+    @property
+    def why_down(self) -> str:
+        """Why a connection that was lost is not there again; empty = that is not known."""
+        return "" if self.last_error is None else f"cannot connect to NATS again: {from_client(self.last_error)}"
+
     # --- opening ---------------------------------------------------------------------------------------------
 
     @classmethod
@@ -115,16 +121,15 @@ class Connection:
         :raises Unavailable: no server answers
         """
         options = connect_options(settings)
-        connection = cls(loop, tls_client() if "tls" in options else Client(), settings.fast, settings.api_prefix)
+        connection = cls(loop, new_client(tls="tls" in options), settings.fast, settings.api_prefix)
         fatal: asyncio.Future[MamaError] = loop.loop.create_future()
 
         async def on_error(error: Exception) -> None:
             close_abandoned(connection.client)
-            connection.errors.append(error)
+            await connection.on_error(error)
             translated = from_client(error)
             if isinstance(translated, ConfigError) and not fatal.done():
                 fatal.set_result(translated)
-            await connection.on_error(error)
 
         connecting = asyncio.ensure_future(
             connection.client.connect(
@@ -163,10 +168,16 @@ class Connection:
         if not connecting.cancelled() and connecting.done() and (cause := connecting.exception()) is not None:
             error = from_client(cause)
             return type(error)(f"cannot connect to {servers}: {error}")
-        last = f" ({self.errors[-1]})" if self.errors else ""
+        last = f" ({self.last_error or type(self.last_error).__name__})" if self.last_error is not None else ""
+        advice = "start one there, or correct option url"
+        if transport_of(self.client):  # it took the connection
+            first = "greets before TLS: leave out" if settings.tls_handshake_first else "begins with TLS: set"
+            advice = (
+                f"what listens there says nothing: it hangs, is no NATS server, or {first} option tlsHandshakeFirst"
+            )
         return Unavailable(
-            f"no NATS server answers within {settings.connect_timeout:g} s at {servers}{last}; start one there, or "
-            "correct option url (the limit is option connectTimeout; waitTimeout begins when messages are sent)"
+            f"no NATS server answers within {settings.connect_timeout:g} s at {servers}{last}; {advice} "
+            "(the limit is option connectTimeout; waitTimeout begins when messages are sent)"
         )
 
     async def start(self, timeout: float) -> None:
@@ -382,9 +393,11 @@ class Connection:
         violation = denied(str(error))
         if violation is not None:
             self._denied(*violation, exact=False)
+        elif not self.up:
+            self.last_error = error
 
     async def on_disconnected(self) -> None:
-        was_up, self._up = self._up, False
+        was_up, self._up, self.last_error = self._up, False, None
         self._discard_unwritten()
         if was_up and self.listener is not None:
             self.listener.on_disconnected()

@@ -37,6 +37,8 @@ VERSIONS = ((2, 16), (3, 0))
 FAST_PATH = "the fast path"
 RAW_READS = "reads without copies"
 TLS = "TLS before credentials are sent"
+RENEWAL = "reading renewed credentials"
+QUIET = "no warnings of asyncio about TLS"
 CLEANUP = "closing what a failed attempt to connect leaves open"
 ATTACH = "publishing through a JetStream context of the caller"
 
@@ -58,6 +60,12 @@ def _set_by(kind: type) -> frozenset[str]:
     """Names that the constructor of a class uses, attributes included."""
     code = getattr(kind.__init__, "__code__", None)  # type: ignore[misc]
     return frozenset(() if code is None else code.co_names)
+
+
+def _method(name: str, needed_for: str) -> PrivateName:
+    return PrivateName(
+        f"Client.{name}", needed_for, lambda client: inspect.iscoroutinefunction(getattr(client, name, None))
+    )
 
 
 def _callback(name: str) -> PrivateName:
@@ -87,11 +95,9 @@ PRIVATE_NAMES = (
     PrivateName("TcpTransport._io_writer", RAW_READS, lambda _: "_io_writer" in _set_by(TcpTransport)),
     PrivateName("StreamReader._buffer", RAW_READS, lambda _: "_buffer" in _set_by(asyncio.StreamReader)),
     PrivateName("Client._process_info", TLS, lambda _: inspect.iscoroutinefunction(_process_info())),
-    PrivateName(
-        "Client._attempt_reconnect",
-        CLEANUP,
-        lambda client: inspect.iscoroutinefunction(getattr(client, "_attempt_reconnect", None)),
-    ),
+    _method("_process_err", RENEWAL),
+    PrivateName("Client._connect_command", QUIET, lambda client: callable(getattr(client, "_connect_command", None))),
+    _method("_attempt_reconnect", CLEANUP),
     PrivateName("JetStreamContext._nc", ATTACH, lambda _: "_nc" in _set_by(JetStreamContext)),
     PrivateName("JetStreamContext._prefix", ATTACH, lambda _: "_prefix" in _set_by(JetStreamContext)),
     PrivateName("Client._reading_task", ATTACH, lambda client: hasattr(client, "_reading_task")),
@@ -263,6 +269,27 @@ def add_callbacks(
     client._error_cb = both(client._error_cb, error)
 
 
+# --- the client ---------------------------------------------------------------------------------------------------
+
+
+class NatsClient(Client):
+    """A client that connects again when its login has expired or was revoked, and reads its credentials again; nats-py
+    itself would close for good. It also knows of TLS that its connection has it."""
+
+    def _connect_command(self) -> bytes:
+        _, transport = stream_of(transport_of(self))
+        if transport is not None and transport.get_extra_info("sslcontext") is not None:
+            # Left out by nats-py: asyncio would write a warning of its own when the server closes the connection.
+            transport.get_protocol().connection_made(transport)
+        return super()._connect_command()
+
+    async def _process_err(self, err_msg: str) -> None:
+        if "authentication expired" in err_msg or "authentication revoked" in err_msg:
+            await self.force_reconnect()
+        else:
+            await super()._process_err(err_msg)
+
+
 # --- TLS ----------------------------------------------------------------------------------------------------------
 
 
@@ -276,7 +303,7 @@ class TlsNotOffered(nats.errors.SecureConnWantedError):
         )
 
 
-class TlsClient(Client):
+class TlsClient(NatsClient):
     """A client that does not use a server without TLS.
 
     nats-py itself upgrades only where the server's INFO says ``tls_required``, and sends its credentials in plain to
@@ -291,11 +318,14 @@ class TlsClient(Client):
         await super()._process_info(info, initial_connection)
 
 
-def tls_client() -> Client:
-    """A client that sends credentials over TLS only.
+def new_client(*, tls: bool) -> Client:
+    """A client that is not connected yet.
 
+    :param tls: it sends credentials over TLS only
     :raises ConfigError: this version of nats-py does not allow to ensure that
     """
+    if not tls:
+        return NatsClient()
     client = TlsClient()
     if TLS in missing_names(client).values():
         low, high = (".".join(map(str, v)) for v in VERSIONS)

@@ -13,7 +13,7 @@ from ..settings import NatsSettings
 from ..stream_set import METADATA, StreamSet
 from ..subjects import Filters
 from .api import NO_STREAM, ApiError, ApiForbidden, JetStreamClient
-from .streams import StreamCache, StreamInfo, create
+from .streams import StreamCache, StreamInfo, advice_to_create, create
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ async def prepare_members(
         names = ", ".join(streams.streams.name(number) for number in missing[:5])
         raise ConfigError(
             f"option streams={streams.streams}: {len(missing)} of {len(answers)} streams are not there: {names}; "
-            "createStream=true makes them"
+            f"{await advice_to_create(api, streams.streams.name(missing[0]))}"
         )
     for made in await in_groups([partial(_create, api, streams.config_of(number), settings) for number in missing]):
         cache.add(made)

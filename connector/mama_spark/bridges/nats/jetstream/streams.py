@@ -191,6 +191,16 @@ async def create(
         raise
 
 
+async def advice_to_create(api: JetStreamClient, name: str) -> str:
+    """What to do about a missing stream, by what the user may do. The request has no configuration: it makes none."""
+    with contextlib.suppress(ApiError, Unavailable):
+        try:
+            await api.request(f"STREAM.CREATE.{name}", {})
+        except ApiForbidden as e:
+            return f"another user must make what is missing: {e}"
+    return "createStream=true makes what is missing"
+
+
 def _duplicate_window(settings: NatsSettings) -> float:
     """Seconds for which the stream has to know an id: for all resends, or for what may be on its way."""
     return max(2 * (settings.wait_timeout if settings.exactly_once else settings.retry_deadline), 0.1)

@@ -281,7 +281,7 @@ class NatsBridge:
         """See :class:`~mama_spark.bridge.MissingAckReporter`."""
         connection = self._connection
         if connection is None or not connection.up:
-            return ""
+            return "" if connection is None else connection.why_down
         try:
             work = self._router.explain_missing_acks(connection, self.connected_to)
             return connection.loop.run(work, 4 * ANSWER_TIME, "asking JetStream")

@@ -48,7 +48,7 @@ async def explain(api: JetStreamClient, server: str, streams: Sequence[str]) -> 
     return (
         f"{server} answers, but stores nothing: {where}. Look at its log and its disk: after a write that failed (disk "
         "full, quota, I/O error) nats-server answers no publish any more, also when there is room again; make room, "
-        "then it must be restarted"
+        "then it must be restarted; what was acknowledged is stored, what waits is not"
     )
 
 

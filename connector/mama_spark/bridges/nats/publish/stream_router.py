@@ -271,7 +271,11 @@ class StreamRouter:
             streams = sorted(self.cache.streams)
             known = f"; streams that were found: {_join(streams)}" if streams else ""
             first = next(iter(rejections.values()))
-            raise ConfigError(f"nothing to publish to: {first.info}{known}; createStream=true makes one")
+            name = named or st.derive_name(topics[min(topics)])[0]
+            advice = connection.loop.run(
+                st.advice_to_create(self._api(connection), name), 3 * self.settings.connect_timeout, "asking for advice"
+            )
+            raise ConfigError(f"nothing to publish to: {first.info}{known}; {advice}")
         return rejections
 
     async def _find(self, connection: Connection, topics: list[str]) -> None:

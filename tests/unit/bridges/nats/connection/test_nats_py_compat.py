@@ -39,8 +39,8 @@ def without(monkeypatch: pytest.MonkeyPatch, name: str) -> Client:
     client = Client()
     if owner == "Client":
         found: Any = SimpleNamespace(**{k: v for k, v in vars(client).items() if k != attribute})
-        if attribute != "_attempt_reconnect":
-            found._attempt_reconnect = client._attempt_reconnect
+        for method in {"_attempt_reconnect", "_process_err", "_connect_command"} - {attribute}:
+            setattr(found, method, getattr(client, method))
         if attribute == "_process_info":
             monkeypatch.setattr(compat, "_process_info", lambda: None)
         client = found
@@ -113,10 +113,10 @@ def test_the_floor_of_the_version_is_that_of_the_project() -> None:
 
 
 def test_tls_is_not_used_where_credentials_might_go_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(compat.tls_client(), compat.TlsClient)
+    assert isinstance(compat.new_client(tls=True), compat.TlsClient)
     monkeypatch.setattr(compat, "_process_info", lambda: None)
     with pytest.raises(ConfigError, match=r"Client\._process_info.*install nats-py>=2\.16,<3"):
-        compat.tls_client()
+        compat.new_client(tls=True)
 
 
 def test_a_distribution_without_metadata_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from .message_codec import encode_name
 MARK = "{stream}"
 _CONNECTION = (
     *("credentials", "nkey_seed", "user", "password", "token", "tls_ca", "tls_cert", "tls_key"),
+    "tls_handshake_first",
     *("js_domain", "js_api_prefix"),
 )
 _GROUP = "stream: jetstream"
@@ -55,6 +56,9 @@ class JetStreamSettings:
     tls_ca: str | None = option("path", file_path, None, _GROUP, "CA certificates.")
     tls_cert: str | None = option("path", file_path, None, _GROUP, "Client certificate; goes with `tls_key`.")
     tls_key: str | None = option("path", file_path, None, _GROUP, "Private key of `tls_cert`.", secret=True)
+    tls_handshake_first: bool = option(
+        "boolean", true_or_false, False, _GROUP, "TLS begins before the server's greeting (`handshake_first`)."
+    )
     js_domain: str | None = option(
         "text", single_token, None, _GROUP, "JetStream domain of the stream.", shown="that of the server"
     )
