@@ -99,13 +99,12 @@ class StreamRouter:
         :raises ConfigError: it does not, or a publisher cannot use the stream
         """
         api = self._api(connection)
-        # a stream that is created when missing may have been deleted since it was looked up
-        cache = None if self.settings.create_stream else connection.cached("directory")
+        cache = connection.cached("directory")
         if cache is None:
             cache = st.StreamCache()
             await st.check_jetstream(api, cache)
             connection.cache("directory", cache)
-        cache.forget_absent()
+        cache.reuse()
         self.cache = cache
         if self.set is not None:
             await self._check_set(connection, self.set)
@@ -116,6 +115,7 @@ class StreamRouter:
             return
         if name is None:
             return
+        await st.refresh(api, cache, [name])
         stream = cache.streams.get(name) or await st.stream_info(api, cache, name)
         if stream is not None:
             self._validate(stream)
