@@ -159,16 +159,8 @@ async def stream_names(api: JetStreamClient, subject: str | None = None) -> list
 
     :raises ApiForbidden: the permissions do not allow the request
     """
-    found: list[str] = []
-    while True:
-        body: dict[str, Any] = {"offset": len(found)}
-        if subject is not None:
-            body["subject"] = subject
-        answer = await api.request("STREAM.NAMES", body)
-        page = answer.get("streams") or []
-        found += page
-        if not page or len(found) >= int(answer.get("total", 0)):
-            return found
+    body = {} if subject is None else {"subject": subject}
+    return [name async for name in api.pages("STREAM.NAMES", "streams", body)]
 
 
 async def create(

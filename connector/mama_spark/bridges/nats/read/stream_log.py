@@ -19,7 +19,7 @@ from mama_spark.record_log import Bounds, MatchRange, Records
 
 from ..connection.connection import Connection
 from ..jetstream.api import NO_MESSAGE, NO_STREAM, ApiError, BlockingJetStreamClient
-from ..jetstream.consumers import create_consumer
+from ..jetstream.consumers import create_consumer, most_consumers
 from ..protocol import records as rc
 from ..settings import NatsSettings
 from ..subjects import filters_of, may_store, stores_text
@@ -235,6 +235,10 @@ class NatsLog:
         """See :class:`~mama_spark.record_log.RecordLog`: the start of a consumer that begins at this time."""
         where = {"deliver_policy": "by_start_time", "opt_start_time": _rfc3339(time)}
         return int(self._of_new_consumer(where)["delivered"]["stream_seq"]) + 1
+
+    def most_readers(self) -> tuple[int, str] | None:
+        """See :class:`~mama_spark.record_log.ReaderLimiter`."""
+        return most_consumers(self._api, self._config)
 
     def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange | None:
         """See :class:`~mama_spark.record_log.MatchFinder`."""
