@@ -14,6 +14,7 @@ from typing import Any
 from nats.errors import NoRespondersError
 
 from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.sending.id_lifetime import window_for
 
 from ..settings import DEFAULT_API_PREFIX, NatsSettings
 from ..subjects import Filters
@@ -195,7 +196,7 @@ async def create(
 
 def _duplicate_window(settings: NatsSettings) -> float:
     """Seconds for which the stream has to know an id: for all resends, or for what may be on its way."""
-    return max(2 * (settings.wait_timeout if settings.exactly_once else settings.retry_deadline), 0.1)
+    return max(window_for(settings.wait_timeout if settings.exactly_once else settings.retry_deadline), 0.1)
 
 
 async def refresh(api: JetStreamClient, cache: StreamCache, names: Iterable[str | None]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from mama_spark.errors import BadTopic, ConfigError, MamaError, PublishError, Rejected
+from mama_spark.sending.id_lifetime import window_for
 from mama_spark.topics import unpublishable, why_unpublishable
 
 from ..connection.connection import Connection
@@ -154,11 +155,12 @@ class StreamRouter:
         self._require_safe_dedup(stream.name)
         if stream.interest and not stream.consumers:
             self._warn(f"stream {stream.name!r} keeps messages only for consumers, and has none: all will be dropped")
-        forgotten = not self.settings.exactly_once and stream.duplicate_window < self.settings.retry_deadline
-        if self.settings.dedup and forgotten:
+        wanted = window_for(self.settings.retry_deadline)
+        if self.settings.dedup and not self.settings.exactly_once and stream.duplicate_window < wanted:
             self._warn(
                 f"stream {stream.name!r} recognises duplicates for {stream.duplicate_window:g} s only, and resends go "
-                f"on for {self.settings.retry_deadline:g} s: late ones would be stored twice"
+                f"on for {self.settings.retry_deadline:g} s: late ones may be stored twice. Make its duplicate window "
+                f"{wanted:g} s, or shorten retryDeadline"
             )
 
     def _require_safe_dedup(self, stream: str | None) -> None:

@@ -33,6 +33,7 @@ from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome, of_stored
 from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer
 from mama_spark.malamute.protocol.ttl import TtlDirective, expected_sequence_of, ttl_directive_of
+from mama_spark.sending.id_lifetime import known_for
 
 from ..ack_tracker import OutcomeRuns, PerClient
 from ..base import Delivery
@@ -154,8 +155,9 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         self._queries = JetStreamQueries(self.name, connection, self._stream)
         window = self._stream.duplicate_window
         settings = NatsSettings(
-            **self._options.connection, name="mama-broker", stream=name, ack_mode="message", retry_deadline=window
-        )
+            **self._options.connection, name="mama-broker", stream=name, ack_mode="message",
+            retry_deadline=known_for(window),
+        )  # fmt: skip
         self._publisher = AsyncPublisher(settings, self._id, prefix, window, self._options.buffer)
         self._publisher.open()
         self._publisher.last = last
