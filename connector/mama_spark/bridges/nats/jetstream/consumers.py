@@ -16,7 +16,7 @@ from ..subjects import CONSUMER_PREFIX
 from .api import NO_STREAM, ApiError, ApiForbidden, BlockingJetStreamClient, JetStreamClient
 from .retry import BACKOFF
 
-_WORK_QUEUE, _TOO_MANY = 10084, 10026
+_TOO_MANY = 10026
 #: Seconds of each attempt to create a consumer.
 _ATTEMPTS = Backoff(3.0, 60.0)
 _LEAST = 0.05
@@ -85,9 +85,4 @@ def _consumer_error(stream: str, error: ApiError, waited: float) -> ConfigError:
         )
     if error.code == NO_STREAM:
         return ConfigError(f"there is no stream {stream!r} any more")
-    if error.code == _WORK_QUEUE:
-        return ConfigError(
-            f"stream {stream!r} is a work queue: the server allows only consumers whose acknowledgements remove the "
-            "records, so it cannot be read as a log"
-        )
     return ConfigError(f"stream {stream!r} cannot be read: {error}")

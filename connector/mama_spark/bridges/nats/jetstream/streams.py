@@ -40,7 +40,6 @@ class StreamInfo:
     name: str
     subjects: tuple[str, ...]
     no_ack: bool
-    interest: bool
     consumers: int
     batched: bool  #: fast ingest is allowed
     duplicate_window: float  #: seconds
@@ -56,7 +55,6 @@ class StreamInfo:
             config["name"],
             tuple(config.get("subjects") or ()),
             bool(config.get("no_ack")),
-            config.get("retention") == "interest",
             int(state.get("consumer_count", 0)),
             bool(config.get("allow_batched")),
             int(config.get("duplicate_window", 0)) / 1e9,

@@ -153,7 +153,7 @@ class StreamRouter:
         if self.settings.ack_mode == "batch" and not stream.batched:
             raise ConfigError(f"stream {stream.name!r} does not allow fast ingest (allow_batched): ackMode=message")
         self._require_safe_dedup(stream.name)
-        if stream.interest and not stream.consumers:
+        if stream.retention == "interest" and not stream.consumers:
             self._warn(f"stream {stream.name!r} keeps messages only for consumers, and has none: all will be dropped")
         wanted = window_for(self.settings.retry_deadline)
         if self.settings.dedup and not self.settings.exactly_once and stream.duplicate_window < wanted:

@@ -65,7 +65,7 @@ class NatsLog:
     """See :class:`~mama_spark.record_log.RecordLog`. Reading removes nothing: its consumers have no acknowledgements.
 
     :param info: what the server has just said of the stream; None = it is asked
-    :raises ConfigError: there is no such stream, or the permissions hide it
+    :raises ConfigError: there is no such stream, the permissions hide it, or it drops what consumers have taken
     """
 
     def __init__(self, bridge: LogAccess, name: str, info: dict[str, Any] | None = None) -> None:
@@ -74,6 +74,7 @@ class NatsLog:
         info = self._info() if info is None else info
         self._identity = str(info["created"])
         self._config: dict[str, Any] = info["config"]
+        retention.require_log(name, self._config.get("retention", "limits"))
         self._opened, self._deleted_when_opened = _bounds(info), _deleted(info)
 
     def __repr__(self) -> str:
