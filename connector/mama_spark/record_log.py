@@ -232,6 +232,15 @@ class ViewReader(Protocol):
         ...
 
 
+@runtime_checkable
+class ReaderLimiter(Protocol):
+    """Knows how many readers a log takes at once. Optional, as :class:`MatchFinder`."""
+
+    def most_readers(self) -> tuple[int, str] | None:
+        """How many of ours, at least one, and the limit that says so; None = there is none."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ReaderStatus:
     """A reader that the middleware knows.

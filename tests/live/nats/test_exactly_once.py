@@ -15,7 +15,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from mama_spark.bridges.nats.batches.ledger import NatsBatchLedger
-from mama_spark.bridges.nats.connection.pool import POOL
 from mama_spark.bridges.nats.protocol.acks import AckColumns
 from mama_spark.bridges.nats.publish.bridge import NatsBridge
 from mama_spark.bridges.nats.server.nats_server import NatsServer
@@ -282,7 +281,7 @@ def test_streams_that_cannot_serve_are_named_before_anything_is_sent(nats_server
     refused("option exactlyOnce needs the stream 'MAMA_BATCHES'")
     admin.api("STREAM.DELETE.TAKEN")
     admin.api(f"STREAM.DELETE.{STREAM}")
-    POOL.clear()  # a connection remembers what it knows of a stream
+    # the process has a connection by which it knew the stream
     admin.create_stream(STREAM, ["once.>"], retention="workqueue")
     refused("has the retention 'workqueue'")
 

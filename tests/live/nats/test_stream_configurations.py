@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.errors import ConfigError
+from mama_spark.errors import ConfigError, OptionError
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.subscribe.schema import SCHEMA
 from mama_spark.testing.waiting import eventually
@@ -175,3 +175,30 @@ def test_what_a_stream_took_before_its_subjects_were_changed_is_read(server: Nat
     query(server, case, exactlyOnce="false").attempt(ROWS)
     admin.update_stream(case.name, subjects=["newer.>"])
     assert len(read(server, {"stream": case.name, "topics": "plain.>"})) == len(ROWS)
+
+
+def test_tasks_are_no_more_than_a_stream_takes_consumers(server: NatsServer, admin: Admin) -> None:
+    """Consumers of tasks that have ended count as long as the server has them, and are waited for."""
+
+    def consumer(name: str, **more: Any) -> None:
+        config = {"name": name, "ack_policy": "explicit", **more}
+        admin.api(f"CONSUMER.CREATE.FEW.{name}", {"stream_name": "FEW", "config": config})
+
+    def plan(**options: str) -> list[Any]:
+        given = {"url": url_of(server), "stream": "FEW", **options}
+        return list(MamaSubDataSource(given).reader(SCHEMA).partitions())
+
+    make(admin, case := Case("FEW", "few", "few", {"subjects": ["few.>"], "max_consumers": 3}))
+    query(server, case, exactlyOnce="false").attempt(ROWS)
+    consumer("theirs", durable_name="theirs")
+    says = r"option minPartitions=3: stream 'FEW' takes 3 consumers \(max_consumers\), and has theirs, so 2 tasks"
+    with pytest.raises(OptionError, match=says):
+        plan(minPartitions="3")
+    for n in range(2):
+        consumer(f"mama-{n}", inactive_threshold=WINDOW)
+    assert len(plan(minPartitions="2")) == 2
+    assert len(read(server, {"stream": "FEW", "minPartitions": "2"})) == len(ROWS)
+    for n in range(2):
+        consumer(f"mama-{n}", inactive_threshold=3600 * 10**9)
+    with pytest.raises(ConfigError, match=r"stream 'FEW', or its account, .* for 0.2 s .*: read with fewer tasks"):
+        read(server, {"stream": "FEW", "waitTimeout": "200ms"})

@@ -6,6 +6,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from mama_spark.bridges.nats.jetstream.consumers import create_consumer
 from mama_spark.bridges.nats.protocol.records import DeliveryBuffer, DeliveryParser
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ClientClosed, Unavailable
@@ -51,6 +52,23 @@ def test_deliveries_that_are_lost_are_fetched_again(
     with reading(shared.url, fast) as logs:
         held_to(everything(logs.log(full).read(0, 9000)), 9000)
     assert next(turns) > 4
+
+
+def test_a_range_ends_where_the_server_counts_records_that_it_never_sends(
+    shared: NatsServer, full: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Older servers do for a filter with a star that is a part of a token."""
+    made = count(1)
+
+    def hopeful(*given: Any) -> tuple[str, dict[str, Any]]:
+        next(made)
+        name, info = create_consumer(*given)
+        return name, {**info, "num_pending": 3}
+
+    monkeypatch.setattr("mama_spark.bridges.nats.read.range_reader.create_consumer", hopeful)
+    with reading(shared.url) as logs:
+        assert everything(logs.log(full).read(0, MANY, [f"{full}.1*"])) == []
+    assert next(made) == 3, "it asks once more"
 
 
 def test_what_is_given_up_leaves_no_consumer_behind(shared: NatsServer, admin: Admin, name: str) -> None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+
+import pyarrow as pa
 import pytest
+from mama_spark.bridges.nats import NatsSettings
+from mama_spark.bridges.nats.batches.ledger import NatsBatchLedger
 from mama_spark.bridges.nats.read import stream_log as module
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError
+from mama_spark.services.malamute_broker.engines.jetstream.settings import JetStreamSettings
+from mama_spark.services.malamute_broker.engines.jetstream.stream_reader import JetStreamReader
 from mama_spark.testing.log_suite import everything, numbers, rows
 from mama_spark.testing.waiting import eventually
 
@@ -95,36 +102,26 @@ def test_more_holes_than_the_server_lists_are_found_by_looking(
         assert [log.missing(low, high) for low, high in ((0, 300), (0, 400), (25, 26), (30, 31), (50, 90))] == listed
 
 
-def test_a_work_queue_is_refused_and_keeps_its_records(shared: NatsServer, admin: Admin) -> None:
-    name = next(_names)
-    admin.create_stream(name, [f"{name}.>"], retention="workqueue")
-    fill(shared.url, name, 10)
-    with reading(shared.url) as logs:
-        log = logs.log(name)
-        with pytest.raises(ConfigError, match="work queue"):
-            list(log.read(0, 10))
-        with pytest.raises(ConfigError, match="work queue"):
-            log.at(0)
-        log.progress("telemetry", 10)
-        assert consumers(admin, name) == []
-        assert any("work queue" in text for text in log.warnings())
-    assert admin.info(name)["state"]["messages"] == 10
-
-
-def test_reading_an_interest_stream_takes_nothing_from_its_consumers(shared: NatsServer, admin: Admin) -> None:
-    name = next(_names)
-    admin.create_stream(name, [f"{name}.>"], retention="interest")
+@pytest.mark.parametrize("retention", ["workqueue", "interest"])
+def test_a_stream_that_drops_what_is_consumed_is_no_log_for_anybody(
+    shared: NatsServer, admin: Admin, retention: str
+) -> None:
+    name, says = next(_names), f"has the retention '{retention}': it drops what its consumers have taken"
+    admin.create_stream(name, [f"{name}.>"], retention=retention)
     theirs = {"stream_name": name, "config": {"durable_name": "theirs", "ack_policy": "explicit"}}
     admin.api(f"CONSUMER.CREATE.{name}.theirs", theirs)
     fill(shared.url, name, 10)
-    with reading(shared.url) as logs:
-        log = logs.log(name)
-        assert numbers(log.read(0, 10)) == list(range(1, 11))
-        assert numbers(log.read(0, 10)) == list(range(1, 11))
-        eventually(lambda: consumers(admin, name) == ["theirs"], "only theirs is left")
-        assert any("interest" in text for text in log.warnings())
+    with reading(shared.url) as logs, pytest.raises(ConfigError, match=says):
+        logs.log(name)
+    broker = JetStreamReader(NatsSettings((shared.url,)), name, name)
+    with contextlib.closing(broker), pytest.raises(ConfigError, match=says):
+        broker.open(JetStreamSettings())
+    ledger = NatsBatchLedger(NatsSettings((shared.url,), exactly_once=True), 10.0)
+    ledger.open()
+    with contextlib.closing(ledger), pytest.raises(ConfigError, match=says):
+        ledger.streams_of(pa.array([f"{name}.a"]))
+    assert consumers(admin, name) == ["theirs"]
     assert admin.info(name)["state"]["messages"] == 10
-    assert admin.api(f"CONSUMER.INFO.{name}.theirs")["num_pending"] == 10
 
 
 def test_a_stream_that_keeps_idle_consumers_for_a_short_time_only_is_read(shared: NatsServer, admin: Admin) -> None:

@@ -7,13 +7,14 @@ with any value) is not stored: it restarts the timer and is answered DUPLICATE, 
 without a running timer it is REFUSED. Timers use the broker's clock; a restart of the broker restarts them.
 
 A message with ``Mama-Expected-Sequence: <n>`` is stored only if the running message of its subject has this sequence
-(0: no timer runs there): compare-and-set. Otherwise it is answered DUPLICATE, with the sequence that it has.
+(0: no timer runs there): compare-and-set. Otherwise it is answered DUPLICATE, with the sequence that it has. It needs
+``Mama-Ttl``, and a renewal cannot have it: such a message is REFUSED.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -51,11 +52,13 @@ def ttl_directive_of(headers: Iterable[tuple[bytes, bytes]]) -> int | TtlDirecti
     return found
 
 
-def expected_sequence_of(headers: Iterable[tuple[bytes, bytes]]) -> int | TtlDirective | None:
-    """The sequence that :data:`EXPECTED` names; None for a message without it."""
+def expected_sequence_of(headers: Sequence[tuple[bytes, bytes]]) -> int | TtlDirective | None:
+    """The sequence that :data:`EXPECTED` names; None for a message without it, :attr:`TtlDirective.BAD` for one that
+    may not have it."""
     for name, value in headers:
         if name == EXPECTED:
-            return int(value) if value.isdigit() and len(value) < 20 else TtlDirective.BAD
+            good = value.isdigit() and len(value) < 20 and isinstance(ttl_directive_of(headers), int)
+            return int(value) if good else TtlDirective.BAD
     return None
 
 

@@ -23,6 +23,7 @@ from mama_spark.message import Int64s, MessageBatch
 from mama_spark.record_log import Bounds
 from mama_spark.sending.batch_ledger import BatchLedger, Marker, MarkerChanged, StoredIds
 from mama_spark.sending.flight_batch import StoredFlights
+from mama_spark.sending.id_lifetime import known_for
 
 from . import claims, protocol
 from .found_rows import Distinct, Found, FoundRows, Keys, free_numbers
@@ -35,8 +36,6 @@ T = TypeVar("T")
 #: Parts of a lease: between two renewals, and after which the owner sends nothing any more.
 _RENEW, _SURE = 1 / 3, 0.8
 _POLL = 0.05  #: seconds between two looks at a marker
-#: Part of the duplicate window for which the id of a message is surely known.
-_CERTAIN = 0.5
 
 
 class Superseded(Unavailable):
@@ -384,7 +383,7 @@ class BatchSession:
     def certain_for(self) -> float:
         """See :class:`~mama_spark.sending.send_loop.StoredCheck`."""
         windows = [self._ledger.duplicate_window(name) for name in list(self._streams)]
-        return _CERTAIN * min(windows, default=0.0)
+        return known_for(min(windows, default=0.0))
 
     def stored(self, messages: MessageBatch) -> list[StoredFlights]:
         """See :class:`~mama_spark.sending.send_loop.StoredCheck`."""

@@ -183,16 +183,17 @@ class _LogReader(TaskObject):
         """Tasks for these ranges. Records that are missing in them now are lost."""
         gaps_by_stream: dict[str, tuple[tuple[int, int], ...]] = {}
         logs: dict[str, RecordLog] = {}
+        most: dict[str, int | None] = {}
         for r in whole:
             if (found := self._find(bridge, r)) is not None:
-                logs[r.stream] = found
+                logs[r.stream], most[r.stream] = found, log_reader.most_tasks(found, self.options.min_partitions)
                 gaps_by_stream[r.stream] = gaps = log_reader.missing_when_opened(found, r.after, r.up_to)
                 self._handle_losses([Loss(r.stream, gaps, "deleted before they were read")] if gaps else [])
         there = [r for r in whole if r.stream in gaps_by_stream]
         total = round(sum(map(len, there)) * self._rows_per_sequence(logs, there))
         cores = self.options.parallelism or len(os.sched_getaffinity(0))
         n = task_count(total, self.options.min_partitions, cores)
-        return [LogPartition(r, _within(gaps_by_stream[r.stream], r)) for r in split_ranges(there, n)]
+        return [LogPartition(r, _within(gaps_by_stream[r.stream], r)) for r in split_ranges(there, n, most)]
 
     def _rows_per_sequence(self, logs: Mapping[str, RecordLog], there: list[ReadRange]) -> float:
         """Estimate of the rows of a sequence, from the longest range, for the number of tasks."""

@@ -12,9 +12,9 @@ from typing import Protocol, TypeVar
 
 from mama_spark.bridges import log_bridge
 from mama_spark.bridges.reconnecting import OutageTimer, ReconnectingBridge
-from mama_spark.errors import Unavailable
+from mama_spark.errors import OptionError, Unavailable
 from mama_spark.options import ReadOptions
-from mama_spark.record_log import Bounds, RangeInspector, RecordLog, RecordLogBridge, Records, ViewReader
+from mama_spark.record_log import Bounds, RangeInspector, ReaderLimiter, RecordLog, RecordLogBridge, Records, ViewReader
 
 T = TypeVar("T")
 
@@ -80,6 +80,24 @@ def read_range(
 def opened_bounds(log: RecordLog) -> Bounds:
     """The bounds of a log that was opened just now."""
     return log.opened if isinstance(log, RangeInspector) else log.bounds()
+
+
+def most_tasks(log: RecordLog, at_least: int | None) -> int | None:
+    """How many tasks can read a log at once; None = any number.
+
+    :param at_least: of them, as option ``minPartitions`` wants it
+    :raises OptionError: the log does not take so many
+    """
+    limit = log.most_readers() if isinstance(log, ReaderLimiter) else None
+    if limit is None:
+        return None
+    most, why = limit
+    if at_least is not None and at_least > most:
+        raise OptionError(
+            f"option minPartitions={at_least}: {why}, so {most} tasks can read it at once. Set minPartitions to {most} "
+            "or less, or raise that limit"
+        )
+    return most
 
 
 def missing_when_opened(log: RecordLog, after: int, up_to: int) -> tuple[tuple[int, int], ...]:

@@ -324,14 +324,17 @@ def task_count(total: int, wanted: int | None, cores: int) -> int:
     return max(1, min(-(-total // MIN_TASK_ROWS), max(cores, -(-total // MAX_TASK_ROWS))))
 
 
-def split_ranges(whole: Iterable[ReadRange], n: int) -> list[ReadRange]:
+def split_ranges(whole: Iterable[ReadRange], n: int, most: Mapping[str, int | None] | None = None) -> list[ReadRange]:
     """At least ``n`` ranges (as far as there are sequences) of about the same length. The same input gives the same
-    ranges, so that a batch that is planned again has the same tasks."""
+    ranges, so that a batch that is planned again has the same tasks.
+
+    :param most: ranges of a stream, at most; None = any number
+    """
     whole = [r for r in whole if len(r)]
     total = sum(map(len, whole))
     found = []
     for r in whole:
-        pieces = min(len(r), max(1, -(-len(r) * n // total)))
+        pieces = min(len(r), (most or {}).get(r.stream) or len(r), max(1, -(-len(r) * n // total)))
         edges = [r.after + len(r) * i // pieces for i in range(pieces + 1)]
         found += [replace(r, after=a, up_to=b) for a, b in pairwise(edges)]
     return found

@@ -261,7 +261,8 @@ def test_a_message_that_expects_another_one_is_stored_if_that_one_runs(engines: 
     assert swap(one, 2, 5) == [(duplicate, 5), (stored, 6)], "after a restart, too"
     assert one.pass_(5.1) == [b"a", b"b"]
     assert swap(one, 6, 0) == [(duplicate, 0), (stored, 9)], "what has expired is not there"
-    bad = ((TTL, b"5000"), (EXPECTED, b"-1")), ((EXPECTED, b"9"),)
+    swap(one, 9, subject=b"b")
+    bad = ((TTL, b"5000"), (EXPECTED, b"-1")), ((EXPECTED, b"9"),), ((RENEWAL, b"1"), (TTL, b"5"), (EXPECTED, b"9"))
     for headers in bad:
         one.engine.accept("w", b"writer", b"a", [b""], Extension(headers=headers))
         assert swap(one) == [(refused, 0)]

@@ -203,6 +203,8 @@ def test_tasks_cover_every_sequence_once_and_in_order(lengths: list[int], n: int
     assert all(len(t) > 0 for t in tasks)
     assert len(tasks) >= min(n, sum(lengths))
     assert tasks == split_ranges(whole, n)
+    few = split_ranges(whole, n, {"S0": 2, "S1": None})
+    assert sum(t.stream == "S0" for t in few) == min(2, sum(t.stream == "S0" for t in tasks))
 
 
 @pytest.mark.parametrize(

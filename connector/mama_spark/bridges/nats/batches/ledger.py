@@ -24,6 +24,7 @@ from ..jetstream.api import NO_MESSAGE, NO_STREAM, ApiError, ApiForbidden, JetSt
 from ..protocol.records import DeliveryBuffer, DeliveryNumbers
 from ..publish.stream_router import StreamRouter
 from ..read.logs import NatsLogs
+from ..read.retention import require_log
 from ..read.stream_log import NatsLog
 from ..settings import NatsSettings
 from .message_ids import find_ids
@@ -89,13 +90,12 @@ class NatsBatchLedger:
         return names
 
     def _check(self, name: str) -> None:
+        """:raises ConfigError: what is stored in this stream cannot be read back"""
         known = self._router.cache.streams.get(name)
-        retention = self._log(name).config.get("retention", "limits") if known is None else known.retention
-        if retention != "limits":
-            raise ConfigError(
-                f"option exactlyOnce: stream {name!r} has the retention {retention!r} and drops messages when they are "
-                "consumed, so what is stored cannot be read back; use a stream with the retention limits"
-            )
+        if known is None:
+            self._log(name)
+        else:
+            require_log(name, known.retention)
 
     def _log(self, name: str) -> NatsLog:
         if name not in self._by_name:

@@ -5,7 +5,7 @@ Requests are repeated by the rule of :mod:`.retry`, so each must be safe to arri
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
 from typing import Any, TypeVar
 
 import nats.errors
@@ -100,6 +100,18 @@ class JetStreamClient:
             return answer
 
         return await self.retry(subject, attempt, timeout)
+
+    async def pages(self, call: str, key: str, body: dict[str, Any] | None = None) -> AsyncIterator[Any]:
+        """The elements of a list that the server answers page by page; otherwise as :meth:`request`."""
+        offset = 0
+        while True:
+            answer = await self.request(call, {"offset": offset, **(body or {})})
+            page = answer.get(key) or []
+            for one in page:
+                yield one
+            offset += len(page)
+            if not page or offset >= int(answer.get("total", 0)):
+                return
 
     async def publish(self, subject: str, payload: bytes, headers: dict[str, str], timeout: float | None = None) -> int:
         """Store one message; returns its sequence in the stream.

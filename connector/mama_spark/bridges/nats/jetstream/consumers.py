@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from nats.nuid import NUID
@@ -11,9 +13,10 @@ from mama_spark.backoff import Backoff
 from mama_spark.errors import ConfigError, Unavailable
 
 from ..subjects import CONSUMER_PREFIX
-from .api import NO_STREAM, ApiError, BlockingJetStreamClient
+from .api import NO_STREAM, ApiError, ApiForbidden, BlockingJetStreamClient, JetStreamClient
+from .retry import BACKOFF
 
-_WORK_QUEUE = 10084
+_TOO_MANY = 10026
 #: Seconds of each attempt to create a consumer.
 _ATTEMPTS = Backoff(3.0, 60.0)
 _LEAST = 0.05
@@ -25,14 +28,15 @@ def create_consumer(
     """Create a consumer without acknowledgements; returns its name and info.
 
     One server alone keeps it, which is cheap. A cluster may choose one that has ended, and keep to that for this name:
-    so each attempt has a name of its own, and from the second on as many replicas as the stream has.
+    so each attempt has a name of its own, and from the second on as many replicas as the stream has. A stream that has
+    as many consumers as it may is asked again, because one of them may end.
 
     :param deliver: the part of the configuration that says what it delivers
     :param kept: seconds without a request after which the server may delete it
     :raises ConfigError: the server does not allow it
     :raises Unavailable: no answer within the time limit of ``api``
     """
-    until, limits, replicas = time.monotonic() + api.timeout, _ATTEMPTS.delays(), 1
+    until, limits, full, replicas = time.monotonic() + api.timeout, _ATTEMPTS.delays(), BACKOFF.delays(), 1
     while True:
         name = f"{CONSUMER_PREFIX}{NUID().next().decode()}"
         common = {"name": name, "ack_policy": "none", "num_replicas": replicas, "mem_storage": True}
@@ -41,20 +45,44 @@ def create_consumer(
         try:
             return name, api.request(f"CONSUMER.CREATE.{stream}.{name}", body, timeout=min(limit, max(left, _LEAST)))
         except ApiError as e:
-            raise _consumer_error(stream, e) from e
+            delay = full.next()
+            if e.code != _TOO_MANY or delay > left:
+                raise _consumer_error(stream, e, api.timeout) from e
+            time.sleep(delay)
+            continue
         except Unavailable as e:
             if left <= limit:
                 raise Unavailable(f"stream {stream!r} gives no consumer within {api.timeout:g} s: {e}") from e
         replicas = 0  # that of the stream
 
 
-def _consumer_error(stream: str, error: ApiError) -> ConfigError:
+def most_consumers(api: BlockingJetStreamClient, config: Mapping[str, Any]) -> tuple[int, str] | None:
+    """How many consumers of ours a stream of this configuration takes beside those of others, at least one, and the
+    reason; None = any number. Ours of before do not count: they end."""
+    allowed, stream = int(config.get("max_consumers") or 0), config["name"]
+    if allowed <= 0:
+        return None
+    others = api.run(partial(_others, stream), f"listing the consumers of stream {stream!r}")
+    has = f", and has {', '.join(others[:5])}" if others else ""
+    return max(1, allowed - len(others)), f"stream {stream!r} takes {allowed} consumers (max_consumers){has}"
+
+
+async def _others(stream: str, client: JetStreamClient) -> list[str]:
+    """Consumers of others; none where the permissions hide them."""
+    names = client.pages(f"CONSUMER.NAMES.{stream}", "consumers")
+    try:
+        return [name async for name in names if not name.startswith(CONSUMER_PREFIX)]
+    except ApiForbidden:
+        return []
+
+
+def _consumer_error(stream: str, error: ApiError, waited: float) -> ConfigError:
     """Error text: why the server allows no consumer."""
+    if error.code == _TOO_MANY:
+        return ConfigError(
+            f"stream {stream!r}, or its account, has had as many consumers as it may for {waited:g} s (max_consumers): "
+            "read with fewer tasks (option minPartitions), end other readers, or raise the limit"
+        )
     if error.code == NO_STREAM:
         return ConfigError(f"there is no stream {stream!r} any more")
-    if error.code == _WORK_QUEUE:
-        return ConfigError(
-            f"stream {stream!r} is a work queue: the server allows only consumers whose acknowledgements remove the "
-            "records, so it cannot be read as a log"
-        )
     return ConfigError(f"stream {stream!r} cannot be read: {error}")

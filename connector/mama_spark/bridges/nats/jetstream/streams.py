@@ -1,12 +1,13 @@
 """Finds and creates streams for publishers: which stream takes a topic, and how it acknowledges.
 
-Looked up once and cached for the connection.
+Which stream takes a topic is looked up once for the connection, the settings of a stream by each bridge.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
 from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.sending.id_lifetime import window_for
 
 from ..settings import DEFAULT_API_PREFIX, NatsSettings
 from ..subjects import Filters
@@ -41,7 +43,6 @@ class StreamInfo:
     name: str
     subjects: tuple[str, ...]
     no_ack: bool
-    interest: bool
     consumers: int
     batched: bool  #: fast ingest is allowed
     duplicate_window: float  #: seconds
@@ -57,7 +58,6 @@ class StreamInfo:
             config["name"],
             tuple(config.get("subjects") or ()),
             bool(config.get("no_ack")),
-            config.get("retention") == "interest",
             int(state.get("consumer_count", 0)),
             bool(config.get("allow_batched")),
             int(config.get("duplicate_window", 0)) / 1e9,
@@ -73,6 +73,7 @@ class StreamCache:
     :ivar unrouted: topics without a stream
     :ivar asked: topics for which the server was asked where a publish leads
     :ivar complete: all streams are known
+    :ivar fresh: streams whose settings the bridge that uses the cache now has asked for
     :ivar info_denied: streams that the permissions hide
     :ivar lookup_denied: the permissions do not allow to look up streams
     """
@@ -83,19 +84,30 @@ class StreamCache:
         self.unrouted: set[str] = set()
         self.asked: set[str] = set()
         self.complete = False
+        self.fresh: set[str] = set()
         self.info_denied: set[str] = set()
         self.lookup_denied = False
 
     def add(self, stream: StreamInfo) -> None:
         self.streams[stream.name] = stream
+        self.fresh.add(stream.name)
         for subject in stream.subjects:
             self.filters.add(subject, stream.name)
 
-    def forget_absent(self) -> None:
-        """What was not there may be by now; what was is looked up no second time."""
+    def reuse(self) -> None:
+        """For another bridge: what was not there may be by now, and streams may have other settings."""
         self.asked -= self.unrouted
         self.unrouted.clear()
         self.complete = False
+        self.fresh.clear()
+
+    def forget(self) -> None:
+        """Which stream takes a topic has changed."""
+        self.streams.clear()
+        self.filters = Filters()
+        self.asked.clear()
+        self.info_denied.clear()
+        self.reuse()
 
     def unknown(self, topics: list[str]) -> list[str]:
         """The ``topics`` that were not looked up yet."""
@@ -149,16 +161,8 @@ async def stream_names(api: JetStreamClient, subject: str | None = None) -> list
 
     :raises ApiForbidden: the permissions do not allow the request
     """
-    found: list[str] = []
-    while True:
-        body: dict[str, Any] = {"offset": len(found)}
-        if subject is not None:
-            body["subject"] = subject
-        answer = await api.request("STREAM.NAMES", body)
-        page = answer.get("streams") or []
-        found += page
-        if not page or len(found) >= int(answer.get("total", 0)):
-            return found
+    body = {} if subject is None else {"subject": subject}
+    return [name async for name in api.pages("STREAM.NAMES", "streams", body)]
 
 
 async def create(
@@ -203,11 +207,21 @@ async def advice_to_create(api: JetStreamClient, name: str) -> str:
 
 def _duplicate_window(settings: NatsSettings) -> float:
     """Seconds for which the stream has to know an id: for all resends, or for what may be on its way."""
-    return max(2 * (settings.wait_timeout if settings.exactly_once else settings.retry_deadline), 0.1)
+    return max(window_for(settings.wait_timeout if settings.exactly_once else settings.retry_deadline), 0.1)
+
+
+async def refresh(api: JetStreamClient, cache: StreamCache, names: Iterable[str | None]) -> None:
+    """Ask for the settings of streams that are known from a bridge before; where one is gone or takes other topics,
+    all is forgotten."""
+    known = [cache.streams[name] for name in {*names} - cache.fresh if name in cache.streams]
+    now = await asyncio.gather(*(stream_info(api, cache, stream.name) for stream in known))
+    if any(new is None or new.subjects != old.subjects for old, new in zip(known, now, strict=True)):
+        cache.forget()
 
 
 async def look_up(api: JetStreamClient, cache: StreamCache, topics: list[str]) -> None:
     """Find the streams of ``topics`` by a few requests, for any number of topics."""
+    await refresh(api, cache, map(cache.filters.owner, topics))
     for _ in range(_SINGLE_LOOKUPS):
         topics = cache.unknown(topics)
         if not topics or cache.lookup_denied:

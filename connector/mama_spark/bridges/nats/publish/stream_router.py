@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from mama_spark.errors import BadTopic, ConfigError, MamaError, PublishError, Rejected
+from mama_spark.sending.id_lifetime import window_for
 from mama_spark.topics import unpublishable, why_unpublishable
 
 from ..connection.connection import Connection
@@ -115,13 +116,12 @@ class StreamRouter:
         :raises ConfigError: it does not, or a publisher cannot use the stream
         """
         api = self._api(connection)
-        # a stream that is created when missing may have been deleted since it was looked up
-        cache = None if self.settings.create_stream else connection.cached("directory")
+        cache = connection.cached("directory")
         if cache is None:
             cache = st.StreamCache()
             await st.check_jetstream(api, cache)
             connection.cache("directory", cache)
-        cache.forget_absent()
+        cache.reuse()
         self.cache = cache
         if self.set is not None:
             await self._check_set(connection, self.set)
@@ -132,6 +132,7 @@ class StreamRouter:
             return
         if name is None:
             return
+        await st.refresh(api, cache, [name])
         stream = cache.streams.get(name) or await st.stream_info(api, cache, name)
         if stream is not None:
             self._validate(stream)
@@ -168,13 +169,14 @@ class StreamRouter:
         if self.settings.ack_mode == "batch" and not stream.batched:
             raise ConfigError(f"stream {stream.name!r} does not allow fast ingest (allow_batched): ackMode=message")
         self._require_safe_dedup(stream.name)
-        if stream.interest and not stream.consumers:
+        if stream.retention == "interest" and not stream.consumers:
             self._warn(f"stream {stream.name!r} keeps messages only for consumers, and has none: all will be dropped")
-        forgotten = not self.settings.exactly_once and stream.duplicate_window < self.settings.retry_deadline
-        if self.settings.dedup and forgotten:
+        wanted = window_for(self.settings.retry_deadline)
+        if self.settings.dedup and not self.settings.exactly_once and stream.duplicate_window < wanted:
             self._warn(
                 f"stream {stream.name!r} recognises duplicates for {stream.duplicate_window:g} s only, and resends go "
-                f"on for {self.settings.retry_deadline:g} s: late ones would be stored twice"
+                f"on for {self.settings.retry_deadline:g} s: late ones may be stored twice. Make its duplicate window "
+                f"{wanted:g} s, or shorten retryDeadline"
             )
 
     def _require_safe_dedup(self, stream: str | None) -> None:

@@ -1,6 +1,7 @@
 """Reads a range of a stream: one consumer after another until the range is read.
 
-The range is read when a record at or after its end was delivered, or when a new consumer has nothing pending. In all
+The range is read when a record at or after its end was delivered, when a new consumer has nothing pending, or when two
+in a row delivered nothing and say so later: servers differ in what they count for a filter that matches nothing. In all
 other cases (a gap in the consumer's sequences, silence, a lost connection, a deleted consumer, a restarted server),
 another consumer is created after the last record passed on, as by an ordered consumer (NATS ADR-17); so no record is
 lost or read twice.
@@ -12,7 +13,7 @@ import contextlib
 import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from mama_spark.backoff import Backoff
@@ -101,6 +102,7 @@ class RangeReader(Generic[T]):
         self._position = wanted.after
         self._last_received = time.monotonic()
         self._failed = 0  # consecutive consumers without a record
+        self._exhausted: int | None = None  # position at which a consumer had nothing pending
 
     @property
     def position(self) -> int:
@@ -169,7 +171,8 @@ class RangeReader(Generic[T]):
         while self._position < self._wanted.up_to:
             buffer = subscription.next(_SILENCE)
             if buffer is None:
-                self._check_consumer(consumer, expected)
+                if self._has_nothing_left(consumer, expected):
+                    self._wanted = replace(self._wanted, up_to=self._position)
                 continue
             if UNKNOWN in buffer.blocks and self._wanted.headers:
                 self._fetch_header_blocks(buffer)
@@ -185,8 +188,9 @@ class RangeReader(Generic[T]):
             if numbers.pending == 0:  # only for a new consumer
                 return
 
-    def _check_consumer(self, consumer: str, expected: int) -> None:
-        """Request the state of the consumer, after a while without records.
+    def _has_nothing_left(self, consumer: str, expected: int) -> bool:
+        """Request the state of the consumer, after a while without records: whether this one, like the one before it,
+        has none for the range.
 
         :param expected: the consumer's sequence of the next record
         :raises SubscriptionBroken: it is gone, has no more records, or its records were lost
@@ -204,10 +208,16 @@ class RangeReader(Generic[T]):
         if sent >= expected:
             if silent > _IN_TRANSIT.delay(self._failed):
                 raise SubscriptionBroken(f"{sent} were sent, {expected - 1} came")
-        elif not int(info["num_waiting"]) or not int(info["num_pending"]):
+        elif not int(info["num_pending"]):
+            if self._exhausted == self._position:
+                return True
+            self._exhausted = self._position
+            raise SubscriptionBroken("the consumer has no more records")
+        elif not int(info["num_waiting"]):
             raise SubscriptionBroken("the consumer waits for nothing")
         if silent > self._api.timeout:
             raise SubscriptionBroken("the consumer has records and sends none")
+        return False
 
     def _fetch_header_blocks(self, buffer: DeliveryBuffer) -> None:
         """Fetch header blocks one by one: the headers of nats-py have one value per name."""

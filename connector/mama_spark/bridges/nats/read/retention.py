@@ -1,15 +1,14 @@
-"""Describes which limits of a stream may remove records that were not read yet. Pure."""
+"""Which streams keep what is stored, so that it can be read as a log, and which limits may remove records that were not
+read yet. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from mama_spark.errors import ConfigError
+
 _UNITS = ((86400 * 10**9, "d"), (3600 * 10**9, "h"), (60 * 10**9, "min"), (10**9, "s"), (10**6, "ms"))
-_RETENTION = {
-    "workqueue": "is a work queue: it removes each record that is acknowledged, and cannot be read as a log",
-    "interest": "removes records that all its consumers have acknowledged (retention: interest)",
-}
 _LIMITS = {
     "max_msgs_per_subject": "keeps the last {} records of each subject (max_msgs_per_subject)",
     "max_msgs": "keeps the last {} records (max_msgs)",
@@ -21,9 +20,19 @@ _FLAGS = {
 }
 
 
+def require_log(name: str, retention: str) -> None:
+    """:raises ConfigError: the stream does not keep what its consumers have taken"""
+    if retention != "limits":
+        raise ConfigError(
+            f"stream {name!r} has the retention {retention!r}: it drops what its consumers have taken, so it cannot be "
+            "read as a log, and what is stored cannot be told from what was never stored. Use a stream with the "
+            f"retention limits, which {name!r} may source"
+        )
+
+
 def warnings(name: str, config: Mapping[str, Any]) -> list[str]:
     """One sentence for each way in which a stream of this configuration may remove records before they are read."""
-    found = [_RETENTION[r] for r in [str(config.get("retention"))] if r in _RETENTION]
+    found = []
     for key, text in _LIMITS.items():
         if (value := int(config.get(key) or 0)) > 0 and _discards_old(config, key):
             found.append(text.format(value))

@@ -19,7 +19,7 @@ from mama_spark.record_log import Bounds, MatchRange, Records
 
 from ..connection.connection import Connection
 from ..jetstream.api import NO_MESSAGE, NO_STREAM, ApiError, BlockingJetStreamClient
-from ..jetstream.consumers import create_consumer
+from ..jetstream.consumers import create_consumer, most_consumers
 from ..protocol import records as rc
 from ..settings import NatsSettings
 from ..subjects import filters_of, may_store, stores_text
@@ -65,7 +65,7 @@ class NatsLog:
     """See :class:`~mama_spark.record_log.RecordLog`. Reading removes nothing: its consumers have no acknowledgements.
 
     :param info: what the server has just said of the stream; None = it is asked
-    :raises ConfigError: there is no such stream, or the permissions hide it
+    :raises ConfigError: there is no such stream, the permissions hide it, or it drops what consumers have taken
     """
 
     def __init__(self, bridge: LogAccess, name: str, info: dict[str, Any] | None = None) -> None:
@@ -74,6 +74,7 @@ class NatsLog:
         info = self._info() if info is None else info
         self._identity = str(info["created"])
         self._config: dict[str, Any] = info["config"]
+        retention.require_log(name, self._config.get("retention", "limits"))
         self._opened, self._deleted_when_opened = _bounds(info), _deleted(info)
 
     def __repr__(self) -> str:
@@ -235,6 +236,10 @@ class NatsLog:
         """See :class:`~mama_spark.record_log.RecordLog`: the start of a consumer that begins at this time."""
         where = {"deliver_policy": "by_start_time", "opt_start_time": _rfc3339(time)}
         return int(self._of_new_consumer(where)["delivered"]["stream_seq"]) + 1
+
+    def most_readers(self) -> tuple[int, str] | None:
+        """See :class:`~mama_spark.record_log.ReaderLimiter`."""
+        return most_consumers(self._api, self._config)
 
     def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange | None:
         """See :class:`~mama_spark.record_log.MatchFinder`."""

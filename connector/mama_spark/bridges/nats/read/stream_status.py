@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 from mama_spark.record_log import LogStatus, ReaderStatus
@@ -16,7 +15,7 @@ _BUCKETS = ("KV_", "OBJ_")
 async def log_statuses(api: JetStreamClient) -> list[LogStatus]:
     """See :class:`~mama_spark.record_log.StatusReporter`. A stream that is deleted meanwhile is left out."""
     found = []
-    async for info in _pages(api, "STREAM.LIST", "streams"):
+    async for info in api.pages("STREAM.LIST", "streams"):
         config, state = info["config"], info["state"]
         name: str = config["name"]
         if name.startswith(_BUCKETS):
@@ -24,7 +23,7 @@ async def log_statuses(api: JetStreamClient) -> list[LogStatus]:
         readers: list[ReaderStatus] = []
         if state.get("consumer_count"):
             try:
-                readers = [_reader(one) async for one in _pages(api, f"CONSUMER.LIST.{name}", "consumers")]
+                readers = [_reader(one) async for one in api.pages(f"CONSUMER.LIST.{name}", "consumers")]
             except ApiError:
                 continue
         found.append(_status(config, state, tuple(readers)))
@@ -36,20 +35,8 @@ async def stream_configs(api: JetStreamClient) -> list[dict[str, Any]]:
 
     :raises ApiForbidden: the permissions do not allow the request
     """
-    found = [info["config"] async for info in _pages(api, "STREAM.LIST", "streams")]
+    found = [info["config"] async for info in api.pages("STREAM.LIST", "streams")]
     return sorted((one for one in found if not one["name"].startswith(_BUCKETS)), key=lambda one: str(one["name"]))
-
-
-async def _pages(api: JetStreamClient, call: str, key: str) -> AsyncIterator[dict[str, Any]]:
-    offset = 0
-    while True:
-        answer = await api.request(call, {"offset": offset})
-        page = answer.get(key) or []
-        for one in page:
-            yield one
-        offset += len(page)
-        if not page or offset >= int(answer.get("total", 0)):
-            return
 
 
 def _status(config: dict[str, Any], state: dict[str, Any], readers: tuple[ReaderStatus, ...]) -> LogStatus:

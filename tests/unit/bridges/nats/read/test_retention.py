@@ -27,8 +27,6 @@ def test_a_stream_that_keeps_everything_is_not_warned_of() -> None:
         ({"max_age": 3600 * 10**9, "discard": "new"}, "removes records after 1 h (max_age)"),
         ({"max_msgs_per_subject": 1}, "keeps the last 1 records of each subject (max_msgs_per_subject)"),
         ({"max_msgs_per_subject": 1, "discard": "new"}, "keeps the last 1 records of each subject"),
-        ({"retention": "interest"}, "removes records that all its consumers have acknowledged"),
-        ({"retention": "workqueue"}, "is a work queue"),
         ({"allow_rollup_hdrs": True}, "allow_rollup_hdrs"),
         ({"allow_msg_ttl": True}, "Nats-TTL"),
     ],

@@ -184,16 +184,14 @@ class DurableEngine(StoredStreamEngine[Row]):
     def _next_outcome(self, subject: bytes, extension: Extension, octets: int) -> tuple[StoreOutcome, int]:
         """Outcome of the next message by its id and headers, and its sequence, or that of the first with its id."""
         directive = ttl_directive_of(extension.headers) if extension.headers else None
-        if directive is TtlDirective.BAD:
+        expected = expected_sequence_of(extension.headers) if extension.headers else None
+        if TtlDirective.BAD in (directive, expected):
             return StoreOutcome.REFUSED, 0
         if directive is TtlDirective.RENEW:
             self._complete_accepted()  # the message to be renewed may be among them
             found = self._ttl.renew(subject)
             return (StoreOutcome.REFUSED, 0) if found is None else (StoreOutcome.DUPLICATE, found)
-        expected = expected_sequence_of(extension.headers) if extension.headers else None
         if expected is not None:
-            if not isinstance(expected, int) or directive is None:
-                return StoreOutcome.REFUSED, 0
             self._complete_accepted()  # another one may be among them
             found = self._ttl.sequence(subject)
             if found != expected:

@@ -31,6 +31,7 @@ from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import AckTimeout, ClientClosed, ExpectationFailed, OutcomeUnknown, PublishError, Unavailable
 from mama_spark.malamute.protocol.extensions import StoreOutcome
 from mama_spark.message import HEADERS_TYPE, MessageBatch
+from mama_spark.sending.id_lifetime import known_for
 from mama_spark.sending.retry import may_resend
 
 from .message_codec import EXPECTED_LAST, Header, Origin, encode_id, encode_subject, lines
@@ -135,7 +136,7 @@ class AsyncPublisher:
     def pump(self, timeout: float) -> None:
         """Send queued messages and process answers; waits up to ``timeout`` seconds if answers are outstanding.
 
-        :raises Unavailable: the connection is closed for good, or was lost for longer than the deduplication window
+        :raises Unavailable: the connection is closed for good, or was lost for longer than ids are surely known
         """
         now = time.monotonic()
         self._send(now)
@@ -194,10 +195,11 @@ class AsyncPublisher:
         return n == len(chunk)
 
     def _check_age(self, message: PendingPublish, now: float) -> None:
-        if message.first_sent is not None and now - message.first_sent > 0.9 * self._window:
+        if message.first_sent is not None and now - message.first_sent > known_for(self._window):
             raise Unavailable(
-                f"nothing was heard of NATS for {now - message.first_sent:.0f} s; the server recognises what was sent "
-                f"before for {self._window:g} s only, so nobody can say whether it is stored{self._because()}"
+                f"nothing was heard of NATS for {now - message.first_sent:.0f} s; the server surely recognises what "
+                f"was sent before for {known_for(self._window):g} s only (half of its duplicate window), so nobody can "
+                f"say whether it is stored{self._because()}"
             )
 
     # --- answers -------------------------------------------------------------------------------------------------

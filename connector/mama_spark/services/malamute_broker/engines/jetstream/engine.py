@@ -32,7 +32,8 @@ from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome, of_stored
 from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer
-from mama_spark.malamute.protocol.ttl import expected_sequence_of, ttl_directive_of
+from mama_spark.malamute.protocol.ttl import TtlDirective, expected_sequence_of, ttl_directive_of
+from mama_spark.sending.id_lifetime import known_for
 
 from ..ack_tracker import OutcomeRuns, PerClient
 from ..base import Delivery
@@ -154,8 +155,9 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         self._queries = JetStreamQueries(self.name, connection, self._stream)
         window = self._stream.duplicate_window
         settings = NatsSettings(
-            **self._options.connection, name="mama-broker", stream=name, ack_mode="message", retry_deadline=window
-        )
+            **self._options.connection, name="mama-broker", stream=name, ack_mode="message",
+            retry_deadline=known_for(window),
+        )  # fmt: skip
         self._publisher = AsyncPublisher(settings, self._id, prefix, window, self._options.buffer)
         self._publisher.open()
         self._publisher.last = last
@@ -430,11 +432,9 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
 
 def _expect(message: PendingPublish) -> None:
     """Note which last message of its subject a message replaces, or refuse it (see
-    :mod:`mama_spark.malamute.protocol.ttl`)."""
+    :mod:`mama_spark.malamute.protocol.ttl`). Markers are the engine's, and no timer runs here that could be renewed."""
     expected = expected_sequence_of(message.headers)
-    if expected is None:
-        return
-    if isinstance(expected, int) and isinstance(ttl_directive_of(message.headers), int):
-        message.expected = expected
-    else:
+    if isinstance(expected, TtlDirective) or isinstance(ttl_directive_of(message.headers), TtlDirective):
         message.outcome = StoreOutcome.REFUSED
+    else:
+        message.expected = expected

@@ -93,8 +93,8 @@ class JetStreamSettings:
     )  # fmt: skip
     dedup_window: float = option(
         "duration", Duration(bare="s", warn=True), 120.0, _GROUP,
-        "How long the server stores an id once, a second or more; an outage may not be longer for messages that were "
-        "on the way when it began.", shown="2m",
+        "How long the server stores an id once, a second or more; for messages that were on the way when an outage "
+        "began, it may last half as long.", shown="2m",
     )  # fmt: skip
     buffer: int = option(
         "size", positive_size, 64 * 1024 * 1024, _GROUP,

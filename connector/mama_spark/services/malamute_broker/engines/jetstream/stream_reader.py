@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from mama_spark.bridges.nats.connection.connection import Connection
 from mama_spark.bridges.nats.jetstream.api import NO_STREAM, ApiError, JetStreamClient
 from mama_spark.bridges.nats.read.logs import NatsLogs
+from mama_spark.bridges.nats.read.retention import require_log
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.topics import covers
@@ -45,8 +46,9 @@ class JetStreamReader:
         wanted = f"{self.prefix}.>"
         if not any(covers(subject, wanted) for subject in config.get("subjects") or ()):
             raise ConfigError(f"the JetStream stream {self.name!r} does not take {wanted!r}")
-        if config.get("retention", "limits") == "workqueue" or config.get("no_ack"):
-            raise ConfigError(f"the JetStream stream {self.name!r} is a work queue or does not acknowledge")
+        require_log(self.name, config.get("retention", "limits"))
+        if config.get("no_ack"):
+            raise ConfigError(f"the JetStream stream {self.name!r} does not acknowledge (no_ack)")
         self.created = str(info["created"])
         self.duplicate_window = int(config.get("duplicate_window") or 0) / 1e9
         return int(info["state"]["last_seq"])
