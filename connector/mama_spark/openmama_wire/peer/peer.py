@@ -218,11 +218,14 @@ class OpenMamaPeer:
         _check_topic(topic)
         return self.send(self.settings.framing.publish_head(topic) + payload)
 
-    def request(self, topic: str, payload: bytes) -> int:
+    def request(self, topic: str, payload: bytes, number: int | None = None) -> int:
         """Send a request and open an inbox for the replies, until :meth:`forget`; the inbox's number.
 
-        A request that is sent before its receiver's subscription arrived is lost without trace: see :meth:`wanted`.
+        A request that is sent before its receiver's subscription arrived is lost without trace: see :meth:`wanted`. So
+        is a reply that is sent before our subscription to the inbox arrived there: nobody sees that, so who waits for
+        a reply asks again.
 
+        :param number: of the inbox of an earlier request, which gets the replies to this one, too
         :raises ConfigError: this peer receives nothing, or the receivers of its network end with a fault at a request
         :raises PublishError: nothing can be sent to this topic
         :raises Unavailable: a reader's queue is full
@@ -230,11 +233,15 @@ class OpenMamaPeer:
         self.check_requests()
         assert self._in is not None
         _check_topic(topic)
-        number, inbox = self._inboxes.open()
-        if self.settings.framing.name != "oz":
-            self._in.subscribe(inbox.encode() + b"\0")
+        inbox = self._inboxes.topic_of(number)
+        known = number is not None and inbox is not None
+        if number is None or inbox is None:
+            number, inbox = self._inboxes.open()
+            if self.settings.framing.name != "oz":
+                self._in.subscribe(inbox.encode() + b"\0")
         if not self.send(self.settings.framing.encode(BridgeFrame(FrameType.REQUEST, topic, payload, inbox))):
-            self.forget(number)
+            if not known:
+                self.forget(number)
             raise Unavailable("a reader takes nothing, so that no request can be sent")
         return number
 
