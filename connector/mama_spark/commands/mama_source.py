@@ -28,7 +28,7 @@ from ..options import DiscoveryOptions, command
 from ..options.paths import table_path
 from ..options.toml_file import read_toml
 from ..options.urls import urls as server_urls
-from ..options.values import Duration
+from ..options.values import Duration, topic_prefix
 from ..redaction import redact_url
 from ..services.openmama_source.event_reporter import SourceEventReporter, SourceEventReporters
 from ..services.openmama_source.event_stores import DiscoveryStore, FlightLogStore
@@ -53,8 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--source", required=True, metavar="NAME", help="what subscribers name: topics are NAME.SYMBOL")
     parser.add_argument(
-        "--topic-prefix", metavar="TEXT", help="of the log's topics; the rest is the symbol (default: the source)"
-    )
+        "--topic-prefix", type=lambda text: topic_prefix(text) if text else "", metavar="TEXT",
+        help="of the log's topics; the rest is the symbol (default: the source)",
+    )  # fmt: skip
     parser.add_argument("--dictionary", type=Path, metavar="FILE", help="lines fid|name|type; served to who asks")
     parser.add_argument(
         "--conf-file", type=Path, metavar="FILE.toml", help="refusals and groups: conf/mama-source.toml"
