@@ -41,6 +41,7 @@ from ..services.prometheus.server import served_metrics
 
 _USE = command("mama-source", "stream", "wait_timeout")
 _HEARTBEAT = 30.0  #: seconds that a subscriber's process may stand still before it is disconnected
+_LINGER = 5.0  #: seconds that an end waits for subscribers
 _ANNOUNCE_INTERVAL, SOURCE_TTL = 1.0, 30.0  #: seconds
 
 
@@ -111,7 +112,10 @@ def run(args: argparse.Namespace) -> int:
             follower.start()
             peer.open()
             reports.lifecycle(LIVE)
-            say(f"serving {o.stream} as {args.source} at {args.to} ({len(source.topics)} symbols; Ctrl-C ends it)")
+            say(
+                f"serving {o.stream} as {args.source} at {args.to} ({len(source.topics)} symbols; from record "
+                f"{follower.begins_at} on; Ctrl-C ends it)"
+            )
             with served_metrics(args.metrics, server.metrics, say, print_error):
                 server.run(stop.is_set)
             say(f"ended: {server.progress()}")
@@ -136,7 +140,7 @@ def peer_settings(text: str) -> PeerSettings:
         raise OptionError(f"--to {e}") from None
     if not settings.naming and not settings.incoming:
         raise ConfigError("--to needs incoming=tcp://host:port in direct mode: where subscribers send their requests")
-    return replace(settings, heartbeat=_HEARTBEAT, program="mama-source")
+    return replace(settings, heartbeat=_HEARTBEAT, linger=_LINGER, program="mama-source")
 
 
 def read_dictionary(path: Path | None) -> list[DictionaryEntry]:
