@@ -17,7 +17,7 @@ from typing import Any
 import zmq
 
 Connection = tuple[int, object]  #: file descriptor and address of the client
-_TIMER = 0.02  #: seconds that a timer of libzmq may be early
+TIMER = 0.02  #: seconds that a timer of libzmq may be early
 
 
 def connection_of(frame: zmq.Frame) -> Connection | None:
@@ -59,7 +59,7 @@ def end_context(context: zmq.Context[Any], sockets: Iterable[zmq.Socket[Any]], l
         one.close(linger=round(linger * 1000))
     began = time.monotonic()
     context.term()
-    return time.monotonic() - began < linger - _TIMER
+    return time.monotonic() - began < linger - TIMER
 
 
 def _peer(descriptor: int) -> object:
