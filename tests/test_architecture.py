@@ -16,7 +16,7 @@ CONNECTOR = ROOT / "connector"
 
 CONTRACTS = {
     "errors", "options", "message", "bridge", "record_log", "backoff", "source_expiry", "topics",
-    "file_descriptors", "zmq_context", "redaction", "middlewares", "headers",
+    "file_descriptors", "zmq_context", "zmq_connections", "redaction", "middlewares", "headers",
 }  # fmt: skip
 #: The one way from a name, a URL or a client to a bridge; the bridges themselves are imported when they are asked for.
 REGISTRY = {*(f"bridges.{name}" for name in registry), "bridges.reconnecting"}

@@ -28,7 +28,7 @@ from ..options import DiscoveryOptions, command
 from ..options.paths import table_path
 from ..options.toml_file import read_toml
 from ..options.urls import urls as server_urls
-from ..options.values import Duration
+from ..options.values import Duration, topic_prefix
 from ..redaction import redact_url
 from ..services.openmama_source.event_reporter import SourceEventReporter, SourceEventReporters
 from ..services.openmama_source.event_stores import DiscoveryStore, FlightLogStore
@@ -41,6 +41,7 @@ from ..services.prometheus.server import served_metrics
 
 _USE = command("mama-source", "stream", "wait_timeout")
 _HEARTBEAT = 30.0  #: seconds that a subscriber's process may stand still before it is disconnected
+_LINGER = 5.0  #: seconds that an end waits for subscribers
 _ANNOUNCE_INTERVAL, SOURCE_TTL = 1.0, 30.0  #: seconds
 
 
@@ -53,8 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--source", required=True, metavar="NAME", help="what subscribers name: topics are NAME.SYMBOL")
     parser.add_argument(
-        "--topic-prefix", metavar="TEXT", help="of the log's topics; the rest is the symbol (default: the source)"
-    )
+        "--topic-prefix", type=lambda text: topic_prefix(text) if text else "", metavar="TEXT",
+        help="of the log's topics; the rest is the symbol (default: the source)",
+    )  # fmt: skip
     parser.add_argument("--dictionary", type=Path, metavar="FILE", help="lines fid|name|type; served to who asks")
     parser.add_argument(
         "--conf-file", type=Path, metavar="FILE.toml", help="refusals and groups: conf/mama-source.toml"
@@ -110,7 +112,10 @@ def run(args: argparse.Namespace) -> int:
             follower.start()
             peer.open()
             reports.lifecycle(LIVE)
-            say(f"serving {o.stream} as {args.source} at {args.to} ({len(source.topics)} symbols; Ctrl-C ends it)")
+            say(
+                f"serving {o.stream} as {args.source} at {args.to} ({len(source.topics)} symbols; from record "
+                f"{follower.begins_at} on; Ctrl-C ends it)"
+            )
             with served_metrics(args.metrics, server.metrics, say, print_error):
                 server.run(stop.is_set)
             say(f"ended: {server.progress()}")
@@ -135,7 +140,7 @@ def peer_settings(text: str) -> PeerSettings:
         raise OptionError(f"--to {e}") from None
     if not settings.naming and not settings.incoming:
         raise ConfigError("--to needs incoming=tcp://host:port in direct mode: where subscribers send their requests")
-    return replace(settings, heartbeat=_HEARTBEAT, program="mama-source")
+    return replace(settings, heartbeat=_HEARTBEAT, linger=_LINGER, program="mama-source")
 
 
 def read_dictionary(path: Path | None) -> list[DictionaryEntry]:

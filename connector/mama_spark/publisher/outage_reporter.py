@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import replace
 
 from ..bridge import MissingAckReporter, PublisherBridge
+from ..sending.flight_batch import FlightCounters
 from ..sending.send_loop import SendLoop
 
 logger = logging.getLogger("mama_spark")
@@ -24,7 +26,7 @@ class OutageReporter:
     def __init__(self, bridge: PublisherBridge, loop: SendLoop, what_next: str) -> None:
         self._bridge, self._loop, self._what_next = bridge, loop, what_next
         self._warned = -math.inf
-        self._lasts, self._acked_before = False, 0
+        self._lasts, self._before = False, FlightCounters()
         self.cause = ""
 
     def report(self, now: float) -> None:
@@ -36,7 +38,7 @@ class OutageReporter:
                 logger.warning(self._how_it_ended())
             return
         if not self._lasts:
-            self._lasts, self._acked_before = True, self._loop.window.counters.acked
+            self._lasts, self._before = True, replace(self._loop.window.counters)
         if now < self._warned + WARNING_INTERVAL:
             return
         self._warned = now
@@ -47,9 +49,16 @@ class OutageReporter:
         )  # fmt: skip
 
     def _how_it_ended(self) -> str:
-        if self._loop.window.counters.acked > self._acked_before:
-            return "messages are acknowledged again"
-        return "no message waits any more, and none was acknowledged: they failed, each with its reason"
+        before, now = self._before, self._loop.window.counters
+        became = {
+            "failed, each with its reason": now.failed - before.failed,
+            "timed out, each with its reason": now.timed_out - before.timed_out,
+            "published, for nobody wants them": now.published - before.published,
+        }
+        told = ", ".join(f"{n:,} {what}" for what, n in became.items() if n)
+        if now.acked > before.acked:
+            return f"messages are acknowledged again{told and f'; meanwhile, {told}'}"
+        return f"no message waits any more, and none was acknowledged: {told}"
 
     def _find_cause(self) -> str:
         loop, bridge = self._loop, self._bridge

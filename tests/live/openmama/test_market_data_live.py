@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+import zmq
 from mama_spark.bridges.memory.bridge import MemoryBroker
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import MamaMsg, MamaPrice
@@ -21,7 +24,7 @@ from mama_spark.openmama_wire.protocol.market_data import (
     request_message,
     subscription_topic,
 )
-from mama_spark.services.openmama_source import SourceRules
+from mama_spark.services.openmama_source import SourceRules, SourceState
 from mama_spark.testing.waiting import eventually
 
 from tests.support.openmama.network import Watched, message, naming, peer, url_of
@@ -135,6 +138,73 @@ def test_after_a_restart_numbers_go_on_and_old_subscribers_get_updates_unasked(t
             assert len({m.get("MamaSenderId") for m in subscriber.messages()}) == 1
         finally:
             lab.stop()
+
+
+class SlowReader:
+    """Subscribes to S.A; what it has not read waits in the source."""
+
+    def __init__(self, port: int) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.SUB)
+        for option, value in ((zmq.RCVHWM, 1), (zmq.RCVBUF, 4096), (zmq.LINGER, 0), (zmq.RCVTIMEO, 60_000)):
+            self._socket.setsockopt(option, value)
+        self._socket.subscribe(b"S.A\0")
+        self._socket.connect(f"tcp://127.0.0.1:{port}")
+
+    def values(self, n: int) -> list[tuple[int, int]]:
+        """Number and value of the next messages."""
+        found = [decode(self._socket.recv().removeprefix(b"S.A\0\x01\0")) for _ in range(n)]
+        return [(m.get("MdSeqNum"), m.get("x")) for m in found]
+
+    def __enter__(self) -> SlowReader:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._context.destroy()
+
+
+def test_an_orderly_end_waits_for_subscribers_and_serves_again_what_they_did_not_take(tmp_path: Path, log: str) -> None:
+    number, port = 100, lasting_port()
+    filling = "x" * 80_000  # 8 MB together, more than the system takes for a connection
+    lab = MarketDataLab(tmp_path, log, f"oz://127.0.0.1:{port}?mode=direct&bind=true&incoming=tcp://*:0", RULES)
+
+    def serve(first: int) -> None:
+        """Publish as many records."""
+        eventually(lambda: lab.server._peer.wanted("S.A"), "it subscribes")
+        before = lab.server.counts["messages"]
+        for n in range(number):
+            lab.store("A", x=first + n, filling=filling)
+        eventually(lambda: lab.served(before + number), "all are published")
+
+    def saved() -> tuple[int, int]:
+        state = SourceState(tmp_path / "state", "S")
+        state.close()
+        return state.served, state.wanted
+
+    lab.start()
+    with SlowReader(port) as reader:
+        serve(1)
+        end = threading.Thread(target=lab.stop)
+        end.start()
+        assert reader.values(number) == [(1 + n, 1 + n) for n in range(number)]
+        end.join(60)
+    assert saved() == (number, 1)
+    assert not lab.warnings
+    lab.settings = replace(lab.settings, linger=0.2)
+    lab.start()
+    with SlowReader(port):  # the source waits for it: as many were there before
+        serve(1 + number)
+        lab.stop()
+    served, _ = saved()
+    assert number <= served < 2 * number
+    again = f"records {served + 1} to {2 * number} are not counted, and are served again by the next start"
+    assert again in lab.warnings[-1]
+    assert lab.server.counts["records"] == served - number
+    lab.start()
+    with SlowReader(port) as reader:
+        assert reader.values(2 * number - served) == [(n, n) for n in range(served + 1, 2 * number + 1)]
+        lab.stop()
+    assert saved() == (2 * number, 1)
 
 
 def test_records_that_are_no_messages_and_other_topics_are_counted(tmp_path: Path, log: str) -> None:

@@ -29,6 +29,7 @@ from .network import message
 class MarketDataLab:
     """Source ``S``, or another name.
 
+    :ivar settings: of the peer, for the next start
     :ivar events: of the publisher, since the last start
     :ivar server: the running one
     """
@@ -37,7 +38,7 @@ class MarketDataLab:
         self, folder: Path, log: str, url: str, rules: SourceRules, *, name: str = "S", **settings: Any
     ) -> None:
         self._file, self._log, self._rules, self.name = folder / "state", log, rules, name
-        self._settings = replace(PeerSettings.from_urls([url]), **settings)
+        self.settings = replace(PeerSettings.from_urls([url]), **settings)
         self.events: list[PublisherEvent] = []
         self.warnings: list[str] = []
         self.server: MarketDataServer
@@ -58,7 +59,7 @@ class MarketDataLab:
         source = MarketDataSource(self.name, self._state.sender, self._rules, self._state.topics())
         bridge: ReconnectingBridge[RecordLogBridge] = ReconnectingBridge(lambda: MemoryLogs(self._log), 5.0)
         self._follower = LogFollower(bridge, self._log, "saved", self._state.identity, self._state.served)
-        self._peer = OpenMamaPeer(self._settings)
+        self._peer = OpenMamaPeer(self.settings)
         dictionary: Mapping[str, Any] = by_name(self._rules.dictionary)
         self.server = MarketDataServer(
             self._peer, source, self._state, self._follower, prefix=self.name, dictionary=dictionary,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mama_spark.commands import mama_source
 from mama_spark.errors import OptionError
 from mama_spark.options import SinkOptions, camel, duration, markdown, option_names
 
@@ -138,3 +140,11 @@ def test_a_topic_prefix_with_or_without_its_dot_is_one_prefix_in_every_middlewar
     assert found == {"a.b"}
     with pytest.raises(OptionError, match="topicPrefix must not be empty"):
         SinkOptions.parse({"url": url, "topicPrefix": "."})
+
+
+def test_a_topic_prefix_of_a_command_is_read_as_that_of_the_option() -> None:
+    parser = argparse.ArgumentParser()
+    mama_source.add_arguments(parser)
+    for text, prefix in (("a.b", "a.b"), ("a.b.", "a.b"), ("", "")):
+        read = parser.parse_args(["--from", "nats://h/S", "--source", "S", "--topic-prefix", text])
+        assert read.topic_prefix == prefix

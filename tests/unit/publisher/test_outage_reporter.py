@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from uuid import uuid4
 
+import numpy as np
 import pytest
+from mama_spark.bridge import Ack, Acks, PollResult
 from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.message import MessageBatch
 from mama_spark.options.window import WindowConfig
@@ -15,13 +17,17 @@ POLICY = WindowConfig(128, 64, wait_timeout=WAIT)
 
 
 @pytest.mark.parametrize(
-    ("answers_come", "end"),
+    ("answer", "end"),
     [
-        (True, "messages are acknowledged again"),
-        (False, "no message waits any more, and none was acknowledged: they failed, each with its reason"),
+        ("acked", "messages are acknowledged again"),
+        ("timed out", "no message waits any more, and none was acknowledged: 2 timed out, each with its reason"),
+        ("published", "no message waits any more, and none was acknowledged: 2 published, for nobody wants them"),
+        ("both", "messages are acknowledged again; meanwhile, 1 published, for nobody wants them"),
     ],
 )
-def test_the_end_of_an_outage_is_told_as_it_is(answers_come: bool, end: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_end_of_an_outage_says_what_became_of_the_messages(
+    answer: str, end: str, caplog: pytest.LogCaptureFixture
+) -> None:
     bridge = MemoryBridge(uuid4().hex)
     bridge.open()
     bridge.broker.then(["late", "late"])
@@ -32,10 +38,13 @@ def test_the_end_of_an_outage_is_told_as_it_is(answers_come: bool, end: str, cap
     for second in range(int(WAIT / 2) + 3):
         publisher._end_outage(float(second))
     assert "2 messages wait: no answer comes" in caplog.records[-1].getMessage()
-    if answers_come:
+    if answer in ("published", "both"):
+        unwanted = np.arange(1 if answer == "both" else 0, 2)
+        publisher._loop.apply(PollResult([Acks(unwanted, None, None, None, 0.0, level=Ack.NONE)]))
+    if answer in ("acked", "both"):
         bridge.broker.release()
         publisher._loop.apply(bridge.poll(0))
-    else:
+    if answer == "timed out":
         publisher.window.expire((publisher.window.wake_at() or 0.0) + 1.0)
     for second in range(2):
         publisher._end_outage(WAIT + second)

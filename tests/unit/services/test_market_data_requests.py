@@ -11,6 +11,8 @@ from mama_spark.services.openmama_recorder.market_data_requests import (
     MarketDataRequests,
 )
 
+from tests.support.tables import each
+
 IBM = MarketDataAsk(Asks.IMAGE, "OM", "IBM")
 DICTIONARIES = [MarketDataAsk(Asks.DICTIONARY, source) for source in ("OM", "WOMBAT")]
 
@@ -74,3 +76,22 @@ def test_a_gap_has_one_recap_a_second_at_most() -> None:
         asks.gap("OM.OTHER", now)
         sent, _ = asks.due(now, there)
         assert sent == ([] if now == 1.1 else [recap])
+
+
+@each(("answered", "times"), [(False, [1.0, 11.0, 21.0]), (True, [1.0])])
+def test_a_recap_that_does_not_come_is_asked_for_again(answered: bool, times: list[float]) -> None:
+    asks, recap = requests(), MarketDataAsk(Asks.RECAP, "OM", "IBM")
+    asks.came(IBM)
+    asks.gap("OM.IBM", 1.0)
+    asked = []
+    for now in (1.0, 11.0, 21.0, 31.0, 91.0, 151.0):
+        sent, failed = asks.due(now, there)
+        asked += [now] * (sent == [recap])
+        assert not failed
+        if answered:
+            asks.came(recap)
+    assert asked == times
+    assert asks.answered == 1
+    asks.gap("OM.IBM", 200.0)
+    asks.publisher_came("_MD.OM")
+    assert asks.due(200.0, there) == ([IBM], []), "its image says what is true now"

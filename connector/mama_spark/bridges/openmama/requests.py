@@ -5,34 +5,43 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from mama_spark.bridge import RequestMessage
-from mama_spark.errors import BadTopic, NoResponders, PublishError
+from mama_spark.errors import BadTopic, NoResponders, PublishError, Unavailable
 from mama_spark.openmama_wire.peer import OpenMamaPeer, ReceivedFrame
 from mama_spark.openmama_wire.protocol.frames import BridgeFrame, FrameType, why_unsendable
 
 _SEPARATOR = "\0"  #: in an address of a reply: no topic holds it
+AGAIN = 1.0  #: seconds after which a request without a reply is sent again
 
 
-class _Waiting(NamedTuple):
+@dataclass(slots=True)
+class _Request:
+    """:ivar until: after that, nobody is waited for any more, nor is it sent again
+    :ivar number: of the peer's inbox; None: it was not sent yet
+    """
+
     until: float
     topic: str
     payload: bytes
     inbox: int
+    number: int | None = None
 
 
 class PeerRequests:
     """Requests and replies of one bridge.
 
-    A request waits until its topic is subscribed to, ``timeout`` seconds at most: sent earlier it would be lost.
+    A request waits until its topic is subscribed to, ``timeout`` seconds at most: sent earlier it would be lost. Until
+    then it is sent again while no reply comes, for the reply to the first one is lost where our subscription to the
+    inbox came later.
     """
 
     def __init__(self, peer: OpenMamaPeer, timeout: float) -> None:
         self._peer, self._timeout = peer, timeout
-        self._waiting: deque[_Waiting] = deque()
-        self._sent: dict[int, tuple[int, str]] = {}  # number of the peer -> inbox, topic
-        self._numbers: dict[int, int] = {}  # inbox -> number
+        self._waiting: deque[_Request] = deque()  # for a subscriber
+        self._unanswered: deque[tuple[float, _Request]] = deque()  # when each is sent again
+        self._sent: dict[int, _Request] = {}  # number of the peer -> request, until it is forgotten
         self._received: deque[RequestMessage] = deque()
 
     def request(self, topic: str, payload: bytes, inbox: int) -> None:
@@ -40,14 +49,14 @@ class PeerRequests:
         if (fault := why_unsendable(topic)) is not None:
             raise BadTopic(fault)
         self._peer.check_requests()
-        self._waiting.append(_Waiting(time.monotonic() + self._timeout, topic, payload, inbox))
+        self._waiting.append(_Request(time.monotonic() + self._timeout, topic, payload, inbox))
         self._send_waiting()
 
     def forget(self, inbox: int) -> None:
-        self._waiting = deque(waiting for waiting in self._waiting if waiting.inbox != inbox)
-        number = self._numbers.pop(inbox, None)
-        if number is not None:
-            self._sent.pop(number, None)
+        self._waiting = deque(request for request in self._waiting if request.inbox != inbox)
+        self._unanswered = deque(one for one in self._unanswered if one[1].inbox != inbox)
+        for number in [number for number, request in self._sent.items() if request.inbox == inbox]:
+            del self._sent[number]
             self._peer.forget(number)
 
     def reply(self, to: str, payload: bytes) -> None:
@@ -65,6 +74,7 @@ class PeerRequests:
 
     def received(self) -> list[RequestMessage]:
         self._send_waiting()
+        self._send_again()
         return [self._received.popleft() for _ in range(len(self._received))]
 
     def take(self, frames: Sequence[ReceivedFrame]) -> None:
@@ -74,21 +84,37 @@ class PeerRequests:
             if number is not None:
                 known = self._sent.get(number)
                 if known is not None:
-                    self._received.append(RequestMessage(known[1], frame.payload, known[0]))
+                    known.until = 0.0
+                    self._received.append(RequestMessage(known.topic, frame.payload, known.inbox))
             else:
                 to = f"{frame.address}{_SEPARATOR}{frame.topic}" if frame.type is FrameType.REQUEST else None
                 self._received.append(RequestMessage(frame.topic, frame.payload, None, to))
 
     def _send_waiting(self) -> None:
-        now, kept = time.monotonic(), deque[_Waiting]()
-        for waiting in self._waiting:
-            if self._peer.wanted(waiting.topic):
-                number = self._peer.request(waiting.topic, waiting.payload)
-                self._sent[number] = (waiting.inbox, waiting.topic)
-                self._numbers[waiting.inbox] = number
-            elif now < waiting.until:
-                kept.append(waiting)
+        now, kept = time.monotonic(), deque[_Request]()
+        for request in self._waiting:
+            if self._peer.wanted(request.topic) and self._send(request, now):
+                continue
+            if now < request.until:
+                kept.append(request)
             else:
-                error = NoResponders(f"nobody subscribed to {waiting.topic!r} within {self._timeout:g} s")
-                self._received.append(RequestMessage(waiting.topic, b"", waiting.inbox, None, error))
+                error = NoResponders(f"nobody took a request to {request.topic!r} within {self._timeout:g} s")
+                self._received.append(RequestMessage(request.topic, b"", request.inbox, None, error))
         self._waiting = kept
+
+    def _send_again(self) -> None:
+        now = time.monotonic()
+        while self._unanswered and self._unanswered[0][0] <= now:
+            _, request = self._unanswered.popleft()
+            if now < request.until and not self._send(request, now):
+                self._unanswered.append((now + AGAIN, request))
+
+    def _send(self, request: _Request, now: float) -> bool:
+        """False: a reader takes nothing."""
+        try:
+            request.number = self._peer.request(request.topic, request.payload, request.number)
+        except Unavailable:
+            return False
+        self._sent[request.number] = request
+        self._unanswered.append((now + AGAIN, request))
+        return True

@@ -1,12 +1,14 @@
 """Fields of many messages as columns of types that the reader chooses. Pure.
 
 A value that its column cannot hold is null, and its message has a reason: nothing is cut or wrapped,
-and only floats are rounded.
+and only floats are rounded. As mamalistenc prints them, a price has its number whether or not it says that it is valid,
+and a time that was never set is nothing: null, without a reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from .column_types import TIMESTAMP, TypedField
 from .field_types import FieldType
 from .msg import MamaMsg
 from .omnm_columns import DTYPES, DecodedColumns, FieldBlock, Int64s
-from .values import HAS_DATE, PRICE_VALID, MamaPrice, MamaTime
+from .values import HAS_DATE, HAS_TIME, MamaPrice, MamaTime
 
 _INTEGERS = frozenset(t for t, dtype in DTYPES.items() if dtype.kind in "iu" and t is not FieldType.CHAR)
 _FLOATS = frozenset((FieldType.F32, FieldType.F64, FieldType.PRICE))
@@ -73,9 +75,7 @@ _Converted = tuple[pa.Array, npt.NDArray[np.bool_] | None]
 def _converted(block: FieldBlock, kind: pa.DataType) -> _Converted:
     source, values = block.type, block.values
     if source is FieldType.PRICE:
-        valid = (values["hints"] & PRICE_VALID) != 0
-        made, unfit = _number(np.ascontiguousarray(values["value"]), kind)
-        return (made, unfit) if valid.all() else (_masked(made, ~valid), None if unfit is None else unfit & valid)
+        return _number(np.ascontiguousarray(values["value"]), kind)
     if source is FieldType.TIME:
         return _time(values, kind)
     if source is FieldType.BOOL:
@@ -168,6 +168,7 @@ def _bool(values: npt.NDArray[np.bool_], kind: pa.DataType) -> _Converted:
 
 
 _LAST_US = 2**63 // 1_000_000 - 2  #: seconds whose microseconds fit in 64 bits
+_SET = HAS_DATE | HAS_TIME  #: hints, of which a time that was set has one
 
 
 def _time(values: npt.NDArray[Any], kind: pa.DataType) -> _Converted:
@@ -178,17 +179,21 @@ def _time(values: npt.NDArray[Any], kind: pa.DataType) -> _Converted:
         return pa.array(texts, kind), None
     if kind != TIMESTAMP:
         return _none(len(values), kind)
+    unset = (values["hints"] & _SET) == 0
     unfit = (np.abs(seconds) >= _LAST_US) | ((values["hints"] & HAS_DATE) == 0)
-    return _nulled(pa.array(np.where(unfit, 0, seconds) * 1_000_000 + nanos // 1000).view(TIMESTAMP), unfit)
+    made = pa.array(np.where(unfit, 0, seconds) * 1_000_000 + nanos // 1000).view(TIMESTAMP)
+    return _masked(made, unfit), unfit & ~unset
 
 
-def time_text(seconds: int, nanos: int, hints: int) -> str:
-    """A time as ISO 8601; one without a date as the time of day."""
+def time_text(seconds: int, nanos: int, hints: int) -> str | None:
+    """A time as ISO 8601; one without a date as the time of day. None: it was never set."""
+    if not hints & _SET:
+        return None
     if not -62_135_596_800 <= seconds < 253_402_300_800:
         return f"{seconds}.{nanos:09d}"
     text = str(np.datetime64(seconds, "s"))
     fraction = f".{nanos:09d}".rstrip("0").rstrip(".") if nanos < 1_000_000_000 else ""
-    return f"{text if hints & HAS_DATE or not hints else text[11:]}{fraction}Z"
+    return f"{text if hints & HAS_DATE else text[11:]}{fraction}Z"
 
 
 def _object(source: FieldType, values: list[Any], kind: pa.DataType) -> _Converted:
@@ -210,27 +215,26 @@ def _object(source: FieldType, values: list[Any], kind: pa.DataType) -> _Convert
     return pa.array(made, kind), np.array([value is None for value in made], np.bool_)
 
 
-def _price_value(price: MamaPrice) -> float | None:
-    return price.value if price.valid else None
-
-
 def _time_value(time: MamaTime) -> Any:
-    return np.datetime64(time.us, "us").astype(object)
+    if time.hints & _SET == HAS_TIME:
+        raise ValueError("a time of day is no timestamp")
+    return np.datetime64(time.us, "us").astype(object) if time.hints & _SET else None
 
 
 def _as_it_is(value: Any) -> Any:
     return value
 
 
-_ELEMENTS: dict[FieldType, Callable[[Any], Any]] = {FieldType.PRICE: _price_value, FieldType.TIME: _time_value}
+_ELEMENTS: dict[FieldType, Callable[[Any], Any]] = {FieldType.PRICE: attrgetter("value"), FieldType.TIME: _time_value}
 
 
-def text_of_value(value: Any) -> str:
-    """Any value as text: numbers and text as they are, bytes in hexadecimal, vectors and messages as JSON."""
+def text_of_value(value: Any) -> str | None:
+    """Any value as text: numbers and text as they are, bytes in hexadecimal, vectors and messages as JSON. None: a time
+    that was never set."""
     if isinstance(value, MamaTime):
         return time_text(value.seconds, value.nanos, value.hints)
     if isinstance(value, MamaPrice):
-        return repr(value.value) if value.valid else ""
+        return repr(value.value)
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, bool):
@@ -248,5 +252,5 @@ def _json(value: Any) -> Any:
     return (
         text_of_value(value)
         if isinstance(value, MamaTime | bytes)
-        else (_price_value(value) if isinstance(value, MamaPrice) else value)
+        else (value.value if isinstance(value, MamaPrice) else value)
     )

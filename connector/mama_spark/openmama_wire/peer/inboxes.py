@@ -29,6 +29,10 @@ class OpenInboxes:
     def __len__(self) -> int:
         return len(self._inboxes)
 
+    def topic_of(self, number: int | None) -> str | None:
+        """The topic of an open inbox."""
+        return None if number is None else self._inboxes.get(number)
+
     def open(self) -> tuple[int, str]:
         """Number and topic of a new inbox."""
         self._number += 1

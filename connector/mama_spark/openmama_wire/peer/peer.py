@@ -8,7 +8,6 @@ that everything is written.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import socket
 import time
@@ -21,6 +20,7 @@ import zmq
 
 from mama_spark.errors import ConfigError, PublishError, Unavailable
 from mama_spark.mama.messages.omnm import BadMessage
+from mama_spark.zmq_connections import Connection, all_writable, connection_of, end_context, ended
 from mama_spark.zmq_context import open_context
 
 from ..protocol.frames import BridgeFrame, FrameType, why_unsendable
@@ -41,8 +41,6 @@ from .naming_client import (
 from .settings import Endpoint, PeerSettings
 from .sockets import MAX_FRAME, MAX_SUBSCRIPTION, Socket, address_towards, attach, make_sender, make_socket
 from .subscription_table import SubscriptionChange, SubscriptionTable
-
-logger = logging.getLogger("mama_spark")
 
 PAUSE = 0.2  #: seconds between the last octet of data and ``D``: real receivers drop what they have not read by then
 _MOST = 4096  #: messages of one :meth:`OpenMamaPeer.poll`
@@ -94,6 +92,7 @@ class OpenMamaPeer:
         self._naming_in: Socket | None = None
         self._naming_out: Socket | None = None
         self._poller = zmq.Poller()
+        self._connections: set[Connection] = set()  # of readers
 
     def __repr__(self) -> str:
         state = "closed" if self._out is None else self.endpoint or "open"
@@ -117,7 +116,7 @@ class OpenMamaPeer:
     def _open(self) -> None:
         s = self.settings
         data = self._context()
-        self._out = make_sender(data, s.high_water_mark, s.linger, s.heartbeat)
+        self._out = make_sender(data, s.high_water_mark, s.heartbeat)
         self._poller.register(self._out, zmq.POLLIN)
         if s.receive:
             self._in = make_socket(data, zmq.SUB, MAX_FRAME, s.high_water_mark)
@@ -155,14 +154,15 @@ class OpenMamaPeer:
             self._wait(0.05)
             self._serve_naming()
 
-    def close(self) -> None:
-        """End in order: what was sent is written (``linger`` at most), a pause, ``D``. May be repeated."""
+    def close(self, linger: float | None = None) -> bool:
+        """End in order: what was sent is written, a pause, ``D``. May be repeated.
+
+        :param linger: seconds at most until all is written; then it is dropped. None: as the settings say
+        :returns: whether all was written
+        """
         if not self._contexts:
-            return
-        waited = self._close_data()
-        if waited >= self.settings.linger > 0:
-            logger.error("%r: not everything was written within %g s: a reader takes nothing, and what waited for it "
-                         "is lost", self, self.settings.linger)  # fmt: skip
+            return True
+        written = self._close_data(self.settings.linger if linger is None else linger)
         if self.naming is not None and self._naming_out is not None:
             if self.counters.sent:
                 time.sleep(PAUSE)
@@ -176,23 +176,26 @@ class OpenMamaPeer:
         self._contexts.clear()
         self._naming_in = self._naming_out = None
         self._poller = zmq.Poller()
+        return written
 
-    def _close_data(self) -> float:
-        """How long it took until everything was written."""
+    def _close_data(self, linger: float) -> bool:
         if self._in is not None:
             self._in.close(linger=0)
-        if self._out is not None:
-            self._out.close()
-        began = self._clock()
-        self._contexts.pop(0).term()
+        written = end_context(self._contexts.pop(0), () if self._out is None else (self._out,), linger)
         self._in = self._out = None
-        return self._clock() - began
+        return written or not self.counters.sent
 
     # --- sending ---------------------------------------------------------------------------------------------
 
     def wanted(self, topic: str) -> bool:
         """Whether some connected reader subscribed to this topic, or to a prefix of it."""
         return self.readers.wanted(topic.encode())
+
+    def is_writable(self) -> bool:
+        """Whether nothing waits for any reader; see :func:`all_writable`. Where this peer connects, what waits for a
+        reader that is away waits until it is back."""
+        self._connections -= ended(self._connections)
+        return all_writable(self._connections) and bool(self._connections or not len(self.readers))
 
     def send(self, data: bytes) -> bool:
         """Send the octets of a frame; False: a reader's queue is full, and nothing was sent to anybody."""
@@ -218,11 +221,14 @@ class OpenMamaPeer:
         _check_topic(topic)
         return self.send(self.settings.framing.publish_head(topic) + payload)
 
-    def request(self, topic: str, payload: bytes) -> int:
+    def request(self, topic: str, payload: bytes, number: int | None = None) -> int:
         """Send a request and open an inbox for the replies, until :meth:`forget`; the inbox's number.
 
-        A request that is sent before its receiver's subscription arrived is lost without trace: see :meth:`wanted`.
+        A request that is sent before its receiver's subscription arrived is lost without trace: see :meth:`wanted`. So
+        is a reply that is sent before our subscription to the inbox arrived there: nobody sees that, so who waits for
+        a reply asks again.
 
+        :param number: of the inbox of an earlier request, which gets the replies to this one, too
         :raises ConfigError: this peer receives nothing, or the receivers of its network end with a fault at a request
         :raises PublishError: nothing can be sent to this topic
         :raises Unavailable: a reader's queue is full
@@ -230,11 +236,15 @@ class OpenMamaPeer:
         self.check_requests()
         assert self._in is not None
         _check_topic(topic)
-        number, inbox = self._inboxes.open()
-        if self.settings.framing.name != "oz":
-            self._in.subscribe(inbox.encode() + b"\0")
+        inbox = self._inboxes.topic_of(number)
+        known = number is not None and inbox is not None
+        if number is None or inbox is None:
+            number, inbox = self._inboxes.open()
+            if self.settings.framing.name != "oz":
+                self._in.subscribe(inbox.encode() + b"\0")
         if not self.send(self.settings.framing.encode(BridgeFrame(FrameType.REQUEST, topic, payload, inbox))):
-            self.forget(number)
+            if not known:
+                self.forget(number)
             raise Unavailable("a reader takes nothing, so that no request can be sent")
         return number
 
@@ -325,7 +335,10 @@ class OpenMamaPeer:
         out = self._sender()
         with contextlib.suppress(zmq.Again):
             while True:
-                change = self.readers.apply(out.recv(zmq.DONTWAIT))
+                frame = out.recv(zmq.DONTWAIT, copy=False)
+                if (connection := connection_of(frame)) is not None:
+                    self._connections.add(connection)
+                change = self.readers.apply(frame.bytes)
                 if change is not None:
                     came.subscriptions.append(change)
 

@@ -34,16 +34,14 @@ def make_socket(context: zmq.Context[Socket], kind: int, most: int, high_water_m
     return made
 
 
-def make_sender(context: zmq.Context[Socket], high_water_mark: int, linger: float, heartbeat: float | None) -> Socket:
+def make_sender(context: zmq.Context[Socket], high_water_mark: int, heartbeat: float | None) -> Socket:
     """XPUB that tells of each subscription and its end, and drops nothing.
 
-    :param linger: seconds that its end waits until all is written
     :param heartbeat: seconds that a reader may be silent; None: for ever
     """
     made = make_socket(context, zmq.XPUB, MAX_SUBSCRIPTION, high_water_mark)
     made.setsockopt(zmq.XPUB_VERBOSER, 1)
     made.setsockopt(zmq.XPUB_NODROP, 1)
-    made.setsockopt(zmq.LINGER, round(linger * 1000))
     if heartbeat is not None:
         made.setsockopt(zmq.HEARTBEAT_IVL, round(heartbeat * 500))
         made.setsockopt(zmq.HEARTBEAT_TIMEOUT, round(heartbeat * 500))

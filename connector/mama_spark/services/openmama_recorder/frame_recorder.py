@@ -51,11 +51,13 @@ class RecordedFrames(NamedTuple):
 
     :ivar topics: of the records in the log, dictionary<int32, string>; ``payloads``: the records, binary
     :ivar gaps: topics in which messages are missing, one for each gap
+    :ivar recaps: topics of which a recap came
     """
 
     topics: pa.DictionaryArray
     payloads: pa.Array
     gaps: list[str]
+    recaps: list[str]
 
 
 class FrameRecorder:
@@ -105,7 +107,10 @@ class FrameRecorder:
             stored, codes = _distinct(all_topics, np.arange(len(all_topics)))
             payloads = pa.array(all_payloads, pa.binary())
         coded = pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), pa.array(stored, pa.string()))
-        return RecordedFrames(coded, payloads, [names[name_codes[row]] for row, _ in gaps])
+        recaps = np.unique(name_codes[kinds == MamaRecordKind.RECAP]).tolist()
+        return RecordedFrames(
+            coded, payloads, [names[name_codes[row]] for row, _ in gaps], [names[code] for code in recaps]
+        )
 
     def own_topic(self, rest: str) -> str:
         """Topic in the log of what is about no topic of messages."""

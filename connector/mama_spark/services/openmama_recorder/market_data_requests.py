@@ -1,8 +1,8 @@
 """What a recorder asks publishers for, and when again. Pure: times in, requests out.
 
 A symbol is asked for when a publisher of its source is there: a request that is sent earlier is lost without trace. No
-answer within the timeout: asked again, three times in all, then each minute. A publisher that comes anew is asked anew:
-it knows nothing of who subscribed to the one before.
+answer within the timeout: asked again, three times in all, then each minute, but for recaps: the next gap asks for one.
+A publisher that comes anew is asked anew: it knows nothing of who subscribed to the one before.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class MarketDataAsk(NamedTuple):
 class _State:
     attempts: int = 0
     due: float = 0.0  #: when it is asked, or asked again
-    answered: bool = False
+    answered: bool = False  #: or not asked for any more
+    begun: float = 0.0  #: of a recap: when the gap was seen
 
 
 class MarketDataRequests:
@@ -61,8 +62,6 @@ class MarketDataRequests:
         self._states = {MarketDataAsk(Asks.IMAGE, *symbol): _State() for symbol in symbols}
         self._states |= {MarketDataAsk(Asks.DICTIONARY, source): _State() for source in dictionaries}
         self._symbols = {(ask.source, ask.symbol) for ask in self._states if ask.symbol}
-        self._recaps: dict[MarketDataAsk, float] = {}  #: when asked last
-        self._wanted_recaps: list[MarketDataAsk] = []
 
     def __len__(self) -> int:
         return len(self._symbols)
@@ -70,7 +69,7 @@ class MarketDataRequests:
     @property
     def answered(self) -> int:
         """Symbols whose image came."""
-        return sum(state.answered for ask, state in self._states.items() if ask.symbol)
+        return sum(state.answered for ask, state in self._states.items() if ask.asks is Asks.IMAGE)
 
     def due(self, now: float, is_there: Callable[[str], bool]) -> tuple[list[MarketDataAsk], list[MarketDataAsk]]:
         """Requests to send now; and symbols whose last attempt was not answered.
@@ -89,13 +88,14 @@ class MarketDataRequests:
             if not there[topic]:
                 state.attempts = 0
                 continue
-            if state.attempts == ATTEMPTS and ask.symbol:
+            if state.attempts == ATTEMPTS and ask.asks is Asks.RECAP:
+                state.answered = True
+                continue
+            if state.attempts == ATTEMPTS and ask.asks is Asks.IMAGE:
                 failed.append(ask)
             state.attempts += 1
             state.due = now + (self._timeout if state.attempts <= ATTEMPTS else ASK_AGAIN)
             send.append(ask)
-        send += self._wanted_recaps
-        self._wanted_recaps = []
         return send, failed
 
     def came(self, ask: MarketDataAsk) -> None:
@@ -110,12 +110,12 @@ class MarketDataRequests:
         """Messages of a topic are missing: a recap says what is true now."""
         source, _, symbol = topic.partition(".")
         ask = MarketDataAsk(Asks.RECAP, source, symbol)
-        if (source, symbol) in self._symbols and now >= self._recaps.get(ask, -RECAP_PAUSE) + RECAP_PAUSE:
-            self._recaps[ask] = now
-            self._wanted_recaps.append(ask)
+        before = self._states.get(ask)
+        if (source, symbol) in self._symbols and (before is None or now >= before.begun + RECAP_PAUSE):
+            self._states[ask] = _State(begun=now)
 
     def publisher_came(self, prefix: str) -> None:
         """Somebody began to receive what begins so: ask for what he may have."""
         for ask, state in self._states.items():
             if ask.topic.startswith(prefix) and (ask.symbol or not state.answered):
-                state.answered, state.attempts, state.due = False, 0, 0.0
+                state.answered, state.attempts, state.due = ask.asks is Asks.RECAP, 0, 0.0  # the image is enough

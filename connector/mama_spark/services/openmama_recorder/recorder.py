@@ -257,7 +257,8 @@ class OpenMamaRecorder:
         frames = FrameColumns.joined(parts)
         asked = {row: ask for row, inbox in frames.inboxes.items() if (ask := self._asked.get(inbox)) is not None}
         made = self._frames.records(frames, asked, np.concatenate(times))
-        for ask in asked.values():
+        recaps = [MarketDataAsk(Asks.RECAP, *topic.split(".", 1)) for topic in made.recaps if "." in topic]
+        for ask in (*asked.values(), *recaps):
             self._requests.came(ask)
         self._note_gaps(made.gaps)
         self._recorded += len(made.payloads)
@@ -318,12 +319,9 @@ class OpenMamaRecorder:
                 self._peer.publish(subscription_topic(ask.source), payload)
                 self._requests.came(ask)
                 return
-            number = self._peer.request(ask.topic, payload)
+            number = self._peer.request(ask.topic, payload, self._inboxes.get(ask))
         except Unavailable:
             return  # asked again
-        if (before := self._inboxes.pop(ask, None)) is not None:
-            self._peer.forget(before)
-            del self._asked[before]
         self._inboxes[ask], self._asked[number] = number, ask
 
     # --- records about the recorder and its network ----------------------------------------------------------

@@ -34,7 +34,10 @@ class LogFollower:
 
     :param begin: ``saved``, ``earliest``, ``latest`` or a sequence
     :param identity, served: the saved position; an empty identity: there is none
+    :ivar begins_at: sequence of the first record that is read
     """
+
+    begins_at = 0
 
     def __init__(
         self, bridge: ReconnectingBridge[RecordLogBridge], stream: str, begin: str, identity: str, served: int
@@ -58,6 +61,7 @@ class LogFollower:
             self._identity, self._served = bounds.identity, bounds.last
         elif self._begin != "saved":
             self._identity, self._served = bounds.identity, min(max(int(self._begin), 1) - 1, bounds.last)
+        self.begins_at = self._served + 1
         self._thread.start()
 
     def take(self) -> LogBatch | None:

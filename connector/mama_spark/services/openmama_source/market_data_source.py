@@ -68,6 +68,9 @@ class PublisherEvent(NamedTuple):
 SourceAction = PublishMessage | AnswerRequest | PublisherEvent
 
 
+StoredTopic = tuple[str, int, bytes]  #: symbol, number and image of a :class:`PublishedTopic`
+
+
 @dataclass(slots=True)
 class PublishedTopic:
     """One symbol.
@@ -133,10 +136,10 @@ class MarketDataSource:
         sources = dict.fromkeys((self.name, DICTIONARY_SOURCE)) if self._dictionary is not None else ()
         return [subscription_topic(self.name), *(dictionary_topic(source) for source in sources)]
 
-    def take_changed(self) -> list[PublishedTopic]:
-        """What must be stored."""
+    def take_changed(self) -> list[StoredTopic]:
+        """What must be stored, as of now."""
         changed, self.changed = self.changed, set()
-        return [self.topics[symbol] for symbol in sorted(changed)]
+        return [(t.symbol, t.number, t.payload()) for t in (self.topics[symbol] for symbol in sorted(changed))]
 
     # --- updates ---------------------------------------------------------------------------------------------
 

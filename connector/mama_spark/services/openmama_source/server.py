@@ -1,7 +1,8 @@
 """The loop of ``mama mama-source``: records of a log out to subscribers, and answers to their requests.
 
-Records are published before the position is saved: after a crash, those of the last second are published again with the
-numbers that they had, which subscribers take for duplicates.
+The position is saved when subscribers are known to have taken what was published up to it. After a crash, and after an
+end that some of them did not let come to its end, the rest is published again with the numbers that it had, which
+subscribers that have it take for duplicates.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from mama_spark.openmama_wire.peer.peer import OpenMamaPeer
 from mama_spark.openmama_wire.peer.subscription_table import SubscriptionChange
@@ -16,14 +18,33 @@ from mama_spark.openmama_wire.protocol.dictionary import DictionaryEntry
 
 from ..prometheus.exposition import Metric
 from .log_follower import LogBatch, LogFollower
-from .market_data_source import AnswerRequest, MarketDataSource, PublisherEvent, PublishMessage, SourceAction
+from .market_data_source import (
+    AnswerRequest,
+    MarketDataSource,
+    PublisherEvent,
+    PublishMessage,
+    SourceAction,
+    StoredTopic,
+)
 from .metrics import measure
 from .record_fields import BadRecord, fields_of
 from .source_state import SourceState
 
 SAVE_INTERVAL, REPORT_INTERVAL = 1.0, 10.0  #: seconds
+HOLD = 20.0  #: seconds that a start waits for subscribers: programs without naming come back after 10 to 20
+_SERVED = ("records", "other topics", "bad records", "messages")  #: counts that begin anew where the position does
 _IDLE, _FULL = 0.02, 0.002  #: seconds of a poll when nothing is to do, and when a reader's queue is full
 _REASONS = 10  #: bad records that are shown
+
+
+class _Published(NamedTuple):
+    """What is saved once subscribers have taken it, as of one moment."""
+
+    identity: str
+    served: int
+    topics: list[StoredTopic]
+    wanted: int
+    counts: dict[str, int]
 
 
 class MarketDataServer:
@@ -53,26 +74,48 @@ class MarketDataServer:
         self._framing = peer.settings.framing
         self._unsent: list[bytes] = []
         self._position = (state.identity, state.served)
-        self._saved = self._reported = time.monotonic()
-        self._dirty = False
+        self._looked = self._reported = time.monotonic()
+        self._published: _Published | None = None
+        self._writable = False  # nothing waited for a subscriber at the last look
+        self._waited = False  # for the subscribers of the last run
+        self._saved_counts: dict[str, int] = {}
         self.counts: Counter[str] = Counter()
 
     def run(self, stop: Callable[[], bool]) -> None:
-        """:raises MamaError: the log cannot be read any more, or the state cannot be saved"""
+        """Serve, and close the peer.
+
+        :raises MamaError: the log cannot be read any more, or the state cannot be saved
+        """
         for topic in self._source.request_topics:
             self._peer.subscribe(topic)
         for symbol in sorted(self._source.topics):
             self._on_event(PublisherEvent("onCreate", symbol))
         try:
+            self._wait_for_subscribers(stop)
             while not stop():
                 self._serve_peers(_FULL if self._unsent else 0.0 if self._serve_log() else _IDLE)
-                self._save_and_report()
-            while self._unsent and not self._flush():
-                self._serve_peers(_FULL)
+                self._look_and_report()
         finally:
-            self._save()
+            self._end()
             for symbol in sorted(self._source.topics):
                 self._on_event(PublisherEvent("onDestroy", symbol))
+
+    def _wait_for_subscribers(self, stop: Callable[[], bool]) -> None:
+        """After a restart, until as many have subscribed as before: what is published earlier does not reach them."""
+        until, before = time.monotonic() + HOLD, self._state.wanted
+        if before:
+            self._say(f"waiting up to {HOLD:g} s for {before:,} subscriptions to come back")
+        while (missing := before - self._wanted()) > 0 and not stop():
+            if time.monotonic() >= until:
+                self._warn(f"{missing:,} subscriptions have not come back after {HOLD:g} s: going on without them")
+                break
+            self._serve_peers(_IDLE)
+        self._waited = not stop()
+
+    def _wanted(self) -> int:
+        """Subscriptions to topics of the source."""
+        readers, begin = self._peer.readers, f"{self._source.name}.".encode()
+        return sum(readers.readers(prefix) for prefix in readers.prefixes() if prefix.startswith(begin))
 
     def _serve_peers(self, timeout: float) -> None:
         came = self._peer.poll(timeout)
@@ -101,7 +144,6 @@ class MarketDataServer:
         if batch.records is not None:
             self._publish(batch)
         self._position = (batch.identity, batch.served)
-        self._dirty = True
         return True
 
     def _publish(self, batch: LogBatch) -> None:
@@ -142,20 +184,60 @@ class MarketDataServer:
             del self._unsent[: self._peer.send_many(self._unsent)]
         return not self._unsent
 
-    def _save_and_report(self) -> None:
+    def _look_and_report(self) -> None:
         now = time.monotonic()
-        if self._dirty and not self._unsent and now - self._saved >= SAVE_INTERVAL:
-            self._save()
-            self._saved = now
+        if now - self._looked >= SAVE_INTERVAL:
+            self._looked = now
+            self._note_written()
         if now - self._reported >= REPORT_INTERVAL:
             self._reported = now
             self._say(self.progress())
 
+    def _note_written(self) -> None:
+        """Save what was published before two looks in a row at which nothing waited for a subscriber."""
+        before, self._writable = self._writable, not self._unsent and self._peer.is_writable()
+        if self._writable and before:
+            self._save()
+        if self._writable and self._published is None:
+            self._published = self._now()
+
+    def _now(self) -> _Published:
+        wanted = self._wanted() if self._waited else self._state.wanted  # or else the next run waits for them
+        return _Published(*self._position, self._source.take_changed(), wanted, dict(self.counts))
+
     def _save(self) -> None:
-        if self._unsent:  # those are published after a restart
+        published, self._published = self._published, None
+        if published is not None:
+            self._saved_counts = published.counts
+            if published.topics or published[:2] != self._saved or published.wanted != self._state.wanted:
+                self._state.save(*published[:4])
+
+    @property
+    def _saved(self) -> tuple[str, int]:
+        return self._state.identity, self._state.served
+
+    def _end(self) -> None:
+        """Wait until subscribers have taken what was published, and save what they have."""
+        linger = self._peer.settings.linger
+        until = time.monotonic() + linger
+        if self._unsent or not self._peer.is_writable():
+            self._say(f"ending: waiting up to {linger:g} s until subscribers have taken what was sent")
+        while self._unsent and time.monotonic() < until:
+            self._serve_peers(_FULL)
+        now = self._now()
+        if self._peer.close(max(0.0, until - time.monotonic())) and not self._unsent:
+            self._save()
+            self._published = now
+            self._save()
             return
-        self._state.save(*self._position, self._source.take_changed())
-        self._dirty = False
+        self._state.save(*self._saved, (), now.wanted)
+        first = self._state.served + 1 if self._state.identity == self._position[0] else 1
+        if first <= self._position[1]:
+            self._warn(
+                f"subscribers did not take everything within {linger:g} s: records {first} to {self._position[1]} are "
+                "not counted, and are served again by the next start"
+            )
+        self.counts.update({what: self._saved_counts.get(what, 0) - self.counts[what] for what in _SERVED})
 
     def metrics(self) -> list[Metric]:
         """What it counts; may be called in any thread."""

@@ -1,5 +1,5 @@
-"""What a market data source keeps over restarts: how far it has come in its log, its sender id, and of each topic the
-number and the image. One SQLite file; what is saved together is there together."""
+"""What a market data source keeps over restarts: how far it has come in its log, its sender id, how many subscriptions
+there were, and of each topic the number and the image. One SQLite file; what is saved together is there together."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from pathlib import Path
 from mama_spark.errors import ConfigError
 from mama_spark.mama.messages.omnm import BadMessage
 
-from .market_data_source import PublishedTopic
+from .market_data_source import PublishedTopic, StoredTopic
 
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS source (name TEXT PRIMARY KEY, sender INTEGER, identity TEXT, served INTEGER);
+CREATE TABLE IF NOT EXISTS source
+  (name TEXT PRIMARY KEY, sender INTEGER, identity TEXT, served INTEGER, wanted INTEGER);
 CREATE TABLE IF NOT EXISTS topics (symbol TEXT PRIMARY KEY, number INTEGER, image BLOB) WITHOUT ROWID;
 """
 
@@ -24,7 +25,8 @@ class SourceState:
 
     :param name: of the source; a file belongs to one
     :ivar sender: the same for as long as the file exists
-    :ivar identity: of the log; ``served``: sequence of the last record that was published
+    :ivar identity: of the log; ``served``: sequence of the last record that subscribers are known to have taken
+    :ivar wanted: subscriptions to its topics, one for each subscriber
     :raises ConfigError: the file is something else, or of another source, or another process has it
     """
 
@@ -37,17 +39,17 @@ class SourceState:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.executescript(_SCHEMA)
             self._db.execute("BEGIN IMMEDIATE")
-            found = self._db.execute("SELECT name, sender, identity, served FROM source").fetchone()
+            found = self._db.execute("SELECT name, sender, identity, served, wanted FROM source").fetchone()
             if found is None:
-                found = (name, secrets.randbits(62) | 1, "", 0)
-                self._db.execute("INSERT INTO source VALUES (?, ?, ?, ?)", found)
+                found = (name, secrets.randbits(62) | 1, "", 0, 0)
+                self._db.execute("INSERT INTO source VALUES (?, ?, ?, ?, ?)", found)
             self._db.execute("COMMIT")
         except (sqlite3.Error, OSError) as e:
             raise ConfigError(f"{path}: {e}; another process may have it, or it is no state of a source") from e
         if found[0] != name:
             self._db.close()
             raise ConfigError(f"{path} is the state of the source {found[0]!r}; give {name!r} another file")
-        self.sender, self.identity, self.served = int(found[1]), str(found[2]), int(found[3])
+        self.sender, self.identity, self.served, self.wanted = found[1:]
 
     def topics(self) -> list[PublishedTopic]:
         """:raises ConfigError: the file holds something else"""
@@ -57,21 +59,19 @@ class SourceState:
         except (sqlite3.Error, BadMessage) as e:
             raise ConfigError(f"{self._path}: {e}; remove it to begin anew") from e
 
-    def save(self, identity: str, served: int, topics: Iterable[PublishedTopic]) -> None:
+    def save(self, identity: str, served: int, topics: Iterable[StoredTopic], wanted: int) -> None:
         """All of it, or nothing.
 
         :raises ConfigError: the file cannot be written
         """
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            self._db.executemany(
-                "INSERT OR REPLACE INTO topics VALUES (?, ?, ?)", [(t.symbol, t.number, t.payload()) for t in topics]
-            )
-            self._db.execute("UPDATE source SET identity = ?, served = ?", (identity, served))
+            self._db.executemany("INSERT OR REPLACE INTO topics VALUES (?, ?, ?)", topics)
+            self._db.execute("UPDATE source SET identity = ?, served = ?, wanted = ?", (identity, served, wanted))
             self._db.execute("COMMIT")
         except sqlite3.Error as e:
             raise ConfigError(f"{self._path}: {e}") from e
-        self.identity, self.served = identity, served
+        self.identity, self.served, self.wanted = identity, served, wanted
 
     def close(self) -> None:
         self._db.close()

@@ -8,22 +8,17 @@ does after a reconnection; so the publisher keeps the connections of each topic,
 from __future__ import annotations
 
 import contextlib
-import os
-import select
-import socket
-import time
 from collections.abc import Sequence
 
 import zmq
 
+from mama_spark.zmq_connections import Connection, all_writable, connection_of, end_context, ended
 from mama_spark.zmq_context import open_context
 
 _MORE, _LAST = zmq.SNDMORE | zmq.DONTWAIT, zmq.DONTWAIT
 _SUBSCRIBED, _UNSUBSCRIBED = b"\1", b"\0"  #: first octet of a subscription message; the topic follows
 _READ_PERIOD = 1024  #: number of sent events after which waiting subscription messages are read
 _MAX_READ = 65_536  #: most subscription messages of one read
-_TIMER = 0.02  #: seconds that a timer of libzmq may be early
-Connection = tuple[int, object]  #: file descriptor and address of the client
 
 
 class ZmqPublisher:
@@ -92,20 +87,10 @@ class ZmqPublisher:
         return topic in self._subscribers
 
     def is_writable(self) -> bool:
-        """Whether the system takes more for every connection that subscribed to something: then libzmq, too, holds
-        nothing back for one of them, but for what it is writing at this moment."""
+        """Whether nothing waits for any connection that subscribed to something; see :func:`all_writable`."""
         self._read_subscriptions()
         self._forget_ended()
-        poller, copies = select.poll(), list[socket.socket]()
-        try:
-            for descriptor, _ in {one for found in self._subscribers.values() for one in found}:
-                with contextlib.suppress(OSError):
-                    copies.append(socket.socket(fileno=os.dup(descriptor)))
-                    poller.register(copies[-1], select.POLLOUT)
-            return len(poller.poll(0)) == len(copies)
-        finally:
-            for copy in copies:
-                copy.close()
+        return all_writable({one for found in self._subscribers.values() for one in found})
 
     def _read_subscriptions(self) -> None:
         self._sent_since_read = 0
@@ -114,19 +99,17 @@ class ZmqPublisher:
                 frame = self._events.recv(zmq.DONTWAIT, copy=False)
                 message = frame.bytes
                 what, topic = message[:1], message[1:]
-                connection = _connection_of(frame)
+                connection = connection_of(frame)
                 if what == _SUBSCRIBED and connection is not None:
                     self._subscribers.setdefault(topic, set()).add(connection)
                 elif what == _UNSUBSCRIBED and connection is not None:
                     self._remove(topic, {connection})
 
     def _forget_ended(self) -> None:
-        """Forget connections that have ended; their own messages about that do not name them."""
-        connections = {connection for found in self._subscribers.values() for connection in found}
-        ended = {connection for connection in connections if _peer(connection[0]) != connection[1]}
-        if ended:
+        gone = ended({connection for found in self._subscribers.values() for connection in found})
+        if gone:
             for topic in list(self._subscribers):
-                self._remove(topic, ended)
+                self._remove(topic, gone)
 
     def _remove(self, topic: bytes, connections: set[Connection]) -> None:
         left = self._subscribers.get(topic, set())
@@ -139,28 +122,4 @@ class ZmqPublisher:
 
         :param linger: seconds that waiting events may take; then they are dropped
         """
-        for found in self._open:
-            found.close(linger=round(linger * 1000))
-        began = time.monotonic()
-        self._context.term()
-        return time.monotonic() - began < linger - _TIMER
-
-
-def _connection_of(frame: zmq.Frame) -> Connection | None:
-    """Connection over which a subscription message arrived; None: it has ended."""
-    try:
-        descriptor = int(frame.get(zmq.SRCFD))
-    except (zmq.ZMQError, ValueError):  # made by the socket itself, for a connection that has ended
-        return None
-    peer = _peer(descriptor)
-    return None if peer is None else (descriptor, peer)
-
-
-def _peer(descriptor: int) -> object:
-    """Address of the client of a connection of ZeroMQ; None: it has ended. A later connection may have the same
-    descriptor, but not the same address."""
-    try:
-        with socket.socket(fileno=os.dup(descriptor)) as found:
-            return found.getpeername()
-    except OSError:
-        return None
+        return end_context(self._context, self._open, linger)

@@ -19,11 +19,10 @@ import pyarrow.compute as pc
 from mama_spark.errors import MamaError
 from mama_spark.mama.messages.column_types import TypedField
 from mama_spark.mama.messages.field_types import FieldType
-from mama_spark.mama.messages.msg import MamaPrice, MamaTime
 from mama_spark.mama.messages.omnm import BadMessage, decode
 from mama_spark.mama.messages.omnm_columns import ColumnDecoder, DecodedColumns, FieldBlock
 from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType
-from mama_spark.mama.messages.typed_columns import first_of_each, text_of_value, typed_columns
+from mama_spark.mama.messages.typed_columns import first_of_each, text_of_value, time_text, typed_columns
 from mama_spark.message import Int64s
 from mama_spark.openmama_wire.log.records import (
     FRAMING_NAMES,
@@ -289,10 +288,9 @@ def _texts(block: FieldBlock) -> pa.Array:
         return pa.array([text_of_value(value) for value in values], pa.string())
     if block.type is FieldType.TIME:
         times = zip(values["seconds"].tolist(), values["nanos"].tolist(), values["hints"].tolist(), strict=True)
-        return pa.array([text_of_value(MamaTime(s, ns, h)) for s, ns, h in times], pa.string())
+        return pa.array([time_text(*time) for time in times], pa.string())
     if block.type is FieldType.PRICE:
-        prices = zip(values["value"].tolist(), values["hints"].tolist(), strict=True)
-        return pa.array([text_of_value(MamaPrice(value, hints)) for value, hints in prices], pa.string())
+        return pa.array([repr(value) for value in values["value"].tolist()], pa.string())
     if block.type is FieldType.CHAR:
         return pa.array([chr(value) for value in values.tolist()], pa.string())
     return pa.array(values).cast(pa.string())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,33 @@ def test_a_reader_that_dies_without_close_leaves_nothing_behind(make: Make) -> N
     site.until_nobody_is_left()
     until(lambda: not loop.clients.blocked)
     site.healthy()
+
+
+@pytest.mark.parametrize(
+    ("number", "size", "said"),
+    [
+        (10, 0, ""),
+        (2000, 10_000, "{held} deliveries that waited for 1 clients, and {zeromq}"),  # more than the system takes
+        (18, 1_000_000, "{zeromq}"),  # that, too, and fewer than ZeroMQ holds
+    ],
+)
+def test_an_end_that_drops_something_says_what(
+    make: Make, number: int, size: int, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = make()
+    loop = site.broker._loop
+    assert loop is not None
+    loop._settings = replace(loop._settings, linger=0.2)
+    reader, writer = site.peer(b"r", hwm=1), site.peer(b"w")
+    reader.ask(wire.StreamRead(b"st", b""))
+    writer.ask(wire.StreamWrite(b"st"))
+    for _ in range(number):
+        writer.ask(wire.StreamSend(b"s", [b"x" * size]))
+    site.broker.stop()
+    held = f"{sum(client.queued for client in loop.machine.clients):,}"
+    words = said.format(held=held, zeromq="what ZeroMQ held, 20 messages for each client at most")
+    text = f"dropped at the end, for clients did not take it within 0.2 s (linger): {words}"
+    assert [record.getMessage() for record in caplog.records] == ([text] if said else [])
 
 
 def test_tcp_asks_after_clients_that_say_nothing(make: Make) -> None:

@@ -46,7 +46,8 @@ def column(kind: FieldType, value: Any, wanted: pa.DataType) -> tuple[Any, str |
         (T.F32, 1.5, pa.string(), "1.5"),
         (T.PRICE, MamaPrice(101.25), pa.float64(), 101.25),
         (T.PRICE, MamaPrice(101.25), pa.decimal128(10, 4), Decimal("101.2500")),
-        (T.PRICE, MamaPrice(101.25, hints=2), pa.float64(), None),  # a price that says of itself that it is not valid
+        (T.PRICE, MamaPrice(101.25, hints=2), pa.float64(), 101.25),  # without the hint that it is valid
+        (T.PRICE, MamaPrice(101.25, hints=2), pa.string(), "101.25"),
         (T.I32, -7, pa.int64(), -7),
         (T.I64, 300, pa.int16(), 300),
         (T.U64, 2**64 - 1, pa.decimal128(20, 0), Decimal(2**64 - 1)),
@@ -61,11 +62,13 @@ def column(kind: FieldType, value: Any, wanted: pa.DataType) -> tuple[Any, str |
         (T.STRING, "IBM é", pa.string(), "IBM é"),
         (T.TIME, TIME, pa.timestamp("us", "UTC"), AT),
         (T.TIME, TIME, pa.string(), "2023-11-14T22:13:20.123456Z"),
+        (T.TIME, MamaTime(0, hints=0), pa.timestamp("us", "UTC"), None),  # never set
+        (T.TIME, MamaTime(0, hints=0), pa.string(), None),
         (T.OPAQUE, b"\x01", pa.binary(), b"\x01"),
         (T.OPAQUE, b"\x01", pa.string(), "01"),
         (T.VECTOR_I32, [1, 2], pa.list_(pa.int64()), [1, 2]),
-        (T.VECTOR_PRICE, [MamaPrice(1.5), MamaPrice(0.0, 0)], pa.list_(pa.float64()), [1.5, None]),
-        (T.VECTOR_TIME, [TIME], pa.list_(pa.timestamp("us", "UTC")), [AT]),
+        (T.VECTOR_PRICE, [MamaPrice(1.5), MamaPrice(0.25, 0)], pa.list_(pa.float64()), [1.5, 0.25]),
+        (T.VECTOR_TIME, [TIME, MamaTime(0, hints=0)], pa.list_(pa.timestamp("us", "UTC")), [AT, None]),
         (T.VECTOR_STRING, ["a", "b"], pa.string(), '["a","b"]'),
         (T.VECTOR_STRING, ["a"], pa.list_(pa.string()), ["a"]),
     ],
@@ -94,6 +97,7 @@ def test_a_value_that_fits(kind: FieldType, value: Any, wanted: pa.DataType, exp
         (T.TIME, TIME, pa.int64()),
         (T.TIME, MamaTime(5, hints=2), pa.timestamp("us", "UTC")),  # a time of day
         (T.TIME, MamaTime(2**62), pa.timestamp("us", "UTC")),
+        (T.VECTOR_TIME, [MamaTime(5, hints=2)], pa.list_(pa.timestamp("us", "UTC"))),
         (T.VECTOR_I32, [1], pa.int32()),
         (T.VECTOR_I32, [128], pa.list_(pa.int8())),
         (T.OPAQUE, b"1", pa.int32()),
@@ -131,5 +135,6 @@ def test_texts_of_values() -> None:
     inner.add_i32("a", 1, 5)
     assert text_of_value(inner) == '[{"type":"I32","type_number":18,"fid":1,"name":"a","value":5}]'
     assert text_of_value((MamaPrice(1.5), TIME)) == '[1.5,"2023-11-14T22:13:20.123456Z"]'
+    assert text_of_value((MamaPrice(1.5, 0), MamaTime(0, hints=0))) == "[1.5,null]"
     assert time_text(5, 0, 2) == "00:00:05Z"
     assert time_text(2**40, 1, 3) == f"{2**40}.000000001"

@@ -15,7 +15,7 @@ from mama_spark.bridges.memory import MemoryBroker
 from mama_spark.bridges.memory.logs import MemoryLogs
 from mama_spark.errors import ConfigError, MamaError, OptionError
 from mama_spark.mama.messages.field_types import FieldType
-from mama_spark.mama.messages.msg import MamaMsg, MamaPrice
+from mama_spark.mama.messages.msg import MamaMsg, MamaPrice, MamaTime
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.message import MessageBatch
 from mama_spark.openmama_wire.log.records import MamaPeerState, MamaRecord, MamaRecordKind, record_topic
@@ -116,6 +116,18 @@ def test_fields_are_columns_of_the_types_that_the_query_says(log: Log) -> None:
     assert rows[0]["MamaSenderId"] == 2**63 + 1
     assert rows[0]["mama"]["fields"] is None
     assert rows[0]["mama"]["seq_num"] == 1
+
+
+def test_the_map_and_typed_columns_have_the_same_value(log: Log) -> None:
+    """A price without the hint that it is valid has its number, and a time that was never set is null."""
+    msg = tick(1)
+    msg.add_price("wAskPrice", 239, MamaPrice(7.5, hints=0))
+    msg.add_time("wTime", 1, MamaTime(0, hints=0))
+    log.put([encode(msg)] * 20)
+    for row, typed in zip(log.rows(), log.rows(fields="wAskPrice string, wTime timestamp"), strict=True):
+        fields = dict(row["mama"]["fields"])
+        assert [fields[name]["value"] for name in ("wAskPrice", "wTime")] == ["7.5", None]
+        assert [typed["wAskPrice"], typed["wTime"], typed["mama"]["reason"]] == ["7.5", None, None]
 
 
 def test_the_schema_of_the_user_names_fields_too(log: Log) -> None:

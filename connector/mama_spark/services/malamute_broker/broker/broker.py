@@ -161,6 +161,8 @@ class Broker:
             _UNTERMINATED.append(self._loop)
         else:
             self._context.term()
+            if self._loop is not None and (dropped := self._loop.dropped()):
+                logger.warning(dropped)
 
     def clients(self) -> list[bytes]:
         """Addresses of connected clients that have one, sorted."""

@@ -34,7 +34,7 @@ def clients_of(broker: BrokerState, now: float) -> list[dict[str, Any]]:
             "features": [feature.name for feature in client.features],
             "credit": client.credit.left,
             "blocked": client.blocked,
-            "queued": len(client.queue) + len(client.lent_deliveries) + len(client.replies),
+            "queued": client.queued,
             "queued_octets": client.queue.size + client.lent_deliveries.size + client.replies.size,
             "silent": round(max(0.0, now - client.last_heard), 3),
         }

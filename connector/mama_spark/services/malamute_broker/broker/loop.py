@@ -20,6 +20,7 @@ from typing import Any
 import zmq
 
 from mama_spark.malamute.zmq_fd_poller import ZmqFdPoller, readable
+from mama_spark.zmq_connections import TIMER
 
 from ..session.broker_events import BrokerEvent, EventFields
 from ..session.engine_backlog import EngineBacklog
@@ -75,6 +76,7 @@ class BrokerLoop:
         self._zap_handler: ZapHandler | None = None
         self._stopping = False
         self._next_expiry = -math.inf  # next time-out of the machine
+        self._dropped, self._deadline = list[int](), math.inf  # deliveries of each client, and when its end was over
         self._reports_pending = True  # there may be more reports, although the socket's descriptor does not signal it
         self._control = context.socket(zmq.PAIR)
         self._control.connect(control)
@@ -174,7 +176,18 @@ class BrokerLoop:
             time.sleep(MAX_RETRY_INTERVAL)
             self.clients.retry_blocked()
             self.clients.send_output()
+        self._dropped, self._deadline = [c.queued for c in self.machine.clients if c.queued], deadline
         self.clients.close(max(0.0, deadline - time.monotonic()))
+
+    def dropped(self) -> str:
+        """What clients did not take before the end, for people; for when the context has ended. Empty: nothing."""
+        found, linger = list[str](), self._settings.linger
+        if self._dropped:
+            found.append(f"{sum(self._dropped):,} deliveries that waited for {len(self._dropped):,} clients")
+        if linger and time.monotonic() >= self._deadline - TIMER:  # the context ended because its time was over
+            found.append(f"what ZeroMQ held, {self._settings.high_water:,} messages for each client at most")
+        what = ", and ".join(found)
+        return what and f"dropped at the end, for clients did not take it within {linger:g} s (linger): {what}"
 
     def close(self) -> None:
         """Free everything; idempotent."""

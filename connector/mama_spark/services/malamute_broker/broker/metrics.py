@@ -57,9 +57,7 @@ def measure(broker: BrokerState) -> list[Metric]:
         }),
         _gauge("offers", "services that clients offer", {(): sum(len(c.offers) for c in clients)}),
         _gauge("blocked_clients", "clients whose socket takes no more now", {(): sum(c.blocked for c in clients)}),
-        _gauge("held_deliveries", "deliveries that wait for clients", {
-            (): sum(len(c.queue) + len(c.lent_deliveries) + len(c.replies) for c in clients)
-        }),
+        _gauge("held_deliveries", "deliveries that wait for clients", {(): sum(c.queued for c in clients)}),
         _gauge("queue_octets", "octets that wait for clients", {
             (): sum(c.queue.size + c.lent_deliveries.size + c.replies.size for c in clients)
         }),

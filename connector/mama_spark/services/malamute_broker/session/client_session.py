@@ -62,6 +62,11 @@ class ClientSession:
     def connected(self) -> bool:
         return self.state is SessionState.CONNECTED
 
+    @property
+    def queued(self) -> int:
+        """Deliveries and replies that wait for its socket, or for its credit."""
+        return len(self.queue) + len(self.lent_deliveries) + len(self.replies)
+
     def __repr__(self) -> str:
         state = "" if self.connected else ", gone"
         return (
