@@ -29,6 +29,7 @@ from mama_spark.tango.log.records import RecordKind, decode
 from mama_spark.tango.log.recovery import WriterState
 from mama_spark.tango.types import EventType
 
+from ..progress_lines import with_progress
 from .device_subscriptions import DeviceSubscriptions
 from .loss_check_thread import LossCheckThread
 from .other_recorders import OtherRecorders, about, conflict
@@ -156,6 +157,7 @@ class Recorder:
         :raises ConfigError: the log rejects the first record
         :raises MamaError: the log cannot be written, or a thread failed
         """
+        stop = with_progress(stop, self.settings.report, say, lambda: str(self.counts))
         with self._subscriber as subscriber:
             self._write(self.state.started(time.time_ns(), self.settings.wants), stop)
             self._write_state(stop)
@@ -163,26 +165,21 @@ class Recorder:
             self._loss_checks.start()
             say("ready")
             try:
-                self._loop(stop, say)
+                self._loop(stop)
             finally:
                 self._subscriptions.stop()
                 self._loss_checks.stop()
         return self._finish(subscriber)
 
-    def _loop(self, stop: Callable[[], bool], say: Callable[[str], None]) -> None:
-        settings = self.settings
-        next_state = time.monotonic() + settings.state_every
-        next_line = time.monotonic() + settings.report if settings.report else float("inf")
+    def _loop(self, stop: Callable[[], bool]) -> None:
+        next_state = time.monotonic() + self.settings.state_every
         while not stop():
             self._raise_failure()
             self._record(self._subscriber.take(_BATCH, _TAKE_TIMEOUT), stop)
             now = time.monotonic()
             if now >= next_state or self.state.is_stale:
-                next_state = now + settings.state_every
+                next_state = now + self.settings.state_every
                 self._write_state(stop)
-            if now >= next_line:
-                next_line = now + settings.report
-                say(str(self.counts))
 
     def _raise_failure(self) -> None:
         others = self.others.failure if self.others else None
