@@ -49,6 +49,7 @@ class RecorderCounts:
     """Totals since the recorder was made.
 
     :ivar subscriptions: number of subscriptions
+    :ivar not_accepted: of them, those that their servers refused
     :ivar recorded: number of records that were made
     :ivar stored: records that the log acknowledged
     :ivar waiting: events that were not taken yet, and records without an acknowledgement
@@ -58,6 +59,7 @@ class RecorderCounts:
     """
 
     subscriptions: int
+    not_accepted: int
     recorded: int
     stored: int
     waiting: int
@@ -67,7 +69,8 @@ class RecorderCounts:
 
     def __str__(self) -> str:
         return (
-            f"{self.subscriptions:,} subscriptions, {self.recorded:,} records, {self.stored:,} stored, "
+            f"{self.subscriptions:,} subscriptions, {self.not_accepted:,} of them refused by servers, "
+            f"{self.recorded:,} records, {self.stored:,} stored, "
             f"{self.waiting:,} waiting, {self.dropped:,} dropped, {self.gaps:,} gaps, "
             f"{self.refused:,} refused by the log"
         )
@@ -124,8 +127,8 @@ class Recorder:
         """Totals since the recorder was made."""
         waiting = len(self._subscriber.queue) + self._writer.waiting + sum(map(len, self._unwritten))
         return RecorderCounts(
-            len(self._subscriptions), self._recorded, self._writer.stored, waiting, self._subscriber.queue.dropped,
-            self.state.gaps, self._refused,
+            len(self._subscriptions), self._subscriptions.refused, self._recorded, self._writer.stored, waiting,
+            self._subscriber.queue.dropped, self.state.gaps, self._refused,
         )  # fmt: skip
 
     def check(self, states: Mapping[str, WriterState]) -> None:
