@@ -214,8 +214,8 @@ def test_an_attribute_that_is_declared_anew_keeps_its_subscriptions(source: Sour
     conf, interface = events(supplier.add_attributes(device, [texts], 8, source.now))
     assert (conf.topic.event, conf.data) == (EventType.ATTR_CONF, texts.config())
     assert (interface.topic.event, len(interface.data.atts)) == (EventType.INTERFACE_CHANGE, len(device.attributes))  # type: ignore[union-attr]
-    for event, ctr in ((EventType.CHANGE, 2), (EventType.ARCHIVE, 1), (EventType.USER, 1)):
-        (found,) = source.push("tick", ["a", "b"], event)
+    for kind, ctr in ((EventType.CHANGE, 2), (EventType.ARCHIVE, 1), (EventType.USER, 1)):
+        (found,) = source.push("tick", ["a", "b"], kind)
         assert (found.data.read, found.call.ctr) == (("a", "b"), ctr)  # type: ignore[union-attr]
     source.now += 1.1
     assert [event.topic.event for event in source.due_events()] == [EventType.PERIODIC, EventType.ARCHIVE]
