@@ -27,6 +27,7 @@ from mama_spark.tango.types import (
     ValueKind,
     Writable,
 )
+from mama_spark.tango.value_changes import WITHOUT_THRESHOLDS
 
 NOT_SPECIFIED = "Not specified"  #: text of Tango for a property without a value
 MAX_X, MAX_Y = 1_000_000, 10_000  #: default of the largest dimensions of spectra and images
@@ -149,7 +150,7 @@ class Attribute:
     @property
     def numeric(self) -> bool:
         """Whether values can be compared with thresholds."""
-        return self.kind in DTYPES and self.data_type not in (DataType.BOOLEAN, DataType.ENUM)
+        return self.kind in DTYPES and self.data_type not in WITHOUT_THRESHOLDS
 
     def config(self) -> AttributeConfig:
         """The configuration that clients get (ATT_CONF_DATA, TG-13)."""
