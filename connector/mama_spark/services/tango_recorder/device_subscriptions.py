@@ -122,11 +122,11 @@ class DeviceSubscriptions:
             for pattern in patterns:
                 found = device_names(settings.databases, pattern, settings.timeout)
                 if not found:
-                    logger.warning("the database %s has no device that matches %s", settings.host, pattern)
+                    logger.warning("the database %s has no device that matches %s", settings.databases, pattern)
                 self._pending.update(found - self._devices)
                 self._devices |= found
         except MamaError as error:
-            logger.warning("the devices cannot be read from the database %s: %s", settings.host, error)
+            logger.warning("the devices cannot be read from the database %s: %s", settings.databases, error)
             return False
         return True
 
