@@ -145,7 +145,6 @@ OTHERS: dict[str, tuple[Parse, tuple[type[Exception], ...], bytes]] = {
     "an event of Tango": (event, (BadEvent, NotAnEvent), b"\0" * 16),
     "a call of an event": (lambda o: frames.read_call(o, True), (CdrError,), b"\0"),
     "an IOR": (lambda o: ior.parse_ior(text_of(o)), (BadAddress,), b"IOR:01"),
-    "a corbaloc": (lambda o: ior.parse_corbaloc(text_of(o)), (BadAddress,), b"corbaloc:iiop:"),
     "a Tango host": (lambda o: ior.parse_tango_host(text_of(o)), (BadAddress,), b"host:"),
     "a device": (lambda o: ior.parse_device(text_of(o), "h:1"), (BadAddress,), b"tango://h:1/"),
     "a topic of records": (lambda o: tango_records.parse_record_topic(text_of(o)), (BadEventRecord,), b"tango.x."),

@@ -210,7 +210,7 @@ def _recorder(
         return OpenMamaRecorder(settings, writer, ids=ids), what
     tango = Recorder(settings, writer, ids=ids)
     tango.others = OtherRecorders(log.read, tango.state.topic, tango.started, settings.state_every)
-    return tango, f"{_some(settings.devices, 'devices')} of tango://{settings.host}"
+    return tango, f"{_some(settings.devices, 'devices')} of tango://{settings.databases}"
 
 
 def _measure(recorder: Recorder | OpenMamaRecorder) -> list[Metric]:

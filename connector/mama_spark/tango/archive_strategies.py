@@ -6,9 +6,8 @@ and each one whose quality, size or error differs. Of the others a reading is ke
 - it has changed, and is at least ``period`` later, or
 - it is at least ``every`` later, changed or not.
 
-A number has changed if it differs by ``absChange`` or more, or by ``relChange`` percent of the kept one or more (of 0
-any change is one); of an array one element decides. Without both, and for texts, any difference is a change. NaN equals
-NaN and differs from all numbers.
+:mod:`~mama_spark.tango.value_changes` says which numbers have changed, by ``absChange`` and ``relChange`` (percent).
+For all else, any difference is a change.
 """
 
 from __future__ import annotations
@@ -20,10 +19,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..errors import ConfigError
 from ..options import camel, duration
 from ..options.declare import option
 from ..options.tables import parse_table
+from .value_changes import has_changed
 
 _GROUP = "archive"
 
@@ -33,13 +35,13 @@ class Reading(NamedTuple):
 
     :ivar time: of the value, nanoseconds since the epoch
     :ivar quality: None of an error
-    :ivar numbers: elements of a number, boolean or array of these
-    :ivar text: stands for elements that are no numbers
+    :ivar numbers: elements of a number or an array of numbers
+    :ivar text: stands for elements that are no numbers, and for those without thresholds
     """
 
     time: int
     quality: str | None
-    numbers: tuple[float, ...] = ()
+    numbers: Sequence[float] = ()
     text: str = ""
 
 
@@ -77,16 +79,10 @@ class Strategy:
         return since >= self.period and self._has_changed(last, now)
 
     def _has_changed(self, last: Reading, now: Reading) -> bool:
-        return last.text != now.text or any(map(self._differs, last.numbers, now.numbers))
-
-    def _differs(self, last: float, now: float) -> bool:
-        if last == now or (last != last and now != now):
-            return False
-        step = abs(now - last)
-        if not (self.abs_change or self.rel_change) or step != step:
-            return True
-        by_rel = self.rel_change > 0 and step >= abs(last) * self.rel_change / 100
-        return by_rel or (self.abs_change > 0 and step >= self.abs_change)
+        exact = all(isinstance(number, int) for number in (*last.numbers, *now.numbers))
+        old, new = (np.array(one.numbers, object if exact else np.float64) for one in (last, now))
+        absolute, relative = ((-limit, limit) if limit else None for limit in (self.abs_change, self.rel_change))
+        return last.text != now.text or has_changed(old, new, absolute, relative)
 
     def select(self, last: Reading | None, readings: Iterable[Reading]) -> tuple[list[bool], Reading | None]:
         """Whether to keep each of some readings, which are in order; and the last one that was kept."""

@@ -19,7 +19,7 @@ from mama_spark.services.tango_server.replay.log_replayer import ReplayCounts
 from mama_spark.services.tango_server.replay.metrics import measure as measure_tango_source
 
 ALL: dict[str, list[Metric]] = {
-    "tango": measure_tango(RecorderCounts(1, 2, 3, 4, 5, 6, 7), "r"),
+    "tango": measure_tango(RecorderCounts(8, 1, 2, 3, 4, 5, 6, 7), "r"),
     "openmama": measure_openmama(OpenMamaRecorderCounts(1, 2, 3, 4, 5, 6, 7, 8), "r", "oz"),
     "tango source": measure_tango_source(
         "mama/source", "S", ReplayCounts(9, 2, 0, 1), sent=4, not_delivered=2, subscriptions=4, devices=1,

@@ -45,6 +45,7 @@ from mama_spark.openmama_wire.protocol.naming import encode_naming
 from mama_spark.packing import rows_of_messages
 from mama_spark.record_log import RecordLog, RecordWriter
 
+from ..progress_lines import with_progress
 from .frame_recorder import FrameRecorder
 from .market_data_requests import Asks, MarketDataAsk, MarketDataRequests
 from .record_packer import RecordPacker
@@ -176,6 +177,7 @@ class OpenMamaRecorder:
         :raises Unavailable: no name server answers at first
         :raises MamaError: the log cannot be written
         """
+        stop = with_progress(stop, self.settings.report, say, lambda: str(self.counts))
         self._peer.open()
         try:
             self._write([self._own(MamaRecordKind.STARTED)], stop)
@@ -183,7 +185,7 @@ class OpenMamaRecorder:
                 self._peers += [PeerChange(other.frame, other.presence) for other in self._peer.naming.peers.values()]
             self._subscribe()
             say("ready")
-            self._loop(stop, say)
+            self._loop(stop)
             return self._finish()
         finally:
             self._peer.close()
@@ -196,19 +198,13 @@ class OpenMamaRecorder:
         for prefix in self.settings.topic_prefixes:
             self._peer.subscribe(prefix, prefix=True)
 
-    def _loop(self, stop: Callable[[], bool], say: Callable[[str], None]) -> None:
-        report = self.settings.report
-        next_line = time.monotonic() + report if report else float("inf")
+    def _loop(self, stop: Callable[[], bool]) -> None:
         while not stop():
             if self._failure is not None:
                 raise self._failure
             self._take(self._peer.poll(self._poll_timeout(), _MOST, columns=True))
             self._record(stop)
             self._ask(stop)
-            now = time.monotonic()
-            if now >= next_line:
-                next_line = now + report
-                say(str(self.counts))
 
     def _poll_timeout(self) -> float:
         return min(_POLL_TIMEOUT, max(0.0, self._pack_at - time.monotonic())) if self._waiting else _POLL_TIMEOUT

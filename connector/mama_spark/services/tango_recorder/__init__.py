@@ -1,16 +1,3 @@
 """Tango recorder: subscribes to devices and writes their events into a record log."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from mama_spark.lazy_names import lazy
-
-if TYPE_CHECKING:
-    from .recorder import Recorder
-    from .settings import RecorderSettings
-
-__all__ = ["Recorder", "RecorderSettings"]
-
-if not TYPE_CHECKING:
-    __getattr__ = lazy(__name__, {"Recorder": "recorder", "RecorderSettings": "settings"})
+__all__ = ["device_subscriptions", "loss_check_thread", "metrics", "other_recorders", "recorder", "settings"]

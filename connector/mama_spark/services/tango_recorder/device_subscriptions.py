@@ -18,6 +18,7 @@ from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import EventSubMode, Subscription
 from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind
 from mama_spark.tango.client.subscription_states import NO_SUCH_EVENTS
+from mama_spark.tango.errors import ServerAway
 from mama_spark.tango.types import EventType
 
 from .settings import RecorderSettings
@@ -47,6 +48,14 @@ class DeviceSubscriptions:
 
     def __len__(self) -> int:
         return len(self._subscriptions)
+
+    @property
+    def refused(self) -> int:
+        """Number of subscriptions that servers refused when they were last asked."""
+        return sum(
+            one.failure is not None and not isinstance(one.failure, ServerAway)
+            for one in list(self._subscriptions.values())
+        )
 
     def start(self) -> None:
         """Start the thread."""
@@ -113,11 +122,11 @@ class DeviceSubscriptions:
             for pattern in patterns:
                 found = device_names(settings.databases, pattern, settings.timeout)
                 if not found:
-                    logger.warning("the database %s has no device that matches %s", settings.host, pattern)
+                    logger.warning("the database %s has no device that matches %s", settings.databases, pattern)
                 self._pending.update(found - self._devices)
                 self._devices |= found
         except MamaError as error:
-            logger.warning("the devices cannot be read from the database %s: %s", settings.host, error)
+            logger.warning("the devices cannot be read from the database %s: %s", settings.databases, error)
             return False
         return True
 

@@ -11,6 +11,9 @@ def measure(counts: RecorderCounts, name: str) -> list[Metric]:
     labels = {"recorder": name, "network": "tango"}
     return [
         gauge("mama_recorder_subscriptions", "subscriptions that were made", counts.subscriptions, labels),
+        gauge(
+            "mama_recorder_subscriptions_refused", "of them, those that servers refused", counts.not_accepted, labels
+        ),
         counter("mama_recorder_records_total", "records that were made", counts.recorded, labels),
         counter("mama_recorder_stored_total", "records that the log acknowledged", counts.stored, labels),
         gauge("mama_recorder_waiting", "events and records that the log has not acknowledged", counts.waiting, labels),

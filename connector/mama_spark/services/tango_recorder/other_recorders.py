@@ -36,7 +36,7 @@ def about(settings: RecorderSettings, started: int) -> dict[str, Any]:
     """
     return {
         "started": started,
-        "host": settings.host,
+        "host": settings.databases,
         "dbase": settings.dbase,
         "prefix": settings.prefix,
         "devices": list(settings.devices),
@@ -76,7 +76,8 @@ def _recorded_by(state: WriterState) -> set[str]:
 def _matching(settings: RecorderSettings, state: WriterState) -> set[str]:
     """Those of another recorder's devices and patterns that these settings have too."""
     there = state.state.get("recorder", {})
-    if there and (there.get("host"), there.get("dbase")) != (settings.host, settings.dbase):
+    hosts = str(there.get("host")).split(",")
+    if there and (there.get("dbase") != settings.dbase or settings.hosts.isdisjoint(hosts)):
         return set()
     theirs = _recorded_by(state)
     return {

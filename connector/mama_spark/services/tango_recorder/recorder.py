@@ -29,6 +29,7 @@ from mama_spark.tango.log.records import RecordKind, decode
 from mama_spark.tango.log.recovery import WriterState
 from mama_spark.tango.types import EventType
 
+from ..progress_lines import with_progress
 from .device_subscriptions import DeviceSubscriptions
 from .loss_check_thread import LossCheckThread
 from .other_recorders import OtherRecorders, about, conflict
@@ -48,6 +49,7 @@ class RecorderCounts:
     """Totals since the recorder was made.
 
     :ivar subscriptions: number of subscriptions
+    :ivar not_accepted: of them, those that their servers refused
     :ivar recorded: number of records that were made
     :ivar stored: records that the log acknowledged
     :ivar waiting: events that were not taken yet, and records without an acknowledgement
@@ -57,6 +59,7 @@ class RecorderCounts:
     """
 
     subscriptions: int
+    not_accepted: int
     recorded: int
     stored: int
     waiting: int
@@ -66,7 +69,8 @@ class RecorderCounts:
 
     def __str__(self) -> str:
         return (
-            f"{self.subscriptions:,} subscriptions, {self.recorded:,} records, {self.stored:,} stored, "
+            f"{self.subscriptions:,} subscriptions, {self.not_accepted:,} of them refused by servers, "
+            f"{self.recorded:,} records, {self.stored:,} stored, "
             f"{self.waiting:,} waiting, {self.dropped:,} dropped, {self.gaps:,} gaps, "
             f"{self.refused:,} refused by the log"
         )
@@ -123,8 +127,8 @@ class Recorder:
         """Totals since the recorder was made."""
         waiting = len(self._subscriber.queue) + self._writer.waiting + sum(map(len, self._unwritten))
         return RecorderCounts(
-            len(self._subscriptions), self._recorded, self._writer.stored, waiting, self._subscriber.queue.dropped,
-            self.state.gaps, self._refused,
+            len(self._subscriptions), self._subscriptions.refused, self._recorded, self._writer.stored, waiting,
+            self._subscriber.queue.dropped, self.state.gaps, self._refused,
         )  # fmt: skip
 
     def check(self, states: Mapping[str, WriterState]) -> None:
@@ -156,6 +160,7 @@ class Recorder:
         :raises ConfigError: the log rejects the first record
         :raises MamaError: the log cannot be written, or a thread failed
         """
+        stop = with_progress(stop, self.settings.report, say, lambda: str(self.counts))
         with self._subscriber as subscriber:
             self._write(self.state.started(time.time_ns(), self.settings.wants), stop)
             self._write_state(stop)
@@ -163,26 +168,21 @@ class Recorder:
             self._loss_checks.start()
             say("ready")
             try:
-                self._loop(stop, say)
+                self._loop(stop)
             finally:
                 self._subscriptions.stop()
                 self._loss_checks.stop()
         return self._finish(subscriber)
 
-    def _loop(self, stop: Callable[[], bool], say: Callable[[str], None]) -> None:
-        settings = self.settings
-        next_state = time.monotonic() + settings.state_every
-        next_line = time.monotonic() + settings.report if settings.report else float("inf")
+    def _loop(self, stop: Callable[[], bool]) -> None:
+        next_state = time.monotonic() + self.settings.state_every
         while not stop():
             self._raise_failure()
             self._record(self._subscriber.take(_BATCH, _TAKE_TIMEOUT), stop)
             now = time.monotonic()
             if now >= next_state or self.state.is_stale:
-                next_state = now + settings.state_every
+                next_state = now + self.settings.state_every
                 self._write_state(stop)
-            if now >= next_line:
-                next_line = now + settings.report
-                say(str(self.counts))
 
     def _raise_failure(self) -> None:
         others = self.others.failure if self.others else None

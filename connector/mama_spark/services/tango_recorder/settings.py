@@ -171,10 +171,16 @@ class RecorderSettings:
     def records(self, device: RecordedDevice) -> bool:
         """Whether a device is recorded, by its Tango host too. Topics of a server without a database may name its host
         in another way."""
-        hosts = [device.tango_host, self.host]
-        if not self.dbase:
-            hosts = [host.rpartition(":")[2] for host in hosts]
-        return device.dbase == self.dbase and hosts[0] == hosts[1] and self.wants(device.name)
+        if device.dbase != self.dbase or not self.wants(device.name):
+            return False
+        if self.dbase:
+            return device.tango_host in self.hosts
+        return device.tango_host.rpartition(":")[2] == self.host.rpartition(":")[2]
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The addresses of the database."""
+        return frozenset((self.host, *self.alternates))
 
     @property
     def databases(self) -> str:

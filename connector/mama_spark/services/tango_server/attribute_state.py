@@ -14,7 +14,8 @@ from .event_filters import AlarmFilter, ChangeFilter
 
 _STATE = Attribute("State", DataType.STATE)
 _STATUS = Attribute("Status", DataType.STRING)
-_FIXED = (_STATE.key, _STATUS.key)  #: attributes that every device has
+FIXED = (_STATE.key, _STATUS.key)  #: attributes that every device has
+Channels = dict[EventType, EventChannel]
 
 
 class AttributeState:
@@ -22,16 +23,19 @@ class AttributeState:
 
     :ivar attribute: its declaration
     :ivar reading: its last value
+    :param channels: of an attribute of this name that was here before
     :ivar channels: event channels of the event types that clients subscribed to
     """
 
     __slots__ = ("alarm_filter", "attribute", "channels", "config", "device", "filters", "reading", "readings")
 
-    def __init__(self, device: str, attribute: Attribute, reading: AttributeReading) -> None:
+    def __init__(self, device: str, attribute: Attribute, reading: AttributeReading, channels: Channels) -> None:
         self.device, self.attribute, self.reading = device, attribute, reading
         self.readings = ReadingFactory(attribute)
         self.config: AttributeConfig = attribute.config()
-        self.channels: dict[EventType, EventChannel] = {}
+        self.channels = channels
+        for channel in channels.values():
+            channel.declare(attribute)
         self.alarm_filter = AlarmFilter()
         self.filters = {
             event: ChangeFilter(attribute, criteria)
@@ -78,26 +82,40 @@ class DeviceState:
     :ivar attributes: name in topics -> state; State and Status included
     :ivar channel: event channel of interface changes; None: no client subscribed to them
     :ivar pipes: name -> event channel and last value
+    :ivar removed: name of a removed attribute -> its event channels, which one of the same name takes over
     """
 
-    __slots__ = ("attributes", "channel", "declaration", "key", "pipes")
+    __slots__ = ("attributes", "channel", "declaration", "key", "pipes", "removed")
 
     def __init__(self, declaration: Device, time: int) -> None:
         self.declaration, self.key = declaration, declaration.name.lower()
         self.attributes: dict[str, AttributeState] = {}
+        self.removed: dict[str, Channels] = {}
         self.add_attributes((*declaration.attributes, _STATE, _STATUS), time)
-        for name, content in zip(_FIXED, (DevState.ON, "The device is in ON state."), strict=True):
+        for name, content in zip(FIXED, (DevState.ON, "The device is in ON state."), strict=True):
             state = self.attributes[name]
             state.reading = state.readings.make(content, time)
         self.channel: EventChannel | None = None
         self.pipes: dict[str, tuple[EventChannel, PipeData | None]] = {}
 
-    def add_attributes(self, attributes: Iterable[Attribute], time: int) -> None:
-        """Add attributes without a value; State and Status stay at the end."""
-        fixed = {name: self.attributes.pop(name) for name in _FIXED if name in self.attributes}
+    def add_attributes(self, attributes: Iterable[Attribute], time: int) -> list[AttributeState]:
+        """Add attributes without a value, or replace those of the same name; State and Status stay at the end.
+        Subscriptions to an attribute that was removed or is replaced go on."""
+        fixed = {name: self.attributes.pop(name) for name in FIXED if name in self.attributes}
+        added = []
         for attribute in attributes:
-            self.attributes[attribute.key] = AttributeState(self.key, attribute, AttributeReading.invalid(time))
+            if attribute.key in self.attributes:
+                self.remove_attribute(attribute.key)
+            channels = self.removed.pop(attribute.key, {})
+            added.append(AttributeState(self.key, attribute, AttributeReading.invalid(time), channels))
+            self.attributes[attribute.key] = added[-1]
         self.attributes.update(fixed)
+        return added
+
+    def remove_attribute(self, key: str) -> None:
+        """Remove an attribute by its name in topics."""
+        state = self.attributes.pop(key)
+        self.removed[key], state.channels = state.channels, {}
 
     def interface(self, started: bool) -> InterfaceChange:
         """Data of an interface change (TG-16): the commands and attributes of the device.

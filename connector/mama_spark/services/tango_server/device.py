@@ -10,9 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import pyarrow as pa
-
-from mama_spark.errors import ConfigError, SchemaError
+from mama_spark.errors import ConfigError
 from mama_spark.tango.giop.cdr import CdrError, CdrWriter
 from mama_spark.tango.types import (
     DTYPES,
@@ -27,6 +25,7 @@ from mama_spark.tango.types import (
     ValueKind,
     Writable,
 )
+from mama_spark.tango.value_changes import WITHOUT_THRESHOLDS
 
 NOT_SPECIFIED = "Not specified"  #: text of Tango for a property without a value
 MAX_X, MAX_Y = 1_000_000, 10_000  #: default of the largest dimensions of spectra and images
@@ -149,7 +148,7 @@ class Attribute:
     @property
     def numeric(self) -> bool:
         """Whether values can be compared with thresholds."""
-        return self.kind in DTYPES and self.data_type not in (DataType.BOOLEAN, DataType.ENUM)
+        return self.kind in DTYPES and self.data_type not in WITHOUT_THRESHOLDS
 
     def config(self) -> AttributeConfig:
         """The configuration that clients get (ATT_CONF_DATA, TG-13)."""
@@ -245,46 +244,3 @@ class Device:
             ("name", name), ("attributes", found), ("dev_class", dev_class), ("description", description)
         ):  # fmt: skip
             object.__setattr__(self, field, value)
-
-    @classmethod
-    def from_schema(cls, name: str, schema: pa.Schema, **attributes: Attribute) -> Device:
-        """Declare a device whose attributes are the columns of an Arrow schema (of a DataFrame: ``toArrow().schema``).
-        Columns may be numbers, booleans, text, binary (DevEncoded), lists (spectra) and lists of lists (images).
-
-        :param attributes: column name -> declaration to use instead of one made from the column type
-        :raises SchemaError: Tango has no type for a column
-        """
-        return cls(name, [attributes.get(field.name) or attribute_of(field) for field in schema])
-
-
-#: Arrow type -> Tango type
-_TYPES: dict[pa.DataType, DataType] = {
-    pa.bool_(): DataType.BOOLEAN,
-    pa.int8(): DataType.SHORT,
-    pa.int16(): DataType.SHORT,
-    pa.int32(): DataType.LONG,
-    pa.int64(): DataType.LONG64,
-    pa.uint8(): DataType.UCHAR,
-    pa.uint16(): DataType.USHORT,
-    pa.uint32(): DataType.ULONG,
-    pa.uint64(): DataType.ULONG64,
-    pa.float32(): DataType.FLOAT,
-    pa.float64(): DataType.DOUBLE,
-    pa.string(): DataType.STRING,
-    pa.large_string(): DataType.STRING,
-    pa.binary(): DataType.ENCODED,
-    pa.large_binary(): DataType.ENCODED,
-}
-
-
-def attribute_of(field: pa.Field) -> Attribute:
-    """Declare an attribute for a column.
-
-    :raises SchemaError: Tango has no type for the column
-    """
-    kind, depth = field.type, 0
-    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        kind, depth = kind.value_type, depth + 1
-    if kind not in _TYPES or depth > 2 or (depth and _TYPES[kind] is DataType.ENCODED):
-        raise SchemaError(f"column {field.name}: Tango has no attribute type for {field.type}")
-    return Attribute(field.name, _TYPES[kind], Format(depth))

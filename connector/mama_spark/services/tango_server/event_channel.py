@@ -71,12 +71,22 @@ class EventChannel:
         if len(self.clients) > MAX_CLIENTS:
             del self.clients[next(iter(self.clients))]
         self._topics[idl] = topic
+        self._add_encoder(idl)
+
+    def declare(self, attribute: Attribute) -> None:
+        """Encode the next events for another declaration of the attribute."""
+        self.attribute, self._encoders = attribute, {}
+        for idl in self._topics:
+            self._add_encoder(idl)
+
+    def _add_encoder(self, idl: int) -> None:
         attribute = self.attribute
         if attribute is None or not self.event.carries_value or idl == 3:
             return
         if attribute.kind in DTYPES and attribute.format is Format.SCALAR:
-            data_type, settable = attribute.data_type, attribute.settable
-            self._encoders[idl] = ScalarEncoder(topic, attribute.name, data_type, settable, self._little)
+            self._encoders[idl] = ScalarEncoder(
+                self._topics[idl], attribute.name, attribute.data_type, attribute.settable, self._little
+            )
 
     def expire(self, before: float) -> None:
         """End the subscriptions that were not confirmed after this time.

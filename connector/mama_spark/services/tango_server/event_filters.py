@@ -12,26 +12,20 @@ an error, then a value          yes
 a value, then an error          yes
 two errors                      if they differ
 dimensions differ               yes
-NaN and a number, either way    yes
-NaN and NaN                     no
-numbers, no thresholds          if they differ
-numbers, ``abs_change``         if any element differs by the threshold or more
-numbers, ``rel_change``         the same in percent of the sent value; from 0 any change
+numbers                         if they have changed (:mod:`mama_spark.tango.value_changes`)
 text, states, booleans, enums   if they differ
 =============================== ==========================================================================
 
-If there are two thresholds, one of them suffices. Archive events may also have a period, after which the value is sent
+Archive events may also have a period, after which the value is sent
 in any case. Alarm events depend only on the quality.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from mama_spark.tango.types import Content, Quality, same_content
+from mama_spark.tango.value_changes import has_changed
 
 from .attribute_readings import AttributeReading
 from .device import Attribute, Criteria
@@ -46,11 +40,11 @@ class ChangeFilter:
     :ivar due: end of the period; None: there is no period, or no value was sent yet
     """
 
-    __slots__ = ("_attribute", "_criteria", "_last", "_thresholds", "due")
+    __slots__ = ("_attribute", "_criteria", "_last", "_limits", "due")
 
     def __init__(self, attribute: Attribute, criteria: Criteria) -> None:
         self._attribute, self._criteria = attribute, criteria
-        self._thresholds = attribute.numeric and bool(criteria.absolute or criteria.relative)
+        self._limits = (criteria.absolute, criteria.relative) if attribute.numeric else (None, None)
         self._last: AttributeReading | None = None
         self.due: float | None = None
 
@@ -86,40 +80,7 @@ class ChangeFilter:
     def _differs(self, old: Content, new: Content) -> bool:
         if not isinstance(old, np.ndarray) or not isinstance(new, np.ndarray):
             return not same_content(old, new)
-        if not self._thresholds:
-            return not bool(np.array_equal(old, new, equal_nan=old.dtype.kind == "f"))
-        return _exceeds_thresholds(old, new, self._criteria)
-
-
-def _exceeds_thresholds(old: npt.NDArray[Any], new: npt.NDArray[Any], criteria: Criteria) -> bool:
-    """Whether any element differs by a threshold or more."""
-    if old.dtype.kind == "f":
-        old_nan, new_nan = np.isnan(old), np.isnan(new)
-        if (old_nan != new_nan).any():
-            return True
-        old, new = old[~old_nan], new[~new_nan]
-    before = old.astype(np.float64)
-    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        delta = _difference(old, new)
-        if criteria.absolute is not None and _outside_limits(delta, criteria.absolute):
-            return True
-        if criteria.relative is None:
-            return False
-        undefined = (before == 0) | np.isinf(before)
-        percent = np.where(undefined, np.sign(delta) * np.inf, delta / np.abs(before) * 100)
-    return _outside_limits(percent[delta != 0], criteria.relative)
-
-
-def _difference(old: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    if old.dtype.kind != "f" and old.dtype.itemsize == 8:  # computed exactly, since a double has fewer digits
-        exact: npt.NDArray[np.float64] = (new.astype(object) - old.astype(object)).astype(np.float64)
-        return exact
-    found: npt.NDArray[np.float64] = new.astype(np.float64) - old.astype(np.float64)
-    return np.where(new == old, 0.0, found)  # 0 for two equal infinities too
-
-
-def _outside_limits(numbers: npt.NDArray[np.float64], limits: tuple[float, float]) -> bool:
-    return bool(((numbers <= limits[0]) | (numbers >= limits[1])).any())
+        return has_changed(old, new, *self._limits)
 
 
 class AlarmFilter:

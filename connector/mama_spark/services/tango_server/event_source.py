@@ -49,7 +49,7 @@ from mama_spark.tango.types import (
 )
 
 from .attribute_readings import AttributeReading
-from .attribute_state import AttributeState, DeviceState
+from .attribute_state import FIXED, AttributeState, DeviceState
 from .device import Attribute, Criteria, Device
 from .event_server import EventServer
 from .event_supplier import EXPIRY, HEARTBEAT, EventSupplier
@@ -281,9 +281,11 @@ class TangoEventSource:
             # Time of day: stamps events.
             self._supplier.devices[key] = DeviceState(device, _clock.time_ns())
 
-    def add_attributes(self, device: str, attributes: Iterable[Attribute]) -> None:
-        """Add attributes to a device; clients get one interface change.
+    def add_attributes(self, device: str, attributes: Iterable[Attribute], *, replace: bool = False) -> None:
+        """Add attributes to a device; clients get one interface change. Subscriptions to an attribute that was removed
+        or is replaced go on: clients get its configuration, and an error where it does not send their events any more.
 
+        :param replace: attributes that exist are declared anew, and have no value then; State and Status cannot
         :raises DevFailed: API_DeviceNotFound: there is no such device
         :raises ConfigError: an attribute with this name exists, or a name is not allowed in topics
         """
@@ -291,13 +293,15 @@ class TangoEventSource:
             found, new = self._supplier.device(device), list(attributes)
             for attribute in new:
                 _check_names(f"{self._host_name}:1", found.key, attribute.name)
-                if attribute.key in found.attributes or sum(attribute.key == other.key for other in new) > 1:
+                there = attribute.key in found.attributes and not (replace and attribute.key not in FIXED)
+                if there or sum(attribute.key == other.key for other in new) > 1:
                     raise ConfigError(f"{device} has an attribute {attribute.name} already")
-            found.add_attributes(new, _clock.time_ns())
-            self._send_interface(found)
+            self._attributes.clear()
+            self._server.send(self._supplier.add_attributes(found, new, _clock.time_ns(), _clock.monotonic()))
 
     def remove_attributes(self, device: str, names: Iterable[str]) -> None:
-        """Remove attributes of a device; clients get one interface change.
+        """Remove attributes of a device; clients get one interface change. Their subscriptions wait for attributes of
+        the same names until they expire.
 
         :raises DevFailed: there is no such device or attribute, or it is State or Status
         """
@@ -305,9 +309,10 @@ class TangoEventSource:
             found = self._supplier.device(device)
             removed = [self._supplier.attribute(device, name).attribute for name in names]
             for attribute in removed:
-                if attribute.key in ("state", "status"):
+                if attribute.key in FIXED:
                     raise refusal("API_NotSupported", f"{attribute.name} cannot be removed", "remove_attributes")
-                found.attributes.pop(attribute.key, None)
+                if attribute.key in found.attributes:
+                    found.remove_attribute(attribute.key)
             self._attributes.clear()
             self._send_interface(found)
 
@@ -351,9 +356,9 @@ class TangoEventSource:
         :raises DevFailed: there is no such attribute
         :raises CdrError: the value is not of the attribute's type
         """
-        state = self._attributes.get((device, attribute)) or self._attribute(device, attribute)
-        reading = _reading(state, value, time, quality, written, errors)
         with self._lock:
+            state = self._attribute(device, attribute)
+            reading = _reading(state, value, time, quality, written, errors)
             return self._server.send(self._supplier.detect_and_push(state, reading, _clock.monotonic()))
 
     def push_change_event(
@@ -400,14 +405,16 @@ class TangoEventSource:
         self, event: EventType, device: str, attribute: str, value: Any, time: int | None, quality: Quality,
         written: Any, errors: Sequence[DevError],
     ) -> int:  # fmt: skip
-        state = self._attributes.get((device, attribute)) or self._attribute(device, attribute)
-        reading = _reading(state, value, time, quality, written, errors)
         with self._lock:
+            state = self._attribute(device, attribute)
+            reading = _reading(state, value, time, quality, written, errors)
             messages = self._supplier.push(state, event, reading, _clock.monotonic())
             return self._server.send(messages) if messages else 0
 
     def _attribute(self, device: str, attribute: str) -> AttributeState:
-        with self._lock:
+        """The present state of an attribute. The caller holds the lock."""
+        found = self._attributes.get((device, attribute))
+        if found is None:
             found = self._attributes[device, attribute] = self._supplier.attribute(device, attribute)
         return found
 
@@ -416,17 +423,16 @@ class TangoEventSource:
 
         :param counter: counter in the data of the event, which the caller defines
         """
-        state = self._attributes.get((device, attribute)) or self._attribute(device, attribute)
-        data = DataReady(state.attribute.name, int(state.attribute.data_type), counter)
         with self._lock:
+            state = self._attribute(device, attribute)
+            data = DataReady(state.attribute.name, int(state.attribute.data_type), counter)
             channel = state.active_channel(EventType.DATA_READY)
             return self._server.send(self._supplier.push_data(channel, data))
 
     def push_attr_conf_event(self, device: str, attribute: str) -> int:
         """Send an attr_conf event with the configuration of an attribute (TG-13)."""
-        state = self._attributes.get((device, attribute)) or self._attribute(device, attribute)
         with self._lock:
-            return self._push_config(state)
+            return self._push_config(self._attribute(device, attribute))
 
     def push_interface_event(self, device: str, started: bool = False) -> int:
         """Send an interface change with the commands and attributes of a device (TG-16)."""
@@ -470,20 +476,16 @@ class TangoEventSource:
         :raises DevFailed: there is no such attribute
         :raises CdrError: a value is not of its attribute's type; the groups of rows before it were sent
         """
-        sent = 0
-        for group in group_values(columns, event or EventType.CHANGE, _clock.time_ns()):
-            state = self._attributes.get((group.device, group.attribute)) or self._attribute(
-                group.device, group.attribute
-            )
-            sent += self._push_group(state, group)
-        return sent
+        groups = group_values(columns, event or EventType.CHANGE, _clock.time_ns())
+        return sum(self._push_group(group) for group in groups)
 
-    def _push_group(self, state: AttributeState, group: ValueGroup) -> int:
+    def _push_group(self, group: ValueGroup) -> int:
         sent = 0
-        readings = group.readings(state.readings)
+        with self._lock:
+            readings = group.readings(self._attribute(group.device, group.attribute).readings)
         for at in range(0, len(readings), _CHUNK):
             with self._lock:
-                now = _clock.monotonic()
+                state, now = self._attribute(group.device, group.attribute), _clock.monotonic()
                 for reading in readings[at : at + _CHUNK]:
                     messages = self._supplier.push(state, group.event, reading, now)
                     if messages:
@@ -503,7 +505,6 @@ class TangoEventSource:
         :raises DevFailed: there is no such attribute
         :raises CdrError: the last frame contains no value
         """
-        state = self._attributes.get((device, attribute)) or self._attribute(device, attribute)
         last: AttributeReading | None = None
         if datas and event.carries_value and not is_except:
             frame = datas[-1]
@@ -513,6 +514,7 @@ class TangoEventSource:
         sent = 0
         for at in range(0, len(datas), _CHUNK):
             with self._lock:
+                state = self._attribute(device, attribute)
                 if last is not None:
                     state.reading = last
                 for data in datas[at : at + _CHUNK]:

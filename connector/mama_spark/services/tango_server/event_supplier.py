@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from mama_spark.tango.errors import refusal
+from mama_spark.tango.errors import DevFailed, refusal
 from mama_spark.tango.events.event_codec import Data, heartbeat
 from mama_spark.tango.idl.negotiation import SUBSCRIBE
 from mama_spark.tango.topics import IDL, NO_DATABASE, SCHEME, Topic, event_topic, heartbeat_topics
@@ -19,6 +19,7 @@ from mama_spark.tango.types import DevError, EventType
 
 from .attribute_readings import AttributeReading
 from .attribute_state import AttributeState, DeviceState
+from .device import Attribute
 from .event_channel import EventChannel, Frames
 
 EXPIRY = 600.0  #: seconds after which a subscription without confirmation ends (TG-37, TG-43)
@@ -92,6 +93,7 @@ class EventSupplier:
         for device in self.devices.values():
             device.channel = None
             device.pipes = {name: (self.pipe_channel(), value) for name, (_, value) in device.pipes.items()}
+            device.removed = {}
             for state in device.attributes.values():
                 state.channels = {}
 
@@ -128,8 +130,28 @@ class EventSupplier:
             if device.channel is not None:
                 yield device.channel
             yield from (channel for channel, _ in device.pipes.values())
-            for state in device.attributes.values():
-                yield from state.channels.values()
+            for channels in (*(state.channels for state in device.attributes.values()), *device.removed.values()):
+                yield from channels.values()
+
+    def add_attributes(
+        self, device: DeviceState, attributes: Iterable[Attribute], time: int, now: float
+    ) -> list[Frames]:
+        """Add or replace attributes, whose subscriptions go on; returns their configurations for those who had
+        subscribed to them, errors for events that are not sent any more, and one interface change.
+
+        :param time: nanoseconds since the epoch
+        """
+        found: list[Frames] = []
+        for state in device.add_attributes(attributes, time):
+            for event, channel in list(state.channels.items()):
+                refused = _refused(state, event)
+                if refused is None:
+                    self._set_deadline(state, event, now)
+                else:
+                    found += self.push_errors(channel, refused.errors)
+                    del state.channels[event]
+            found += self.push_data(state.active_channel(EventType.ATTR_CONF), state.config)
+        return found + self.push_data(device.channel, device.interface(False))
 
     # --- subscriptions ---------------------------------------------------------------------------------------
 
@@ -160,23 +182,25 @@ class EventSupplier:
         return topic
 
     def _attribute_channel(self, state: AttributeState, event: EventType, now: float) -> EventChannel:
-        reason = state.refusal_reason(event)
-        if reason:
-            text = f"The {event.wire_name} event of {state.device}/{state.attribute.name} is not sent"
-            raise refusal(reason, text, SUBSCRIBE)
+        refused = _refused(state, event)
+        if refused is not None:
+            raise refused
         channel = state.channels.get(event)
         if channel is None:
             channel = state.channels[event] = EventChannel(event, state.attribute, self.little)
         if not channel.is_subscribed:  # clients read the value when they subscribe: compare with it
             if event in state.filters:
                 state.filters[event].was_sent(state.reading, now)
-                if event is EventType.ARCHIVE and state not in self._archived:
-                    self._archived.append(state)
             elif event is EventType.ALARM:
                 state.alarm_filter.was_seen(state.reading)
-            elif event is EventType.PERIODIC and state.attribute.period:
-                self._next_periodic[state.device, state.attribute.key] = now + state.attribute.period / 1000
+            self._set_deadline(state, event, now)
         return channel
+
+    def _set_deadline(self, state: AttributeState, event: EventType, now: float) -> None:
+        if event is EventType.ARCHIVE and state not in self._archived:
+            self._archived.append(state)
+        elif event is EventType.PERIODIC and state.attribute.period:
+            self._next_periodic[state.device, state.attribute.key] = now + state.attribute.period / 1000
 
     def _client_called(self, client: str, now: float) -> None:
         last_call = self._clients.get(client)
@@ -314,6 +338,11 @@ class EventSupplier:
         for channel in self.channels():
             channel.expire(now - self.expiry)
             confirmed += channel.confirmed.values()
+        for device in self.devices.values():
+            for key in [
+                key for key, channels in device.removed.items() if not any(c.confirmed for c in channels.values())
+            ]:
+                del device.removed[key]
         self._next_expiry = min(confirmed) + self.expiry if confirmed else None
 
     def next_deadline(self) -> float | None:
@@ -331,6 +360,13 @@ class EventSupplier:
             for topic in channel.topics:
                 found[str(replace(topic, idl=None))] = channel.ctr
         return found
+
+
+def _refused(state: AttributeState, event: EventType) -> DevFailed | None:
+    """Why the attribute does not send these events; None: it does."""
+    reason = state.refusal_reason(event)
+    text = f"The {event.wire_name} event of {state.device}/{state.attribute.name} is not sent"
+    return refusal(reason, text, SUBSCRIBE) if reason else None
 
 
 def _next(at: float, period: float, now: float) -> float:

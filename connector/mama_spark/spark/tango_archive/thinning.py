@@ -6,10 +6,15 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ...tango.archive_strategies import Reading, parse_strategies, strategy_of, text_of
+from ...tango.value_changes import WITHOUT_THRESHOLDS
+from ..subscribe.tango_schema import VALUES
+
+_WITHOUT_THRESHOLDS = {kind.name for kind in WITHOUT_THRESHOLDS}
 
 
 def thin_out(events: DataFrame, table: dict[str, Any]) -> DataFrame:
@@ -41,8 +46,8 @@ def thin_out(events: DataFrame, table: dict[str, Any]) -> DataFrame:
 
 def reading(row: dict[str, Any]) -> Reading:
     """What a strategy compares of a row."""
-    numbers = next(
-        (row[f"value_{t}"] for t in ("double", "long", "ulong", "bool") if row[f"value_{t}"] is not None), ()
-    )
-    others = [list(row[f"value_{t}"]) for t in ("string", "encoded") if row[f"value_{t}"] is not None]
-    return Reading(int(row["data_time"]), row["quality"], tuple(map(float, numbers)), text_of(others or None))
+    found = {kind: np.asarray(row[f"value_{kind}"]).tolist() for kind in VALUES if row[f"value_{kind}"] is not None}
+    numbers: list[float] = []
+    if row["data_type"] not in _WITHOUT_THRESHOLDS:
+        numbers = found.pop("double", None) or found.pop("long", None) or list(map(int, found.pop("ulong", ())))
+    return Reading(int(row["data_time"]), row["quality"], numbers, text_of(found or None))

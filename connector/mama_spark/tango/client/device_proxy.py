@@ -28,7 +28,6 @@ from ..idl.calls import (
     Operation,
     ReadCall,
     check,
-    device_type,
     read_info,
     read_values,
     reading,
@@ -129,15 +128,6 @@ class DeviceProxy:
     def adm_name(self, *, timeout: float | None = None) -> str:
         """Full name of the admin device of its server."""
         return self.call(Operation.ADM_NAME, None, CdrReader.string, timeout=timeout)
-
-    def is_a(self, idl: int, *, timeout: float | None = None) -> bool:
-        """Whether the device implements this IDL version or a newer one."""
-        type_id = device_type(idl)
-        return self.call(Operation.IS_A, lambda writer: writer.string(type_id), CdrReader.boolean, timeout=timeout)
-
-    def non_existent(self, *, timeout: float | None = None) -> bool:
-        """Whether the server reports that the object no longer exists."""
-        return self.call(Operation.NON_EXISTENT, None, CdrReader.boolean, timeout=timeout)
 
     # --- commands and attributes ---
 

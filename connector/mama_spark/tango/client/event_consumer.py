@@ -308,12 +308,12 @@ class EventConsumer:
 
     def _negotiation_ended(self, subscription: Subscription, result: NegotiatedSubscription | MamaError) -> None:
         now = time.monotonic()
+        subscription.failure = None if isinstance(result, NegotiatedSubscription) else result
         if isinstance(result, NegotiatedSubscription):
             subscription.idl, subscription.raises_errors = result.info.device_idl, False
             self._server_hwms[channel_key(result.channel.channel)] = max(result.info.hwm, 1)
             actions = self._machine.on_negotiated(now, subscription.id, result.channel)
         else:
-            subscription.failure = subscription.failure or result
             actions = self._machine.on_negotiation_failed(now, subscription.id, errors_of(result))
         if any(isinstance(action, subscription_states.ReadValue) for action in actions):
             self.delivery.hold(subscription)
@@ -361,9 +361,11 @@ class EventConsumer:
                 actions = on_failed(now, action.channel, errors, unreachable=unreachable, unsupported=unsupported)
                 self._execute(actions)
         else:
-            both = zip(action.ids, action.confirmations, strict=True)
-            errors_by_id = {id: errors_of(refused[one]) for id, one in both if one in refused}
+            answers = {id: refused.get(one) for id, one in zip(action.ids, action.confirmations, strict=True)}
+            errors_by_id = {id: errors_of(error) for id, error in answers.items() if error is not None}
             with self._lock:
+                for id in answers.keys() & self._subscriptions.keys():
+                    self._subscriptions[id].failure = answers[id]
                 self._execute(self._machine.on_confirmed(time.monotonic(), action.channel, errors_by_id))
         self._wakeup.set()
 

@@ -108,13 +108,6 @@ class RpcConnection:
             raise self._protocol_error(f"the server answered a request with {type(reply).__name__}")
         return reply, reader
 
-    def locate(self, key: bytes, *, timeout: float | None = None) -> bool:
-        """Whether the server has this object. Raises the errors of :meth:`call`."""
-        reply, _ = self._exchange(lambda id: messages.LocateRequest(self._minor, id=id, key=key), None, timeout)
-        if not isinstance(reply, messages.LocateReply):
-            raise self._protocol_error(f"the server answered a locate request with {type(reply).__name__}")
-        return reply.status is messages.LocateStatus.OBJECT_HERE
-
     def _exchange(
         self, request: Callable[[int], messages.GiopMessage], body: messages.Body | None, timeout: float | None
     ) -> tuple[messages.GiopMessage, CdrReader]:

@@ -91,7 +91,7 @@ class Subscription:
     :ivar queue: queue of its events; subscriptions without ``queue`` and callback share one
     :ivar raises_errors: ``subscribe`` raises errors; until the first negotiation succeeds they are not delivered
     :ivar ready: set when ``subscribe`` may return: the first negotiation has ended, and the value was read
-    :ivar failure: error of the first negotiation
+    :ivar failure: why the last negotiation or confirmation failed; None: the server accepted it
     """
 
     __slots__ = (

@@ -160,13 +160,6 @@ class BatchDecoder:
         return number
 
 
-def decode_batch(
-    topics: Sequence[bytes], orders: Sequence[bytes], calls: Sequence[bytes], datas: Sequence[bytes]
-) -> EventColumns:
-    """Decode a single batch; for several, keep a :class:`BatchDecoder`."""
-    return BatchDecoder().decode(topics, orders, calls, datas)
-
-
 def _groups(numbers: list[int]) -> Iterator[tuple[int, Rows | None]]:
     """Each layout number with its rows; None: all rows."""
     if not numbers or numbers.count(numbers[0]) == len(numbers):

@@ -1,23 +1,21 @@
-"""Object references: IORs (CORBA 3.0, 13.6), ``corbaloc:`` addresses (13.6.10), and names of Tango devices. Pure."""
+"""Object references: IORs (CORBA 3.0, 13.6), and names of Tango devices. Pure."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
-from urllib.parse import quote, unquote_to_bytes
 
 from ..errors import TangoError
 from .cdr import CdrError, CdrReader, CdrWriter
 
 DATABASE_KEY = b"database"
 _IIOP, _ALTERNATE = 0, 3  # TAG_INTERNET_IOP, a profile; TAG_ALTERNATE_IIOP_ADDRESS, a component
-_CORBALOC_PORT = 2809
 _HOST = r"\[[0-9A-Fa-f:.]+\]|[^:/@,\[\]]*"
 
 
 class BadAddress(TangoError, ValueError):
-    """An IOR, ``corbaloc:`` address or device name that cannot be parsed."""
+    """An IOR or device name that cannot be parsed."""
 
 
 class Address(NamedTuple):
@@ -44,14 +42,6 @@ class Reference:
     key: bytes
     type_id: str = ""
     minor: int = 2
-
-    def corbaloc(self) -> str:
-        """The reference as a ``corbaloc:`` address."""
-        hosts = ",".join(f"iiop:1.{self.minor}@{address}" for address in self.addresses)
-        return f"corbaloc:{hosts}/{quote(self.key, safe=_KEY_CHARACTERS)}"
-
-
-_KEY_CHARACTERS = ";/:?@&=+$,-_.!~*'()"
 
 
 # --- IOR -----------------------------------------------------------------------------------------------------
@@ -132,36 +122,6 @@ def format_ior(reference: Reference, little: bool = True) -> str:
     writer = CdrWriter.inner(little)
     write_reference(writer, reference)
     return "IOR:" + writer.getvalue().hex()
-
-
-# --- corbaloc ------------------------------------------------------------------------------------------------
-
-_CORBALOC_ADDRESS = re.compile(
-    rf"(?:iiop)?:(?:1\.(?P<minor>[0-9]{{1,3}})@)?(?P<host>{_HOST})(?::(?P<port>[0-9]{{1,5}}))?"
-)
-
-
-def parse_corbaloc(text: str) -> Reference:
-    """Parse ``corbaloc:iiop:host:port/key``. A version (``1.2@``), more addresses and escapes (``%20``) are optional.
-    The default version is 1.0.
-
-    :raises BadAddress: the text is no ``corbaloc:`` address
-    """
-    scheme, _, rest = text.partition(":")
-    addresses_text, slash, key = rest.partition("/")
-    found = [_CORBALOC_ADDRESS.fullmatch(place) for place in addresses_text.split(",")]
-    if scheme.lower() != "corbaloc" or not slash or not key or None in found:
-        raise BadAddress(f"invalid corbaloc address: {text[:200]!r}")
-    addresses, minors = [], []
-    for place in found:
-        assert place is not None
-        addresses.append(_address(place["host"], place["port"] or _CORBALOC_PORT, text))
-        minors.append(int(place["minor"] or 0))
-    try:
-        object_key = unquote_to_bytes(key)
-    except UnicodeEncodeError as e:
-        raise BadAddress(f"invalid corbaloc address: {text[:200]!r} is not UTF-8") from e
-    return Reference(tuple(addresses), object_key, minor=min(2, *minors))
 
 
 def _address(host: str, port: str | int, text: str) -> Address:

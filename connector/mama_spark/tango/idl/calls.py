@@ -281,7 +281,7 @@ class Forwarded(TangoError):
     retryable = True
 
     def __init__(self, reference: Reference) -> None:
-        super().__init__(f"forwarded to {reference.corbaloc()}")
+        super().__init__(f"forwarded to {' or '.join(map(str, reference.addresses))}")
         self.reference = reference
 
 

@@ -446,17 +446,12 @@ _RECORD: dict[SubscriptionEventKind, Callable[[RecorderState, RecordBuilder, Sub
 }
 
 
-def merge_states(parts: Sequence[bytes]) -> dict[str, Any] | None:
-    """Return the newest complete state among the STATE records of a recorder; None if none is complete.
+def newest_state(parts: Sequence[bytes]) -> tuple[dict[str, Any], int, int] | None:
+    """The newest complete state among the STATE records of a recorder, and the indices of its first and last record;
+    None if none is complete.
 
     :param parts: contents of the records, in order
     """
-    found = newest_state(parts)
-    return None if found is None else found[0]
-
-
-def newest_state(parts: Sequence[bytes]) -> tuple[dict[str, Any], int, int] | None:
-    """As :func:`merge_states`, with the indices of its first and last record."""
     open_parts: list[dict[str, Any]] = []
     newest: tuple[dict[str, Any], int, int] | None = None
     for at, data in enumerate(parts):

@@ -43,7 +43,7 @@ from ..events.event_codec import read_except
 from ..events.frames import BIG
 from ..giop.cdr import CdrError
 from ..topics import HEARTBEAT, Topic
-from ..types import EVENT_NAMES, DevError, EventType
+from ..types import EVENT_NAMES, DevError
 
 MAGIC, VERSION = b"MTGO", 1
 PREFIX = "tango"  #: default prefix of topics; one token
@@ -301,11 +301,6 @@ class RecordTopic(NamedTuple):
     device: str
     attribute: str | None
     event: str
-
-    @property
-    def event_type(self) -> EventType | None:
-        """Event type; None for ``heartbeat``, ``gap`` and ``restart``."""
-        return EVENT_NAMES.get(self.event)
 
 
 @lru_cache(16384)

@@ -13,6 +13,7 @@ from mama_spark.tango.client.device_proxy import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_events import SubscriptionEventKind
 from mama_spark.tango.client.subscription_states import ConfirmSubscription, Timeouts
+from mama_spark.tango.errors import DevFailed
 from mama_spark.tango.giop.cdr import CdrReader, CdrWriter
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.idl.negotiation import SubscriberInfo
@@ -74,6 +75,7 @@ def test_a_removed_attribute_does_not_stop_confirmations_of_others(lab: TangoSer
         removed = time.monotonic()
         watch.wait(SubscriptionEventKind.ERROR, 3)
         assert reasons(watch.of(SubscriptionEventKind.ERROR)) == {"API_AttrNotFound"}
+        assert isinstance(gone.failure, DevFailed)
         watch.until(lambda: time.monotonic() - removed > 0.8)
         assert [n.subscription for n in watch.of(SubscriptionEventKind.ERROR)] == [gone] * len(
             watch.of(SubscriptionEventKind.ERROR)
@@ -85,6 +87,7 @@ def test_a_removed_attribute_does_not_stop_confirmations_of_others(lab: TangoSer
             lambda: gone in [n.subscription for n in watch.of(SubscriptionEventKind.EVENT)],
             lambda: source.push_change_event(DEVICE, "gone", 1.0),
         )
+        until(lambda: gone.failure is None)
     lab.do("add", "double_dynamic")
     with TangoSubscriber(timeouts=times, timeout=TIMEOUT) as subscriber:
         watch = Watch(subscriber)

@@ -6,9 +6,8 @@ import math
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from mama_spark.errors import ConfigError, SchemaError
+from mama_spark.errors import ConfigError
 from mama_spark.services.tango_server.attribute_readings import AttributeReading, ReadingFactory
 from mama_spark.services.tango_server.device import Attribute, Criteria, Device
 from mama_spark.services.tango_server.event_filters import AlarmFilter, ChangeFilter
@@ -223,22 +222,6 @@ def test_declarations_that_contradict_themselves_are_refused() -> None:
         Device("a/b/c", [Attribute("State")])
     with pytest.raises(ConfigError):
         Device("a/b")
-
-
-def test_a_device_is_made_of_the_schema_of_a_table() -> None:
-    schema = pa.schema(
-        [("a", pa.float64()), ("b", pa.list_(pa.int32())), ("c", pa.list_(pa.list_(pa.bool_()))), ("d", pa.binary())]
-    )
-    device = Device.from_schema("x/y/z", schema, a=Attribute("a", period=500))
-    found = [(a.name, a.data_type, a.format, a.period) for a in device.attributes]
-    assert found == [
-        ("a", DataType.DOUBLE, Format.SCALAR, 500),
-        ("b", DataType.LONG, Format.SPECTRUM, None),
-        ("c", DataType.BOOLEAN, Format.IMAGE, None),
-        ("d", DataType.ENCODED, Format.SCALAR, None),
-    ]
-    with pytest.raises(SchemaError, match="column t"):
-        Device.from_schema("x/y/z", pa.schema([("t", pa.timestamp("us"))]))
 
 
 @pytest.mark.spec("TG-13")

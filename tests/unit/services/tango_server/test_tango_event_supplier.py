@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from mama_spark.services.tango_server.attribute_readings import AttributeReading
+from mama_spark.services.tango_server.device import Attribute, Criteria
 from mama_spark.tango.events.event_codec import decode, write_data
 from mama_spark.tango.topics import parse
 from mama_spark.tango.types import AttributeValue, DataReady, DataType, DevError, EventType, Format, Quality, Severity
 
-from tests.support.tango.servant_harness import DEVICE, Source, events, read
+from tests.support.tango.servant_harness import DEVICE, Source, events, read, values
 
 
 @pytest.mark.spec("TG-39")
@@ -195,6 +196,43 @@ def test_interface_changes_and_data_ready_are_sent(source: Source) -> None:
     ready = DataReady("spec", int(DataType.LONG), -3)
     (event,) = events(source.supplier.push_data(state.attributes["spec"].active_channel(EventType.DATA_READY), ready))
     assert event.data == ready
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["replaced", "removed and added"])
+def test_an_attribute_that_is_declared_anew_keeps_its_subscriptions(source: Source, away: bool) -> None:
+    """Clients are told the new type, and get the new values without subscribing again."""
+    supplier, device = source.supplier, source.supplier.device(DEVICE)
+    for event in ("change", "archive", "user_event", "periodic", "attr_conf"):
+        source.settled("tick", event)
+    source.settled("", "intr_change")
+    assert [event.call.ctr for event in source.push("tick", 1.5)] == [1]
+    if away:
+        device.remove_attribute("tick")
+        source.now += 5
+        assert source.due_events() == []
+    texts = Attribute("Tick", DataType.STRING, Format.SPECTRUM, period=500, archive=Criteria(period=1000))
+    conf, interface = events(supplier.add_attributes(device, [texts], 8, source.now))
+    assert (conf.topic.event, conf.data) == (EventType.ATTR_CONF, texts.config())
+    assert (interface.topic.event, len(interface.data.atts)) == (EventType.INTERFACE_CHANGE, len(device.attributes))  # type: ignore[union-attr]
+    for kind, ctr in ((EventType.CHANGE, 2), (EventType.ARCHIVE, 1), (EventType.USER, 1)):
+        (found,) = source.push("tick", ["a", "b"], kind)
+        assert (found.data.read, found.call.ctr) == (("a", "b"), ctr)  # type: ignore[union-attr]
+    source.now += 1.1
+    assert [event.topic.event for event in source.due_events()] == [EventType.PERIODIC, EventType.ARCHIVE]
+    # a scalar number again, which has an encoder; and the events that it does not send any more end with an error
+    number = Attribute("tick", DataType.LONG, change=None, period=500)
+    error, *_ = events(supplier.add_attributes(device, [number], 9, source.now))
+    assert (error.topic.event, error.errors[0].reason) == (EventType.CHANGE, "API_AttributePollingNotStarted")
+    assert values(source.push("tick", 7, EventType.USER)) == [7]
+    assert source.push("tick", 7) == []
+
+
+def test_subscriptions_to_a_removed_attribute_expire(source: Source) -> None:
+    source.settled("tick", "periodic")
+    source.supplier.device(DEVICE).remove_attribute("tick")
+    source.now += 601
+    assert source.due_events() == []
+    assert not list(source.supplier.channels())
 
 
 def test_a_restart_resets_counters_and_keeps_values(source: Source) -> None:

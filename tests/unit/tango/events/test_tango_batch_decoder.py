@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.tango.events import batch_decoder
-from mama_spark.tango.events.batch_decoder import BatchDecoder, EventColumns, decode_batch
+from mama_spark.tango.events.batch_decoder import BatchDecoder, EventColumns
 from mama_spark.tango.events.event_codec import Event, Heartbeat, decode, encode, write_data
 from mama_spark.tango.events.frame_layout import FrameLayout, ScalarEncoder, layout_of
 from mama_spark.tango.events.frames import BadEvent, CallInfo, usual_call
@@ -132,7 +132,7 @@ def test_columns_equal_the_general_decoder(rows: list[Frames], times: int) -> No
 
 
 def test_recorded_events_in_one_batch() -> None:
-    columns = decode_batch(*(list(column) for column in zip(*EVENTS, strict=True)))
+    columns = BatchDecoder().decode(*(list(column) for column in zip(*EVENTS, strict=True)))
     check(EVENTS, columns)
     assert sum(len(part.rows) for part in columns.scalars) >= 15
     assert columns.bad

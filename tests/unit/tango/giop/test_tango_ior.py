@@ -1,4 +1,4 @@
-"""Object references: IORs of device servers, ``corbaloc:`` addresses, and device names."""
+"""Object references: IORs of device serversand device names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from mama_spark.tango.giop.ior import (
     DeviceName,
     Reference,
     format_ior,
-    parse_corbaloc,
     parse_device,
     parse_ior,
     parse_tango_host,
@@ -51,12 +50,6 @@ def test_references_come_back_from_their_ior(reference: Reference, little: bool)
     assert parse_ior(format_ior(reference, little)) == reference
 
 
-@given(REFERENCES)
-def test_references_come_back_from_their_corbaloc(reference: Reference) -> None:
-    found = parse_corbaloc(reference.corbaloc())
-    assert (found.addresses, found.key, found.minor) == (reference.addresses, reference.key, reference.minor)
-
-
 def test_every_cut_and_every_changed_digit_of_an_ior_is_read_or_refused() -> None:
     for end in range(len(RECORDED)):
         with contextlib.suppress(BadAddress):
@@ -71,38 +64,6 @@ def test_every_cut_and_every_changed_digit_of_an_ior_is_read_or_refused() -> Non
 def test_invalid_iors_are_refused(text: str) -> None:
     with pytest.raises(BadAddress):
         parse_ior(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "addresses", "key", "minor"),
-    [
-        ("corbaloc:iiop:host:123/test/pub/1", [("host", 123)], b"test/pub/1", 0),
-        ("corbaloc::host:123/database", [("host", 123)], b"database", 0),
-        ("corbaloc:iiop:1.2@host/a", [("host", 2809)], b"a", 2),
-        ("CORBALOC:iiop:1.2@[::1]:5,iiop:1.0@b:6/a%20b", [("::1", 5), ("b", 6)], b"a b", 0),
-    ],
-)
-def test_corbaloc_addresses_are_read(text: str, addresses: list[tuple[str, int]], key: bytes, minor: int) -> None:
-    found = parse_corbaloc(text)
-    assert (list(found.addresses), found.key, found.minor) == (addresses, key, minor)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "corbaloc:",
-        "corbaloc:iiop:h:1",
-        "corbaloc:iiop:h:1/",
-        "corbaloc:iiop::1/a",
-        "corbaloc:rir:/a",
-        "x:iiop:h:1/a",
-        "corbaloc:iiop:h:0/a",
-        "corbaloc:iiop:h:99999/a",
-    ],
-)
-def test_invalid_corbaloc_addresses_are_refused(text: str) -> None:
-    with pytest.raises(BadAddress):
-        parse_corbaloc(text)
 
 
 @pytest.mark.parametrize(

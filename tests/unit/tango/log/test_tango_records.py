@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import ConfigError
+from mama_spark.services.tango_recorder.other_recorders import about, conflict
 from mama_spark.services.tango_recorder.settings import RecorderSettings
 from mama_spark.tango.client.subscription_events import (
     QueueOverflow,
@@ -24,8 +25,9 @@ from mama_spark.tango.events.event_codec import encode as encode_event
 from mama_spark.tango.events.frames import CallInfo
 from mama_spark.tango.events.sequence_tracker import SequenceGap, SequenceRestart
 from mama_spark.tango.giop.ior import parse_device
+from mama_spark.tango.log.device_states import RecordedDevice
 from mama_spark.tango.log.record_builder import RecordBuilder
-from mama_spark.tango.log.recorder_state import BadState, RecorderState, merge_states
+from mama_spark.tango.log.recorder_state import BadState, RecorderState, newest_state
 from mama_spark.tango.log.records import (
     HEAD_SIZE,
     BadEventRecord,
@@ -42,8 +44,17 @@ from mama_spark.tango.log.records import (
     record_topic,
     writer_topic,
 )
+from mama_spark.tango.log.recovery import WriterState
 from mama_spark.tango.topics import Topic, event_topic, parse
 from mama_spark.tango.types import AttributeValue, DataType, DevError, EventType, Quality, Severity, ValueKind
+
+from tests.support.tables import each
+
+
+def merge_states(parts: list[bytes]) -> dict[str, Any] | None:
+    found = newest_state(parts)
+    return None if found is None else found[0]
+
 
 octets = st.binary(max_size=40)
 rows = st.lists(
@@ -119,7 +130,6 @@ def test_topics_are_seven_tokens_and_reversible(
     assert text.isascii()
     assert not any(c in "*> \t" for c in text)
     assert parse_record_topic(text) == ("tango", host, device, name, event.wire_name)
-    assert parse_record_topic(text).event_type is event
 
 
 def test_gaps_restarts_and_states_have_tokens_of_their_own() -> None:
@@ -424,6 +434,25 @@ def test_settings_are_read_and_patterns_matched() -> None:
     assert RecorderSettings.of({"url": "tango://h:1#dbase=no", "devices": "a/b/c"}).full_name("a/b/c") == (
         "tango://h:1/a/b/c#dbase=no"
     )
+
+
+@each(
+    ("url", "other", "same"),
+    [
+        ("tango://a:1,b:2", "tango://a:1,b:2", True),
+        ("tango://a:1,b:2", "tango://b:2,a:1", True),  # servers and recorders may name them in another order
+        ("tango://a:1,b:2", "tango://b:2", True),
+        ("tango://a:1", "tango://b:2", False),
+        ("tango://a:1", "tango://a:1#dbase=no", False),
+    ],
+)
+def test_addresses_of_one_database_are_one_host(url: str, other: str, same: bool) -> None:
+    """Of devices that the log tells of, and of another recorder of it."""
+    mine, theirs = (RecorderSettings.of({"url": one, "devices": "d/f/m"}) for one in (url, other))
+    assert mine.records(RecordedDevice(theirs.host, "d/f/m", theirs.dbase)) is same
+    for one, another in ((mine, theirs), (theirs, mine)):
+        state = WriterState({"devices": [], "recorder": about(another, 0)}, 1, 1, 0, stopped=False)
+        assert (conflict(one, "tango.writer.r", {"tango.writer.other": state}, 0) is not None) is same
 
 
 def test_pipes_are_named() -> None:

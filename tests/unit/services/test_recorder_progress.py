@@ -1,0 +1,72 @@
+"""Recorders say how far they have come, also while their log takes nothing, and what servers refuse."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from mama_spark.message import MessageBatch
+from mama_spark.services.openmama_recorder.recorder import OpenMamaRecorder
+from mama_spark.services.openmama_recorder.settings import OpenMamaRecorderSettings
+from mama_spark.services.tango_recorder.recorder import Recorder
+from mama_spark.services.tango_recorder.settings import RecorderSettings
+from mama_spark.services.tango_server.device import Attribute, Device
+from mama_spark.services.tango_server.event_source import TangoEventSource
+
+from tests.support.ports import lasting_port
+
+
+class Log:
+    """Takes all or, while it is away, nothing."""
+
+    stored = waiting = 0
+
+    def __init__(self, away: bool) -> None:
+        self._away = away
+
+    def write(self, batch: MessageBatch, give_up: Callable[[], bool] = lambda: False) -> bool:
+        while self._away and not give_up():
+            time.sleep(0.001)
+        return not self._away
+
+    def drain(self, timeout: float) -> bool:
+        return not self._away
+
+
+def until(seen: Callable[[], bool]) -> Callable[[], bool]:
+    late = time.monotonic() + 10
+    return lambda: seen() or time.monotonic() > late
+
+
+@pytest.mark.parametrize("network", ["tango", "openmama"])
+def test_lines_of_progress_go_on_while_the_log_takes_nothing(network: str) -> None:
+    address, said = f"127.0.0.1:{lasting_port()}", list[str]()
+    times = {"report": "10ms", "drain": "10ms"}
+    recorder: Recorder | OpenMamaRecorder
+    if network == "tango":
+        given = {"url": f"tango://{address}#dbase=no", "devices": ["a/b/1"], "attributes": ["x"], **times}
+        recorder = Recorder(RecorderSettings.of(given), Log(away=True))
+    else:
+        given = {"url": f"zmq://{address}", "topics": "OM.A", **times}
+        recorder = OpenMamaRecorder(OpenMamaRecorderSettings.of(given), Log(away=True))
+    assert not recorder.run(until(lambda: len(said) > 2), said.append)
+    assert sum("0 stored" in line for line in said) >= 2, said
+
+
+def test_subscriptions_that_the_server_refuses_are_counted_until_it_takes_them() -> None:
+    attributes = [Attribute("good"), Attribute("silent", change=None), Attribute("later", change=None)]
+    said, told = list[str](), list[str]()
+
+    def seen() -> bool:
+        counted = said[-1].partition(" by servers")[0] if said else ""
+        if counted == "4 subscriptions, 3 of them refused" and not told:
+            told.append(counted)
+            source.add_attributes("a/b/1", [Attribute("later")], replace=True)
+        return bool(told) and counted == "4 subscriptions, 2 of them refused"
+
+    with TangoEventSource([Device("a/b/1", attributes)], "127.0.0.1") as source:
+        url, names = source.address("").replace("/#", "#"), ["good", "silent", "later", "none"]
+        given = {"url": url, "devices": ["a/b/1"], "attributes": names, "events": ["change"], "report": "10ms"}
+        assert Recorder(RecorderSettings.of(given), Log(away=False)).run(until(seen), said.append)
+    assert seen(), said[-1]
