@@ -11,7 +11,7 @@ A :class:`PublishError` also says how the *whole* publisher should behave while 
 from __future__ import annotations
 
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from .redaction import redact
 
@@ -118,9 +118,19 @@ class Rejected(PublishError):
 
 
 class BadRow(Rejected):
-    """The row cannot become a message: null topic, null value, bad header, null id. Never sent."""
+    """The row cannot become a message: null topic, null value, bad header, null id. Never sent.
+
+    :ivar null: column of the batch that holds a placeholder for this row, which has null there; empty = none
+    """
 
     default_status = "INVALID_ARG"
+    null: str = ""
+
+    @classmethod
+    def of_null(cls, column: str, info: str) -> Self:
+        error = cls(info)
+        error.null = column
+        return error
 
 
 class DoubledId(BadRow):

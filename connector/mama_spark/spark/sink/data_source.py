@@ -271,7 +271,8 @@ class MamaPubWriter(_Committer, DataSourceArrowWriter):
         log = self.job.options.flight_log
         where = "no flight log" if log is None else f"log {redact_url(log) if '://' in log else log}"
         seconds = max(0.0, time.monotonic() - self._began)
-        print(f"mamapub: {total.summary()}, {seconds:.1f} s, {where}", file=sys.stderr, flush=True)
+        lines = [f"mamapub: {total.summary()}, {seconds:.1f} s, {where}", *total.failures()]
+        print("\n  ".join(lines), file=sys.stderr, flush=True)
 
     @plain_errors
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
