@@ -13,7 +13,7 @@ TIMES = (
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Milliseconds from 1973 to 5138; a number elsewhere counts something else.
-_MODERN = range(10**11, 10**14)
+_MODERN_MS = range(10**11, 10**14)
 _UNITS = {"seconds": 1, "microseconds": 10**6, "nanoseconds": 10**9}  #: how many are a second
 _EXPECTED = "must be now, milliseconds since the epoch, or a time like 2026-01-31T12:00:00Z"
 
@@ -44,10 +44,10 @@ def instant(value: str) -> int | str:
 
 
 def _milliseconds(number: int) -> int:
-    if number == 0 or number in _MODERN:
+    if number == 0 or number in _MODERN_MS:
         return number
     for unit, a_second in _UNITS.items():
-        if (meant := number * 1000 // a_second) in _MODERN:
+        if (meant := number * 1000 // a_second) in _MODERN_MS:
             at = (_EPOCH + timedelta(milliseconds=meant)).strftime("%Y-%m-%dT%H:%M:%SZ")
             raise ValueError(f"counts milliseconds since the epoch; in {unit} it is {at}: write that, or {meant}")
     raise ValueError(_EXPECTED)
