@@ -3,6 +3,7 @@ and in what their disks hold."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +16,11 @@ from mama_spark.errors import ConfigError, FlightLogError, OptionError
 from mama_spark.flightlog import dead_letter_table
 from mama_spark.flightlog.commit import commit as commit_log
 from mama_spark.flightlog.write_id import WriteId
+from mama_spark.spark.last_write import LastWrite
 from mama_spark.spark.sink.data_source import MamaPubWriter, batch_writer
 from mama_spark.spark.sink.job import PartitionReport, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
+from mama_spark.spark.write_note import NOTE
 from pyspark.sql.types import StringType, StructField, StructType
 
 from tests.support.flight_logs import set_features
@@ -89,6 +92,22 @@ def test_parts_that_the_driver_does_not_find_fail_the_write(broker: MemoryBroker
     writer.abort([*reports])
     assert flights(log, committed=False).num_rows == 2
     assert flights(log).num_rows == 0
+
+
+@pytest.mark.parametrize("table", ["flightLog", "deadLetterTable"])
+def test_a_run_of_a_version_that_was_there_is_noted_as_the_log_has_it(
+    broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, table: str
+) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    given = {table: str(tmp_path / "log"), "txnAppId": "orders", "txnVersion": "7"}
+    for committed, repeats in ((True, False), (False, True)):
+        writer = plan(broker, **given)
+        writer.commit([run(writer)])
+        note = json.loads((tmp_path / NOTE).read_text())
+        assert (note["counts"]["rows"], note["committed"], note["repeats"]) == (2, committed, repeats)
+        last = LastWrite(None, **note)  # type: ignore[arg-type]
+        told = (repr(last), last._repr_html_(), caplog.text)
+        assert ["version was committed before" in text for text in told] == [repeats] * 3, told
 
 
 @pytest.mark.parametrize("option", ["flightLog", "deadLetterTable"])
