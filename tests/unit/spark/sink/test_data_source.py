@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from mama_spark.bridges.memory import MemoryBroker
 from mama_spark.errors import ConfigError, FlightLogError, OptionError
 from mama_spark.flightlog import dead_letter_table
@@ -92,6 +93,20 @@ def test_parts_that_the_driver_does_not_find_fail_the_write(broker: MemoryBroker
     writer.abort([*reports])
     assert flights(log, committed=False).num_rows == 2
     assert flights(log).num_rows == 0
+
+
+@pytest.mark.parametrize("pack", ["off", "arrow"])
+def test_dead_letters_have_the_columns_to_join_with_where_no_flight_log_is_kept(
+    broker: MemoryBroker, tmp_path: Path, pack: str
+) -> None:
+    broker.denied.add("b")
+    given = {"onError": "deadletter", "deadLetterTable": str(tmp_path), "flightLogColumns": "n", "pack": pack}
+    schema = StructType([*SCHEMA.fields, StructField("n", StringType())])
+    writer = batch_writer({"url": f"memory://{broker.name}", **given}, schema, overwrite=False)
+    rows = pa.record_batch({"topic": ["b", "a", "b"], "value": ["x"] * 3, "n": ["1", "2", "3"]})
+    writer.commit([publish_partition(writer.job, TaskInfo(0, 0, None, None, None, False), iter([rows]))])
+    letters = DeltaTable(str(tmp_path)).to_pyarrow_table()
+    assert [(row["topic"], row["n"]) for row in letters.to_pylist()] == [("b", "1"), ("b", "3")]
 
 
 @pytest.mark.parametrize("table", ["flightLog", "deadLetterTable"])
