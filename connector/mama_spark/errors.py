@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import ClassVar, Self
 
-from .redaction import redact
+from .redaction import one_line, redact
 
 
 class Backpressure(Enum):
@@ -25,13 +25,13 @@ class Backpressure(Enum):
 
 
 class MamaError(Exception):
-    """Base class. Its text shows no secret, whatever it was made of."""
+    """Base class. Its text shows no secret, and is one line, whatever it was made of."""
 
     retryable: ClassVar[bool] = False
     may_have_landed: ClassVar[bool] = False
 
     def __init__(self, *args: object) -> None:
-        super().__init__(*(redact(arg) if isinstance(arg, str) else arg for arg in args))
+        super().__init__(*(one_line(redact(arg)) if isinstance(arg, str) else arg for arg in args))
 
 
 class ConfigError(MamaError, ValueError):
