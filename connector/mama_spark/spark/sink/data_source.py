@@ -171,12 +171,13 @@ class _Committer(TaskObject):
     def _abort(self, messages: Sequence[WriterCommitMessage | None], app: tuple[str, int] | None) -> None:
         """Everything that was staged goes to the tables as not committed; may be called again after a commit.
 
-        Raises nothing for a table that takes no commit: Spark would put this error before the one that it aborts for.
+        Raises nothing: Spark would put this error before the one that it aborts for.
         """
         try:
             self._add_to_tables(_reports(messages), app, committed=False)
-        except MamaError as e:
-            logger.warning("mamapub: what the write that failed has published is not in its tables: %s", e)
+        except Exception as e:  # noqa: BLE001
+            said, trace = "what the write that failed has published is not in its tables", not isinstance(e, MamaError)
+            logger.warning("mamapub: %s: %s", said, e, exc_info=trace)
 
     def _add_to_tables(self, reports: Sequence[PartitionReport], app: tuple[str, int] | None, committed: bool) -> bool:
         """First the dead letters, then the flight log: who reads of a dead letter in the log finds it.

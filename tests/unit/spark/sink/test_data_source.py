@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from mama_spark.bridges.memory import MemoryBroker
-from mama_spark.errors import ConfigError, FlightLogError, OptionError
+from mama_spark.errors import ConfigError, FlightLogError, OptionError, RowsFailed
 from mama_spark.flightlog import dead_letter_table
 from mama_spark.flightlog.commit import commit as commit_log
 from mama_spark.flightlog.write_id import WriteId
@@ -141,6 +141,22 @@ def test_a_table_that_takes_no_commit_is_refused_when_the_write_is_planned(
     assert "rowTracking" in report.fatal
     assert broker.messages() == []
     writer.abort([report])  # raises nothing, or Spark would show it before the error that it aborts for
+
+
+def test_an_abort_that_fails_leaves_the_error_that_it_aborts_for_the_last(
+    broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unforeseen(*_: object, **__: object) -> None:
+        raise RuntimeError("a bug")
+
+    broker.denied.add("a")
+    writer = plan(broker, flightLog=str(tmp_path))
+    report = run(writer)
+    monkeypatch.setattr("mama_spark.flightlog.commit.abort", unforeseen)
+    with pytest.raises(RowsFailed):
+        writer.commit([report])
+    writer.abort([report])
+    assert caplog.text.count("RuntimeError: a bug") == 2  # with its trace
 
 
 def test_folder_with_files_of_others_is_refused_when_the_write_is_planned(broker: MemoryBroker, tmp_path: Path) -> None:
