@@ -11,9 +11,9 @@ A :class:`PublishError` also says how the *whole* publisher should behave while 
 from __future__ import annotations
 
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from .redaction import redact
+from .redaction import one_line, redact
 
 
 class Backpressure(Enum):
@@ -25,13 +25,13 @@ class Backpressure(Enum):
 
 
 class MamaError(Exception):
-    """Base class. Its text shows no secret, whatever it was made of."""
+    """Base class. Its text shows no secret, and is one line, whatever it was made of."""
 
     retryable: ClassVar[bool] = False
     may_have_landed: ClassVar[bool] = False
 
     def __init__(self, *args: object) -> None:
-        super().__init__(*(redact(arg) if isinstance(arg, str) else arg for arg in args))
+        super().__init__(*(one_line(redact(arg)) if isinstance(arg, str) else arg for arg in args))
 
 
 class ConfigError(MamaError, ValueError):
@@ -118,9 +118,19 @@ class Rejected(PublishError):
 
 
 class BadRow(Rejected):
-    """The row cannot become a message: null topic, null value, bad header, null id. Never sent."""
+    """The row cannot become a message: null topic, null value, bad header, null id. Never sent.
+
+    :ivar null: column of the batch that holds a placeholder for this row, which has null there; empty = none
+    """
 
     default_status = "INVALID_ARG"
+    null: str = ""
+
+    @classmethod
+    def of_null(cls, column: str, info: str) -> Self:
+        error = cls(info)
+        error.null = column
+        return error
 
 
 class DoubledId(BadRow):

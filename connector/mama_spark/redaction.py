@@ -1,4 +1,4 @@
-"""Makes text safe to show: without the logins of URLs, seeds, tokens and private keys. Pure.
+"""Makes text fit to show: without the logins of URLs, seeds, tokens and private keys. Pure.
 
 :func:`redact` does that to a text of which nothing is known; every :class:`~mama_spark.errors.MamaError` applies it to
 its text. :func:`redact_url` is for what is known to be a URL, :func:`show_path` for what should be the path of a file
@@ -27,6 +27,8 @@ _URL_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]*@[^\s'\"<>]*")
 _PUNCTUATION = ".,;:!?)}"
 #: A file of NATS credentials, a private key, or what is left of either.
 _FILE = re.compile(r"-----BEGIN [A-Z0-9 ]+-----(?:.*-----END [A-Z0-9 ]+-----+|.*)", re.DOTALL)
+_LINE_END = re.compile(r"\s*[\r\n]\s*")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _SEED = r"S[UAOCNXP][A-Z2-7]{56}"
 _JWT = r"eyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?"
 _TOKEN = re.compile(rf"(?<![\w-])(?:{_SEED}|{_JWT})(?![\w-])")
@@ -48,6 +50,11 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     if "-----BEGIN " in text:
         text = _FILE.sub(MASK, text)
     return _TOKEN.sub(MASK, text) if len(text) > _LONGEST_WORD else text
+
+
+def one_line(text: str) -> str:
+    """The text without ends of lines and colours."""
+    return text if text.isprintable() else _LINE_END.sub(" ", _COLOUR.sub("", text)).strip()
 
 
 def redact_url(text: str, mask: str = f"{MASK}@") -> str:

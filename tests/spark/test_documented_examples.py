@@ -30,6 +30,8 @@ EXAMPLES = {
     "malamute": "docs/how-to/publish-to-malamute.md",
     "once": "docs/how-to/publish-a-batch-once.md",
     "dead letters": "docs/how-to/handle-dead-letters.md",
+    "read dead letters": "docs/how-to/handle-dead-letters.md",
+    "repair": "docs/how-to/handle-dead-letters.md",
 }
 TUTORIAL = (ROOT / "docs" / "tutorial" / "first-delivery-report.md").read_text(encoding="utf-8")
 
@@ -83,7 +85,7 @@ def test_the_examples_on_nats_run_as_written(
             ("discovery", snippet("discovery")),
             ("messages", snippet("messages")),
             ("once", snippet("once")),
-            ("dead letters", snippet("dead letters")),
+            ("dead letters", snippet("dead letters") + snippet("read dead letters") + snippet("repair")),
         )
     }
     assert re.search(r"\|\s*acked\|\s*NULL\|\s*1000\|", shown["flight log"]), shown
@@ -102,7 +104,8 @@ def test_the_examples_on_nats_run_as_written(
         stored = [message.topic for message in admin.messages("DEMO")]
     assert len([topic for topic in stored if topic.startswith("demo.once.")]) == 100
     assert counts(flights(tmp_path / "once_log", committed=None), "committed") == {True: 100, False: 100}
-    assert stored.count("demo.orders.good") == 2
+    assert re.search(r"\|2 +\|smith +\|demo.orders.\* *\|a topic with.*BAD_SYMBOL", shown["dead letters"]), shown
+    assert (stored.count("demo.orders.good"), stored.count("demo.orders.smith")) == (2, 1)
     assert stored.count("demo.dead_letters") == 1
     (dead,) = DeltaTable(str(tmp_path / "dead_letters")).to_pyarrow_table().to_pylist()
     assert (dead["topic"], dead["status"], dead["committed"]) == ("demo.orders.*", "BAD_SYMBOL", True)

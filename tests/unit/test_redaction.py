@@ -93,3 +93,10 @@ def test_secrets_of_a_storage_are_known_by_their_keys() -> None:
 
 def test_an_empty_secret_hides_nothing() -> None:
     assert redact("user joe at host", ["", "joe"]) == "user *** at host"
+
+
+def test_an_error_is_one_line_whatever_it_is_made_of() -> None:
+    """delta-rs, Rust and servers give texts of several lines, with colours; a terminal would show the last alone."""
+    error = MamaError("log: Kernel error\n   \x1b[31m↳\x1b[0m Unable to open\r\n\n Not a directory\n", 7)
+    assert error.args == ("log: Kernel error ↳ Unable to open Not a directory", 7)
+    assert MamaError("two  blanks, é").args == ("two  blanks, é",)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from ..errors import FlightLogError
-from .folder import SHARE_IT
+from .folder import OTHER_FOLDER, SHARE_IT
 from .mounts import SHARED_FILE_SYSTEMS, file_system
 from .schema import DEAD_LETTERS, table_schema
 from .storage import TableStore, existing_table, storage_errors
@@ -80,7 +80,7 @@ def _local_permission(store: TableStore, what: str) -> str:
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     if not folder.is_dir():
-        raise FlightLogError(f"{what} {store.uri}: {folder} is a file, not a folder")
+        raise FlightLogError(f"{what} {store.uri}: {folder} is a file, not a folder; {OTHER_FOLDER}")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise FlightLogError(f"{what} {store.uri}: no permission to write in {folder}")
+        raise FlightLogError(f"{what} {store.uri}: no permission to write in {folder}; {OTHER_FOLDER}")
     return "; can be written from here"

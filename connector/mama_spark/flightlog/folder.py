@@ -24,7 +24,7 @@ DELTA_LOG = "_delta_log"
 #: What to do about a folder that is not shared.
 SHARE_IT = "use a folder that the driver and all executors mount, or an object store such as s3://bucket/flight_log"
 
-_OTHER_FOLDER = "name a folder that this user may make and write"
+OTHER_FOLDER = "name a folder that this user may make and write"
 _MARKER = "_mama_spark-"
 #: What may be in a folder without a table: the last is in the root of some file systems.
 _OWN = (PARTS, DELTA_LOG, "lost+found")
@@ -59,7 +59,7 @@ def mark_folder(uri: str, what: str) -> str | None:
         with open(os.path.join(path, marker), "x"):
             return marker
     except OSError as e:
-        raise _error(e, f"{what}: the driver cannot write in {path}: {e.strerror}; {_OTHER_FOLDER}") from e
+        raise _error(e, f"{what}: the driver cannot write in {path}: {e.strerror}; {OTHER_FOLDER}") from e
 
 
 def require_readable_name(uri: str, what: str = "the table") -> None:
@@ -96,11 +96,11 @@ def make_folder(path: str, what: str = "the table") -> None:
     try:
         os.makedirs(path, exist_ok=True)
     except FileExistsError as e:
-        raise FlightLogError(f"{what}: {path} is a file, not the folder of a table") from e
+        raise FlightLogError(f"{what}: {path} is a file, not the folder of a table; {OTHER_FOLDER}") from e
     except FileNotFoundError as e:  # of a file system that takes no folders, such as /proc
-        raise FlightLogError(f"{what}: {path} cannot be made: {e.strerror}; {_OTHER_FOLDER}") from e
+        raise FlightLogError(f"{what}: {path} cannot be made: {e.strerror}; {OTHER_FOLDER}") from e
     except OSError as e:
-        raise _error(e, f"{what}: {path} cannot be made: {e.strerror}; {_OTHER_FOLDER}") from e
+        raise _error(e, f"{what}: {path} cannot be made: {e.strerror}; {OTHER_FOLDER}") from e
 
 
 def require_free(names: Iterable[str], uri: str, what: str) -> None:

@@ -135,6 +135,8 @@ class TableStore:
 
     def table(self) -> DeltaTable | None:
         """The table as it is now; None if there is none yet."""
+        if self.local is not None and self.local.is_file():
+            raise FlightLogError(f"{self.local} is a file, not the folder of a table: name another path")
         try:
             return DeltaTable(self.uri, storage_options=self.options, without_files=False)
         except TableNotFoundError:

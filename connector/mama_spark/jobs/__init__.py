@@ -20,6 +20,9 @@ __all__ = ["DELTA", "Job", "configuration_files", "copy", "delta_jars", "find", 
 #: The package of Delta that fits Spark 4.2, for ``--packages``.
 DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
 
+#: Folder of Spark's resolver in a home folder.
+_IVY = ".ivy2.5.2"
+
 _HERE = Path(__file__).parent
 _INSTALLED = (_HERE / "conf").is_dir()
 #: Folder name in a clone, which the texts of these files use too -> where it is.
@@ -89,26 +92,26 @@ def copy(name: str, folder: Path) -> list[Path]:
     return [folder / file for file in files]
 
 
-def delta_jars(folder: Path | None = None) -> list[Path]:
+def delta_jars() -> list[Path]:
     """The jars of :data:`DELTA` that ``--packages`` has brought to this machine, for ``--jars``. What else it brings,
     Spark has.
 
-    :param folder: where Spark keeps them; None = ``.ivy2.5.2/jars`` in the home folder of the account, which Java takes
-        whatever ``HOME`` says
     :raises ConfigError: they are not there
     """
-    place = folder or _home() / ".ivy2.5.2" / "jars"
     group, name, version = DELTA.split(":")
-    found = sorted(place.glob(f"{group}_*-{version}.jar"))
-    if not any(jar.name.startswith(f"{group}_{name}-") for jar in found):
-        raise ConfigError(
-            f"the jars of Delta are not in {place}; fetch them once with spark-submit --packages {DELTA}, "
-            "which prints what it resolves"
-        )
-    return found
+    mine = Path.home() / _IVY
+    for ivy in (mine, _home_of_java() / _IVY):
+        found = sorted((ivy / "jars").glob(f"{group}_*-{version}.jar"))
+        if any(jar.name.startswith(f"{group}_{name}-") for jar in found):
+            return found
+    raise ConfigError(
+        f"the jars of Delta are not in {mine}; fetch them once: spark-submit --conf spark.jars.ivy={mine} "
+        f"--packages {DELTA} {find('report').path} --help"
+    )
 
 
-def _home() -> Path:
+def _home_of_java() -> Path:
+    """Where Spark puts them: the home folder of the account, whatever ``HOME`` says."""
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:  # an account without a name, as containers have

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from .declare import CONNECTION, Options, camel, declarations
 from .reading import DiscoveryOptions, SubscribeOptions
 from .sink import SinkOptions
+from .times import TIMES
 
 _FORMATS: tuple[type[Options], ...] = (SinkOptions, SubscribeOptions, DiscoveryOptions)
 
@@ -44,6 +45,8 @@ def markdown(files: Sequence[FileSection] = ()) -> str:
         "A duration has a unit: `500ms`, `30s`, `5m`, `2h`, `7d`. A number alone is milliseconds. In the file of the "
         "broker it is seconds in the tables `[[stream]]` and milliseconds in the others, and seconds for the arguments "
         "of `mama tango-source`; there it is reported with the unit that it was read in.",
+        "",
+        f"{TIMES}. A number that counts seconds, micro- or nanoseconds is refused.",
         "",
         "A size is a number of octets, or has a unit: `64 KiB`, `1 MiB`, `2 GiB`. A boolean is `true`/`false`, "
         "`on`/`off`, `yes`/`no` or `1`/`0`; in files, `true` or `false`.",

@@ -11,15 +11,14 @@ from urllib.parse import urlsplit
 from ..middlewares import MIDDLEWARES
 from .declare import camel, option, require
 from .stream_names import stream_patterns
+from .times import NOW, instant
 from .transport import TransportOptions
 from .uses import BATCHES, MALAMUTE, NATS, STREAMS, Scope
 from .values import (
-    NOW,
     Offsets,
     boolean,
     duration,
     field_columns,
-    instant,
     integer,
     metrics_setup,
     offsets,
@@ -134,16 +133,17 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
         _WHAT,
         "Where a new query begins. `latest`: with what comes after the first micro-batch was planned, which on a busy "
         "machine is tens of seconds after `start()`; `now`: with the first record stored since `load()`, by the clock "
-        "of the driver; a time such as `2026-01-31T12:00:00Z`: with the first record stored at or after it. JSON names "
-        'the first sequence of each stream: `{"ORDERS": 17}`; -1 = latest, -2 = earliest. A checkpoint wins.',
+        "of the driver; a time such as `2026-01-31T12:00:00Z` (UTC where it names no zone): with the first record "
+        'stored at or after it. JSON names the first sequence of each stream: `{"ORDERS": 17}`; -1 = latest, '
+        "-2 = earliest. A checkpoint wins.",
     )
     starting_timestamp: int | str | None = option(
         "time",
         instant,
         None,
         _WHAT,
-        "Instead of `startingOffsets`: begin with the first record stored at or after this time: milliseconds since "
-        "the epoch, ISO 8601, or `now` as there. A time that is yet to come is `latest`. A checkpoint wins.",
+        "Instead of `startingOffsets`: begin with the first record stored at or after this time (UTC where it "
+        "names no zone), or `now` as there. A time that is yet to come is `latest`. A checkpoint wins.",
     )
     ending_offsets: Offsets = option(
         "`latest`, `now`, time, JSON",
@@ -151,7 +151,8 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
         "latest",
         _WHAT,
         "Where the read ends: with what there is when it is planned (`latest`), or was at `load()` (`now`), or before "
-        "the first record stored at or after a time; in JSON, the first sequence not to read.",
+        "the first record stored at or after a time (UTC where it names no zone); in JSON, the first sequence not to "
+        "read.",
         scope=BATCHES,
     )
     ending_timestamp: int | str | None = option(
@@ -159,8 +160,8 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
         instant,
         None,
         _WHAT,
-        "Instead of `endingOffsets`: end before the first record stored at or after this time, as `startingTimestamp` "
-        "takes it.",
+        "Instead of `endingOffsets`: end before the first record stored at or after this time (UTC where it names no "
+        "zone), or `now` as there.",
         scope=BATCHES,
     )
     min_offsets_per_trigger: int | None = option(

@@ -173,7 +173,11 @@ class SinkOptions(
             require(
                 self.on_error != "log", "option onError=log needs flightLog: failed rows would vanish without a trace"
             )
-            refuse_alone(given, "flight_log_", "flightLog")
+            require(
+                not self.flight_log_columns or self.dead_letter_table is not None,
+                "option flightLogColumns needs flightLog or deadLetterTable",
+            )
+            refuse_alone({*given} - {"flight_log_columns"}, "flight_log_", "flightLog")
 
     def _check_order(self) -> None:
         if self.order == "none":

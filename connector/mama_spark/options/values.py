@@ -9,7 +9,7 @@ import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ import orjson
 
 from ..redaction import is_content
 from ..topics import is_filter, whole_wildcards, why_unpublishable
+from .times import NOW, looks_like_a_time, time
 
 Parse = Callable[[Any], Any]
 Choice = TypeVar("Choice", bound=Enum)
@@ -343,7 +344,6 @@ def topic_patterns(value: str) -> tuple[str, ...]:
 
 #: A word, the first sequence to read of each stream, or a time in microseconds since the epoch.
 Offsets = str | int | tuple[tuple[str, int], ...]
-NOW = "now"  #: the time of ``load()``
 
 
 def field_columns(value: str) -> tuple[tuple[str, str], ...]:
@@ -367,13 +367,13 @@ _OUTSIDE_BRACKETS = re.compile(r",(?![^(]*\))")
 def offsets(*words: str, times: bool = False) -> Parse:
     """One of ``words``, or JSON: ``{"STREAM": 17}``, the first sequence to read; -2 = earliest, -1 = latest.
 
-    :param times: also :data:`NOW`, or a time in ISO 8601
+    :param times: also :data:`NOW`, or a time
     """
     word = one_of(*words, *([NOW] if times else []))
 
     def parse(value: str) -> Offsets:
-        if times and _DATE.match(value.strip()):
-            return _iso(value)
+        if times and looks_like_a_time(value):
+            return time(value)
         if not value.strip().startswith("{"):
             return str(word(value))
         try:
@@ -388,25 +388,3 @@ def offsets(*words: str, times: bool = False) -> Parse:
         return tuple(sorted(table.items()))
 
     return parse
-
-
-_DATE = re.compile(r"\d{4}-\d")
-
-
-def instant(value: str) -> int | str:
-    """Microseconds since the epoch from milliseconds since the epoch, or ISO 8601 (UTC where no zone is given);
-    :data:`NOW`."""
-    if value.strip().lower() == NOW:
-        return NOW
-    if re.fullmatch(r"\d{1,16}", value.strip()):
-        return int(value) * 1000
-    return _iso(value)
-
-
-def _iso(value: str) -> int:
-    try:
-        at = datetime.fromisoformat(value.strip())
-    except ValueError:
-        raise ValueError("must be now, milliseconds since the epoch, or a time like 2026-01-31T12:00:00Z") from None
-    at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    return round(at.timestamp() * 1_000_000)

@@ -14,6 +14,12 @@ from pyspark.sql.datasource import DataSource
 from .plain_errors import plain_errors
 
 if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
     from .discovery.data_source import ChangesReader, ImageReader
@@ -32,6 +38,30 @@ class _MamaDataSource(DataSource):
         check_spark(self.name())
         if "provider" in self.options and "owner" in self.options:  # Spark asks for the schema of a new table
             raise _not_a_table(self.name())
+
+    @plain_errors
+    def reader(self, schema: StructType) -> DataSourceReader:
+        raise self._goes_one_way()
+
+    @plain_errors
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        raise self._goes_one_way()
+
+    @plain_errors
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        raise self._goes_one_way()
+
+    @plain_errors
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        raise self._goes_one_way()
+
+    def _goes_one_way(self) -> Exception:
+        """Of the methods that a format leaves out; Spark would show a trace."""
+        from ..errors import ConfigError
+
+        if self.name() == "mamapub":
+            return ConfigError('mamapub only writes: read messages with spark.read.format("mamasub")')
+        return ConfigError(f'{self.name()} only reads: publish with df.write.format("mamapub")')
 
 
 def _not_a_table(name: str) -> Exception:
@@ -59,7 +89,7 @@ class MamaPubDataSource(_MamaDataSource):
 
         raise ConfigError(
             "mamapub writes, and has no columns of its own: name those that INSERT INTO writes, CREATE TEMPORARY VIEW "
-            "v (topic STRING, value STRING) USING mamapub OPTIONS (...)"
+            "v (topic STRING, value STRING) USING mamapub OPTIONS (...); messages are read with format mamasub"
         )
 
     @plain_errors

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from ..errors import ConfigError, FlightLogError
 from .read_flight_log import flight_log
-from .write_note import NOTE
+from .write_note import NOTE, REPEATS
 
 if TYPE_CHECKING:
     from ..report_page.page import Report
@@ -28,7 +28,9 @@ class LastWrite:
     :ivar counts: rows, which acked, published (with ``ackMode=none``), failed and timed_out add up to; duplicates and
         dead_lettered among them; in rows, each once, of the attempts that Spark committed
     :ivar reasons: failed rows by reason
-    :ivar committed: whether Spark was told that the write succeeded
+    :ivar committed: whether Spark was told that the write succeeded, and its rows are in the tables as committed
+    :ivar repeats: Spark was told so, and a run before had committed this ``txnVersion`` or micro-batch: the rows of
+        this run are in the tables as not committed
     :ivar flight_log: path of the log; None = none was kept
     :ivar run_id, query_id, batch_id: as in the flight log
     """
@@ -37,6 +39,7 @@ class LastWrite:
     counts: dict[str, int]
     reasons: dict[str, int]
     committed: bool
+    repeats: bool
     flight_log: str | None
     run_id: str | None
     query_id: str | None
@@ -74,9 +77,11 @@ class LastWrite:
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{self.counts[name]:,} {name}" for name in _COUNTS if self.counts.get(name))
-        return (
-            f"<LastWrite {'committed' if self.committed else 'failed'}: {counts or 'no rows'}; log {self.flight_log}>"
-        )
+        return f"<LastWrite {self._state}: {counts or 'no rows'}; log {self.flight_log}>"
+
+    @property
+    def _state(self) -> str:
+        return "committed" if self.committed else f"not committed, {REPEATS}" if self.repeats else "failed"
 
     def _repr_html_(self) -> str:
         rows = "".join(
@@ -84,9 +89,8 @@ class LastWrite:
             for name, number in [*((n, self.counts.get(n, 0)) for n in _COUNTS), *self.reasons.items()]
             if number or name in ("rows", "acked", "failed")
         )
-        state = "committed" if self.committed else "failed"
         return (
-            f"<b>Last write: {state}</b><table>{rows}</table>"
+            f"<b>Last write: {self._state}</b><table>{rows}</table>"
             f"flight log: {html.escape(str(self.flight_log or 'none was kept'))}"
         )
 

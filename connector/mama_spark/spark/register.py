@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -32,8 +34,9 @@ def register(spark: SparkSession) -> None:
         with ThreadPoolExecutor(4, initializer=mama_spark.register, initargs=(spark,)) as threads:
             writes = [threads.submit(write, frame) for frame in frames]
 
-    Harmless everywhere else. ``mamasub`` then reads with as many tasks as the cluster runs at once, and not with one
-    for each core of the driver's machine.
+    Harmless everywhere else. On one machine, workers then run the interpreter of the driver where nobody has named one
+    (``PYSPARK_PYTHON``); Spark would run ``python3`` of the ``PATH``. ``mamasub`` then reads with as many tasks as the
+    cluster runs at once, and not with one for each core of the driver's machine.
 
     :raises ImportError: a dependency of the package is missing
     """
@@ -42,9 +45,19 @@ def register(spark: SparkSession) -> None:
         copy = _copied(Path(archive))
         if copy.name != Path(archive).name:
             spark.sparkContext.addPyFile(str(copy))
+    if _has_jvm(spark):
+        _run_this_python(spark)
     for root in _ROOTS:
         spark.dataSource.register(_sized(import_module(root).DefaultSource, spark))
     _activate(spark)
+
+
+def _run_this_python(spark: SparkSession) -> None:
+    """``python3`` of the ``PATH`` is another interpreter where the environment of the driver is not activated."""
+    context = spark.sparkContext
+    named = {"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"} & os.environ.keys()
+    if str(context.master).startswith("local") and not named and not context.getConf().contains("spark.pyspark.python"):
+        context.pythonExec = sys.executable
 
 
 def _sized(source: type[DataSource], spark: SparkSession) -> type[DataSource]:

@@ -62,11 +62,19 @@ def test_no_copy_replaces_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_jars_of_delta_are_those_that_spark_has_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("mama_spark.jobs._home", lambda: tmp_path)
+    """In the folder of Ivy below ``HOME``; or where Java has its home, which does not follow ``HOME``."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("mama_spark.jobs._home_of_java", lambda: tmp_path / "java")
     assert main(["jobs", "--delta-jars"]) == 2
-    assert f"fetch them once with spark-submit --packages {DELTA}" in capsys.readouterr().err
-    folder = tmp_path / ".ivy2.5.2" / "jars"
-    folder.mkdir(parents=True)
+    ivy = tmp_path / "home" / ".ivy2.5.2"
+    told = capsys.readouterr().err
+    assert f"spark-submit --conf spark.jars.ivy={ivy} --packages {DELTA} {ROOT}/jobs/report.py --help" in told
+    for folder in (tmp_path / "java" / ".ivy2.5.2" / "jars", ivy / "jars"):
+        folder.mkdir(parents=True)
+        assert_these_are_found(folder, capsys)
+
+
+def assert_these_are_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("delta-spark_4.2_2.13-4.4.0", "delta-storage-4.4.0", "delta-storage-3.2.0"):
         (folder / f"io.delta_{name}.jar").touch()
     (folder / "org.slf4j_slf4j-api-2.0.13.jar").touch()

@@ -41,3 +41,10 @@ def test_a_damaged_log_is_an_error_of_one_line(
     assert said.startswith("mama: ")
     assert "damaged" in said or "no flight log there" in said
     assert "<unknown>" not in said
+
+
+def test_a_file_is_no_flight_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log").write_text("x")
+    for command in (["flights"], ["flights", "maintain"], ["report"]):
+        assert cli.main([*command, str(tmp_path / "log")]) == 2
+        assert f"{tmp_path / 'log'} is a file, not the folder of a table" in capsys.readouterr().err

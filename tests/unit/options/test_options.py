@@ -61,6 +61,7 @@ def test_refill_follows_a_smaller_window() -> None:
         ({"deadLetterTopic": "d"}, "needs onError=deadletter"),
         ({"onError": "log"}, "needs flightLog"),
         ({"flightLogLevel": "all"}, "flightLogLevel needs flightLog"),
+        ({"flightLogColumns": "a"}, "flightLogColumns needs flightLog or deadLetterTable"),
         ({"ackMode": "none", "order": "partition"}, "needs acknowledgements"),
         ({"maxRatePerPartition": "-1"}, "positive number"),
         ({"retryBackoff": "10s"}, "longer than retryMaxBackoff"),

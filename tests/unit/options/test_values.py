@@ -13,7 +13,6 @@ from mama_spark.options.values import (
     boolean,
     byte_size,
     duration,
-    instant,
     integer,
     member,
     milliseconds,
@@ -98,16 +97,3 @@ def test_values_of_files_and_options_are_checked(parse: Callable[[Any], Any], go
     parse(good)
     with pytest.raises(ValueError, match="must"):
         parse(bad)
-
-
-@pytest.mark.parametrize(
-    ("text", "micros"),
-    [
-        ("1700000000123", 1_700_000_000_123_000),
-        ("2023-11-14T22:13:20.000123Z", 1_700_000_000_000_123),
-        ("2023-11-14T23:13:20+01:00", 1_700_000_000_000_000),
-        ("2023-11-14 22:13:20", 1_700_000_000_000_000),
-    ],
-)
-def test_times_are_milliseconds_or_iso_in_utc_unless_they_say_otherwise(text: str, micros: int) -> None:
-    assert instant(text) == micros

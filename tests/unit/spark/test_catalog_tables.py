@@ -25,6 +25,23 @@ def test_rows_of_an_insert_into_such_a_table_go_to_no_default_server(monkeypatch
         MamaPubDataSource({}).writer(SCHEMA, overwrite=False)
 
 
+@pytest.mark.parametrize(
+    ("source", "call", "told"),
+    [
+        (MamaPubDataSource, "reader", r'mamapub only writes: .*spark.read.format\("mamasub"\)'),
+        (MamaPubDataSource, "streamReader", "mamapub only writes"),
+        (MamaSubDataSource, "writer", r'mamasub only reads: .*df.write.format\("mamapub"\)'),
+        (MamaDiscoveryDataSource, "streamWriter", "mamadiscovery only reads"),
+    ],
+)
+def test_a_format_that_goes_one_way_names_the_one_that_goes_the_other(
+    source: type[MamaSubDataSource], call: str, told: str
+) -> None:
+    more = [False] if call.endswith("riter") else []
+    with pytest.raises(ConfigError, match=told):
+        getattr(source({"url": "nats://h"}), call)(SCHEMA, *more)
+
+
 def test_a_view_of_mamapub_needs_columns() -> None:
     with pytest.raises(ConfigError, match=r"name those that INSERT INTO writes"):
         MamaPubDataSource({"url": "nats://h"}).schema()

@@ -131,7 +131,7 @@ class FieldCodec:
             topics = pc.binary_join_element_wise(self._prefix, topics, ".")
         missing = pc.or_(topics.is_null(), pc.equal(topics, "").fill_null(False))
         for row in np.flatnonzero(np.asarray(missing)).tolist():
-            faults.bad.setdefault(row, BadTopic("the topic is null"))
+            faults.bad.setdefault(row, BadTopic.of_null("topics", "the topic is null"))
         encoded = topics.fill_null("").dictionary_encode()
         assert isinstance(encoded, pa.DictionaryArray)
         return encoded

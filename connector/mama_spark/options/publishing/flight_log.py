@@ -37,7 +37,8 @@ class FlightLogOptions:
         names("column"),
         (),
         _GROUP,
-        "Columns of the DataFrame that go to the flight log and to the dead-letter table, to join with the source.",
+        "Columns of the DataFrame that go to the flight log and to the dead-letter table, to join with the source; one "
+        "of the two is needed.",
         shown="",
     )
     flight_log_payload: str = option(

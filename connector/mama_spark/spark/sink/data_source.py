@@ -26,6 +26,7 @@ from mama_spark.redaction import redact, redact_url
 from ..option_loading import read_options
 from ..plain_errors import plain_errors
 from ..worker_pauses import TaskObject, exempt_modules
+from ..write_note import REPEATS, leave_note
 from .job import OutcomeCounts, PartitionReport, SinkJob
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class _Committer(TaskObject):
             total.add(report.counts)
         fatal = next((r.fatal for r in reports if r.fatal is not None), None)
         failures = failures_of_write(self.job.options, total)
-        committed = False
+        committed = repeats = False
         try:
             if fatal is not None:
                 self._abort(reports, app)
@@ -155,12 +156,14 @@ class _Committer(TaskObject):
                 what = "1 row was" if failures == 1 else f"{failures:,} rows were"
                 raise RowsFailed(f"{what} not published: {total.sentence()}{self._where(reports)}{advice}")
             try:
-                self._add_to_tables(reports, app, committed=True)
+                repeats = self._add_to_tables(reports, app, committed=True)
             except MamaError as e:
                 raise type(e)(f"{e}{advice_for_repetition(self.job, total, reports)}") from e
-            committed = True
+            committed = not repeats
         finally:
-            self._leave_note(reports, total, committed=committed)
+            self._leave_note(reports, total, committed=committed, repeats=repeats)
+        if repeats:
+            logger.warning("mamapub: %s: its rows are in the tables as not committed", REPEATS)
         if total.doubled_ids:
             logger.warning("mamapub: of %s rows, %s", f"{total.rows:,}", total.doubled_ids_text())
         return total
@@ -168,33 +171,40 @@ class _Committer(TaskObject):
     def _abort(self, messages: Sequence[WriterCommitMessage | None], app: tuple[str, int] | None) -> None:
         """Everything that was staged goes to the tables as not committed; may be called again after a commit.
 
-        Raises nothing for a table that takes no commit: Spark would put this error before the one that it aborts for.
+        Raises nothing: Spark would put this error before the one that it aborts for.
         """
         try:
             self._add_to_tables(_reports(messages), app, committed=False)
-        except MamaError as e:
-            logger.warning("mamapub: what the write that failed has published is not in its tables: %s", e)
+        except Exception as e:  # noqa: BLE001
+            said, trace = "what the write that failed has published is not in its tables", not isinstance(e, MamaError)
+            logger.warning("mamapub: %s: %s", said, e, exc_info=trace)
 
-    def _add_to_tables(self, reports: Sequence[PartitionReport], app: tuple[str, int] | None, committed: bool) -> None:
-        """First the dead letters, then the flight log: who reads of a dead letter in the log finds it."""
+    def _add_to_tables(self, reports: Sequence[PartitionReport], app: tuple[str, int] | None, committed: bool) -> bool:
+        """First the dead letters, then the flight log: who reads of a dead letter in the log finds it.
+
+        :returns: whether a commit before has recorded ``app``, so that nothing was added as committed
+        """
         o, write_id = self.job.options, self._write_id(reports)
+        recorded = False
         if write_id is None:
-            return
+            return recorded
         if o.dead_letter_table is not None:
             from mama_spark.flightlog.dead_letter_table import abort_dead_letters, commit_dead_letters
 
             dead = [p for r in reports for p in r.dead_letter_parts]
             add = commit_dead_letters if committed else abort_dead_letters
-            add(o.dead_letter_table, o.storage_options, write_id, dead, app=app, extra=self.job.letter_fields)
+            added = add(o.dead_letter_table, o.storage_options, write_id, dead, app=app, extra=self.job.letter_fields)
+            recorded = added.recorded
         if o.flight_log is not None:
             from mama_spark.flightlog.commit import abort, commit
 
             parts = [p for r in reports for p in r.parts]
             extra = self.job.log_fields
-            (commit if committed else abort)(
+            recorded = (commit if committed else abort)(
                 o.flight_log, o.storage_options, write_id, parts,
                 app=app, extra=extra, description=self._description(write_id),
-            )  # fmt: skip
+            ).recorded  # fmt: skip
+        return recorded
 
     def _description(self, write_id: WriteId) -> dict[str, Any]:
         return {
@@ -212,9 +222,9 @@ class _Committer(TaskObject):
             total.add(report.counts)
         self._leave_note(reports, total, committed=False)
 
-    def _leave_note(self, reports: Sequence[PartitionReport], total: OutcomeCounts, *, committed: bool) -> None:
-        from ..write_note import leave_note
-
+    def _leave_note(
+        self, reports: Sequence[PartitionReport], total: OutcomeCounts, *, committed: bool, repeats: bool = False
+    ) -> None:
         write_id, log = self._write_id(reports), self.job.options.flight_log
         names = ("rows", "acked", "published", "failed", "timed_out", "duplicates", "dead_lettered")
         leave_note(
@@ -222,6 +232,7 @@ class _Committer(TaskObject):
                 "counts": {name: getattr(total, name) for name in names},
                 "reasons": {redact(reason): number for reason, number in total.reasons.most_common(20)},
                 "committed": committed,
+                "repeats": repeats,
                 "flight_log": log if log is None or "://" not in log else redact_url(log),
                 "run_id": None if write_id is None else write_id.run_id,
                 "query_id": None if write_id is None else write_id.query_id,
@@ -271,7 +282,8 @@ class MamaPubWriter(_Committer, DataSourceArrowWriter):
         log = self.job.options.flight_log
         where = "no flight log" if log is None else f"log {redact_url(log) if '://' in log else log}"
         seconds = max(0.0, time.monotonic() - self._began)
-        print(f"mamapub: {total.summary()}, {seconds:.1f} s, {where}", file=sys.stderr, flush=True)
+        lines = [f"mamapub: {total.summary()}, {seconds:.1f} s, {where}", *total.failures()]
+        print("\n  ".join(lines), file=sys.stderr, flush=True)
 
     @plain_errors
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

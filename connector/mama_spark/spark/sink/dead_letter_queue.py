@@ -13,6 +13,8 @@ from mama_spark.message import Int64s, MessageBatch
 from mama_spark.packing import PACK, PACK_ROWS
 from mama_spark.publisher.ids import IdMaker
 
+from .outcomes import with_nulls
+
 if TYPE_CHECKING:
     from mama_spark.flightlog.dead_letter_table import DeadLetterStaging
 
@@ -67,7 +69,9 @@ class DeadLetterQueue:
         """
         if self._table is not None:
             reasons = [(e.status, e.code or None, e.info) for e in errors]
-            self._table.add_dead_letters(ids, some.topics, some.payloads, some.headers, reasons, at, extra)
+            of_rows = dict(enumerate(errors))
+            topics, payloads = (with_nulls(getattr(some, name), name, of_rows) for name in ("topics", "payloads"))
+            self._table.add_dead_letters(ids, topics, payloads, some.headers, reasons, at, extra)
         if self._topic is None:
             return len(some)
         topics, payloads = some.topics.to_pylist(), some.payloads.to_pylist()

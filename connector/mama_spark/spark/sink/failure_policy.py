@@ -55,7 +55,7 @@ def advice_for_repetition(job: SinkJob, counts: OutcomeCounts, reports: Sequence
     if not done:
         return ""
     stored = all(report.stores for report in reports if report.counts.rows)
-    text = f"; {done:,} rows are {'stored' if stored else 'published'} already"
+    text = f"; {done:,} {'row is' if done == 1 else 'rows are'} {'stored' if stored else 'published'} already"
     return text + _repetition(job, any(report.knows_ids for report in reports)) + _ways_around_bad_rows(o, counts)
 
 

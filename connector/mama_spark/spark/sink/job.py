@@ -82,8 +82,7 @@ class OutcomeCounts:
     """How many rows of a partition (or, added up, of a write) had which outcome.
 
     :ivar row_errors: failed rows of which the row itself is the cause; ``outage_errors``: all other failed rows
-    :ivar first_failures: (topic, id, reason)
-    :ivar reasons: failed rows by reason
+    :ivar reasons: failed rows by reason; ``first_failures``: (topic, id, reason) of the first of some of them
     :ivar doubled_ids: rows with the id of a row before them in their task; ``first_doubled_id``: (id, topic) of one
     """
 
@@ -96,7 +95,7 @@ class OutcomeCounts:
     row_errors: int = 0
     outage_errors: int = 0
     dead_lettered: int = 0
-    first_failures: list[tuple[str, str, str]] = field(default_factory=list)
+    first_failures: list[tuple[str | None, str | None, str]] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
     doubled_ids: int = 0
     first_doubled_id: tuple[str, str] | None = None
@@ -108,10 +107,13 @@ class OutcomeCounts:
         ):  # fmt: skip
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.first_doubled_id = self.first_doubled_id or other.first_doubled_id
-        self.first_failures = [*self.first_failures, *other.first_failures][:MAX_FIRST_FAILURES]
+        for failure in other.first_failures:
+            self._add_first(*failure)
         self.reasons.update(other.reasons)
 
-    def add_failure(self, topic: str, flight_id: str, reason: str, rows: int, *, is_row_error: bool) -> None:
+    def add_failure(
+        self, topic: str | None, flight_id: str | None, reason: str, rows: int, *, is_row_error: bool
+    ) -> None:
         """Count ``rows`` rows that failed for one reason.
 
         :param is_row_error: the row itself is the cause
@@ -120,9 +122,13 @@ class OutcomeCounts:
             self.row_errors += rows
         else:
             self.outage_errors += rows
-        self.reasons[reason[:200]] += rows
-        if len(self.first_failures) < MAX_FIRST_FAILURES:
-            self.first_failures.append((topic, flight_id, reason))
+        self.reasons[_kind(reason)] += rows
+        self._add_first(topic, flight_id, reason)
+
+    def _add_first(self, topic: str | None, flight_id: str | None, reason: str) -> None:
+        known = self.first_failures
+        if len(known) < MAX_FIRST_FAILURES and all(_kind(reason) != _kind(other) for _, _, other in known):
+            known.append((topic, flight_id, reason))
 
     def limit_reasons(self) -> None:
         """Keep the most frequent reasons only: they may quote topics, and the commit message must stay small."""
@@ -130,7 +136,22 @@ class OutcomeCounts:
             self.reasons = Counter(dict(self.reasons.most_common(20)))
 
     def sentence(self) -> str:
-        """``1,000 rows: 997 acked, 2 failed, 1 timed out; first failures: ...``"""
+        """``1,000 rows: 997 acked, 2 failed, 1 timed out; first failures: ...``, in a line."""
+        failures = self.failures()
+        return self._counts() + (f"; first failures: {'; '.join(failures)}" if failures else "")
+
+    def failures(self) -> list[str]:
+        """``2 x BAD_SYMBOL: ... (topic 'a.*', id 'x')``: how many rows failed for a reason, and the first of them."""
+        shown = {_kind(reason): reason for _, _, reason in self.first_failures}
+        found = []
+        for topic, flight, reason in self.first_failures:
+            number = f"{self.reasons[_kind(reason)]:,} x " if _kind(reason) in self.reasons else ""
+            row = ", ".join(f"{name} {text!r}" for name, text in (("topic", topic), ("id", flight)) if text is not None)
+            found.append(f"{number}{reason}" + (f" ({row})" if row else ""))
+        others = self.failed + self.timed_out - sum(self.reasons[kind] for kind in shown)
+        return [*found, f"{others:,} for other reasons"] if found and others > 0 else found
+
+    def _counts(self) -> str:
         parts = [f"{self.acked:,} acked"]
         if self.duplicates:
             parts[0] += f" ({self.duplicates_text()})"
@@ -141,12 +162,7 @@ class OutcomeCounts:
             parts.append(f"{self.dead_lettered:,} sent to the dead letters")
         if self.doubled_ids:
             parts.append(self.doubled_ids_text())
-        text = f"{self.rows:,} rows: {', '.join(parts)}"
-        if self.first_failures:
-            text += "; first failures: " + "; ".join(
-                f"[topic {topic!r}, id {flight!r}] {reason}" for topic, flight, reason in self.first_failures
-            )
-        return text
+        return f"{self.rows:,} row{'' if self.rows == 1 else 's'}: {', '.join(parts)}"
 
     def doubled_ids_text(self) -> str:
         """``2 with a doubled id in the same write (the first: id 'a', topic 't')``"""
@@ -157,15 +173,20 @@ class OutcomeCounts:
         return f"{text} (the first: id {flight!r}, topic {topic!r})"
 
     def summary(self) -> str:
-        """``336,776 rows, all acknowledged``, or the whole sentence where that is not so."""
+        """``336,776 rows, all acknowledged``, or all counts where that is not so."""
         if self.rows == self.acked and not self.doubled_ids:
             text = f"{self.rows:,} row{'' if self.rows == 1 else 's'}" + (", all acknowledged" if self.rows else "")
             return text + (f" ({self.duplicates_text()})" if self.duplicates else "")
-        return self.sentence()
+        return self._counts()
 
     def duplicates_text(self) -> str:
         """What the broker answered ``duplicate``: of such a row it has a message, of this row or of one with its id."""
         return f"{self.duplicates:,} with an id stored before, by another task or an earlier attempt or write"
+
+
+def _kind(reason: str) -> str:
+    """Reasons that begin alike count as one."""
+    return reason[:200]
 
 
 @dataclass

@@ -30,7 +30,7 @@ from .dead_letter_queue import DeadLetterContext, DeadLetterQueue
 from .event_reporter import EventReporter
 from .failure_policy import becomes_dead_letter
 from .job import PartitionReport, SinkJob, TaskInfo
-from .outcomes import count_outcomes, failed_flights, flight_columns, joined_ids, published_columns
+from .outcomes import count_outcomes, failed_flights, flight_columns, joined_ids, published_columns, with_nulls
 from .packed_messages import FlightContext, PackedMessages, RowMessages, single_rows_of
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class OutcomeRecorder:
         self, flights: FlightBatch, batch: MessageBatch, context: FlightContext, split: Bools | None
     ) -> None:
         """:param split: flights whose rows are sent again in others, and have no outcome here; None = none"""
-        flight_id = self._flight_ids(batch, context)
+        flight_id = with_nulls(self._flight_ids(batch, context), "ids", flights.errors)
         dead_lettered = self._record_dead_letters(flights, batch, flight_id, context, split)
         rows = context.rows
         counted = rows if split is None or rows is None else np.where(split, 0, rows)

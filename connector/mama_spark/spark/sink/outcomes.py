@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from mama_spark.bridge import Ack, Capabilities
-from mama_spark.errors import DoubledId
+from mama_spark.errors import BadRow, DoubledId, PublishError
 from mama_spark.flightlog.columns import FlightColumns, Reason
 from mama_spark.flightlog.schema import EVENTS, FAILED, PUBLISHED
 from mama_spark.message import Bools, Int64s, MessageBatch, decimal_digits, fixed_width
@@ -25,6 +28,19 @@ for _state, _name in EVENT.items():
     _EVENT_OF_STATE[_state] = EVENTS.index(_name)
 _IS_FAILED = np.isin(np.arange(256), list(FAILED))  #: by event index; the same by flight state:
 _STATE_IS_FAILED = _IS_FAILED[_EVENT_OF_STATE]
+
+
+def with_nulls(column: pa.Array, name: str, errors: Mapping[int, PublishError]) -> pa.Array:
+    """A column of a batch, with null in place of the placeholders of rows that have null there.
+
+    :param name: of the column in :class:`~mama_spark.message.MessageBatch`
+    :param errors: by row
+    """
+    rows = [row for row, e in errors.items() if isinstance(e, BadRow) and e.null == name]
+    if not rows:
+        return column
+    index = np.arange(len(column))
+    return column.take(pa.array(index, mask=np.isin(index, rows)))
 
 
 def flight_columns(
@@ -51,16 +67,18 @@ def flight_columns(
     latency = np.where(sent, np.rint((flights.settled - flights.published).clip(0) * 1e6), -1).astype(np.int64)
     event_time = np.where(sent, published + latency, clock.micros(flights.settled))
     event = _EVENT_OF_STATE[flights.state]
-    kept_payload, kept_headers = _kept(batch, event, payload)
+    topics, payloads = (with_nulls(getattr(batch, name), name, flights.errors) for name in ("topics", "payloads"))
+    streams_given = None if batch.streams is None else with_nulls(batch.streams, "streams", flights.errors)
+    kept_payload, kept_headers = _kept(replace(batch, payloads=payloads), event, payload)
     return FlightColumns(
         flight_id=flight_id,
-        topic=batch.topics,
+        topic=topics,
         size=batch.sizes(),
         event=event,
         event_time=event_time,
         publish_time=np.where(sent, published, -1),
         latency_us=latency,
-        stream=_stream(flights, streams) if batch.streams is None else batch.streams,
+        stream=_stream(flights, streams) if streams_given is None else streams_given,
         sequence=flights.sequence if capabilities.sequence else None,
         duplicate=_duplicate(flights, capabilities),
         ack_level=_level(flights, capabilities),
@@ -169,11 +187,12 @@ def count_outcomes(
     counts.duplicates += int(weights[flights.duplicate].sum())
     if not flights.errors:
         return
+    topics = with_nulls(batch.topics, "topics", flights.errors)
     for row in np.flatnonzero(failed_flights(flights) & (weights > 0)).tolist():
         error = flights.errors[row]
         counts.add_failure(
-            batch.topics[row].as_py() or "",
-            flight_id[row].as_py() or "",
+            topics[row].as_py(),
+            flight_id[row].as_py(),
             str(error),
             int(weights[row]),
             is_row_error=is_final(error),

@@ -3,6 +3,7 @@ and in what their disks hold."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,14 +11,17 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from mama_spark.bridges.memory import MemoryBroker
-from mama_spark.errors import ConfigError, FlightLogError, OptionError
+from mama_spark.errors import ConfigError, FlightLogError, OptionError, RowsFailed
 from mama_spark.flightlog import dead_letter_table
 from mama_spark.flightlog.commit import commit as commit_log
 from mama_spark.flightlog.write_id import WriteId
+from mama_spark.spark.last_write import LastWrite
 from mama_spark.spark.sink.data_source import MamaPubWriter, batch_writer
 from mama_spark.spark.sink.job import PartitionReport, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
+from mama_spark.spark.write_note import NOTE
 from pyspark.sql.types import StringType, StructField, StructType
 
 from tests.support.flight_logs import set_features
@@ -91,6 +95,36 @@ def test_parts_that_the_driver_does_not_find_fail_the_write(broker: MemoryBroker
     assert flights(log).num_rows == 0
 
 
+@pytest.mark.parametrize("pack", ["off", "arrow"])
+def test_dead_letters_have_the_columns_to_join_with_where_no_flight_log_is_kept(
+    broker: MemoryBroker, tmp_path: Path, pack: str
+) -> None:
+    broker.denied.add("b")
+    given = {"onError": "deadletter", "deadLetterTable": str(tmp_path), "flightLogColumns": "n", "pack": pack}
+    schema = StructType([*SCHEMA.fields, StructField("n", StringType())])
+    writer = batch_writer({"url": f"memory://{broker.name}", **given}, schema, overwrite=False)
+    rows = pa.record_batch({"topic": ["b", "a", "b"], "value": ["x"] * 3, "n": ["1", "2", "3"]})
+    writer.commit([publish_partition(writer.job, TaskInfo(0, 0, None, None, None, False), iter([rows]))])
+    letters = DeltaTable(str(tmp_path)).to_pyarrow_table()
+    assert [(row["topic"], row["n"]) for row in letters.to_pylist()] == [("b", "1"), ("b", "3")]
+
+
+@pytest.mark.parametrize("table", ["flightLog", "deadLetterTable"])
+def test_a_run_of_a_version_that_was_there_is_noted_as_the_log_has_it(
+    broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, table: str
+) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    given = {table: str(tmp_path / "log"), "txnAppId": "orders", "txnVersion": "7"}
+    for committed, repeats in ((True, False), (False, True)):
+        writer = plan(broker, **given)
+        writer.commit([run(writer)])
+        note = json.loads((tmp_path / NOTE).read_text())
+        assert (note["counts"]["rows"], note["committed"], note["repeats"]) == (2, committed, repeats)
+        last = LastWrite(None, **note)  # type: ignore[arg-type]
+        told = (repr(last), last._repr_html_(), caplog.text)
+        assert ["version was committed before" in text for text in told] == [repeats] * 3, told
+
+
 @pytest.mark.parametrize("option", ["flightLog", "deadLetterTable"])
 def test_a_table_that_takes_no_commit_is_refused_when_the_write_is_planned(
     broker: MemoryBroker, tmp_path: Path, option: str
@@ -107,6 +141,22 @@ def test_a_table_that_takes_no_commit_is_refused_when_the_write_is_planned(
     assert "rowTracking" in report.fatal
     assert broker.messages() == []
     writer.abort([report])  # raises nothing, or Spark would show it before the error that it aborts for
+
+
+def test_an_abort_that_fails_leaves_the_error_that_it_aborts_for_the_last(
+    broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unforeseen(*_: object, **__: object) -> None:
+        raise RuntimeError("a bug")
+
+    broker.denied.add("a")
+    writer = plan(broker, flightLog=str(tmp_path))
+    report = run(writer)
+    monkeypatch.setattr("mama_spark.flightlog.commit.abort", unforeseen)
+    with pytest.raises(RowsFailed):
+        writer.commit([report])
+    writer.abort([report])
+    assert caplog.text.count("RuntimeError: a bug") == 2  # with its trace
 
 
 def test_folder_with_files_of_others_is_refused_when_the_write_is_planned(broker: MemoryBroker, tmp_path: Path) -> None:

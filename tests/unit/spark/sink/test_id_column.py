@@ -288,7 +288,7 @@ def test_only_cures_that_fit_the_options_are_named(
     broker.denied.add("bad")
     one = job(broker, tmp_path, plan or replace(PLAN, id=None), **options)
     text = failure(one, publish(one, rows(["a", "b"], ["t", "bad"])))
-    assert "; 1 rows are stored already" in text
+    assert "; 1 row is stored already" in text
     assert said in text
     assert unsaid not in text
 
@@ -305,7 +305,7 @@ def test_a_broker_that_knows_no_ids_is_not_said_to_recognise_them(broker: Memory
     report = publish(one, rows(["a", "b"], ["t", "bad"]))
     report.knows_ids = report.stores = False
     text = failure(one, report)
-    assert "1 rows are published already, and a repetition of the write publishes them again: this broker" in text
+    assert "1 row is published already, and a repetition of the write publishes them again: this broker" in text
     assert "idPrefix" not in text
     assert "onError=deadletter" in text
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -83,9 +84,7 @@ def test_counts_of_tasks_add_up() -> None:
     for n in (1, 2):
         one = OutcomeCounts(n, n, n, n, n, n, n, n, n, [("t", str(n), "why")], Counter({"why": n}))
         total.add(one)
-    assert total == OutcomeCounts(
-        3, 3, 3, 3, 3, 3, 3, 3, 3, [("t", "1", "why"), ("t", "2", "why")], Counter({"why": 3})
-    )
+    assert total == OutcomeCounts(3, 3, 3, 3, 3, 3, 3, 3, 3, [("t", "1", "why")], Counter({"why": 3}))
 
 
 def test_the_sentence_of_a_report_names_what_there_is() -> None:
@@ -93,8 +92,20 @@ def test_the_sentence_of_a_report_names_what_there_is() -> None:
     assert counts.sentence() == (
         "5 rows: 1 acked, 2 published without acknowledgement, 2 failed, 0 timed out, 1 sent to the dead letters"
     )
-    counts.add_failure("t", "id", "no", 2, is_row_error=True)
-    assert counts.sentence().endswith("; first failures: [topic 't', id 'id'] no")
+    counts.add_failure("t", "id", "no", 1, is_row_error=True)
+    counts.add_failure("u", "jd", "no", 1, is_row_error=True)
+    assert counts.sentence().endswith("; first failures: 2 x no (topic 't', id 'id')")
+
+
+def test_failures_are_told_by_reason_with_the_first_row_of_each() -> None:
+    counts = OutcomeCounts(rows=106, failed=106)
+    for i in range(106):
+        counts.add_failure(None if i == 5 else f"t.{i}", f"id{i}", f"no {max(0, i - 98)}", 1, is_row_error=True)
+    assert counts.failures() == [
+        "99 x no 0 (topic 't.0', id 'id0')",
+        *(f"1 x no {i} (topic 't.{98 + i}', id 'id{98 + i}')" for i in range(1, 5)),
+        "3 for other reasons",
+    ]
 
 
 def test_only_the_most_frequent_of_many_reasons_are_kept() -> None:
@@ -143,6 +154,24 @@ def test_rows_that_an_outage_failed_are_dead_letters_only_where_all_errors_are_t
     report = publish(broker, tmp_path / "2", ["t"] * 2, **quick, errorTolerance="all")
     assert report.counts.dead_lettered == 2
     assert [m.topic for m in broker.messages()] == ["dead"] * 2
+
+
+def test_what_a_row_has_null_is_null_in_the_log_and_in_the_dead_letters(broker: MemoryBroker, tmp_path: Path) -> None:
+    """And not an empty text, which another row may have, and which could be published."""
+    tables = {"flightLog": str(tmp_path / "log"), "deadLetterTable": str(tmp_path / "dead")}
+    given = {"url": f"memory://{broker.name}", "topicPrefix": "p", "idColumn": "id", **DEAD, **tables}
+    columns = {"topic": [None, "t", "t", "*"], "value": [b"v", None, b"v", b""], "id": ["0", "1", None, "3"]}
+    rows = pa.record_batch({name: pa.array(values) for name, values in columns.items()})
+    plan = replace(PLAN, id="id")
+    job = SinkJob(SinkOptions.parse(given), plan, False, "run", ())
+    report = publish_partition(job, TaskInfo(0, 0, None, None, None, False), iter([rows]))
+    expected = [(None, b"v", "0"), ("p.t", None, "1"), ("p.t", b"v", None), ("p.*", b"", "3")]
+    for table in tables.values():
+        parts = [row for part in Path(table).rglob("*.parquet") for row in pq.read_table(part).to_pylist()]
+        found = [row for row in parts if row.get("kind", "flight") == "flight"]
+        assert [(row["topic"], row["payload"], row["flight_id"]) for row in found] == expected
+    assert report.counts.first_failures[0][0] is None
+    assert [m.payload for m in broker.messages()] == [b"v", b"", b"v", b""]
 
 
 def letter(error: PublishError, headers: dict[str, list[str]]) -> Any:

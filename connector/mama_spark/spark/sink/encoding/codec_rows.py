@@ -30,7 +30,7 @@ class CodecRows:
         if self._plan.id is not None:
             ids = rows.column(self._plan.id).cast(pa.string())
             for row in np.flatnonzero(np.asarray(ids.is_null())).tolist():
-                rejected.setdefault(row, BadRow("the id is null"))
+                rejected.setdefault(row, BadRow.of_null("ids", "the id is null"))
             ids = ids.fill_null("")
         if rejected:
             payloads = self._with_json(rows, payloads, sorted(rejected))

@@ -67,13 +67,13 @@ class RowEncoder:
         else:
             payloads = _binary(rows.column(plan.value))
             if payloads.null_count:
-                _reject(rejected, payloads, BadRow("the value is null"))
+                _reject(rejected, payloads, BadRow.of_null("payloads", "the value is null"))
                 payloads = payloads.fill_null(b"")
         ids = None
         if plan.id is not None:
             ids = rows.column(plan.id).cast(pa.string())
             if ids.null_count:
-                _reject(rejected, ids, BadRow("the id is null"))
+                _reject(rejected, ids, BadRow.of_null("ids", "the id is null"))
                 ids = ids.fill_null("")
             for row in _not_utf8(ids):
                 rejected.setdefault(row, BadRow("the id is not UTF-8"))
@@ -112,7 +112,7 @@ class RowEncoder:
             column = pc.binary_join_element_wise(filled, *parts[1:], ".", null_handling="skip")
             column = pc.if_else(empty, pa.scalar(None, pa.string()), column)
             what = f"all of {', '.join(name for _, name in plan.parts)} are null"
-        coded = _dictionary_encoded(column, BadTopic(what), rejected)
+        coded = _dictionary_encoded(column, BadTopic.of_null("topics", what), rejected)
         if not self._prefix:
             return coded
         names = pc.binary_join_element_wise(self._prefix, coded.dictionary, "")
@@ -120,7 +120,8 @@ class RowEncoder:
 
     def _streams(self, rows: pa.RecordBatch, rejected: dict[int, PublishError]) -> pa.DictionaryArray | None:
         name = self._plan.stream
-        return None if name is None else _dictionary_encoded(rows.column(name), BadRow("the stream is null"), rejected)
+        null = BadRow.of_null("streams", "the stream is null")
+        return None if name is None else _dictionary_encoded(rows.column(name), null, rejected)
 
     def _headers(self, rows: pa.RecordBatch, rejected: dict[int, PublishError]) -> pa.Array | None:
         plan, entries = self._plan, []
