@@ -36,6 +36,9 @@ CONF = {
     "spark.sql.session.timeZone": "UTC",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+    # the other one, and checksums, would start hundreds of processes of `chmod` and `readlink` for files of checkpoints
+    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing"
+    ".FileSystemBasedCheckpointFileManager",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
@@ -51,6 +54,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     # named, as `mama jobs --delta-jars` names them: to look the package up, each session would start Ivy
     session = builder.config("spark.jars", ",".join(map(str, jobs.delta_jars()))).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
+    files = session._jvm.org.apache.hadoop.fs.FileSystem  # type: ignore[union-attr]
+    files.getLocal(session._jsc.hadoopConfiguration()).setWriteChecksum(False)
     yield session
     session.stop()
 
