@@ -68,12 +68,23 @@ def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer
         yield server
 
 
+@pytest.fixture(scope="session")
+def malamute_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestartableMalamuteBroker]:
+    with RestartableMalamuteBroker(tmp_path_factory.mktemp("malamute") / "broker") as broker:
+        yield broker
+
+
+@pytest.fixture
+def durable(malamute_broker: RestartableMalamuteBroker) -> RestartableMalamuteBroker:
+    """A broker with durable streams, of this test's own."""
+    return malamute_broker.fresh()
+
+
 @pytest.fixture(params=["nats", "malamute"])
-def room(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RestartableBroker]:
+def room(request: pytest.FixtureRequest) -> Iterator[RestartableBroker]:
     """Each middleware that keeps what it gets, in turn, with streams of this test's own."""
     if request.param == "nats":
         with RestartableNatsServer(request.getfixturevalue("nats_server")) as nats:
             yield nats
     else:
-        with RestartableMalamuteBroker(tmp_path / "broker") as malamute:
-            yield malamute
+        yield request.getfixturevalue("durable")
