@@ -13,8 +13,10 @@ PYTEST := pytest -n $(or $(WORKERS),4) --dist loadfile
 TEST := -m "not thorough and not explore"
 TEST_ALL := -m "thorough and not explore"
 TESTING := test test-all explore coverage
-# A test's JVM lives too short to earn back what the second compiler costs.
-$(TESTING): export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC $(CLASSES)
+# A test's JVM lives too short to earn back what the second compiler costs, compiles more than its cache takes by default,
+# and starts many processes.
+$(TESTING): export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=128m \
+	-Djdk.lang.Process.launchMechanism=VFORK $(CLASSES)
 # Tests start hundreds of Python processes, none of which should compile the sources anew.
 $(TESTING): export PYTHONDONTWRITEBYTECODE :=
 # Test processes have many threads; an arena for each would keep what other threads have freed.

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NoReturn
-from uuid import uuid4
+from uuid import NAMESPACE_OID, uuid5
 
 import psutil
 import pyarrow as pa
@@ -81,7 +81,7 @@ class Plan:
         n = len(rows)
         mine = rows[n * info.partition // partitions : n * (info.partition + 1) // partitions]
         if self.shuffled:
-            random.SystemRandom().shuffle(mine)
+            random.Random(f"{self.seed} {info}").shuffle(mine)
         for first in range(0, len(mine), _ROWS_OF_A_BATCH):
             topics, values = zip(*mine[first : first + _ROWS_OF_A_BATCH], strict=True)
             yield pa.record_batch({"topic": pa.array(topics, pa.string()), "value": pa.array(values, pa.binary())})
@@ -136,7 +136,7 @@ def _arm(point: str, chance: random.Random, job: SinkJob, file: str) -> None:
 
 def task(job: SinkJob, info: TaskInfo, plan: Plan, partitions: int, point: str, report: Path) -> None:
     """One attempt at one partition, in a process of its own."""
-    chance = random.SystemRandom()
+    chance = random.Random(f"{plan.seed} {info}")
     if info.attempt == 0 and info.partition == 0:
         _arm(point, chance, job, plan.signal)
     done = publish_partition(job, info, plan.of_partition(info, partitions))
@@ -182,7 +182,7 @@ def drive(given: Plan, output: Path, number: int) -> None:
     os.dup2(out, 1)
     os.dup2(out, 2)
     logging.basicConfig(format="%(asctime)s %(process)d %(message)s", level=logging.INFO)
-    folder, run = Path(given.folder), uuid4().hex
+    folder, run = Path(given.folder), uuid5(NAMESPACE_OID, f"{given.topic} {given.seed} {number}").hex
     point = given.points[number] if number < len(given.points) else ""
     partitions = given.partitions[number % len(given.partitions)]
     logging.info("run %d, %d partitions, killed %s", number, partitions, point or "never")

@@ -36,6 +36,9 @@ CONF = {
     "spark.sql.session.timeZone": "UTC",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+    # the other one, and checksums, would start hundreds of processes of `chmod` and `readlink` for files of checkpoints
+    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing"
+    ".FileSystemBasedCheckpointFileManager",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
@@ -51,6 +54,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     # named, as `mama jobs --delta-jars` names them: to look the package up, each session would start Ivy
     session = builder.config("spark.jars", ",".join(map(str, jobs.delta_jars()))).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
+    files = session._jvm.org.apache.hadoop.fs.FileSystem  # type: ignore[union-attr]
+    files.getLocal(session._jsc.hadoopConfiguration()).setWriteChecksum(False)
     yield session
     session.stop()
 
@@ -63,12 +68,23 @@ def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer
         yield server
 
 
+@pytest.fixture(scope="session")
+def malamute_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestartableMalamuteBroker]:
+    with RestartableMalamuteBroker(tmp_path_factory.mktemp("malamute") / "broker") as broker:
+        yield broker
+
+
+@pytest.fixture
+def durable(malamute_broker: RestartableMalamuteBroker) -> RestartableMalamuteBroker:
+    """A broker with durable streams, of this test's own."""
+    return malamute_broker.fresh()
+
+
 @pytest.fixture(params=["nats", "malamute"])
-def room(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RestartableBroker]:
+def room(request: pytest.FixtureRequest) -> Iterator[RestartableBroker]:
     """Each middleware that keeps what it gets, in turn, with streams of this test's own."""
     if request.param == "nats":
         with RestartableNatsServer(request.getfixturevalue("nats_server")) as nats:
             yield nats
     else:
-        with RestartableMalamuteBroker(tmp_path / "broker") as malamute:
-            yield malamute
+        yield request.getfixturevalue("durable")

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import mama_spark
 import pytest
 from mama_spark.bridge import SourceKey
 from mama_spark.bridges.malamute.discovery import lease
@@ -24,8 +18,6 @@ from tests.support.malamute.malamute_discovery import SourceAnnouncers, discover
 from tests.support.mama.discovery_harness import BatchRecorder, desk
 
 DESK = SourceKey("desk", 7)
-#: Queries of a test's own clients, beside which it looks at the sources.
-SOURCES = ("source", "image_end", "gap")
 
 
 @pytest.fixture
@@ -107,20 +99,6 @@ def test_a_batch_read_is_the_image_and_a_stream_is_image_end_and_changes(
     assert query.isActive
 
 
-@pytest.mark.thorough
-def test_a_query_survives_a_broker_that_is_killed(case: Case, broker: BrokerProcess, desks: SourceAnnouncers) -> None:
-    told = BatchRecorder()
-    query = case.start(told)
-    told.wait(lambda lines: "image_end" in lines, "the image")
-    desks.say(desk(1))
-    broker.kill()
-    broker.start()
-    desks.say(desk(2))
-    lines = told.wait(lambda lines: "online desk 2" in lines, "the change after the restart")
-    assert query.isActive, query.exception()
-    assert lines == ["image_end", "online desk 1", "online desk 2"]
-
-
 # --- announced writes ------------------------------------------------------------------------------------------------
 
 
@@ -150,27 +128,6 @@ def test_an_announced_batch_is_online_while_it_publishes_and_offline_at_its_comm
     assert {row["source_name"] for row in told.rows if row["kind"] == "publisher"} == {"prices"}
 
 
-@pytest.mark.thorough
-def test_an_announced_stream_stays_online_and_is_offline_when_its_block_is_left(
-    case: Case, broker: BrokerProcess, tmp_path: Path
-) -> None:
-    (tmp_path / "in").mkdir()
-    rows = case.spark.readStream.text(str(tmp_path / "in")).selectExpr("'orders.tick' AS topic", "value")
-    writer = rows.writeStream.format("mamapub").queryName("ticks").trigger(processingTime="500 milliseconds")
-    given = {"url": f"{broker.url}/orders", "announce": "true", "sourceTtl": "60s"}
-    query = writer.options(**given).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-    case.queries.append(query)
-    told = BatchRecorder()
-    with mama_spark.announced(query):
-        (tmp_path / ".first").write_text("1\n")
-        (tmp_path / ".first").rename(tmp_path / "in" / "first.txt")
-        case.start(told, startingOffsets="earliest")
-        told.wait(lambda lines: [line for line in lines if line.startswith("online ticks")], "the stream is online")
-    told.wait(lambda lines: [line for line in lines if line.startswith("offline ticks")], "the stream is offline")
-    (offline,) = [row for row in told.rows if row["event"] == "offline"]
-    assert offline["status"] is None, "it says so itself"
-
-
 @pytest.mark.spec("SD-18")
 def test_announcing_to_a_broker_that_keeps_no_events_is_not_implemented(spark: SparkSession, tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as plain:
@@ -181,32 +138,3 @@ def test_announcing_to_a_broker_that_keeps_no_events_is_not_implemented(spark: S
 
 
 # --- commands --------------------------------------------------------------------------------------------------------
-
-
-def lines_of(words: list[str], enough: Callable[[list[str]], Any]) -> list[str]:
-    """What ``mama`` prints until it is enough, and is then interrupted."""
-    lines: list[str] = []
-    command = [sys.executable, "-u", "-m", "mama_spark.cli", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            lines.append(line.rstrip("\n"))
-            if enough(lines):
-                process.send_signal(signal.SIGINT)
-                break
-        process.stdout.read()
-    return lines
-
-
-@pytest.mark.thorough
-def test_the_commands_show_sources_and_events(broker: BrokerProcess, desks: SourceAnnouncers) -> None:
-    desks.say(desk(7, capabilities={"Region": "eu"}))
-    words = ["sources", "--url", broker.url]
-    (told,) = map(json.loads, lines_of([*words, "--once", "--json"], lambda lines: False))
-    assert (told["source_name"], told["source_id"], told["bridge"]) == ("desk", "7", "malamute")
-    assert told["capabilities"] == {"Region": "eu"}
-    with MalamuteClient(broker.url, "reader", features=None) as reader:
-        reader.read("prices", "^eu")
-    events = lines_of(["events", "--url", broker.url, "--from", "earliest"], lambda lines: "UNSUBSCRIBED" in lines[-1])
-    shown = next(line for line in events if "SUBSCRIBED" in line)
-    assert shown.split("  ", 1)[1].split() == ["topic", "SUBSCRIBED", "prices", "client", "reader", "reads", "^eu"]

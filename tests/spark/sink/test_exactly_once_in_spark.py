@@ -5,14 +5,9 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
-from runpy import run_path
 
 import pyarrow.compute as pc
 import pytest
@@ -21,12 +16,10 @@ from mama_spark.testing.waiting import eventually
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.nats.nats_servers import Admin
-from tests.support.processes import descendants, jvm_of, none_alive
 from tests.support.spark.attempts import STREAM, rows, values
 from tests.support.spark.sink_harness import flights
 from tests.support.spark.subscribe_harness import publish
 
-SCRIPT = Path(__file__).parents[1] / "driver_scripts" / "repeated.py"
 WINDOW = 100_000_000
 PATIENCE = 240
 
@@ -78,11 +71,13 @@ def test_a_batch_that_runs_again_with_other_partitions_publishes_nothing(
     spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path
 ) -> None:
     """As after a driver that was killed before Spark's commit: on 2 and 3 partitions."""
-    wanted, start = write_input(tmp_path, 1, 800), run_path(str(SCRIPT))["start"]
+    wanted = write_input(tmp_path, 1, 800)
     log, commits = tmp_path / "log", tmp_path / "checkpoint" / "commits"
     options = {"url": nats_server.url, "exactlyOnce": "true", "waitTimeout": "500ms", "flightLog": str(log)}
     for cores in (2, 3):
-        query = start(spark, {"folder": str(tmp_path), "options": options, "cores": cores})
+        rows = spark.readStream.schema("topic STRING, value STRING").json(str(tmp_path / "input")).repartition(cores)
+        writer = rows.writeStream.format("mamapub").options(**options).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
         assert query.awaitTermination(PATIENCE)
         assert published(admin) == wanted
         (commits / "0").unlink()
@@ -110,58 +105,3 @@ def test_a_batch_write_in_foreach_batch_that_is_repeated_publishes_nothing(
     query = frame.writeStream.foreachBatch(publish).trigger(availableNow=True).start()
     assert query.awaitTermination(PATIENCE)
     assert published(admin) == wanted
-
-
-class Driver:
-    """A process that runs the script, in a session of its own."""
-
-    def __init__(self, folder: Path, options: dict[str, str], cores: int) -> None:
-        self.output = folder / f"driver-{cores}.out"
-        env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-        given = json.dumps({"folder": str(folder), "options": options, "cores": cores})
-        with self.output.open("wb") as out:
-            command = [sys.executable, str(SCRIPT), given]
-            self.process = subprocess.Popen(command, stdout=out, stderr=out, env=env, start_new_session=True)
-
-    def kill_when(self, ready: Callable[[], bool]) -> None:
-        """SIGKILL to the JVM, whose workers end with it."""
-        eventually(lambda: ready() or self.process.poll() is not None, "messages are stored", PATIENCE)
-        assert self.process.poll() is None, self.output.read_text()[-3_000:]
-        jvm = int(eventually(lambda: jvm_of(self.process.pid), "the driver has a JVM"))
-        family = descendants(jvm)
-        os.kill(jvm, signal.SIGKILL)
-        self.process.wait(PATIENCE)
-        eventually(lambda: none_alive(family), "the workers ended with their driver", PATIENCE)
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
-@pytest.mark.explore
-@pytest.mark.timeout(1_200)
-def test_drivers_killed_on_two_four_and_three_cores_store_each_row_once(
-    nats_server: NatsServer, admin: Admin, tmp_path: Path
-) -> None:
-    wanted = write_input(tmp_path, 3, 2_000)
-    options = {
-        "url": nats_server.url, "exactlyOnce": "true", "waitTimeout": "1s", "maxRatePerPartition": "400",
-        "flightLog": str(tmp_path / "log"),
-    }  # fmt: skip
-
-    def stored() -> int:
-        return int(admin.info(STREAM)["state"]["messages"])
-
-    for cores in (2, 4, 3):
-        enough, driver = stored() + 400, Driver(tmp_path, options, cores)
-        try:
-            driver.kill_when(partial(lambda n: stored() > n, enough))
-        finally:
-            driver.end()
-    last = Driver(tmp_path, options, 2)
-    try:
-        assert last.process.wait(PATIENCE) == 0, last.output.read_text()[-3_000:]
-    finally:
-        last.end()
-    assert values(admin.messages(STREAM)) == wanted
-    assert len(flights(tmp_path / "log")) == sum(wanted.values())

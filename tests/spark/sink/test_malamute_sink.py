@@ -45,13 +45,6 @@ def foreign() -> Iterator[PlainBroker]:
         yield broker
 
 
-@pytest.fixture
-def durable(tmp_path: Path) -> Iterator[RestartableMalamuteBroker]:
-    """A broker of its own process, whose streams of upper-case names are durable."""
-    with RestartableMalamuteBroker(tmp_path / "broker") as room:
-        yield room
-
-
 def orders(spark: SparkSession, n: int) -> DataFrame:
     return spark.range(0, n, 1, 2).selectExpr(
         "concat('orders.r', cast(id % 7 as string)) AS topic", "cast(concat('row ', id) as binary) AS value", "id AS k"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -112,7 +111,8 @@ def test_every_row_to_a_malamute_stream_is_acked_stored_and_logged_once(
     df = orders(spark, 500)
     write(df, room, flightLog=log, flightLogColumns="k", **options)
     flights = table(log)
-    assert Counter((f["event"], f["ack_level"], f["stream"]) for f in flights) == {("acked", "stored", "ORDERS"): 500}
+    stream = room.options("ORDERS")["stream"]
+    assert Counter((f["event"], f["ack_level"], f["stream"]) for f in flights) == {("acked", "stored", stream): 500}
     assert sorted(f["sequence"] for f in flights) == list(range(1, 501))
     assert all(f["committed"] and f["latency_us"] >= 0 and f["sends"] == 1 for f in flights)
     assert len({f["flight_id"] for f in flights}) == 500
@@ -246,18 +246,6 @@ def test_rows_that_share_an_id_are_never_dropped_in_silence(
     )
 
 
-@on_malamute
-def test_on_error_log_keeps_the_failures_and_the_write(
-    spark: SparkSession, room: RestartableBroker, good: set[int], log: str
-) -> None:
-    room.create("ORDERS", "orders.>")
-    write(spark.sql(BAD_ROWS), room, flightLog=log, flightLogColumns="k", idColumn="id", onError="log")
-    assert Counter((f["event"], f["committed"]) for f in table(log)) == {
-        ("acked", True): len(good),
-        ("completed_exceptionally", True): 13 - len(good),
-    }
-
-
 def test_dead_letters_go_to_topic_and_table_in_full(
     spark: SparkSession, room: RestartableBroker, good: set[int], log: str, tmp_path: Path
 ) -> None:
@@ -279,6 +267,7 @@ def test_dead_letters_go_to_topic_and_table_in_full(
     assert Counter(bool(f["dead_lettered"]) for f in table(log)) == {True: len(bad), False: len(good)}
 
 
+@on_nats
 def test_too_large_rows_go_to_the_dead_letters_without_their_payload(
     spark: SparkSession, room: RestartableBroker, tmp_path: Path
 ) -> None:
@@ -294,8 +283,9 @@ def test_too_large_rows_go_to_the_dead_letters_without_their_payload(
     assert any(word in row["info"] for word in ("max_payload", "larger", "bytes", "octets"))
 
 
-@pytest.mark.parametrize(("room", "size", "n"), [("nats", 8 << 20, 4), ("malamute", 1 << 20, 30)], indirect=["room"])
-def test_large_values_are_published(spark: SparkSession, room: RestartableBroker, log: str, size: int, n: int) -> None:
+@on_malamute
+def test_large_values_are_published(spark: SparkSession, room: RestartableBroker, log: str) -> None:
+    size, n = 1 << 20, 20
     room.create("ORDERS", "orders.>")
     df = spark.range(0, n, 1, 2).selectExpr(
         "'orders.big' AS topic", f"concat(cast(id as string), repeat('x', {size})) AS value", "id AS k"
@@ -303,15 +293,6 @@ def test_large_values_are_published(spark: SparkSession, room: RestartableBroker
     write(df, room, flightLog=log, flightLogColumns="k")
     assert Counter(f["event"] for f in table(log)) == {"acked": n}
     assert sorted(len(m.payload) for m in room.messages("ORDERS")) == sorted(size + len(str(i)) for i in range(n))
-
-
-@on_nats
-def test_ten_thousand_topics(spark: SparkSession, room: RestartableBroker, log: str) -> None:
-    room.create("ORDERS", "orders.>")
-    df = spark.range(0, 10_000, 1, 2).selectExpr("concat('orders.', id) AS topic", "cast(id as string) AS value")
-    write(df, room, flightLog=log)
-    assert len({f["topic"] for f in table(log) if f["event"] == "acked"}) == 10_000
-    assert room.counter("ORDERS")() == 10_000
 
 
 def test_an_empty_dataframe_publishes_nothing_and_succeeds(
@@ -322,31 +303,6 @@ def test_an_empty_dataframe_publishes_nothing_and_succeeds(
     write(orders(spark, 10).where("k < 0").drop("k"), nats_server, flightLog=log)
     assert admin.info("ORDERS")["state"]["last_seq"] == 0
     assert table(log) == []
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"flightLgo": "x"}, "did you mean 'flightLog'"),
-        ({"stream": "NOPE"}, "NOPE"),
-    ],
-)
-def test_wrong_settings_are_named(
-    spark: SparkSession, nats_server: NatsServer, admin: Admin, options: dict[str, str], said: str
-) -> None:
-    df = orders(spark, 10).drop("k")
-    text = failure(df, nats_server, **options)
-    assert said in text
-
-
-def test_no_stream_for_the_topics_is_said_before_anything_is_published(
-    spark: SparkSession, nats_server: NatsServer, admin: Admin
-) -> None:
-    admin.create_stream("OTHER", ["other.>"])
-    text = failure(orders(spark, 10).drop("k"), nats_server)
-    assert "orders.r" in text
-    assert "stream" in text
-    assert admin.info("OTHER")["state"]["messages"] == 0
 
 
 def test_create_stream_makes_what_is_missing(spark: SparkSession, nats_server: NatsServer, admin: Admin) -> None:
@@ -360,10 +316,8 @@ def test_create_stream_makes_what_is_missing(spark: SparkSession, nats_server: N
 
 def test_overwrite_is_refused_with_the_way_out(spark: SparkSession, nats_server: NatsServer) -> None:
     df = orders(spark, 1).drop("k")
-    with pytest.raises(PySparkException) as e:
+    with pytest.raises(PySparkException, match=r'cannot overwrite.*mode\("append"\)'):
         df.write.format("mamapub").option("url", nats_server.url).mode("overwrite").save()
-    assert "cannot overwrite" in str(e.value)
-    assert 'mode("append")' in str(e.value)
 
 
 def test_a_flight_log_that_cannot_be_written_is_found_before_the_first_row(
@@ -398,15 +352,3 @@ def test_a_repeated_batch_with_the_same_txn_version_stores_and_commits_once(
     assert Counter((f["committed"], f["duplicate"]) for f in flights) == {(True, False): 100, (False, True): 100}
     assert {f["flight_id"].rsplit("-", 3)[0] for f in flights} == {"nightly-7"}
     assert {f["batch_id"] for f in flights} == {7}
-
-
-@on_nats
-def test_payload_all_keeps_payload_and_headers_of_every_row(
-    spark: SparkSession, room: RestartableBroker, log: str
-) -> None:
-    room.create("ORDERS", "orders.>")
-    df = spark.sql("SELECT 'orders.x' AS topic, '{\"a\":1}' AS value, map('h', array('1', '2')) AS headers")
-    write(df, room, flightLog=log, flightLogPayload="all")
-    (flight,) = table(log)
-    assert json.loads(flight["payload"]) == {"a": 1}
-    assert flight["headers"] == [("h", ["1", "2"])]

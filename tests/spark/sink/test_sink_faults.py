@@ -1,4 +1,5 @@
-"""What is killed, cancelled or full in the middle of a write loses no row: the flight log agrees with the broker."""
+"""What is killed, cancelled or full in the middle of a write loses no row, packed or not: the flight log agrees with
+the broker."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from typing import Any
 
 import mama_spark
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from mama_spark.testing.waiting import eventually
 from pyspark import TaskContext
@@ -19,9 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.malamute.restartable_broker import RestartableBroker
 from tests.support.processes import task_workers
+from tests.support.spark.packed_harness import packed_verdict
 from tests.support.spark.sink_harness import WriteGate, counts, flights, verdict
 
-SCRIPTS = Path(__file__).parents[1] / "driver_scripts"
 PATIENCE = 240.0
 pytestmark = pytest.mark.timeout(900)
 
@@ -36,6 +38,9 @@ def background(spark: SparkSession) -> Iterator[Callable[[Callable[[], Any]], Fu
         yield threads.submit
 
 
+ROWS = 10  #: of a pack
+
+
 class Case:
     """Rows that are published slowly enough to be interrupted, with a flight log that keeps the payloads."""
 
@@ -44,6 +49,7 @@ class Case:
         self.log = folder / "log"
         self.options = {**room.options("ORDERS"), "flightLog": str(self.log), "flightLogPayload": "all"}
         self.stored, self.gate = room.counter("ORDERS"), WriteGate(folder)
+        self.packed = False
 
     def rows(self, n: int, partitions: int = 2) -> DataFrame:
         return self.spark.range(0, n, 1, partitions).selectExpr(
@@ -55,22 +61,25 @@ class Case:
         return rows.mapInArrow(self.gate.before_the_end, "topic string, value string")
 
     def write(self, rows: DataFrame, **options: str) -> None:
-        rows.write.format("mamapub").options(**{**self.options, **options}).mode("append").save()
+        self.packed = "pack" in options
+        packing = {"packMaxRows": str(ROWS)} if self.packed else {}
+        rows.write.format("mamapub").options(**{**self.options, **packing, **options}).mode("append").save()
 
-    def under_way(self, writing: Future[Any] | None = None, n: int = 1_000) -> None:
+    def under_way(self, writing: Future[Any], n: int = 1_000) -> None:
         def enough() -> bool:
-            if writing is not None and writing.done():
+            if writing.done():
                 writing.result()  # raises what ended it
-            return self.stored() >= n
+            return self.stored() * (ROWS if self.packed else 1) >= n
 
-        eventually(enough, f"{n} messages are stored", PATIENCE)
+        eventually(enough, f"{n} rows are stored", PATIENCE)
 
     def workers(self) -> list[int]:
         """The Python workers that publish."""
         return task_workers(self.spark.sparkContext._gateway.proc.pid, self.room.port)  # type: ignore[union-attr]
 
     def conserved(self, sent: int, *, exactly_once: bool = True) -> None:
-        verdict(self.room, "ORDERS", self.log, sent=sent, exactly_once=exactly_once).raise_faults()
+        hold = packed_verdict if self.packed else verdict
+        hold(self.room, "ORDERS", self.log, sent=sent, exactly_once=exactly_once).raise_faults()
 
 
 @pytest.fixture
@@ -90,18 +99,27 @@ def case(spark: SparkSession, room: RestartableBroker, tmp_path: Path) -> Iterat
 Background = Callable[[Callable[[], Any]], Future[Any]]
 
 
+def total(log: pa.Table, column: str) -> dict[Any, int]:
+    """Rows by the values of a column."""
+    log = log.set_column(log.column_names.index("rows"), "rows", pc.fill_null(log["rows"], 1))
+    table = log.group_by(column).aggregate([("rows", "sum")])
+    return dict(zip(table[column].to_pylist(), table["rows_sum"].to_pylist(), strict=True))
+
+
 @pytest.mark.thorough
-@once
-def test_killed_worker_is_replaced_and_every_row_is_stored_once(case: Case, background: Background) -> None:
+@pytest.mark.parametrize(("room", "options"), [("nats", {}), ("malamute", {"pack": "lines"})], indirect=["room"])
+def test_killed_worker_is_replaced_and_every_row_is_stored_once(
+    case: Case, background: Background, options: dict[str, str]
+) -> None:
     with case.gate:
-        writing = background(lambda: case.write(case.held(case.rows(4_000))))
+        writing = background(lambda: case.write(case.held(case.rows(4_000)), **options))
         case.under_way(writing, 2_600)  # more than 500 of either partition
         os.kill(case.workers()[0], signal.SIGKILL)
     writing.result(PATIENCE)
     case.conserved(4_000)
     log = flights(case.log)
-    assert counts(log, "task_attempt") == {0: 2_000, 1: 2_000}
-    assert counts(log, "duplicate")[True] > 500
+    assert total(log, "task_attempt") == {0: 2_000, 1: 2_000}
+    assert total(log, "duplicate")[True] > 500
 
 
 @pytest.mark.parametrize(
@@ -112,6 +130,8 @@ def test_killed_worker_is_replaced_and_every_row_is_stored_once(case: Case, back
         pytest.param("nats", {"dedup": "false", "ackMode": "message"}, marks=pytest.mark.thorough),
         ("malamute", {}),
         pytest.param("malamute", {"dedup": "false"}, marks=pytest.mark.thorough),
+        pytest.param("nats", {"pack": "arrow", "dedup": "false"}, marks=pytest.mark.thorough),
+        pytest.param("malamute", {"pack": "arrow"}, marks=pytest.mark.thorough),
     ],
     ids=str,
     indirect=["room"],
@@ -122,12 +142,12 @@ def test_killed_broker_comes_back_and_nothing_is_lost_in_any_mode(
     """Without ids a message whose acknowledgement was lost is sent, and perhaps stored, once more; never lost. A broker
     of Malamute has what it acknowledged in the store that the next one opens; so are the ids."""
     with case.gate:
-        writing = background(lambda: case.write(case.held(case.rows(6_000)), maxRatePerPartition="3000", **options))
+        writing = background(lambda: case.write(case.held(case.rows(3_000)), maxRatePerPartition="1500", **options))
         case.under_way(writing)
         case.room.kill()
         case.room.start()
     writing.result(PATIENCE)
-    case.conserved(6_000, exactly_once="dedup" not in options)
+    case.conserved(3_000, exactly_once="dedup" not in options)
 
 
 @pytest.mark.thorough
@@ -174,7 +194,7 @@ def fails_once(
     held: Callable[[], int], n: int, stored: int
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A partition of ``n`` rows whose first attempt dies when the broker holds ``stored`` of them, and whose second
-    attempt has them in the opposite order; ``id`` is the number of the row in its attempt."""
+    attempt has them in the opposite order."""
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -188,42 +208,36 @@ def fails_once(
                 eventually(lambda: held() >= stored, "the first attempt published its rows", 60)
                 raise RuntimeError("the first attempt ends here")
             chosen = list(order[start : start + 200])
-            ids = [f"job-{number}" for number in range(start, start + len(chosen))]
             yield pa.RecordBatch.from_pydict(
-                {"topic": [f"orders.r{i % 5}" for i in chosen], "value": [f"order {i}" for i in chosen], "id": ids}
+                {"topic": [f"orders.r{i % 5}" for i in chosen], "value": [f"order {i}" for i in chosen]}
             )
 
     return rows
 
 
 def shuffled(case: Case, n: int) -> DataFrame:
-    source = fails_once(case.stored, n, n // 4)
+    source = fails_once(case.stored, n, n // 4 // ROWS)
     one = case.spark.range(0, 1, 1, 1)
-    return one.mapInArrow(source, "topic string, value string, id string")
+    return one.mapInArrow(source, "topic string, value string")
 
 
-@pytest.mark.parametrize("room", ["malamute"], indirect=True)
-def test_retry_in_another_order_loses_nothing_with_default_ids(case: Case) -> None:
-    n = 8_000
-    case.write(shuffled(case, n).drop("id"))
-    case.conserved(n)
+@pytest.mark.parametrize(
+    ("room", "options"),
+    [("malamute", {}), pytest.param("nats", {"pack": "lines"}, marks=pytest.mark.thorough)],
+    indirect=["room"],
+)
+def test_retry_in_another_order_loses_nothing_with_default_ids(case: Case, options: dict[str, str]) -> None:
+    """They name the content: a row number would name another row in the second attempt. That of a pack covers the order
+    of its rows, too: packs of another order are stored beside those of the first attempt."""
+    n = 2_400
+    case.write(shuffled(case, n), **options)
+    case.conserved(n, exactly_once=not options)
     log = flights(case.log)
-    assert counts(log, "task_attempt") == {1: n}
-    assert counts(log, "duplicate")[True] >= n // 4
-
-
-@once
-def test_retry_in_another_order_would_lose_rows_with_row_numbers_as_ids(case: Case) -> None:
-    """Why default ids name the content: a row number names another row in the second attempt, the broker takes it for
-    a duplicate, and acknowledges what it does not store."""
-    n = 8_000
-    case.write(shuffled(case, n), idColumn="id")
-    log = flights(case.log)
-    assert counts(log, "event") == {"acked": n}
-    held = {message.payload for message in case.room.messages("ORDERS")}
-    assert len(held) <= n - n // 4
-    found = verdict(case.room, "ORDERS", case.log, sent=n, exactly_once=False)
-    assert len([fault for fault in found.faults if "acked, but not at the broker" in fault]) >= n // 4
+    assert total(log, "task_attempt") == {1: n}
+    if options:
+        assert case.stored() >= n // ROWS + n // 4 // ROWS
+    else:
+        assert total(log, "duplicate")[True] >= n // 4 // ROWS
 
 
 # --- found before the first row, or in time --------------------------------------------------------------------

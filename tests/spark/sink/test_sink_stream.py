@@ -131,32 +131,6 @@ def test_output_modes_other_than_append_are_refused_with_the_reason(case: Case) 
 
 
 @on_nats
-def test_transaction_options_are_refused_on_a_stream(case: Case) -> None:
-    case.add(10)
-    assert "has no effect in a stream write" in case.fail(txnAppId="job", txnVersion="1")
-
-
-@on_nats
-def test_two_queries_at_once_publish_each_their_own(case: Case, tmp_path: Path) -> None:
-    case.room.create("TRADES", "trades.>")
-    other = Case(case.spark, case.room, tmp_path / "other", "trades")
-    other.options["flightLog"] = str(case.log)  # one log for both
-    for one in (case, other):
-        one.add(80)
-        one.add(80)
-    queries = [case.start(), other.start()]
-    for query in queries:
-        assert query.awaitTermination(240)
-    log = flights(case.log)
-    assert counts(log, "query_id") == {str(q.id): 160 for q in queries}
-    assert counts(log, "event") == {"acked": 320}
-    for one in (case, other):
-        found = one.room.messages(one.name.upper())
-        assert {m.payload for m in found} == {f"{one.name} {i}".encode() for i in range(160)}
-        assert one.stored() == 160
-
-
-@on_nats
 def test_failed_batch_and_its_restarts_are_in_the_log_and_each_row_is_stored_once(case: Case, admin: Admin) -> None:
     case.add(50)
     case.add(40)
@@ -182,18 +156,6 @@ def test_failed_batch_and_its_restarts_are_in_the_log_and_each_row_is_stored_onc
     assert counts(log, "batch_id") == {0: 50, 1: 40, 2: 70}
     assert counts(log, "query_id") == {str(query.id): 160}
     assert len(counts(log, "run_id")) == 3
-
-
-@on_nats
-def test_topic_without_a_stream_fails_the_query_until_there_is_one(case: Case, admin: Admin) -> None:
-    case.add(100)
-    case.add(1, "elsewhere.x")
-    assert "no stream takes topic 'elsewhere.x'" in case.fail()
-    assert case.stored() == 100
-    admin.create_stream("ELSEWHERE", ["elsewhere.>"])
-    case.run()
-    assert (case.stored(), case.room.counter("ELSEWHERE")()) == (100, 1)
-    assert counts(flights(case.log), "batch_id") == {0: 100, 1: 1}
 
 
 @on_malamute

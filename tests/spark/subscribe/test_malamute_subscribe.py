@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
-import shutil
 import signal
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -29,6 +29,7 @@ from tests.support.malamute.broker_process import BrokerProcess
 from tests.support.processes import connected_to, descendants, jvm_of
 
 PATIENCE = 120
+_STREAMS = itertools.count(1)
 #: Of somebody whom no broker knows.
 KEYS = [key.decode() for key in zmq.curve_keypair()]
 
@@ -40,11 +41,11 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]
 
 
 @pytest.fixture
-def stream(request: pytest.FixtureRequest, process: BrokerProcess) -> str:
+def stream(process: BrokerProcess) -> str:
     """A stream of this test's own."""
     if not process.running:
         process.start()
-    return f"s{abs(hash(request.node.name))}"
+    return f"s{next(_STREAMS)}"
 
 
 def batch(n: int, first: int = 0) -> MessageBatch:
@@ -220,19 +221,3 @@ def test_killed_broker_and_workers_leave_each_row_once(
         running.stop()
     query.run()
     assert query.sequences() == list(range(1, 2101))
-
-
-@pytest.mark.thorough
-def test_a_stream_that_was_deleted_and_made_again_is_a_loss(
-    spark: SparkSession, process: BrokerProcess, stream: str, tmp_path: Path
-) -> None:
-    query = Query(spark, tmp_path, url=f"{process.url}/{stream}")
-    process.store(stream, batch(50))
-    query.run()
-    process.stop()
-    shutil.rmtree(process.streams)
-    process.start()
-    process.store(stream, batch(60))
-    assert "it was deleted and made again since" in query.fail()
-    query.run(failOnDataLoss="false")
-    assert len(query.sequences()) == 110

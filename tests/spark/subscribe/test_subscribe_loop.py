@@ -78,26 +78,3 @@ def test_flights_come_back_row_for_row_though_workers_brokers_and_driver_are_kil
     loop.survive(resume)
     plain(loop, one_by_one)
     packed(loop, in_packs)
-
-
-@pytest.mark.explore
-def test_lines_of_flights_come_back_over_malamute_though_workers_broker_and_driver_are_killed(
-    resume: Callable[[dict[str, Any]], object], malamute: OnMalamute, tmp_path: Path
-) -> None:
-    n = 20_000
-    lane = Lane("lines", malamute, n // PACK_ROWS, rate=200, publish=packing("lines"))
-    loop = FlightLoop(SCRIPT, tmp_path, flights(tmp_path, n), lane)
-    loop.survive(resume)
-    packed(loop, lane)
-
-
-@pytest.mark.explore
-@pytest.mark.timeout(1_800)
-def test_all_flights_come_back_row_for_row_though_workers_broker_and_driver_are_killed(
-    resume: Callable[[dict[str, Any]], object], nats: OnNats, tmp_path: Path
-) -> None:
-    # files of this size are split by the number of cores, and the second driver has two instead of four
-    lane = Lane("all", nats, 336_776, rate=10_000, publish={"exactlyOnce": "true"})
-    loop = FlightLoop(SCRIPT, tmp_path, flights(tmp_path, None), lane)
-    loop.survive(resume)
-    plain(loop, lane)

@@ -104,19 +104,6 @@ def test_restart_from_a_checkpoint_goes_on_behind_the_last_row(case: Case, admin
     assert len(case.offsets()) == 2, "no data makes no batch"
 
 
-@pytest.mark.thorough
-def test_now_is_the_time_of_load_until_the_checkpoint_decides(case: Case, admin: Admin) -> None:
-    """The query begins between the records of before and after ``load()``, however late it is started."""
-    store(admin, "ORDERS", plain("orders.a", 10))
-    frame = case.read(startingOffsets="now")
-    store(admin, "ORDERS", plain("orders.b", 5))
-    case.run(frame)
-    assert case.sequences() == list(range(11, 16))
-    store(admin, "ORDERS", plain("orders.c", 5))
-    case.run(startingOffsets="now")
-    assert case.sequences() == list(range(11, 21)), "what came while no query ran"
-
-
 def test_available_now_ends_at_what_was_there_in_batches_of_a_limit_that_streams_share(
     case: Case, admin: Admin
 ) -> None:
@@ -134,23 +121,6 @@ def test_available_now_ends_at_what_was_there_in_batches_of_a_limit_that_streams
     assert mama_spark.lag(query) == lags[-1]
 
 
-@pytest.mark.thorough
-def test_available_now_does_not_wait_for_what_comes_later(case: Case, admin: Admin) -> None:
-    store(admin, "ORDERS", plain("orders.a", 200))
-    more = iter(range(1_000))
-
-    def publish(rows: DataFrame, batch: int) -> None:
-        case.keep(rows, batch)
-        store(admin, "ORDERS", plain("orders.late", 50, 50 * next(more)))
-
-    writer = case.read(maxOffsetsPerTrigger="100").writeStream.foreachBatch(publish)
-    query = writer.option("checkpointLocation", str(case.checkpoint)).trigger(availableNow=True).start()
-    assert query.awaitTermination(PATIENCE)
-    assert case.sequences() == upto(200)
-    case.run(case.read().where("topic = 'orders.late'"))
-    assert case.sequences() == upto(300)
-
-
 def braked(rows: DataFrame, brake: Path) -> DataFrame:
     """Rows that cannot be written while there is a file ``brake``."""
     brake.touch()
@@ -162,22 +132,6 @@ def braked(rows: DataFrame, brake: Path) -> DataFrame:
             yield batch
 
     return rows.select("stream", "sequence").mapInArrow(write, "stream string, sequence long")
-
-
-@pytest.mark.thorough
-def test_latest_begins_with_new_messages_and_loses_none_when_a_batch_fails(case: Case, admin: Admin) -> None:
-    store(admin, "ORDERS", plain("orders.a", 100))
-    brake = case.folder / "brake"
-    frame = braked(case.read(startingOffsets="latest"), brake)
-    query = case.start(frame, available_now=False)
-    eventually(lambda: case.checkpoint.exists() and len(case.offsets()) == 1, "the query has begun", PATIENCE)
-    store(admin, "ORDERS", plain("orders.b", 30))
-    with pytest.raises(StreamingQueryException, match="not to be written"):
-        query.awaitTermination(PATIENCE)
-    store(admin, "ORDERS", plain("orders.c", 20))
-    brake.unlink()
-    case.run(frame)
-    assert case.sequences() == list(range(101, 151))
 
 
 @pytest.mark.thorough
@@ -211,31 +165,6 @@ def test_failed_task_is_tried_again_and_leaves_each_row_once(case: Case, admin: 
 
 
 @pytest.mark.thorough
-def test_two_queries_at_once_read_each_their_own(case: Case, admin: Admin, tmp_path: Path) -> None:
-    admin.create_stream("TRADES", ["trades.>"])
-    store(admin, "ORDERS", plain("orders.a", 400))
-    store(admin, "TRADES", plain("trades.a", 300))
-    other = Case(case.spark, NatsServer(), tmp_path / "other", "orders.>,trades.>")
-    other.options["url"] = case.options["url"]
-    queries = [case.start(), other.start()]
-    for query in queries:
-        assert query.awaitTermination(PATIENCE)
-    assert (case.sequences(), case.sequences("TRADES")) == (upto(400), [])
-    assert (other.sequences(), other.sequences("TRADES")) == (upto(400), upto(300))
-
-
-@pytest.mark.thorough
-def test_stream_that_appears_later_is_read_from_its_beginning(case: Case, admin: Admin) -> None:
-    store(admin, "ORDERS", plain("orders.a", 10))
-    query = case.start(available_now=False, topics="orders.>,*.eu")
-    eventually(lambda: case.sequences() == upto(10), "the first stream is read", PATIENCE)
-    admin.create_stream("TRADES", ["trades.>"])
-    store(admin, "TRADES", plain("trades.us", 5) + plain("trades.eu", 5))
-    eventually(lambda: case.sequences("TRADES") == [6, 7, 8, 9, 10], "the second stream is read", PATIENCE)
-    query.stop()
-
-
-@pytest.mark.thorough
 def test_running_query_survives_a_killed_server(case: Case, admin: Admin, nats_server: NatsServer) -> None:
     store(admin, "ORDERS", plain("orders.a", 100))
     query = case.start(available_now=False, maxOffsetsPerTrigger="50")
@@ -249,37 +178,6 @@ def test_running_query_survives_a_killed_server(case: Case, admin: Admin, nats_s
 
 
 # --- loss ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.thorough
-def test_messages_removed_while_the_query_was_down_are_a_loss(case: Case, admin: Admin) -> None:
-    store(admin, "ORDERS", plain("orders.a", 100))
-    case.run()
-    store(admin, "ORDERS", plain("orders.b", 100))
-    admin.api("STREAM.PURGE.ORDERS", {"seq": 151})
-    admin.api("STREAM.MSG.DELETE.ORDERS", {"seq": 160})
-    error = case.fail()
-    for part in ("stream 'ORDERS': 50 sequences 101 to 150", "failOnDataLoss=false", "startingOffsets"):
-        assert part in error
-    case.run(failOnDataLoss="false")
-    assert case.sequences() == [*upto(100), *range(151, 160), *range(161, 201)]
-    store(admin, "ORDERS", plain("orders.c", 10))
-    case.run()
-    assert case.sequences()[-10:] == list(range(201, 211))
-
-
-@pytest.mark.thorough
-def test_stream_deleted_and_made_again_is_a_loss_and_then_read_from_its_beginning(case: Case, admin: Admin) -> None:
-    store(admin, "ORDERS", plain("orders.a", 100))
-    case.run()
-    admin.api("STREAM.DELETE.ORDERS")
-    assert "it is gone; sequence 101 was to be read next" in case.fail()
-    admin.create_stream("ORDERS", ["orders.>"])
-    store(admin, "ORDERS", plain("orders.new", 150))
-    assert "'ORDERS': it was deleted and made again since" in case.fail()
-    case.run(failOnDataLoss="false")
-    new = [r["sequence"] for r in case.rows() if r["topic"] == "orders.new"]
-    assert sorted(new) == upto(150)
 
 
 # --- progress at the broker ------------------------------------------------------------------------------------
@@ -298,13 +196,3 @@ def test_progress_consumer_shows_how_far_the_query_has_come(case: Case, admin: A
     case.run(maxOffsetsPerTrigger="50", progressConsumer="ingest")
     assert admin.api("CONSUMER.INFO.ORDERS.ingest")["num_pending"] == 50
     assert case.sequences() == upto(350)
-
-
-@pytest.mark.thorough
-def test_consumer_of_somebody_else_is_left_alone(case: Case, admin: Admin) -> None:
-    theirs = {"durable_name": "theirs", "ack_policy": "explicit"}
-    admin.api("CONSUMER.CREATE.ORDERS.theirs", {"stream_name": "ORDERS", "config": {**theirs, "name": "theirs"}})
-    store(admin, "ORDERS", plain("orders.a", 100))
-    case.run(maxOffsetsPerTrigger="50", progressConsumer="theirs")
-    assert admin.api("CONSUMER.INFO.ORDERS.theirs")["num_pending"] == 100
-    assert case.sequences() == upto(100)

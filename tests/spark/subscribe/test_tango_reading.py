@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.nats.nats import account
 from tests.support.nats.nats_accounts import Accounts
 from tests.support.nats.nats_servers import Admin
-from tests.support.spark.subscribe_harness import delta_rows, store
+from tests.support.spark.subscribe_harness import parquet_rows, store
 from tests.support.tango_processes.recorder import STREAM, RecordedEvent, RecorderThread, settings
 from tests.support.tango_processes.servers import TangoServer
 
@@ -162,7 +162,7 @@ def test_what_is_no_record_is_a_row_with_its_octets_or_a_failure(
 def test_a_stream_continues_over_restarts_and_reports_the_gap(
     spark: SparkSession, nats_server: NatsServer, admin: Admin, lab: TangoServer, tmp_path: Path
 ) -> None:
-    """From device server through recorder and log into Delta; query and recorder end in between."""
+    """From device server through recorder and log into a table; query and recorder end in between."""
     table, checkpoint = tmp_path / "table", tmp_path / "checkpoint"
 
     def run() -> None:
@@ -170,7 +170,7 @@ def test_a_stream_continues_over_restarts_and_reports_the_gap(
         frame = spark.readStream.format("mamasub").options(**given).load()
         query: StreamingQuery = (
             frame.selectExpr("sequence", "tango.*")
-            .writeStream.format("delta")
+            .writeStream.format("parquet")
             .option("checkpointLocation", str(checkpoint))
             .trigger(availableNow=True)
             .start(str(table))
@@ -186,7 +186,7 @@ def test_a_stream_continues_over_restarts_and_reports_the_gap(
     with recording(nats_server, lab):
         push_until(admin, lab, 2)
     run()
-    rows = sorted(delta_rows(table), key=lambda row: row["sequence"])
+    rows = sorted(parquet_rows(table), key=lambda row: row["sequence"])
     assert [row["sequence"] for row in rows] == list(range(1, len(rows) + 1))
     (gap,) = [row for row in rows if row["kind"] == "gap"]
     assert gap["gap_count"] == gap["gap_to"] - gap["gap_from"] + 1
@@ -208,9 +208,9 @@ def discovered(spark: SparkSession, server: NatsServer, tmp_path: Path, **option
     def run() -> Rows:
         given = {"url": f"{server.url}/{STREAM}", "tango": "true", **options}
         frame = spark.readStream.format("mamadiscovery").options(**given).load()
-        writer = frame.writeStream.format("delta").option("checkpointLocation", str(checkpoint))
+        writer = frame.writeStream.format("parquet").option("checkpointLocation", str(checkpoint))
         writer.trigger(availableNow=True).start(str(table)).awaitTermination()
-        return delta_rows(table)
+        return parquet_rows(table)
 
     return run
 

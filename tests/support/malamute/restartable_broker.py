@@ -2,12 +2,12 @@
 oracle that reads what it holds.
 
 :class:`RestartableNatsServer` is a JetStream server; :class:`RestartableMalamuteBroker` is ``mama broker`` in a process
-    of its own, whose streams
-are durable. Streams are known by upper-case names; a room is made for one test.
+of its own, whose streams are durable. Streams are known by upper-case names.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -118,16 +118,20 @@ def _held_by_nats(monitor: str, account: str, stream: str) -> int:
 
 
 class RestartableMalamuteBroker:
-    """:param folder: for its configuration and its streams"""
+    """Serves one test after another: :meth:`fresh`.
+
+    :param folder: for its configuration and its streams
+    """
 
     id_header = "Id"
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
-        self.folder, self.url = folder, ""
+        self.folder, self.url, self._test = folder, "", ""
+        self._tests = itertools.count(1)
         self._bind = f"tcp://127.0.0.1:{lasting_port()}"
         self._process: subprocess.Popen[str] | None = None
-        streams = f'[[stream]]\npattern = "^[A-Z]+$"\nengine = "durable"\nfolder = "{folder}"\n'
+        streams = f'[[stream]]\npattern = "^[A-Z]+[0-9]*$"\nengine = "durable"\nfolder = "{folder}"\n'
         (folder / "broker.toml").write_text(streams)
 
     def __enter__(self) -> Self:
@@ -164,6 +168,18 @@ class RestartableMalamuteBroker:
             self._process.wait(PATIENCE)
             self._process.stdout.close()
 
+    def fresh(self) -> Self:
+        """The broker, for a test that finds none of its streams written to."""
+        self._test = str(next(self._tests))
+        assert self._process is not None
+        if self._process.poll() is not None:  # a test has failed while it was down
+            self.start()
+        return self
+
+    def named(self, stream: str) -> str:
+        """The name that a stream of this test has at the broker."""
+        return f"{stream}{self._test}"
+
     def pause(self) -> None:
         """SIGSTOP, until :meth:`resume`."""
         os.kill(self.pid, signal.SIGSTOP)
@@ -172,7 +188,7 @@ class RestartableMalamuteBroker:
         os.kill(self.pid, signal.SIGCONT)
 
     def options(self, stream: str) -> dict[str, str]:
-        return {"url": self.url, "stream": stream}
+        return {"url": self.url, "stream": self.named(stream)}
 
     def create(self, stream: str, *topics: str) -> None:
         """Streams are made when they are written to first, and take every topic."""
@@ -192,7 +208,7 @@ class RestartableMalamuteBroker:
         return partial(_held_in_store, self._store(stream))
 
     def _store(self, stream: str) -> Path:
-        return store_path(str(self.folder), stream.encode())
+        return store_path(str(self.folder), self.named(stream).encode())
 
 
 def _held_in_store(path: Path) -> int:

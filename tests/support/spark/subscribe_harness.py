@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from mama_spark.testing.waiting import eventually
 
@@ -38,6 +40,13 @@ def store(admin: Admin, stream: str, messages: Iterable[Message]) -> int:
 def plain(topic: str, n: int, first: int = 0) -> list[Message]:
     """``n`` different messages."""
     return [(topic, f"{topic} {i}".encode(), None) for i in range(first, first + n)]
+
+
+def parquet_rows(path: Path) -> list[dict[str, Any]]:
+    """Of a table that a query writes, as far as its batches are committed."""
+    listed = sorted((path / "_spark_metadata").glob("[0-9]*"))
+    files = [json.loads(line)["path"] for one in listed for line in one.read_text().splitlines()[1:]]
+    return [row for file in files for row in pq.read_table(file.removeprefix("file://")).to_pylist()]
 
 
 def delta_rows(path: Path | str) -> list[dict[str, Any]]:
