@@ -18,7 +18,7 @@ TESTING := test test-all explore coverage
 $(TESTING): export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=128m \
 	-Djdk.lang.Process.launchMechanism=VFORK $(CLASSES)
 # Tests start hundreds of Python processes, none of which should compile the sources anew.
-$(TESTING): export PYTHONDONTWRITEBYTECODE :=
+$(TESTING) .run/compiled: export PYTHONDONTWRITEBYTECODE :=
 # Test processes have many threads; an arena for each would keep what other threads have freed.
 $(TESTING): export MALLOC_ARENA_MAX ?= 2
 
@@ -39,10 +39,14 @@ run: setup-run ## publish 336,776 flights to a broker of its own, and show the d
 demo-tango: setup ## record a Tango device, lose events of it, archive the others, and report what is missing
 	@$(RUN) python jobs/tango_demo.py $(ARGS)
 
-test: setup-test ## does it work, and did a change break anything? (ARGS=... goes to pytest)
+# By one process, before the workers, each of which would compile everything.
+.run/compiled: $(shell find connector tests -name '*.py') | setup-test
+	@mkdir -p $(@D); $(ENV) pytest -q --collect-only >$@ || true # which the tests will say better
+
+test: setup-test .run/compiled ## does it work, and did a change break anything? (ARGS=... goes to pytest)
 	@$(RUN) $(PYTEST) $(TEST) $(ARGS)
 
-test-all: setup ## the other deterministic tests: every job, clusters, installations, browser, terminal, processes that are killed
+test-all: setup .run/compiled ## the other deterministic tests: every job, clusters, installations, browser, terminal, processes that are killed
 	@$(RUN) $(PYTEST) $(TEST_ALL) $(ARGS)
 
 explore: setup ## look for the unknown, hours long: random examples of property tests, fault campaigns, long runs, planted faults
@@ -50,7 +54,7 @@ explore: setup ## look for the unknown, hours long: random examples of property 
 	@TIER=explore $(RUN) pytest -m explore --timeout 7200 $(ARGS)
 	$(if $(ARGS),,@$(MAKE) --no-print-directory mutate)
 
-coverage: setup ## lines and branches by package: of `make test`, and of both tiers together (BEFORE=report.json: beside it)
+coverage: setup .run/compiled ## lines and branches by package: of `make test`, and of both tiers together (BEFORE=report.json: beside it)
 	@rm -rf .run/coverage; mkdir -p .run/coverage
 	@$(RUN) $(PYTEST) $(TEST) --cov --cov-config=$(CURDIR)/pyproject.toml --cov-report= $(ARGS) || true
 	@$(ENV) coverage json -q -o .run/coverage-test.json

@@ -89,12 +89,15 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """After a file and its fixtures."""
+    result = yield
     if nextitem is None or nextitem.path != item.path:
         gc.collect()
-        if not gc.get_freeze_count():  # the test has run a command that freezes what exists, and then unfreezes all
-            gc.freeze()
+        gc.freeze()  # what is left is what caches and servers of the session hold: nothing to look through again
         if "pyarrow" in sys.modules:
             sys.modules["pyarrow"].default_memory_pool().release_unused()
         if sys.platform == "linux":
             ctypes.CDLL(None).malloc_trim(0)  # what threads have freed stays in their arenas else
+    return result

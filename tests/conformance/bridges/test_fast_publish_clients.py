@@ -107,11 +107,6 @@ def test_wire_operations_and_requested_prefix_are_stable(bridge: NatsBridge, nat
     assert seen[99] == b"%s%012d.3.$FI" % (head, 101), "the end"
 
 
-def test_close_uses_eob_and_does_not_store_it(admin: Admin, bridge: NatsBridge) -> None:
-    assert len(publish(bridge, batch_of(2))) == 2
-    assert stored(admin) == [0, 1]
-
-
 def test_empty_close_errors_without_poisoning_publisher(admin: Admin, bridge: NatsBridge) -> None:
     """No error here: to flush what holds nothing says nothing to the server."""
     bridge.flush()
@@ -167,34 +162,6 @@ def test_fail_mode_flow_error_retains_terminal_ack(admin: Admin, bridge: NatsBri
     assert stored(admin) == [0]
 
 
-def test_a_row_that_the_stream_finds_too_large_fails_alone(admin: Admin, nats_server: NatsServer) -> None:
-    """Added: without ids, and nothing is doubled."""
-    admin.update_stream("S", max_msg_size=200)
-    with Driver(nats_server.url, window=1024, **FAST) as driver:
-        for size in (100, 300, 100, 300):
-            driver.put(["s.a"], 1 if size == 300 else 500, size=size)
-        driver.drain()
-        assert driver.events() == {"acked": 1000, "completed_exceptionally": 2}
-        assert all("10054" in reason for reason in driver.reasons)
-        assert driver.conserved(admin).duplicates == 0
-        driver.in_order(admin)
-
-
-def test_concurrent_publishers_have_independent_inboxes(admin: Admin, nats_server: NatsServer) -> None:
-    settings = NatsSettings((nats_server.url,), stream="S", ack_mode="batch", dedup=False, max_in_flight=40)
-    bridges = [NatsBridge(settings) for _ in range(4)]
-    for bridge in bridges:
-        bridge.open()
-    assert all(b.send(batch_of(1, first=i * 100), 0) == 1 for i, b in enumerate(bridges)), "all four are open at once"
-    rest = [publish(b, batch_of(99, first=i * 100 + 1), first=1) for i, b in enumerate(bridges)]
-    for answers in rest:
-        assert not answers.error
-        assert set(answers.sequence) >= set(range(1, 100))
-    for bridge in bridges:
-        bridge.close()
-    assert sorted(stored(admin)) == list(range(400))
-
-
 @pytest.mark.own_server
 def test_cancellation_after_handoff_closes_and_unsubscribes(admin: Admin, nats_server: NatsServer) -> None:
     """``stop`` while the answers are missing: every flight gets its verdict, and the connection is of use again."""
@@ -231,15 +198,6 @@ def test_abort_is_idempotent_and_releases_inbox(admin: Admin, nats_server: NatsS
     assert stored(admin) == list(range(10))
 
 
-@pytest.mark.own_server
-def test_cleanup_tolerates_real_transport_teardown(admin: Admin, bridge: NatsBridge, nats_server: NatsServer) -> None:
-    assert bridge.send(batch_of(5), 0) == 5
-    nats_server.kill()
-    bridge.close()
-    assert "closed" in repr(bridge)
-    nats_server.start()
-
-
 # --- on the state machine ------------------------------------------------------------------------------------------
 
 
@@ -274,13 +232,6 @@ def test_flow_ack_changes_window_but_not_cached_reply_prefix() -> None:
     assert b".10.fail." in reply_prefix(b"_INBOX.x.", batch.id, batch.flow)
 
 
-def test_server_selected_flow_does_not_rewrite_wire_prefix() -> None:
-    batch = sent(1)
-    batch.reply(FlowAck(0, 1), 1)
-    assert batch.flow == 10, "what is asked for in each reply subject"
-    assert batch.capacity() == OUTSTANDING
-
-
 def test_zero_count_partial_terminal_ack_allows_stream_sequence_zero() -> None:
     batch = sent(2)
     batch.reply(BatchRejection(1, from_reply(400, 10071, "rejected")), 1)
@@ -305,16 +256,6 @@ def test_terminal_ack_validation_rejects_untrusted_values(last: Reply, guilty: b
     behind = {2: ExpectationFailed, 3: BlockedByPredecessor} if guilty else {2: OutcomeUnknown, 3: OutcomeUnknown}
     assert (acked, refused) == ([], {1: OutcomeUnknown, **behind})
     assert batch.phase is Phase.ENDED
-
-
-def test_a_final_answer_with_less_than_was_sent_is_believed() -> None:
-    """Gaps and refusals are told by messages that may be lost; the count of the prefix is not."""
-    batch = sent(3)
-    batch.end()
-    assert verdict(batch.reply(PubAck("S", 9, batch="b", count=1), 4)) == (
-        [1],
-        {2: BlockedByPredecessor, 3: BlockedByPredecessor},
-    )
 
 
 @pytest.mark.parametrize(
@@ -366,24 +307,11 @@ def test_fatal_collector_defensive_tail_paths(tail: PublishError) -> None:
     assert verdict(batch.reply(tail, 3)) == ([], {1: OutcomeUnknown, 2: Rejected, 3: BlockedByPredecessor})
 
 
-def test_fatal_collector_processes_progress_before_initial_error() -> None:
-    batch = sent(9)
-    batch.reply(BatchRejection(9, from_reply(503, 10077, "full")), 9)
-    assert verdict(batch.reply(FlowAck(7, 3), 7)) == (list(range(1, 8)), {})
-    assert verdict(batch.reply(from_reply(400, 10208, "unknown"), 9)) == ([], {8: OutcomeUnknown, 9: Rejected})
-
-
 def test_a_second_refusal_does_not_replace_the_first() -> None:
     batch = sent(3)
     batch.reply(BatchRejection(2, from_reply(400, 10071, "rejected")), 2)
     batch.reply(BatchRejection(3, from_reply(503, 10077, "full")), 3)
     assert verdict(batch.lost("gone")) == ([], {1: OutcomeUnknown, 2: ExpectationFailed, 3: BlockedByPredecessor})
-
-
-def test_commit_ping_can_report_unknown_batch_after_lost_terminal_ack() -> None:
-    batch = sent(2)
-    seq = batch.end()
-    assert verdict(batch.reply(from_reply(400, 10208, "unknown"), seq)) == ([], {1: OutcomeUnknown, 2: OutcomeUnknown})
 
 
 def test_gap_fail_is_fatal_and_typed() -> None:
@@ -394,18 +322,3 @@ def test_gap_fail_is_fatal_and_typed() -> None:
         [1, 2],
         {3: BlockedByPredecessor, 4: BlockedByPredecessor},
     )
-
-
-@pytest.mark.parametrize(("window", "flow"), [(1, 1), (7, 1), (80, 10), (1_000_000, 500)])
-def test_invalid_configuration_cannot_be_reached_from_the_window(
-    admin: Admin, nats_server: NatsServer, window: int, flow: int
-) -> None:
-    bridge = NatsBridge(
-        NatsSettings((nats_server.url,), stream="S", ack_mode="batch", dedup=False, max_in_flight=window)
-    )
-    bridge.open()
-    with PlainNatsConnection(nats_server.url) as observer:
-        observer.subscribe(b"s.>")
-        assert bridge.send(batch_of(1), 0) == 1
-        assert b".%d.fail." % flow in (observer.message().reply or b"")
-    bridge.close()

@@ -28,7 +28,6 @@ from mama_spark.bridges.nats import errors
 from mama_spark.bridges.nats.protocol.acks import BatchGap, BatchRejection, FlowAck, PubAck, Reply
 from mama_spark.bridges.nats.protocol.fast_batch import (
     END,
-    PING,
     START,
     FastBatch,
     Phase,
@@ -241,15 +240,6 @@ def test_jetstream_fast_batch_publish_duplicates(stream: Stream) -> None:
     assert stream.stored() == [b"1"]
 
 
-def test_jetstream_fast_batch_publish_duplicates_eob_commit(stream: Stream) -> None:
-    sent = stream.batch()
-    sent.put(2, {"Nats-Msg-Id": "msgId"})
-    sent.end()
-    assert sent.hear_all()[-1] == PubAck(stream.name, 1, batch="uuid", count=2)
-    assert sent.acked == [1, 2]
-    assert stream.stored() == [b"1"]
-
-
 def test_jetstream_fast_batch_publish_header_check_error(stream: Stream) -> None:
     sent = stream.batch()
     sent.put()
@@ -277,29 +267,6 @@ def test_jetstream_fast_batch_publish_header_check_error_on_commit(stream: Strea
     following.put()
     following.end()
     assert following.hear_all()[-1] == PubAck(stream.name, 2, batch="next", count=1), "no batch is left behind"
-
-
-def test_jetstream_fast_batch_sequential_duplicate_and_error_pub_ack(stream: Stream) -> None:
-    first = stream.batch("first")
-    first.put(1, {"Nats-Msg-Id": "msgId"})
-    first.end()
-    first.hear_all()
-    sent = stream.batch()
-    sent.put(1, {"Nats-Msg-Id": "msgId"})
-    sent.put(1, WRONG)
-    last = sent.hear_all()[-1]
-    assert last == PubAck(stream.name, 0, batch="uuid", count=1)
-    assert sent.acked == [1]
-    assert sent.refused == {2: ExpectationFailed}
-
-
-def test_jetstream_fast_batch_publish_ping(stream: Stream) -> None:
-    sent = stream.batch(flow=2)
-    sent.put(2)
-    assert [sent.hear(), sent.hear()] == [FlowAck(0, 2), FlowAck(2, 2)]
-    sent.send(2, PING)
-    assert sent.hear() == FlowAck(2, 2), "the same again changes nothing"
-    assert sent.acked == [1, 2]
 
 
 def test_jetstream_fast_batch_publish_limits(tmp_path: Path) -> None:

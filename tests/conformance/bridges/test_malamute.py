@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from mama_spark.bridge import Ack, EventKind
 from mama_spark.bridges import discovery_bridge, log_bridge, publisher_bridge
@@ -20,16 +19,11 @@ from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcome
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
-from mama_spark.options.window import RetryPolicy, WindowConfig
-from mama_spark.publisher.batch_publisher import BatchPublisher
-from mama_spark.sending.flight import FlightState
-from mama_spark.sending.flight_batch import FlightBatch
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.engines import register
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
 from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.testing.bridge_suite import TIMEOUT, Answers, BridgeSuite, PublishedMessage, SuiteSetup, publish
-from mama_spark.testing.waiting import eventually
 
 from tests.support.ports import lasting_port
 
@@ -252,41 +246,6 @@ def test_a_broker_that_restarts_is_told_and_the_bridge_goes_on() -> None:
     finally:
         bridge.close()
         broker.stop()
-
-
-def test_every_row_has_its_outcome_when_the_broker_restarts_in_mid_write() -> None:
-    """Law 5, as far as a stream in memory can keep it: nothing hangs, and each row is settled once."""
-    broker = start()
-    bridge = bridge_of(broker.endpoint)
-    bridge.open()
-    finished: list[FlightBatch] = []
-    policy = WindowConfig(2000, 1000, 5.0, RetryPolicy.doubling(0.05, 0.5, TIMEOUT))
-    kinds: list[EventKind] = []
-    publisher = BatchPublisher(
-        bridge,
-        policy,
-        on_finished=finished.append,
-        outage_timeout=TIMEOUT,
-        on_event=lambda event: kinds.append(event.kind),
-    )
-    publisher.start()
-    try:
-        for n in range(4):
-            if n == 1:
-                broker.stop()
-            publisher.put(MessageBatch.of(["t"] * 1000, [b"%d" % i for i in range(1000)]))
-            if n == 1:  # its rows wait for the broker
-                eventually(lambda: kinds == [EventKind.DISCONNECTED], "the outage is noticed")
-                broker = start(broker.endpoint)
-        publisher.drain()
-    finally:
-        publisher.stop()
-        bridge.close()
-        broker.stop()
-    states = np.concatenate([block.state for block in finished])
-    assert len(states) == 4000
-    assert (states == FlightState.ACKED).all()
-    assert kinds == [EventKind.DISCONNECTED, EventKind.RECONNECTED]
 
 
 def test_answers_add_up(broker: Broker) -> None:

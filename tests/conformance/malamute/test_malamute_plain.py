@@ -76,15 +76,6 @@ def test_headers_are_refused_row_by_row(plain: PlainBroker) -> None:
     assert "this broker carries no headers; mama broker does" in bad[0][1].info
 
 
-def test_ids_are_not_carried_so_the_same_id_is_accepted_twice(plain: PlainBroker) -> None:
-    bridge = bridge_of(plain)
-    for first in (0, 2):
-        answers = publish(bridge, batch(2, ids=["same", "same too"]), first)
-        assert not any(answers.duplicate.values())
-    bridge.close()
-    assert len(plain.sent) == 4
-
-
 def test_dedup_is_off_with_one_warning_a_connection(plain: PlainBroker, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "mama_spark"):
         for _ in range(3):
@@ -103,35 +94,6 @@ def test_dead_letters_need_headers_so_a_topic_for_them_is_refused_before_the_fir
     with pytest.raises(ConfigError, match="dead letters have headers, which this broker does not carry"):
         bridge.open()
     assert plain.commands(WRITE) == []
-
-
-def test_rows_of_many_streams_go_each_to_its_own_in_its_order(plain: PlainBroker) -> None:
-    bridge = bridge_of(plain, stream=None)
-    names = [f"s{i % 5}" for i in range(1000)]
-    answers = publish(bridge, batch(1000, streams=names))
-    bridge.close()
-    assert len(answers.sequence) == 1000
-    for name in set(names):
-        got = [content for stream, _, content in plain.sent if stream == name]
-        assert got == [[b"%d" % i] for i in range(1000) if names[i] == name]
-
-
-def test_a_broker_that_forgot_its_clients_is_told_and_what_was_open_is_in_doubt(plain: PlainBroker) -> None:
-    """ERROR 500 is how a client learns of a restart; OPEN and WRITE are said again before anything else."""
-    bridge = bridge_of(plain, {"ping": 1e6, "silence": 1e6})  # else a PING may learn of it before the first message
-    publish(bridge, batch(10))
-    plain.forget()
-    assert bridge.send(batch(5), 10) == 5
-    kinds: list[EventKind] = []
-    until = time.monotonic() + TIMEOUT
-    while EventKind.RECONNECTED not in kinds and time.monotonic() < until:
-        polled = bridge.poll(0.1)
-        assert not polled.acks, "nobody knows what became of them"
-        kinds += [event.kind for event in polled.events]
-    assert kinds == [EventKind.DISCONNECTED, EventKind.RECONNECTED]
-    assert len(publish(bridge, batch(10), 15).sequence) == 10
-    bridge.close()
-    assert [stream for stream, _, _ in plain.sent] == ["st"] * 20
 
 
 def test_nothing_is_said_of_what_a_silent_mode_sends_but_closing_waits_until_it_is_taken(plain: PlainBroker) -> None:

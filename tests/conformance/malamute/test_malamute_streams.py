@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from mama_spark.bridge import Ack, EventKind
+from mama_spark.bridge import EventKind
 from mama_spark.bridges.malamute import MalamuteBridge, MalamuteSettings
 from mama_spark.bridges.malamute.pool import MAX_PENDING_WRITES, POOL
 from mama_spark.errors import BadRow, ConfigError, NotReady, PublishError, Rejected, Unavailable
@@ -107,17 +107,6 @@ def test_ids_count_for_one_stream(broker: Broker, tmp_path: Path) -> None:
     bridge.close()
     assert [answers.duplicate[t] for t in range(3)] == [False, False, True]
     assert (len(stored(tmp_path, "d1")), len(stored(tmp_path, "d2"))) == (1, 1)
-
-
-def test_streams_in_memory_and_on_disk_say_each_what_they_did(broker: Broker) -> None:
-    bridge = bridge_of(broker)
-    some = batch(["d1", "memory", "d1", "memory"], ids=True)
-    bridge.prepare(some)
-    able = bridge.capabilities
-    assert (able.ack, able.sequence, able.dedup) == (Ack.STORED, True, True)
-    answers = publish(bridge, some)
-    bridge.close()
-    assert answers.sequence == {0: 1, 2: 2, 1: -1, 3: -1}
 
 
 def test_the_stream_of_the_settings_takes_what_names_none(broker: Broker, tmp_path: Path) -> None:

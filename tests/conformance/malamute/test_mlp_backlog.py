@@ -11,12 +11,11 @@ import pytest
 import zmq
 from mama_spark.bridges.malamute.bridge import MalamuteBridge
 from mama_spark.bridges.malamute.settings import MalamuteSettings
-from mama_spark.errors import Unavailable
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import FEATURES, ConnectionSettings
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Error, Ok, StreamDeliver
-from mama_spark.malamute.protocol.extensions import Feature, StoreOutcome
+from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.message import MessageBatch
 from mama_spark.services.malamute_broker.broker import loop as broker_loop
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
@@ -199,28 +198,6 @@ def test_whoever_is_held_is_not_silent(make: Callable[..., Site], monkeypatch: p
     assert site.broker.clients() == [b"r", b"w"]
 
 
-@pytest.mark.spec("ML-07")
-def test_publishers_of_ours_stop_when_the_engine_does_and_lose_nothing(make: Callable[..., Site]) -> None:
-    """Credit from the engine back to those who publish."""
-    site = make(EngineBacklogPolicy.DROP_NEWEST)
-    reader = site.peer(b"r")
-    assert reader.ask(commands.StreamRead(b"stuck", b"")) == Ok()
-    with site.client(timeout=PATIENCE) as writer:
-        writer.write("stuck")
-        STUCK.clear()
-        sent = send_until_held(writer)
-        assert sent * 5000 < LIMIT, "the allowance, and not the backlog's policy"
-        STUCK.set()
-        for n in range(sent, sent + 500):
-            writer.send(str(n), b"x" * 5000)
-        assert sum(run.count for run in writer.sync() if run.outcome is StoreOutcome.ACCEPTED) == sent + 500
-        for n in range(sent + 500):
-            one = reader.get()
-            assert isinstance(one, StreamDeliver)
-            assert one.subject == b"%d" % n
-    assert site.counted("lost_sends") == 0
-
-
 def write_until_held(site: Site, writer: Peer, *pinging: Peer) -> int:
     """How many messages were sent when the broker stopped to read."""
     loop = site.broker._loop
@@ -233,16 +210,6 @@ def write_until_held(site: Site, writer: Peer, *pinging: Peer) -> int:
         sent += 20
         time.sleep(0.001)
     return sent
-
-
-def send_until_held(writer: MalamuteClient) -> int:
-    """How many messages the client may send."""
-    for sent in range(LIMIT):
-        try:
-            writer.send(str(sent), b"x" * 5000, timeout=0.5)
-        except Unavailable:
-            return sent
-    raise AssertionError("it may send for ever")
 
 
 @pytest.mark.spec("ML-07")

@@ -196,22 +196,6 @@ def test_what_is_not_there_is_not_found_and_what_a_peer_says_ends_nothing(broker
     assert "malamute_clients" in page(broker, "/metrics")
 
 
-def test_many_look_at_once(broker: Broker) -> None:
-    found: list[int] = []
-
-    def look() -> None:
-        for _ in range(50):
-            found.append(len(broker.metrics()))
-
-    threads = [threading.Thread(target=look) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert len(found) == 200
-    assert len(set(found)) == 1
-
-
 def test_refused_logins_are_counted() -> None:
     security = Security({"u": "right"})
     with Broker(BrokerSettings("tcp://127.0.0.1:*", security=security)) as broker:

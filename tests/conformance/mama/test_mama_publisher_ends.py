@@ -295,24 +295,6 @@ def test_destroy_while_sends_are_answered(harness: MamaHarness, recorder: Callba
         assert queue._reserved == 0, "no place is lost"
 
 
-def test_a_transport_may_be_destroyed_from_a_callback_and_while_others_send(
-    memory: MemoryMamaHarness, recorder: CallbackRecorder
-) -> None:
-    transport = memory.transport()
-    callbacks = recorder.callbacks()
-    callbacks.on_success = lambda publisher, *_: publisher.transport.destroy()
-    publisher = Publisher.create_with_callbacks(transport, None, memory.symbol, memory.source, None, callbacks)
-    other = published(memory, transport, recorder)
-    threads = [threading.Thread(target=memory_sends, args=(p, 50)) for p in (publisher, other)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    transport.destroy()
-    until(lambda: {publisher.state, other.state} == {PublisherState.DESTROYED})
-    assert recorder.count("destroy") == 2
-
-
 def test_a_bridge_that_dies_fails_the_calls_and_lets_publishers_be_destroyed(
     memory: MemoryMamaHarness,
     recorder: CallbackRecorder,

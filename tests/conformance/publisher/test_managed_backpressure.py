@@ -25,25 +25,6 @@ from tests.support.publisher_harness import (
 RETRY = RetryConfig.doubling(0.01, 0.05, deadline=LONG)
 
 
-def test_wait_stall_0(memory_harness: PublisherHarness) -> None:
-    """As test_publish_async with ``wait_stall=0``: where the caller may not wait, a full queue refuses at once."""
-    topic = memory_harness.lose(1)
-    publisher = memory_harness.publisher(max_in_flight=1, queue_size=1, wait_timeout=LONG).start()
-
-    async def one_too_many() -> None:
-        publisher.publish_async(topic, b"in flight")
-        while publisher.counters.sends < 1:
-            await asyncio.sleep(0.001)
-        publisher.publish_async(topic, b"taken by the runner, waits for the window")
-        while publisher._queue:
-            await asyncio.sleep(0.001)
-        publisher.publish_async(topic, b"queued")
-        with pytest.raises(QueueFull):
-            publisher.publish_async(topic, b"refused")
-
-    asyncio.run(one_too_many())
-
-
 def test_async_publish_backpressure(harness: PublisherHarness) -> None:
     """Limit 10: whoever waits has all 2,000 stored; the window is never exceeded."""
     n = 2_000
@@ -101,14 +82,6 @@ def test_publish_async_ack_timeout(harness: PublisherHarness) -> None:
         patient(publisher)
         assert ack_of(publisher.publish_async(harness.topic, b"")).result(LONG)
     assert harness.listener.events("p-1") == ["published", "timeout"]
-
-
-def test_publish_async_ack_timeout_clears_a_stall(memory_harness: PublisherHarness) -> None:
-    """As …ClearStall: whoever waits for room is let in when what was in flight times out."""
-    topic = memory_harness.lose(3)
-    with memory_harness.publisher(max_in_flight=1, queue_size=1, wait_timeout=0.1) as publisher:
-        futures = [publisher.publish_async(topic, b"%d" % i) for i in range(3)]
-    assert all(isinstance(ack_of(f).exception(0), AckTimeout) for f in futures)
 
 
 @pytest.mark.spec("MP-41")

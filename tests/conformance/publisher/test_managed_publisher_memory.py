@@ -20,11 +20,11 @@ from mama_spark.errors import (
     Rejected,
 )
 from mama_spark.message import MessageBatch
-from mama_spark.publisher.api import Flight, PublishOptions, RetryConfig
+from mama_spark.publisher.api import PublishOptions, RetryConfig
 from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
 from mama_spark.testing.waiting import until
 
-from tests.support.publisher_harness import LONG, MemoryPublisherHarness, RecordingListener, ack_of
+from tests.support.publisher_harness import LONG, MemoryPublisherHarness, ack_of
 
 RETRY = RetryConfig.doubling(0.01, 0.05, deadline=LONG)
 
@@ -54,14 +54,6 @@ def test_publish_msg_async_with_pending_msgs(harness: MemoryPublisherHarness) ->
     assert publisher.counters.acked == 12
 
 
-def test_publish_async_reset_pending_on_reconnect(harness: MemoryPublisherHarness) -> None:
-    harness.broker.then([*["drop"] * 99, "disconnect"])
-    with harness.publisher(max_in_flight=100, retry_config=RETRY) as publisher:
-        futures = [publisher.publish_async("a", b"%d" % i) for i in range(100)]
-    assert all(ack_of(f).result(LONG) for f in futures)
-    assert len(harness.broker.messages()) == 100
-
-
 @pytest.mark.spec("MP-06", "MP-32")
 def test_publish_async_retry(harness: MemoryPublisherHarness) -> None:
     """Nobody there at first; sent again until somebody is."""
@@ -89,24 +81,6 @@ def test_publish_async_retry_disabled_fails_at_once(harness: MemoryPublisherHarn
         flight = publisher.publish_async("a", b"").result(LONG)
         assert isinstance(flight.publish_ack_future.exception(LONG), PublishError)
     assert harness.listener.events("p-1") == ["published", "completed_exceptionally"]
-
-
-def test_publish_async_retry_in_err_handler(harness: MemoryPublisherHarness) -> None:
-    """A listener may publish again; all ten are stored."""
-    harness.broker.then(["reject"] * 10)
-    publisher = harness.publisher()
-
-    class Again(RecordingListener):
-        def completed_exceptionally(self, flight: Flight) -> None:
-            publisher.publish_async(flight.subject, flight.body)
-
-    publisher.listener = Again()
-    publisher.start()
-    for i in range(10):
-        publisher.publish_async("a", b"%d" % i)
-    until(lambda: publisher.counters.acked == 10)
-    publisher.drain(LONG)
-    assert sorted(int(m.payload) for m in harness.broker.messages()) == list(range(10))
 
 
 def test_publish_raising_inside_the_runner_fails_that_flight_and_the_runner_goes_on(
@@ -219,14 +193,6 @@ def test_config(harness: MemoryPublisherHarness, condition: str, fault: str) -> 
     assert error is None if on else isinstance(error, CONDITIONS[fault])
 
 
-def test_retry_execute_stops_after_its_attempts(harness: MemoryPublisherHarness) -> None:
-    """As testRetryExecute: two attempts are three executions."""
-    harness.broker.then(["503"] * 9)
-    with harness.publisher(retry_config=RetryConfig(2, (0.01,))) as publisher:
-        flight = publisher.publish_async("a", b"").result(LONG)
-    assert flight.sends == 3
-
-
 def test_retry_execute_stops_at_its_deadline(harness: MemoryPublisherHarness) -> None:
     harness.broker.then(["503"] * 10_000)
     began = time.monotonic()
@@ -248,15 +214,6 @@ def test_retry_execute_stops_when_its_observer_says_so(harness: MemoryPublisherH
     with harness.publisher(retry_config=RetryConfig(50, (0.01,), retry_on=observer)) as publisher:
         flight = publisher.publish_async("a", b"").result(LONG)
     assert (flight.sends, len(seen)) == (5, 5)
-
-
-def test_retry_execute_repeats_the_last_pause_of_a_short_policy(harness: MemoryPublisherHarness) -> None:
-    harness.broker.then(["503"] * 4)
-    began = time.monotonic()
-    with harness.publisher(retry_config=RetryConfig(9, (0.01, 0.05))) as publisher:
-        flight = publisher.publish_async("a", b"").result(LONG)
-    assert flight.sends == 5
-    assert time.monotonic() - began >= 0.16, "0.01, then three times 0.05"
 
 
 def test_publish_async_retry_does_not_stall_others(harness: MemoryPublisherHarness) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from time import time
-from typing import Any
 
 import pytest
 from mama_spark.errors import (
@@ -12,7 +10,7 @@ from mama_spark.errors import (
     BadTopic,
     TooLarge,
 )
-from mama_spark.publisher.api import Flight, PublishOptions
+from mama_spark.publisher.api import PublishOptions
 
 from tests.support.publisher_harness import (
     LONG,
@@ -76,13 +74,6 @@ def test_publish_async_varieties(harness: PublisherHarness) -> None:
     assert [m.headers.get("h") for m in harness.held()] == [None, ["v"], None, ["v", "w"], None]
 
 
-def test_a_reply_subject_cannot_be_given(memory_harness: PublisherHarness) -> None:
-    """As TestPublishMsgAsync, "reply subject set": it is how the acknowledgement finds back."""
-    publisher: Any = memory_harness.publisher()
-    with pytest.raises(TypeError):
-        publisher.publish_async(memory_harness.topic, b"", reply="mine")
-
-
 @pytest.mark.parametrize(
     ("subject", "body", "headers", "error"),
     [("t.*", b"", None, BadTopic), ("", b"", None, BadTopic), ("t..x", b"", None, BadTopic),
@@ -98,21 +89,3 @@ def test_bad_messages_fail_unsent_and_the_connection_lives(
             publisher.publish_async(subject, body, headers).result(LONG)
         assert ack_of(publisher.publish_async(harness.topic, b"ok")).result(LONG).sequence == 1
     assert harness.payloads() == [b"ok"]
-
-
-def test_publish_async_100_in_order(harness: PublisherHarness) -> None:
-    with harness.publisher() as publisher:
-        futures = [publisher.publish_async(harness.topic, b"%d" % i) for i in range(100)]
-    assert [ack_of(f).result(0).sequence for f in futures] == list(range(1, 101))
-
-
-def test_a_thousand_with_a_full_queue_wait_and_are_all_stored(memory_harness: PublisherHarness) -> None:
-    """As test_publish_async with a stall wait: a coroutine waits for room instead of failing."""
-    publisher = memory_harness.publisher(max_in_flight=10, queue_size=10).start()
-
-    async def all_of_them() -> list[Flight]:
-        return await asyncio.gather(*(publisher.publish(memory_harness.topic, b"%d" % i) for i in range(1000)))
-
-    flights = asyncio.run(all_of_them())
-    publisher.drain(LONG)
-    assert sorted(f.publish_ack_future.result(0).sequence or 0 for f in flights) == list(range(1, 1001))

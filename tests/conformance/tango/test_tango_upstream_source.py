@@ -8,30 +8,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import zmq
 from mama_spark.services.tango_server.device import Attribute, Criteria, Device
 from mama_spark.services.tango_server.event_source import TangoEventSource
-from mama_spark.tango.client.device_proxy import open_device
-from mama_spark.tango.events.event_codec import Event as Decoded
-from mama_spark.tango.events.event_codec import decode
-from mama_spark.tango.giop.ior import parse_device
-from mama_spark.tango.idl.negotiation import SubscriberInfo
 from mama_spark.tango.types import (
     DataType,
     DevError,
     DevState,
     EventType,
     Format,
-    PipeBlob,
-    PipeData,
-    PipeElement,
     Quality,
     Severity,
-    ValueKind,
 )
 from mama_spark.testing.waiting import until
 
-from tests.support.tango_processes.servers import BEAT, TIMEOUT, DeviceProbe, Event, Failed
+from tests.support.tango_processes.servers import BEAT, DeviceProbe, Event, Failed
 
 DEVICE, OTHER = "test/pub/1", "test/pub/2"
 BROKEN = (DevError("Broken", Severity.ERR, "d", "o"),)
@@ -226,38 +216,6 @@ def test_catch2_dev_intr_event(probe: DeviceProbe, made: Made) -> None:
     assert lists.count(lists[-3]) == 1
     with pytest.raises(Failed):
         probe.call("read", device=source.address(DEVICE), attribute="b")
-
-
-@pytest.mark.spec("TG-14")
-def test_pipe_event(made: Made) -> None:
-    """A blob, 3,000 elements, an error; PyTango has no pipes any more, so the frames are looked at"""
-    source = made(Attribute("a"))
-    source.push_pipe_event(DEVICE, "Pipe", PipeBlob("first"), time=5)
-    with open_device(parse_device(source.address(DEVICE)).sibling(source.admin), timeout=TIMEOUT) as admin:
-        info = admin.subscribe(SubscriberInfo(DEVICE, "pipe", EventType.PIPE))
-    assert info.topic is not None
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    subscriber = context.socket(zmq.SUB)
-    try:
-        subscriber.setsockopt(zmq.RCVHWM, 0)
-        subscriber.setsockopt(zmq.SUBSCRIBE, info.topic.encode())
-        subscriber.connect(info.endpoints[0].event)
-        until(lambda: subscriber.poll(20), lambda: source.push_pipe_event(DEVICE, "Pipe", PipeBlob("try"), time=5))
-        many = PipeBlob("many", tuple(PipeElement(str(n), ValueKind.STRING, (str(n),)) for n in range(3000)))
-        source.push_pipe_event(DEVICE, "Pipe", many, time=7)
-        source.push_pipe_event(DEVICE, "Pipe", errors=BROKEN)
-        found: list[Decoded] = []
-        while not found or not found[-1].errors:
-            assert subscriber.poll(int(TIMEOUT * 1000))
-            event = decode(subscriber.recv_multipart())
-            assert isinstance(event, Decoded)
-            found.append(event)
-        assert found[0].data == PipeData("Pipe", 5, PipeBlob("try"))
-        assert found[-2].data == PipeData("Pipe", 7, many)
-        assert found[-1].errors == BROKEN
-    finally:
-        subscriber.close(linger=0)
-        context.term()
 
 
 def test_multi_dev_event(probe: DeviceProbe, made: Made) -> None:

@@ -4,7 +4,6 @@ by the names of their tests: locks, forwarded attributes, servers that are clien
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,6 @@ from mama_spark.tango.idl.negotiation import SubscriberInfo
 from mama_spark.tango.types import (
     AttributeConfig,
     DevError,
-    DevState,
-    Encoded,
     EventType,
     PipeBlob,
     PipeData,
@@ -147,20 +144,6 @@ def test_device_proxy_in_server_receives_events(
         assert [event["value"]["value"] for event in probe.events(number)[-3:]] == [2.0, 4.0, 6.0]
 
 
-def test_subscribe_change_event_from_user_thread(lab: TangoServer, subscriber: TangoSubscriber) -> None:
-    """PyTango: subscribed in a thread that ends; the events go on, the callback runs in the subscriber's own thread."""
-    callers: list[str] = []
-    thread = threading.Thread(
-        target=lambda: subscriber.subscribe(
-            lab.address(), "long", callback=lambda event: callers.append(threading.current_thread().name)
-        )
-    )
-    thread.start()
-    thread.join(TIMEOUT)
-    until(lambda: len(callers) > 2, lambda: lab.push("long", 1))
-    assert set(callers) == {"tango-callbacks"}
-
-
 # --- what comes ------------------------------------------------------------------------------------------------
 
 
@@ -188,31 +171,6 @@ def test_pipe_event(subscriber: TangoSubscriber) -> None:
         assert dated.data == PipeData("Pipe", 7_000, PipeBlob("dated"))
         assert error.errors == (broken,)
         assert subscriber.counts.dispatched.gaps == 0
-
-
-def test_callback_extract_as(lab: TangoServer, subscriber: TangoSubscriber) -> None:
-    """PyTango: there a value can be had as an array, a list, a tuple or octets. Here numbers are an array that nobody
-    can change, which gives all of these; text, states and octets are tuples."""
-    taken = ReceivedEvents(subscriber)
-    pushed: dict[str, Any] = {
-        "short_spectrum": [1, 2, 3], "string_spectrum": ["a", "b"], "state_spectrum": ["ON", "OFF"],
-        "encoded": {"format": "f", "data": "00ff"},
-    }  # fmt: skip
-    for name, value in pushed.items():
-        subscription = subscriber.subscribe(lab.address(), name, mode=EventSubMode.SYNC)
-        taken.until(
-            lambda s=subscription: any(n.subscription is s for n in taken.events),  # type: ignore[misc]
-            lambda n=name, v=value: lab.push(n, v),  # type: ignore[misc]
-        )
-    found = {event.subscription.attribute: event.value.read for event in taken.events}
-    array = found["short_spectrum"]
-    assert isinstance(array, np.ndarray)
-    assert array.dtype.name == "int16"
-    assert not array.flags.writeable
-    assert (array.tolist(), tuple(array), array.tobytes()) == ([1, 2, 3], (1, 2, 3), bytes([1, 0, 2, 0, 3, 0]))
-    assert found["string_spectrum"] == ("a", "b")
-    assert found["state_spectrum"] == (DevState.ON, DevState.OFF)
-    assert found["encoded"] == (Encoded("f", b"\x00\xff"),)
 
 
 def test_per_event_goes_by_its_property(lab: TangoServer, subscriber: TangoSubscriber, probe: DeviceProbe) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Field, write_deltalake
-from deltalake.schema import PrimitiveType
-from mama_spark.errors import FlightLogError, SchemaError, Unavailable
+from deltalake import DeltaTable, write_deltalake
+from mama_spark.errors import FlightLogError, SchemaError
 from mama_spark.flightlog.adopt_orphans import adopt_orphans
 from mama_spark.flightlog.commit import commit
 from mama_spark.flightlog.dead_letter_table import DeadLetterStaging, abort_dead_letters, commit_dead_letters
@@ -88,14 +86,6 @@ def test_table_has_the_documented_columns_and_partitions(tmp_path: Path) -> None
     assert table.metadata().partition_columns == ["event_date", "committed"]
 
 
-def test_payload_and_headers_may_be_missing_for_all_rows(tmp_path: Path) -> None:
-    staging = DeadLetterStaging(str(tmp_path), {}, BATCH, 0, 0)
-    staging.add_dead_letters(pa.array(["a"]), pa.array(["t"]), None, None, [("TIMEOUT", None, "late")], np.array([T0]))
-    commit_dead_letters(str(tmp_path), {}, BATCH, staging.close())
-    (row,) = rows(tmp_path)
-    assert (row["payload"], row["headers"]) == (None, None)
-
-
 def test_without_dead_letters_there_is_no_part_and_close_may_be_repeated(tmp_path: Path) -> None:
     staging = DeadLetterStaging(str(tmp_path), {}, BATCH, 0, 0)
     staging.check()
@@ -116,48 +106,11 @@ def test_large_dead_letters_are_written_as_several_parts(tmp_path: Path) -> None
     assert [p.rows for p in staging.close()] == [10, 10, 10]
 
 
-@pytest.mark.parametrize("app", [None, ("query-1", 0)])
-def test_repeated_commit_changes_nothing(tmp_path: Path, app: tuple[str, int] | None) -> None:
-    parts = stage_letters(tmp_path, STREAM, 2)
-    first = commit_dead_letters(str(tmp_path), {}, STREAM, parts, app=app)
-    again = commit_dead_letters(str(tmp_path), {}, STREAM, parts, app=app)
-    assert (again.version, again.committed, again.uncommitted) == (first.version, 0, 0)
-    assert ids(tmp_path) == [("dead-0", True), ("dead-1", True)]
-
-
-def test_dead_letters_of_a_batch_that_is_recorded_are_not_committed(tmp_path: Path) -> None:
-    commit_dead_letters(str(tmp_path), {}, STREAM, stage_letters(tmp_path, STREAM, 1), app=("query-1", 0))
-    again = commit_dead_letters(
-        str(tmp_path), {}, STREAM, stage_letters(tmp_path, STREAM, 1, "again"), app=("query-1", 0)
-    )
-    assert (again.recorded, again.committed, again.uncommitted) == (True, 0, 1)
-    assert sorted(ids(tmp_path)) == [("again-0", False), ("dead-0", True)]
-
-
-def test_attempts_that_do_not_count_are_not_committed(tmp_path: Path) -> None:
-    good, _ = stage_letters(tmp_path, BATCH, 1, "good"), stage_letters(tmp_path, BATCH, 1, "bad")
-    commit_dead_letters(str(tmp_path), {}, BATCH, good)
-    assert sorted(ids(tmp_path)) == [("bad-0", False), ("good-0", True)]
-
-
-def test_abort_keeps_what_was_staged_as_not_committed(tmp_path: Path) -> None:
-    known = stage_letters(tmp_path, BATCH, 1, "known")
-    stage_letters(tmp_path, BATCH, 1, "unknown")  # of a task that died without a word
-    assert abort_dead_letters(str(tmp_path), {}, BATCH, known).uncommitted == 2
-    assert abort_dead_letters(str(tmp_path), {}, BATCH, known).uncommitted == 0
-    assert sorted(ids(tmp_path)) == [("known-0", False), ("unknown-0", False)]
-
-
 def test_abort_after_a_commit_does_nothing(tmp_path: Path) -> None:
     parts = stage_letters(tmp_path, STREAM, 1)
     commit_dead_letters(str(tmp_path), {}, STREAM, parts, app=("query-1", 0))
     assert abort_dead_letters(str(tmp_path), {}, STREAM, parts).recorded
     assert ids(tmp_path) == [("dead-0", True)]
-
-
-def test_abort_with_nothing_staged_makes_no_table(tmp_path: Path) -> None:
-    abort_dead_letters(str(tmp_path / "none"), {}, BATCH)
-    assert not (tmp_path / "none").exists()
 
 
 def test_batch_with_both_tables_dead_letters_first(tmp_path: Path) -> None:
@@ -186,15 +139,3 @@ def test_check_refuses_a_flight_log_and_a_foreign_table(tmp_path: Path) -> None:
     for name in ("log", "other"):
         with pytest.raises(FlightLogError, match=r"deadLetterTable: .* is another table"):
             DeadLetterStaging(str(tmp_path / name), {}, BATCH, 0, 0).check()
-
-
-def test_storage_that_fails_later_is_reported_by_close(tmp_path: Path) -> None:
-    staging = DeadLetterStaging(str(tmp_path / "x"), {}, BATCH, 0, 0)
-    (tmp_path / "x").write_text("in the way")
-    staging.add_dead_letters(pa.array(["a"]), pa.array(["t"]), None, None, [("TIMEOUT", None, "late")], np.array([T0]))
-    with pytest.raises((Unavailable, FlightLogError), match="x"):
-        staging.close()
-
-
-def _field(name: str) -> Any:
-    return Field(name, PrimitiveType("string"))

@@ -17,22 +17,17 @@ from deltalake import write_deltalake
 from mama_spark.errors import FlightLogError, SchemaError, Unavailable
 from mama_spark.flightlog.columns import FlightColumns, LoggedEvent
 from mama_spark.flightlog.parts import part_of_file
-from mama_spark.flightlog.schema import EVENTS, Level, table_schema
+from mama_spark.flightlog.schema import Level, table_schema
 from mama_spark.flightlog.staging import Staging
 from mama_spark.flightlog.storage import TableStore
 from mama_spark.flightlog.write_id import WriteId
 from mama_spark.message import HEADERS_TYPE
-from mama_spark.sending.flight import EVENT, PUBLISHED
 
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, stage
 
 
 def read(table: Path, parts: list[Any]) -> list[dict[str, Any]]:
     return [row for p in parts for row in pq.read_table(table / p.path).to_pylist()]
-
-
-def test_events_are_the_strings_of_the_flight_table() -> None:
-    assert {PUBLISHED, *EVENT.values()} == set(EVENTS)
 
 
 def test_columns_come_in_the_order_of_the_documented_schema() -> None:
@@ -201,12 +196,6 @@ def test_a_clock_that_jumps_back_days_only_makes_another_part(tmp_path: Path) ->
 def test_parts_are_closed_every_so_many_rows(tmp_path: Path) -> None:
     parts = stage(tmp_path, BATCH, *(flights(10_000, name=str(i)) for i in range(10)), part_rows=20_000)
     assert [p.rows for p in parts] == [20_000] * 5
-
-
-def test_close_may_be_repeated_and_says_the_same(tmp_path: Path) -> None:
-    staging = Staging(str(tmp_path), {}, BATCH, 0, 0)
-    staging.add_flights(flights())
-    assert staging.close() == staging.close() != []
 
 
 def test_no_rows_make_no_part(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.message import HEADERS_TYPE, MessageBatch
-from mama_spark.packing import PackCompressor, Packed, Rows, Unpacked, codec_of, halves, packed, singles, unpack
+from mama_spark.packing import PackCompressor, Packed, Rows, Unpacked, codec_of, packed, unpack
 from mama_spark.packing.compression import plain
 from mama_spark.packing.format import MAX_PLAIN_BYTES
 from mama_spark.record_log import Records
@@ -77,39 +77,6 @@ def test_what_does_not_become_smaller_is_sent_as_it_is(kind: str) -> None:
     noise = random.Random(7).randbytes(3_000).replace(b"\n", b"\r")
     batch = packs(kind, [noise], 1).batch
     assert PackCompressor("zstd", 19).compress(batch) is batch
-
-
-@pytest.mark.parametrize("kind", FORMATS)
-def test_compressed_packs_that_are_too_large_are_halved_and_taken_apart(kind: str) -> None:
-    values = [b"order %d " % i * 30 for i in range(20)]
-    whole = packs(kind, values, 10)
-    codec = codec_of("lines" if kind == "lines" else "arrow", columns_of(whole))
-    small = PackCompressor("zstd").compress(whole.batch)
-    assert small is not whole.batch
-    two = halves(codec, Packed(small, whole.starts, whole.numbers), np.array([1]))
-    assert two.rows.tolist() == [5, 5]
-    assert headers_of(two.batch) == headers_of(packs(kind, values, 5).batch)[2:]
-    assert value_lists(two.batch) == value_lists(packs(kind, values, 5).batch)[2:]
-    alone, of = singles(small)
-    assert of.tolist() == [0] * 10 + [1] * 10
-    if kind == "typed":
-        assert all(h["Mama-Pack"] == ["arrow;v=1"] for h in headers_of(alone))
-        assert [run.columns.num_rows for run in read(alone).typed] == [1] * 20
-    else:
-        assert alone.payloads.to_pylist() == values
-
-
-def value_lists(batch: MessageBatch) -> list[list[Any]]:
-    found = read(batch)
-    assert not found.errors
-    column = pa.concat_arrays([run.columns.column("text") for run in found.typed]) if found.typed else found.values
-    values = column.to_pylist()
-    return [[v for v, at in zip(values, found.records.tolist(), strict=True) if at == i] for i in range(len(batch))]
-
-
-def columns_of(whole: Packed) -> pa.Schema:
-    found = read(whole.batch)
-    return found.typed[0].columns.schema if found.typed else pa.schema([("value", pa.binary())])
 
 
 def one(kind: str, name: str = "zstd", **headers: str | None) -> MessageBatch:

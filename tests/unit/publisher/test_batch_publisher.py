@@ -97,11 +97,14 @@ def test_any_mix_of_faults_conserves_every_row(fixture: PublisherFixture) -> Non
     rng = np.random.default_rng(3)
     words = ["ack", "lose", "drop", "503", "429", "409", "dup", "unknown", "disconnect", "reject", "full"]
     fixture.broker.then(rng.choice(words, 600 if EXPLORE else 200, p=[0.5, *[0.05] * 10]).tolist())
-    publisher = fixture.publisher(WindowConfig(64, 16, wait_timeout=0.1, retry=RETRY))
+    told: list[PublishError] = []
+    publisher = fixture.publisher(WindowConfig(64, 16, wait_timeout=0.1, retry=RETRY), on_resend=told.append)
     for i in range(4):
         publisher.put(batch(500, i * 500), context=i)
     publisher.drain()
     assert conserved(publisher)
+    assert told
+    assert all(isinstance(reason, PublishError) for reason in told)
     stored = {int(m.payload) for m in fixture.broker.messages()}
     assert len(stored) == len(fixture.broker.messages()), "ids deduplicate resends"
     for first, flights in zip(fixture.contexts, fixture.finished, strict=True):

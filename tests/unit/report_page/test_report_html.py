@@ -83,6 +83,8 @@ def test_a_perfect_run(tmp_path: Path) -> None:
     assert 'id="failures"' not in made.html
     assert [link for link in page.links if not link.startswith(("#", "data:"))] == [], "it needs no other file"
     assert not re.search(r"@import|url\((?!#)", made.html)
+    assert html.escape(made.html) in made._repr_html_(), "which a notebook shows"
+    assert "All 1,000 rows were acknowledged." in repr(made)
 
 
 CAPTIONS = ("Rows acknowledged", "From the first", "How many", "Rows of each", "Each line")
@@ -161,19 +163,6 @@ def test_notes_say_what_else_must_be_known(tmp_path: Path) -> None:
     assert state(made.data) == "attention"
     assert "Sent more than once: 4 rows." in texts
     assert "Found again: the server already had 4 rows, and dropped the second copy." in texts
-
-
-def test_a_notebook_shows_the_page(tmp_path: Path) -> None:
-    class Frame(HTMLParser):
-        page = ""
-
-        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            self.page = dict(attrs)["srcdoc"] or ""
-
-    made, frame = log_with(tmp_path, flights(1)), Frame()
-    frame.feed(made._repr_html_())
-    assert frame.page == made.html
-    assert "The row was acknowledged." in repr(made)
 
 
 def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

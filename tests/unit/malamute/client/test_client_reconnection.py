@@ -40,6 +40,15 @@ def test_a_ping_goes_out_each_second_and_silence_means_a_new_connection() -> Non
     assert call.done
 
 
+def test_what_the_answer_to_a_ping_of_its_own_acknowledges_is_told_with_the_next_call() -> None:
+    machine = connected(ALL)
+    machine.tick(1.0)
+    first, second = AckRun(StoreOutcome.STORED, 2, 1), AckRun(StoreOutcome.STORED, 1, 3)
+    call = machine.ping(1.5, FAR)
+    told(machine, *(Pong(write(Extension(acks=(run,)))) for run in (first, second)))
+    assert call.extension.acks == (first, second)
+
+
 def test_many_reconnections_do_not_make_more_of_what_is_remembered() -> None:
     machine = connected()
     machine.write(b"out", FAR)

@@ -13,7 +13,6 @@ from mama_spark.mama.messages.msg import FieldType, MamaMsg, MamaPrice, MamaTime
 from mama_spark.mama.messages.omnm import BadMessage, decode, encode
 
 from tests.support.memory import peak_of
-from tests.support.tables import each
 from tests.support.tiers import examples
 
 T: type[FieldType] = FieldType
@@ -98,19 +97,6 @@ def test_any_message_round_trips(msg: MamaMsg) -> None:
     data = encode(msg)
     assert decode(data) == decode(memoryview(data)) == decode(bytearray(data)) == msg
     assert encode(decode(data)) == data
-
-
-@examples(150)
-@given(MESSAGES, st.data())
-def test_a_truncated_message_is_refused_or_has_fewer_fields(msg: MamaMsg, data: st.DataObject) -> None:
-    whole = encode(msg)
-    cut = data.draw(st.integers(0, len(whole) - 1))
-    try:
-        part = decode(whole[:cut])
-    except BadMessage:
-        return
-    assert part.fields == msg.fields[: len(part)]
-    assert len(part) < len(msg)
 
 
 def read_or_refused(data: bytes) -> None:
@@ -222,14 +208,6 @@ def test_elements_of_a_vector_of_messages_have_lengths_of_their_own() -> None:
     msg = MamaMsg()
     msg.add_vector_msg("v", 1, [small, large, small])
     assert decode(encode(msg)).get("v") == (small, large, small)
-
-
-@each("field_type", [t for t in T if "VECTOR" in t.name or t is T.OPAQUE])
-def test_empty_vectors_are_written_and_read(field_type: FieldType) -> None:
-    """The C library reads them but cannot write them."""
-    msg = built([(("a", 1), (field_type, b"" if field_type is T.OPAQUE else []))])
-    assert encode(msg).endswith(b"\0\0\0\0")
-    assert decode(encode(msg)) == msg
 
 
 def test_text_that_is_no_utf8_is_latin1() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -188,14 +187,6 @@ DEFAULTS = [
 ]
 
 
-@pytest.mark.spec("SD-35-SD-48")
-def test_the_fourteen_properties_have_defaults() -> None:
-    assert tuple(word for word, _, _ in DEFAULTS) == WORDS
-    fields = SourceFields.from_properties(Properties.parse("", {}))
-    assert fields == DEFAULT_FIELDS == SourceFields()
-    assert [(word, *getattr(fields, word)) for word in WORDS] == DEFAULTS
-
-
 @pytest.mark.spec("SD-13", "SD-35-SD-48")
 @pytest.mark.parametrize(("word", "name", "fid"), DEFAULTS, ids=WORDS)
 def test_each_of_the_fourteen_properties_changes_its_field_and_no_other(word: str, name: str, fid: int) -> None:
@@ -242,11 +233,3 @@ def test_fids_are_16_bits_and_nothing_is_given_twice(text: str, why: str) -> Non
 def test_a_field_needs_a_name(name: str) -> None:
     with pytest.raises(ConfigError, match=r"source\.name must be a name"):
         SourceFields(source=FieldId(name, 10001))
-
-
-def test_fields_and_records_can_be_pickled() -> None:
-    fields = SourceFields(source=FieldId("N", 1))
-    again = pickle.loads(pickle.dumps(fields))
-    assert again == fields
-    assert decode_source(encode_source(FULL, fields), again).record == FULL
-    assert pickle.loads(pickle.dumps(FULL)) == FULL

@@ -56,7 +56,7 @@ def filled(kind: type[MemoryLog], every: int, messages: int, headers: dict[str, 
     return log
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def forget() -> Iterator[list[RecordLog]]:
     made: list[RecordLog] = []
     yield made
@@ -64,7 +64,7 @@ def forget() -> Iterator[list[RecordLog]]:
         MemoryBroker.forget(log.name)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def rare(forget: list[RecordLog]) -> MemoryLog:
     forget.append(log := filled(MemoryLog, 50, 1_000))
     return log
@@ -77,7 +77,7 @@ def test_a_batch_of_a_filtered_read_takes_as_many_records_as_it_may(rare: Memory
 
 
 def test_rows_of_packs_count_only_where_they_match(forget: list[RecordLog]) -> None:
-    forget.append(log := filled(MemoryLog, 50, 1_000, PACK))
+    forget.append(log := filled(MemoryLog, 50, 200, PACK))
     assert Logs(log).ends(BatchLimits(None, 90)) == [151]
     assert Logs(log).ends(BatchLimits(2, 90)) == [101]
     assert Logs(log).ends(BatchLimits(2, 1)) == [51], "a message of more rows goes alone"
@@ -91,7 +91,7 @@ def test_streams_share_the_limit_by_what_matches_in_them(rare: MemoryLog, forget
 
 
 def test_where_the_server_cannot_tell_all_records_count(forget: list[RecordLog]) -> None:
-    forget.append(log := filled(CannotTell, 50, 1_000))
+    forget.append(log := filled(CannotTell, 50, 100))
     assert Logs(log).ends(BatchLimits(10, None)) == [11]
     assert Logs(log).ends(BatchLimits(None, 10)) == [11]
 
@@ -101,10 +101,10 @@ def test_a_read_of_all_topics_counts_all_records(rare: MemoryLog) -> None:
     assert next_offsets(logs, logs.start, logs.bounds, [], BatchLimits(10, None), selective=False)[rare.name].next == 11
 
 
-@pytest.mark.parametrize(("most", "found"), [(5, 5), (20, 20), (21, 20), (1_000, 20)])
-def test_records_that_match_are_counted_as_far_as_is_asked(rare: MemoryLog, most: int, found: int) -> None:
+def test_records_that_match_are_counted_as_far_as_is_asked(rare: MemoryLog) -> None:
     logs = Logs(rare)
-    assert matching_records(logs, logs.start, logs.bounds, [RARE], most) == found
+    counted = [matching_records(logs, logs.start, logs.bounds, [RARE], most) for most in (5, 20, 21, 1_000)]
+    assert counted == [5, 20, 20, 20]
 
 
 def test_records_are_not_counted_where_the_server_cannot_tell(forget: list[RecordLog]) -> None:

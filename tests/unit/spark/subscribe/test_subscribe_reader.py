@@ -208,6 +208,16 @@ def test_data_loss_is_reported_once(broker: Broker, caplog: pytest.LogCaptureFix
     assert caplog.text.count("removed before they were read") == 1
 
 
+def test_what_was_deleted_between_an_offset_and_its_tasks_is_lost(broker: Broker) -> None:
+    broker.put(20)
+    strict = broker.stream()
+    start = strict.initialOffset()
+    end = strict.latestOffset(start, ReadAllAvailable())
+    broker.delete(*range(1, 8))
+    with pytest.raises(DataLost, match="7 sequences 1 to 7: deleted before they were read"):
+        broker.stream().partitions(start, end)
+
+
 def test_progress_is_shown_when_it_is_wanted(broker: Broker) -> None:
     broker.put(20)
     for stream in (broker.stream(), broker.stream(progressConsumer="dashboard")):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridges.nats.protocol.acks import AckColumns, BulkReader
@@ -49,16 +48,6 @@ def test_bulk_reading_gives_each_acknowledgement_once(acks, repeat) -> None:  # 
         assert sorted(told[place]) == sorted((t, q, d) for t, q, s, d, m in rows if (s, m) == (stream, domain))
 
 
-@pytest.mark.parametrize("runs", [(1_300,), (600, 600, 5), (100, 3, 100, 1), (1,) * 120, (20,) * 60])
-def test_runs_of_all_lengths_are_read_in_their_order(runs: tuple[int, ...]) -> None:
-    streams = [f"S{n % 3}" for n, run in enumerate(runs) for _ in range(run)]
-    data = b"".join(ack(token, token + 7, stream) for token, stream in enumerate(streams))
-    at, told = read(data)
-    assert at == len(data)
-    for name in set(streams):
-        assert told[name] == [(n, n + 7, False) for n, stream in enumerate(streams) if stream == name]
-
-
 @given(st.integers(0, 400))
 def test_a_cut_acknowledgement_waits_for_its_rest(cut: int) -> None:
     data = b"".join(ack(i, i + 7) for i in range(5))
@@ -70,14 +59,6 @@ def test_a_cut_acknowledgement_waits_for_its_rest(cut: int) -> None:
     assert at + rest == len(data)
     assert told.get("S", []) + more.get("S", []) == [(i, i + 7, False) for i in range(5)]
     assert len(told.get("S", [])) >= whole
-
-
-def test_a_run_ends_where_the_layout_changes() -> None:
-    rows = [(i, 95 + i) for i in range(10)]
-    data = b"".join(ack(*r) for r in rows) + b"PING\r\n"
-    at, told = read(data)
-    assert data[at:] == b"PING\r\n"
-    assert [(t, q) for t, q, _ in told["S"]] == rows
 
 
 def test_errors_and_strangers_are_left_for_the_slow_path() -> None:
@@ -93,11 +74,3 @@ def test_errors_and_strangers_are_left_for_the_slow_path() -> None:
         at, told = read(clean + other)
         assert at == len(clean)
         assert len(told["S"]) == 20
-
-
-def test_a_letter_where_a_digit_belongs_ends_the_run() -> None:
-    good = ack(1, 111)
-    bad = good.replace(b"000000000001", b"00000000000z")
-    at, told = read(good * 8 + bad + good)
-    assert at == len(good) * 8
-    assert len(told["S"]) == 8

@@ -34,37 +34,11 @@ def refused(s: SettledTokens) -> dict[int, type[PublishError]]:
     return {t: type(e) for tokens, e in s.refused for t in tokens.tolist()}
 
 
-def test_a_flow_ack_settles_the_prefix() -> None:
-    b = batch(25)
-    assert acked(b.reply(FlowAck(10, 10), 10)) == list(range(100, 110))
-    assert acked(b.reply(FlowAck(10, 10), 25)) == []
-    assert acked(b.reply(FlowAck(20, 10), 20)) == list(range(110, 120))
-    assert b.unsettled == 5
-
-
 def test_the_end_settles_what_no_flow_ack_covered() -> None:
     b = batch(25)
     assert b.end() == 26
     assert acked(b.reply(PubAck("S", 70, batch="b", count=25), 26)) == list(range(100, 125))
     assert b.phase is Phase.ENDED
-
-
-def test_a_gap_acks_the_prefix_and_gives_back_the_rest_unsent() -> None:
-    b = batch(15)
-    assert not b.reply(BatchGap(13, 14), 14).acked
-    told = b.reply(PubAck("S", 37, batch="b", count=12), 14)
-    assert acked(told) == list(range(100, 112))
-    assert refused(told) == dict.fromkeys(range(112, 115), BlockedByPredecessor)
-    assert not b.reply(from_reply(400, 10208, "unknown"), 15).refused, "answered already"
-
-
-def test_a_refused_member_gets_its_error_and_later_ones_were_not_sent() -> None:
-    b = batch(7)
-    b.reply(BatchRejection(5, from_reply(503, 10077, "maximum messages exceeded")), 5)
-    told = b.reply(PubAck("S", 51, batch="b", count=4), 5)
-    assert acked(told) == list(range(100, 104))
-    assert refused(told) == {104: Rejected, 105: BlockedByPredecessor, 106: BlockedByPredecessor}
-    assert all(not e.may_have_landed for _, e in told.refused)
 
 
 def test_a_forgotten_batch_leaves_doubt_behind_the_last_flow_ack() -> None:

@@ -126,14 +126,6 @@ def test_a_header_that_could_break_out_is_refused(pairs: dict[str, list[str]], w
     assert re.search(why, bad[1].info)
 
 
-def test_expectations_make_a_row_fragile() -> None:
-    pairs: list[dict[str, list[str]] | None] = [{"Nats-Expected-Last-Sequence": ["4"]}, None, {"Nats-TTL": ["5s"]}]
-    bad, non_retriable = headers.check(MessageBatch.of(["a"] * 3, [b""] * 3, pairs), 1000)
-    assert not bad
-    assert non_retriable is not None
-    assert non_retriable.tolist() == [True, False, False]
-
-
 def test_header_and_payload_count_together() -> None:
     ids = ["12345"]
     width = headers.ID_OVERHEAD + 5

@@ -67,21 +67,6 @@ def test_every_cut_gives_the_same_records(sent: list[NatsDelivery], form: tuple[
     held_to(cutter.take_buffer(), sent)
 
 
-def test_each_single_cut_of_one_stream_gives_the_same_records() -> None:
-    sent = [
-        NatsDelivery("s.a", None, b"one"),
-        NatsDelivery("s.b", [("A", ["1", "2"]), ("B", [""])], b"\r\n"),
-        NatsDelivery("s.c", None, b""),
-    ]
-    stream = b"".join(frame(d, reply(i)) for i, d in enumerate(sent, 1))
-    for where in range(len(stream) + 1):
-        cutter = DeliveryParser(SID)
-        at, _ = cutter.take(stream[:where], 0)
-        end, missing = cutter.take(stream[at:], 0)
-        assert (at + end, missing) == (len(stream), 0)
-        held_to(cutter.take_buffer(), sent)
-
-
 @pytest.mark.parametrize("form", FORMS, ids=["9 tokens", "11 tokens", "12 tokens"])
 def test_all_forms_of_the_reply_subject_are_read(form: tuple[str, str]) -> None:
     sent = [NatsDelivery("s.a", None, b"%d" % i) for i in range(5)]
