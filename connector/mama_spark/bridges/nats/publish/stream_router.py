@@ -193,19 +193,23 @@ class StreamRouter:
 
     def _choose_mode(self, connection: Connection, streams: list[st.StreamInfo]) -> None:
         """Resolve ``auto``: fast ingest if ids need no answer each, and streams and server allow it."""
-        # with ids, fast ingest is slower, but only ids and fast ingest together keep the order
-        wanted = self.settings.ordered == self.settings.dedup
         version = connection.client.connected_server_version
         able = connection.fast and (version.major, version.minor) >= FAST_SINCE and all(s.batched for s in streams)
         if not self._mode_chosen and streams:
             self._mode_chosen = True
-            if wanted and able and len(streams) == 1:
+            if self._wants_batches and able and len(streams) == 1:
                 self.mode = "batch"
         for stream in streams:
             if self.mode == "batch" and not stream.batched:
                 self.fall_back_to_messages(stream.name)
         if self.mode == "batch" and not connection.fast:
             raise ConfigError("ackMode=batch needs a version of nats-py that this package knows")
+
+    @property
+    def _wants_batches(self) -> bool:
+        """Whether ``auto`` takes fast ingest where it can: with ids it is slower, but only both together keep the
+        order."""
+        return self.settings.ack_mode == "auto" and self.settings.ordered == self.settings.dedup
 
     def fall_back_to_messages(self, stream: str) -> bool:
         """A stream does not allow fast ingest (any more). True: use acknowledgements per message instead.
@@ -288,7 +292,7 @@ class StreamRouter:
             return
         fitting = {self.settings.stream or cache.filters.owner(t) for t in topics} - {None}
         unsure = [t for t in topics if cache.filters.owner(t) not in fitting]
-        if self.settings.exactly_once or self.settings.stream:  # it matters which stream stores
+        if self._must_know_streams():
             unsure += await st.led_away(api, cache, [t for t in topics if t not in unsure])
         await st.ask_server(api, cache, unsure)
         unrouted_topics = [t for t in topics if cache.filters.owner(t) is None]
@@ -305,6 +309,12 @@ class StreamRouter:
             self._warn_unchecked(f"STREAM.INFO.{info_denied[0]}", info_denied[0])
         else:
             self._choose_mode(connection, found)
+
+    def _must_know_streams(self) -> bool:
+        """Whether the stream of the acknowledgement comes too late: what is stored is looked for where it is stored,
+        another stream than the named one is refused, and a fast batch holds messages of one stream."""
+        s = self.settings
+        return s.exactly_once or s.stream is not None or self.mode == "batch" or self._wants_batches
 
     async def _create_for(self, api: JetStreamClient, topics: list[str]) -> None:
         wanted: dict[str, set[str]] = {}
