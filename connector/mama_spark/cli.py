@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import argparse
 import codecs
+import errno
 import io
 import json
 import os
 import sys
 from collections.abc import Collection, Sequence
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, TextIO, cast
 
 from . import __version__
-from .console.exit_codes import INTERRUPTED, SUMMARY, WRONG
+from .console.exit_codes import FINE, INTERRUPTED, SUMMARY, WRONG
 from .console.help import HelpParser, examples
 from .console.output import print_error
 from .errors import ConfigError, MamaError
 
+#: Errors of writing where there is no room.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SHOW, USE, DISCOVER, RUN, HELP = (
     "what became of the rows", "publish and read", "who is there", "servers and recorders", "help"
 )  # fmt: skip
@@ -192,6 +195,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit code: see :mod:`~mama_spark.console.exit_codes`."""
     _make_outputs_usable()
     try:
+        code = _run(argv)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # `mama flights ... | head`: the reader has what it wants
+        _discard(sys.stdout)
+        return FINE
+    except OSError as e:
+        if e.errno not in _FULL:
+            raise
+        _discard(sys.stdout)
+        return _wrong(f"cannot write: {e.strerror}")
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    try:
         if "_ARGCOMPLETE" in os.environ:
             _complete()
         words = sys.argv[1:] if argv is None else argv
@@ -200,16 +218,25 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError("name a COMMAND, such as mama flights PATH")
         args = parse(words)
         code: int = args.run(args)
-        sys.stdout.flush()
         return code
     except MamaError as e:
-        print_error(" ".join(str(e).split()))
-        return WRONG
+        return _wrong(" ".join(str(e).split()))
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # `mama flights ... | head`: the reader has what it wants
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+
+
+def _wrong(text: str) -> int:
+    try:
+        print_error(text)
+        sys.stderr.flush()
+    except OSError:
+        _discard(sys.stderr)
+    return WRONG
+
+
+def _discard(stream: TextIO) -> None:
+    """Let nothing that is still written to a stream fail, also not at the end of the process."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import argparse
 import io
 import json
 import sys
+from pathlib import Path
 
 import pytest
 from mama_spark import cli
@@ -36,3 +37,22 @@ def test_outputs_may_be_closed(words: list[str], code: int, monkeypatch: pytest.
     assert cli.main(words) == code
     for name in ("stdout", "stderr"):
         getattr(sys, name).close()
+
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="/dev/full is of Linux")
+@pytest.mark.parametrize("error_full", [False, True])
+@pytest.mark.parametrize("words", [["jobs"], ["docs", "options"], ["jobs", "--path", "none"]])
+def test_outputs_may_be_full(
+    words: list[str], error_full: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with FULL.open("w") as out, FULL.open("w") as errors:
+        monkeypatch.setattr(sys, "stdout", out)
+        if error_full:
+            monkeypatch.setattr(sys, "stderr", errors)
+        assert cli.main(words) == 2
+        errors.close()  # nothing is left in it that could fail at the end
+    said = capsys.readouterr().err
+    assert said == "" if error_full else (said.startswith("mama: ") and said.count("\n") == 1)
