@@ -361,55 +361,39 @@ class TangoEventSource:
             reading = _reading(state, value, time, quality, written, errors)
             return self._server.send(self._supplier.detect_and_push(state, reading, _clock.monotonic()))
 
-    def push_change_event(
-        self, device: str, attribute: str, value: Any = None, *, time: int | None = None,
+    def push_event(
+        self, event: EventType, device: str, attribute: str, value: Any = None, *, time: int | None = None,
         quality: Quality = Quality.VALID, written: Any = None, errors: Sequence[DevError] = (),
     ) -> int:  # fmt: skip
-        """Send a change event, and an alarm event if the quality changed accordingly. Criteria apply only if they have
-        ``detect``. Parameters, result and errors as :meth:`set`."""
-        return self._push(EventType.CHANGE, device, attribute, value, time, quality, written, errors)
+        """Send an event of a type that carries a value. Criteria apply only if they have ``detect``. A change event is
+        followed by an alarm event if the quality changed accordingly. Other parameters, result and errors as
+        :meth:`set`.
 
-    def push_archive_event(
-        self, device: str, attribute: str, value: Any = None, *, time: int | None = None,
-        quality: Quality = Quality.VALID, written: Any = None, errors: Sequence[DevError] = (),
-    ) -> int:  # fmt: skip
-        """Send an archive event. Criteria apply only if they have ``detect``. Otherwise as :meth:`set`."""
-        return self._push(EventType.ARCHIVE, device, attribute, value, time, quality, written, errors)
-
-    def push_alarm_event(
-        self, device: str, attribute: str, value: Any = None, *, time: int | None = None,
-        quality: Quality = Quality.VALID, written: Any = None, errors: Sequence[DevError] = (),
-    ) -> int:  # fmt: skip
-        """Send an alarm event. Parameters, result and errors as :meth:`set`."""
-        return self._push(EventType.ALARM, device, attribute, value, time, quality, written, errors)
-
-    def push_user_event(
-        self, device: str, attribute: str, value: Any = None, *, time: int | None = None,
-        quality: Quality = Quality.VALID, written: Any = None, errors: Sequence[DevError] = (),
-    ) -> int:  # fmt: skip
-        """Send a user event. Parameters, result and errors as :meth:`set`."""
-        return self._push(EventType.USER, device, attribute, value, time, quality, written, errors)
-
-    def push_event(self, event: EventType, device: str, attribute: str, value: Any = None, **more: Any) -> int:
-        """Send an event of a type that carries a value. Result and errors as :meth:`set`.
-
-        :param more: other parameters of :meth:`set`
         :raises ConfigError: events of this type carry no value
         """
         if not event.carries_value or event is EventType.QUALITY:
             raise ConfigError(f"{event.wire_name} events carry no value; use another push method")
-        arguments = {"time": None, "quality": Quality.VALID, "written": None, "errors": (), **more}
-        return self._push(event, device, attribute, value, **arguments)
-
-    def _push(
-        self, event: EventType, device: str, attribute: str, value: Any, time: int | None, quality: Quality,
-        written: Any, errors: Sequence[DevError],
-    ) -> int:  # fmt: skip
         with self._lock:
             state = self._attribute(device, attribute)
             reading = _reading(state, value, time, quality, written, errors)
             messages = self._supplier.push(state, event, reading, _clock.monotonic())
             return self._server.send(messages) if messages else 0
+
+    def push_change_event(self, device: str, attribute: str, value: Any = None, **more: Any) -> int:
+        """:meth:`push_event` of a change event."""
+        return self.push_event(EventType.CHANGE, device, attribute, value, **more)
+
+    def push_archive_event(self, device: str, attribute: str, value: Any = None, **more: Any) -> int:
+        """:meth:`push_event` of an archive event."""
+        return self.push_event(EventType.ARCHIVE, device, attribute, value, **more)
+
+    def push_alarm_event(self, device: str, attribute: str, value: Any = None, **more: Any) -> int:
+        """:meth:`push_event` of an alarm event."""
+        return self.push_event(EventType.ALARM, device, attribute, value, **more)
+
+    def push_user_event(self, device: str, attribute: str, value: Any = None, **more: Any) -> int:
+        """:meth:`push_event` of a user event."""
+        return self.push_event(EventType.USER, device, attribute, value, **more)
 
     def _attribute(self, device: str, attribute: str) -> AttributeState:
         """The present state of an attribute. The caller holds the lock."""

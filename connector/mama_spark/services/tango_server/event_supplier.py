@@ -234,8 +234,7 @@ class EventSupplier:
             return []
         filter_ = state.filters.get(event)
         if filter_ is not None:
-            criteria = state.criteria(event)
-            if criteria is not None and criteria.detect and not filter_.accepts(reading, now):
+            if filter_.criteria.detect and not filter_.accepts(reading, now):
                 return []
             filter_.was_sent(reading, now)
         if event is EventType.ALARM:
