@@ -30,12 +30,11 @@ import pyarrow as pa
 from mama_spark.errors import ConfigError
 from mama_spark.tango.errors import refusal
 from mama_spark.tango.events.event_codec import write_except
-from mama_spark.tango.giop.cdr import CdrError, CdrReader, CdrWriter
+from mama_spark.tango.giop.cdr import CdrError, CdrWriter
 from mama_spark.tango.giop.ior import Address, Reference
 from mama_spark.tango.idl.calls import device_type
 from mama_spark.tango.idl.negotiation import EndpointPair
 from mama_spark.tango.idl.structs import CONFIG_5
-from mama_spark.tango.idl.values import read_value
 from mama_spark.tango.topics import IDL, BadEventTopic, event_topic
 from mama_spark.tango.types import (
     AttributeConfig,
@@ -474,35 +473,6 @@ class TangoEventSource:
                     messages = self._supplier.push(state, group.event, reading, now)
                     if messages:
                         sent += self._server.send(messages)
-        return sent
-
-    def push_data(
-        self, device: str, attribute: str, event: EventType, datas: Sequence[bytes], *, little: bool = True,
-        is_except: bool = False,
-    ) -> int:  # fmt: skip
-        """Push events whose fourth frames are already encoded. They are converted for clients of older IDL versions.
-        The last value becomes the value of the attribute.
-
-        :param datas: fourth frames, with their magic, for IDL 5
-        :param little: byte order of the frames
-        :param is_except: the frames contain errors
-        :raises DevFailed: there is no such attribute
-        :raises CdrError: the last frame contains no value
-        """
-        last: AttributeReading | None = None
-        if datas and event.carries_value and not is_except:
-            frame = datas[-1]
-            reader = CdrReader(frame, little, 4, 4)
-            last = AttributeReading.of(read_value(reader))
-            reader.finish()
-        sent = 0
-        for at in range(0, len(datas), _CHUNK):
-            with self._lock:
-                state = self._attribute(device, attribute)
-                if last is not None:
-                    state.reading = last
-                for data in datas[at : at + _CHUNK]:
-                    sent += self._server.send(self._supplier.push_frame(state, event, data, is_except, little))
         return sent
 
 

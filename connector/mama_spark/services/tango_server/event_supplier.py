@@ -241,17 +241,6 @@ class EventSupplier:
             state.alarm_filter.was_seen(reading)
         return self._twice_for_new_clients(channel.encode_reading(reading))
 
-    def push_frame(
-        self, state: AttributeState, event: EventType, frame: bytes, is_except: bool, little: bool
-    ) -> list[Frames]:
-        """Return an event whose fourth frame is already encoded. The caller sets the value.
-
-        :param is_except: the frame contains errors
-        :param little: byte order of the frame
-        """
-        channel = state.active_channel(event)
-        return [] if channel is None else self._twice_for_new_clients(channel.encode_frame(frame, is_except, little))
-
     def detect_and_push(self, state: AttributeState, reading: AttributeReading, now: float) -> list[Frames]:
         """Set the value; returns the change, archive and alarm events that the criteria select."""
         state.reading = reading
