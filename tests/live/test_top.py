@@ -26,13 +26,14 @@ from mama_spark.options import SinkOptions
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.job import SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
-from mama_spark.tango.log.records import RecordKind, device_topic, encode_one, record_topic
+from mama_spark.tango.log.records import RecordKind, device_topic, record_topic
 from mama_spark.testing.waiting import eventually
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
 from tests.support.malamute.restartable_broker import RestartableMalamuteBroker
 from tests.support.mama.discovery_harness import ForeignAnnouncer, create_streams, desk, key
+from tests.support.tango.records import encode_one
 
 
 @pytest.fixture

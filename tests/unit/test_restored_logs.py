@@ -95,7 +95,11 @@ def test_the_source_of_tango_events(one: Log, grown: int) -> None:
         nothing, nothing, one.bridge, one.name, Path(), threading.Event(), warned.append, warned.append
     )
     service._position = StartPosition(one.broker.identity, 0)
-    service._push = lambda records, remember: pushed.extend(records.sequences.tolist())  # type: ignore[method-assign]
+
+    def push(records: Records, remember: bool) -> None:
+        pushed.extend(records.sequences.tolist())
+
+    service._push = push  # type: ignore[method-assign]
     service._report_and_count = lambda: None  # type: ignore[method-assign]
     service._push_new(MemoryLogs(one.name))
     one.restore(grown)

@@ -17,7 +17,9 @@ from mama_spark.commands.tango_source import read_rules
 from mama_spark.conf_file import load
 from mama_spark.options import SinkOptions, SubscribeOptions, option_names
 from mama_spark.services.tango_recorder.settings import RecorderSettings
-from mama_spark.tango.log.records import HEAD_SIZE, MAGIC, VERSION, GapCause, RecordKind, encode_one
+from mama_spark.tango.log.records import HEAD_SIZE, MAGIC, VERSION, GapCause, RecordKind
+
+from tests.support.tango.records import encode_one
 
 ROOT = Path(__file__).parents[3]
 GUIDES = "".join(

@@ -12,13 +12,14 @@ from mama_spark.commands.record import log_options, record
 from mama_spark.errors import ConfigError
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_events import SubscriptionEvent
-from mama_spark.tango.log.records import GapCause, RecordKind, encode_one, errors_of
+from mama_spark.tango.log.records import GapCause, RecordKind, errors_of
 from mama_spark.testing.waiting import until
 
 from tests.support.malamute.restartable_broker import RestartableNatsServer
 from tests.support.nats.nats_servers import Admin
 from tests.support.ports import lasting_port
 from tests.support.spark.subscribe_harness import store
+from tests.support.tango.records import encode_one
 from tests.support.tango_processes.recorder import (
     STREAM,
     RecorderLog,

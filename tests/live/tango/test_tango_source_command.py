@@ -39,7 +39,7 @@ from mama_spark.tango.events.event_codec import Event, decode, encode
 from mama_spark.tango.events.frames import CallInfo
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.idl.negotiation import SubscriberInfo
-from mama_spark.tango.log.records import RecordKind, encode_one
+from mama_spark.tango.log.records import RecordKind
 from mama_spark.tango.topics import event_topic
 from mama_spark.tango.types import AttributeValue, DataType, EventType, ValueKind
 from mama_spark.testing.waiting import eventually, until
@@ -47,6 +47,7 @@ from mama_spark.testing.waiting import eventually, until
 from tests.support.malamute.restartable_broker import RestartableMalamuteBroker
 from tests.support.nats.nats_servers import Admin
 from tests.support.ports import lasting_port
+from tests.support.tango.records import encode_one
 from tests.support.tango.tango import FAST, RELEASES
 from tests.support.tango_processes.servers import BEAT, TIMEOUT, DeviceProbe, Failed
 

@@ -19,13 +19,14 @@ from mama_spark.options import SubscribeOptions
 from mama_spark.record_log import RecordLog
 from mama_spark.tango.events.event_codec import Event, encode
 from mama_spark.tango.events.frames import CallInfo
-from mama_spark.tango.log.records import GapCause, RecordKind, encode_one, record_topic
+from mama_spark.tango.log.records import GapCause, RecordKind, record_topic
 from mama_spark.tango.topics import Topic, event_topic
 from mama_spark.tango.types import AttributeConfig, DevError, EventType, Severity
 from pyspark.sql import SparkSession
 
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.spark_jobs import ROOT, conf_file, in_session
+from tests.support.tango.records import encode_one
 
 PAGE = (ROOT / "docs" / "how-to" / "query-the-tango-archive.md").read_text()
 HDBPP = (ROOT / "docs" / "how-to" / "come-from-hdbpp.md").read_text()

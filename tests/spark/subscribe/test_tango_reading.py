@@ -12,7 +12,7 @@ import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.commands.record import log_options
 from mama_spark.tango.events.event_codec import Event, decode
-from mama_spark.tango.log.records import RecordKind, encode_one
+from mama_spark.tango.log.records import RecordKind
 from mama_spark.tango.types import AttributeValue, Quality
 from mama_spark.testing.waiting import until
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -22,6 +22,7 @@ from tests.support.nats.nats import account
 from tests.support.nats.nats_accounts import Accounts
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.subscribe_harness import parquet_rows, store
+from tests.support.tango.records import encode_one
 from tests.support.tango_processes.recorder import STREAM, RecordedEvent, RecorderThread, settings
 from tests.support.tango_processes.servers import TangoServer
 

@@ -8,7 +8,7 @@ from mama_spark.tango.types import AttributeConfig, DataType, DevState, EventTyp
 
 from .attribute_readings import AttributeReading, ReadingFactory
 from .command_list import DEVICE_COMMANDS
-from .device import Attribute, Criteria, Device
+from .device import Attribute, Device
 from .event_channel import EventChannel
 from .event_filters import AlarmFilter, ChangeFilter
 
@@ -46,16 +46,11 @@ class AttributeState:
     def __repr__(self) -> str:
         return f"<AttributeState {self.device}/{self.attribute.key}, {len(self.channels)} channels>"
 
-    def criteria(self, event: EventType) -> Criteria | None:
-        """Criteria of change or archive events; None: the attribute sends no such events."""
-        return self.attribute.change if event is EventType.CHANGE else self.attribute.archive
-
     def refusal_reason(self, event: EventType) -> str | None:
         """Reason in the error for subscriptions to these events; None: they are allowed."""
         attribute = self.attribute
         if event in self.filters:
-            criteria = self.criteria(event)
-            assert criteria is not None
+            criteria = self.filters[event].criteria
             if criteria.detect and criteria.empty and attribute.numeric:
                 return "API_EventPropertiesNotSet"
             return None

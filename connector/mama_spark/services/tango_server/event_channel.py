@@ -6,17 +6,15 @@ increase by 1 for each event, and are shared by all subscribers and all IDL vers
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
-from dataclasses import replace
 
-from mama_spark.tango.events.event_codec import Data, read_data, write_data, write_except
+from mama_spark.tango.events.event_codec import Data, write_data, write_except
 from mama_spark.tango.events.frame_layout import ScalarEncoder
 from mama_spark.tango.events.frames import BIG, LITTLE, MAGIC, usual_call
 from mama_spark.tango.events.sequence_tracker import next_counter
-from mama_spark.tango.giop.cdr import CdrError, CdrWriter
+from mama_spark.tango.giop.cdr import CdrWriter
 from mama_spark.tango.idl.values import write_value
-from mama_spark.tango.topics import IDL, Topic
+from mama_spark.tango.topics import Topic
 from mama_spark.tango.types import DTYPES, DevError, EventType, Format
 
 from .attribute_readings import AttributeReading
@@ -113,42 +111,24 @@ class EventChannel:
 
     def encode_data(self, data: Data) -> list[Frames]:
         """Encode an event with data."""
-        made = [(idl, self._write(idl, data, self._little)) for idl in self.confirmed]
-        return self._frames(made, False, self._little)
+        return self._frames([(idl, self._write(idl, data)) for idl in self.confirmed], False)
 
     def encode_errors(self, errors: Sequence[DevError]) -> list[Frames]:
         """Encode an event with errors (TG-18)."""
         frame = write_except(errors, self._little)
-        return self._frames([(idl, frame) for idl in self.confirmed], True, self._little)
+        return self._frames([(idl, frame) for idl in self.confirmed], True)
 
-    def encode_frame(self, frame: bytes, is_except: bool, little: bool) -> list[Frames]:
-        """Encode an event with a fourth frame that is already encoded for the newest IDL version.
-
-        The frame is converted for older IDL versions. If that is impossible, their clients get nothing and see a gap.
-
-        :param is_except: the frame contains errors
-        :param little: byte order of the frame
-        """
-        made = []
-        for idl in self.confirmed:
-            with contextlib.suppress(CdrError):
-                made.append((idl, frame if idl == IDL or is_except else self._convert(idl, frame, little)))
-        return self._frames(made, is_except, little)
-
-    def _frames(self, made: list[tuple[int, bytes]], is_except: bool, little: bool) -> list[Frames]:
+    def _frames(self, made: list[tuple[int, bytes]], is_except: bool) -> list[Frames]:
+        little = self._little
         order, call = LITTLE if little else BIG, usual_call(self._take_counter(), is_except, little)
         return [[self._topics[idl].encode(), order, call, frame] for idl, frame in made]
 
-    def _convert(self, idl: int, frame: bytes, little: bool) -> bytes:
-        """:raises CdrError: the frame cannot be decoded, or this IDL version does not have its data"""
-        return self._write(idl, read_data(replace(self._topics[idl], idl=IDL), frame, little), little)
-
-    def _write(self, idl: int, data: Data, little: bool) -> bytes:
+    def _write(self, idl: int, data: Data) -> bytes:
         if idl == 3 and self.event.carries_value:
-            writer = CdrWriter(little, MAGIC, len(MAGIC))
+            writer = CdrWriter(self._little, MAGIC, len(MAGIC))
             write_value(writer, data, 3)  # type: ignore[arg-type]
             return writer.getvalue()
-        return write_data(self._topics[idl], data, little)
+        return write_data(self._topics[idl], data, self._little)
 
     def _take_counter(self) -> int:
         ctr = self.ctr

@@ -36,22 +36,17 @@ _ALARMS = frozenset((Quality.ALARM, Quality.WARNING))
 class ChangeFilter:
     """Filter of the change or archive events of one attribute. Times are seconds of a monotonic clock.
 
-    :param criteria: criteria of this event type
+    :ivar criteria: criteria of this event type
     :ivar due: end of the period; None: there is no period, or no value was sent yet
     """
 
-    __slots__ = ("_attribute", "_criteria", "_last", "_limits", "due")
+    __slots__ = ("_attribute", "_last", "_limits", "criteria", "due")
 
     def __init__(self, attribute: Attribute, criteria: Criteria) -> None:
-        self._attribute, self._criteria = attribute, criteria
+        self._attribute, self.criteria = attribute, criteria
         self._limits = (criteria.absolute, criteria.relative) if attribute.numeric else (None, None)
         self._last: AttributeReading | None = None
         self.due: float | None = None
-
-    @property
-    def last(self) -> AttributeReading | None:
-        """The last sent value."""
-        return self._last
 
     def accepts(self, reading: AttributeReading, now: float) -> bool:
         """Whether to send this value. If so, the caller then calls :meth:`was_sent`.
@@ -75,7 +70,7 @@ class ChangeFilter:
     def was_sent(self, reading: AttributeReading, now: float) -> None:
         """Note that this value was sent; later values are compared with it."""
         self._last = reading
-        self.due = None if self._criteria.period is None else now + self._criteria.period / 1000
+        self.due = None if self.criteria.period is None else now + self.criteria.period / 1000
 
     def _differs(self, old: Content, new: Content) -> bool:
         if not isinstance(old, np.ndarray) or not isinstance(new, np.ndarray):

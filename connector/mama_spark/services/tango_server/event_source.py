@@ -30,12 +30,11 @@ import pyarrow as pa
 from mama_spark.errors import ConfigError
 from mama_spark.tango.errors import refusal
 from mama_spark.tango.events.event_codec import write_except
-from mama_spark.tango.giop.cdr import CdrError, CdrReader, CdrWriter
+from mama_spark.tango.giop.cdr import CdrError, CdrWriter
 from mama_spark.tango.giop.ior import Address, Reference
 from mama_spark.tango.idl.calls import device_type
 from mama_spark.tango.idl.negotiation import EndpointPair
 from mama_spark.tango.idl.structs import CONFIG_5
-from mama_spark.tango.idl.values import read_value
 from mama_spark.tango.topics import IDL, BadEventTopic, event_topic
 from mama_spark.tango.types import (
     AttributeConfig,
@@ -361,55 +360,39 @@ class TangoEventSource:
             reading = _reading(state, value, time, quality, written, errors)
             return self._server.send(self._supplier.detect_and_push(state, reading, _clock.monotonic()))
 
-    def push_change_event(
-        self, device: str, attribute: str, value: Any = None, *, time: int | None = None,
+    def push_event(
+        self, event: EventType, device: str, attribute: str, value: Any = None, *, time: int | None = None,
         quality: Quality = Quality.VALID, written: Any = None, errors: Sequence[DevError] = (),
     ) -> int:  # fmt: skip
-        """Send a change event, and an alarm event if the quality changed accordingly. Criteria apply only if they have
-        ``detect``. Parameters, result and errors as :meth:`set`."""
-        return self._push(EventType.CHANGE, device, attribute, value, time, quality, written, errors)
+        """Send an event of a type that carries a value. Criteria apply only if they have ``detect``. A change event is
+        followed by an alarm event if the quality changed accordingly. Other parameters, result and errors as
+        :meth:`set`.
 
-    def push_archive_event(
-        self, device: str, attribute: str, value: Any = None, *, time: int | None = None,
-        quality: Quality = Quality.VALID, written: Any = None, errors: Sequence[DevError] = (),
-    ) -> int:  # fmt: skip
-        """Send an archive event. Criteria apply only if they have ``detect``. Otherwise as :meth:`set`."""
-        return self._push(EventType.ARCHIVE, device, attribute, value, time, quality, written, errors)
-
-    def push_alarm_event(
-        self, device: str, attribute: str, value: Any = None, *, time: int | None = None,
-        quality: Quality = Quality.VALID, written: Any = None, errors: Sequence[DevError] = (),
-    ) -> int:  # fmt: skip
-        """Send an alarm event. Parameters, result and errors as :meth:`set`."""
-        return self._push(EventType.ALARM, device, attribute, value, time, quality, written, errors)
-
-    def push_user_event(
-        self, device: str, attribute: str, value: Any = None, *, time: int | None = None,
-        quality: Quality = Quality.VALID, written: Any = None, errors: Sequence[DevError] = (),
-    ) -> int:  # fmt: skip
-        """Send a user event. Parameters, result and errors as :meth:`set`."""
-        return self._push(EventType.USER, device, attribute, value, time, quality, written, errors)
-
-    def push_event(self, event: EventType, device: str, attribute: str, value: Any = None, **more: Any) -> int:
-        """Send an event of a type that carries a value. Result and errors as :meth:`set`.
-
-        :param more: other parameters of :meth:`set`
         :raises ConfigError: events of this type carry no value
         """
         if not event.carries_value or event is EventType.QUALITY:
             raise ConfigError(f"{event.wire_name} events carry no value; use another push method")
-        arguments = {"time": None, "quality": Quality.VALID, "written": None, "errors": (), **more}
-        return self._push(event, device, attribute, value, **arguments)
-
-    def _push(
-        self, event: EventType, device: str, attribute: str, value: Any, time: int | None, quality: Quality,
-        written: Any, errors: Sequence[DevError],
-    ) -> int:  # fmt: skip
         with self._lock:
             state = self._attribute(device, attribute)
             reading = _reading(state, value, time, quality, written, errors)
             messages = self._supplier.push(state, event, reading, _clock.monotonic())
             return self._server.send(messages) if messages else 0
+
+    def push_change_event(self, device: str, attribute: str, value: Any = None, **more: Any) -> int:
+        """:meth:`push_event` of a change event."""
+        return self.push_event(EventType.CHANGE, device, attribute, value, **more)
+
+    def push_archive_event(self, device: str, attribute: str, value: Any = None, **more: Any) -> int:
+        """:meth:`push_event` of an archive event."""
+        return self.push_event(EventType.ARCHIVE, device, attribute, value, **more)
+
+    def push_alarm_event(self, device: str, attribute: str, value: Any = None, **more: Any) -> int:
+        """:meth:`push_event` of an alarm event."""
+        return self.push_event(EventType.ALARM, device, attribute, value, **more)
+
+    def push_user_event(self, device: str, attribute: str, value: Any = None, **more: Any) -> int:
+        """:meth:`push_event` of a user event."""
+        return self.push_event(EventType.USER, device, attribute, value, **more)
 
     def _attribute(self, device: str, attribute: str) -> AttributeState:
         """The present state of an attribute. The caller holds the lock."""
@@ -490,35 +473,6 @@ class TangoEventSource:
                     messages = self._supplier.push(state, group.event, reading, now)
                     if messages:
                         sent += self._server.send(messages)
-        return sent
-
-    def push_data(
-        self, device: str, attribute: str, event: EventType, datas: Sequence[bytes], *, little: bool = True,
-        is_except: bool = False,
-    ) -> int:  # fmt: skip
-        """Push events whose fourth frames are already encoded. They are converted for clients of older IDL versions.
-        The last value becomes the value of the attribute.
-
-        :param datas: fourth frames, with their magic, for IDL 5
-        :param little: byte order of the frames
-        :param is_except: the frames contain errors
-        :raises DevFailed: there is no such attribute
-        :raises CdrError: the last frame contains no value
-        """
-        last: AttributeReading | None = None
-        if datas and event.carries_value and not is_except:
-            frame = datas[-1]
-            reader = CdrReader(frame, little, 4, 4)
-            last = AttributeReading.of(read_value(reader))
-            reader.finish()
-        sent = 0
-        for at in range(0, len(datas), _CHUNK):
-            with self._lock:
-                state = self._attribute(device, attribute)
-                if last is not None:
-                    state.reading = last
-                for data in datas[at : at + _CHUNK]:
-                    sent += self._server.send(self._supplier.push_frame(state, event, data, is_except, little))
         return sent
 
 

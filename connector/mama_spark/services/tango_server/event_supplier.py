@@ -234,24 +234,12 @@ class EventSupplier:
             return []
         filter_ = state.filters.get(event)
         if filter_ is not None:
-            criteria = state.criteria(event)
-            if criteria is not None and criteria.detect and not filter_.accepts(reading, now):
+            if filter_.criteria.detect and not filter_.accepts(reading, now):
                 return []
             filter_.was_sent(reading, now)
         if event is EventType.ALARM:
             state.alarm_filter.was_seen(reading)
         return self._twice_for_new_clients(channel.encode_reading(reading))
-
-    def push_frame(
-        self, state: AttributeState, event: EventType, frame: bytes, is_except: bool, little: bool
-    ) -> list[Frames]:
-        """Return an event whose fourth frame is already encoded. The caller sets the value.
-
-        :param is_except: the frame contains errors
-        :param little: byte order of the frame
-        """
-        channel = state.active_channel(event)
-        return [] if channel is None else self._twice_for_new_clients(channel.encode_frame(frame, is_except, little))
 
     def detect_and_push(self, state: AttributeState, reading: AttributeReading, now: float) -> list[Frames]:
         """Set the value; returns the change, archive and alarm events that the criteria select."""

@@ -83,15 +83,15 @@ def _tango(kind: TypeKind, name: str, names: tuple[str, ...], *members: TypeCode
     return TypeCode(kind, f"IDL:Tango/{name}:1.0", name, names, members)
 
 
-def _sequence_of(name: str, element: TypeCode) -> TypeCode:
+def sequence_of(name: str, element: TypeCode) -> TypeCode:
+    """Type of a sequence of Tango, such as ``DevVarLongArray``."""
     return _tango(TypeKind.ALIAS, name, (), TypeCode(TypeKind.SEQUENCE, members=(element,)))
 
 
 VOID = TypeCode(TypeKind.NULL)  #: type of no argument; cppTango sends tk_null
 STRING = TypeCode(TypeKind.STRING)
-STRINGS = _sequence_of("DevVarStringArray", STRING)
-LONGS = _sequence_of("DevVarLongArray", TypeCode(TypeKind.LONG))
-DOUBLES = _sequence_of("DevVarDoubleArray", TypeCode(TypeKind.DOUBLE))
+STRINGS = sequence_of("DevVarStringArray", STRING)
+LONGS = sequence_of("DevVarLongArray", TypeCode(TypeKind.LONG))
 LONGS_AND_STRINGS = _tango(TypeKind.STRUCT, "DevVarLongStringArray", ("lvalue", "svalue"), LONGS, STRINGS)
 
 

@@ -6,27 +6,30 @@ The type of the ``any`` is an alias of a sequence (``DevVarDoubleArray``), DevSt
 from __future__ import annotations
 
 from ..giop.cdr import CdrError, CdrReader, CdrWriter
-from ..giop.typecode import VOID, TypeCode, TypeKind, read_typecode, write_typecode
+from ..giop.typecode import STRINGS, VOID, TypeCode, TypeKind, read_typecode, sequence_of, write_typecode
 from ..types import Content, DevState, ValueKind
 from .union import read_content, write_content
 
 STATE = TypeCode(TypeKind.ENUM, "IDL:Tango/DevState:1.0", "DevState", tuple(state.name for state in DevState))
-#: kind of value -> type of an element, name of the sequence
-_SEQUENCES: dict[ValueKind, tuple[TypeCode, str]] = {
-    ValueKind.BOOL: (TypeCode(TypeKind.BOOLEAN), "DevVarBooleanArray"),
-    ValueKind.SHORT: (TypeCode(TypeKind.SHORT), "DevVarShortArray"),
-    ValueKind.LONG: (TypeCode(TypeKind.LONG), "DevVarLongArray"),
-    ValueKind.LONG64: (TypeCode(TypeKind.LONGLONG), "DevVarLong64Array"),
-    ValueKind.FLOAT: (TypeCode(TypeKind.FLOAT), "DevVarFloatArray"),
-    ValueKind.DOUBLE: (TypeCode(TypeKind.DOUBLE), "DevVarDoubleArray"),
-    ValueKind.UCHAR: (TypeCode(TypeKind.OCTET), "DevVarCharArray"),
-    ValueKind.USHORT: (TypeCode(TypeKind.USHORT), "DevVarUShortArray"),
-    ValueKind.ULONG: (TypeCode(TypeKind.ULONG), "DevVarULongArray"),
-    ValueKind.ULONG64: (TypeCode(TypeKind.ULONGLONG), "DevVarULong64Array"),
-    ValueKind.STRING: (TypeCode(TypeKind.STRING), "DevVarStringArray"),
-    ValueKind.STATE: (STATE, "DevVarStateArray"),
+_NUMBERS = {
+    ValueKind.BOOL: ("Boolean", TypeKind.BOOLEAN),
+    ValueKind.SHORT: ("Short", TypeKind.SHORT),
+    ValueKind.LONG: ("Long", TypeKind.LONG),
+    ValueKind.LONG64: ("Long64", TypeKind.LONGLONG),
+    ValueKind.FLOAT: ("Float", TypeKind.FLOAT),
+    ValueKind.DOUBLE: ("Double", TypeKind.DOUBLE),
+    ValueKind.UCHAR: ("Char", TypeKind.OCTET),
+    ValueKind.USHORT: ("UShort", TypeKind.USHORT),
+    ValueKind.ULONG: ("ULong", TypeKind.ULONG),
+    ValueKind.ULONG64: ("ULong64", TypeKind.ULONGLONG),
 }
-_KINDS = {element.kind: kind for kind, (element, _) in _SEQUENCES.items()}
+#: kind of value -> type of the sequence
+_SEQUENCES: dict[ValueKind, TypeCode] = {
+    **{kind: sequence_of(f"DevVar{name}Array", TypeCode(of)) for kind, (name, of) in _NUMBERS.items()},
+    ValueKind.STRING: STRINGS,
+    ValueKind.STATE: sequence_of("DevVarStateArray", STATE),
+}
+_KINDS = {code.real.members[0].kind: kind for kind, code in _SEQUENCES.items()}
 
 
 def read_any(reader: CdrReader) -> tuple[ValueKind, Content]:
@@ -56,9 +59,7 @@ def write_any(writer: CdrWriter, kind: ValueKind, content: Content) -> None:
     if kind is ValueKind.DEVICE_STATE:
         write_typecode(writer, STATE)
     elif kind in _SEQUENCES:
-        element, name = _SEQUENCES[kind]
-        sequence = TypeCode(TypeKind.SEQUENCE, members=(element,))
-        write_typecode(writer, TypeCode(TypeKind.ALIAS, f"IDL:Tango/{name}:1.0", name, members=(sequence,)))
+        write_typecode(writer, _SEQUENCES[kind])
     else:
         raise CdrError(f"AttributeValue_3 cannot carry {kind.name}")
     write_content(writer, kind, content)

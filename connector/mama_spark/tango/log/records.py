@@ -210,16 +210,6 @@ def encode(heads: RecordHeads, frames: RecordFrames) -> pa.Array:
     return pa.Array.from_buffers(kind, n, [None, places, pa.py_buffer(b"".join(parts))])
 
 
-def encode_one(kind: RecordKind, received: int, frames: Sequence[bytes] = (), **numbers: int) -> bytes:
-    """Encode one record.
-
-    :param received: nanoseconds since the epoch
-    :param numbers: other fields of :class:`RecordHeads`
-    """
-    payload: bytes = encode(RecordHeads(kind, received, **numbers), RecordFrames.of([frames]))[0].as_py()
-    return payload
-
-
 def decode(payloads: pa.Array) -> DecodedRecords:
     """Decode payloads (binary or large_binary). ``bad`` lists payloads that are no records; nothing is raised."""
     n = len(payloads)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from mama_spark.services.tango_server.attribute_readings import AttributeReading
 from mama_spark.services.tango_server.device import Attribute, Criteria
-from mama_spark.tango.events.event_codec import decode, write_data
-from mama_spark.tango.topics import parse
 from mama_spark.tango.types import AttributeValue, DataReady, DataType, DevError, EventType, Format, Quality, Severity
 
 from tests.support.tango.servant_harness import DEVICE, Source, events, read, values
@@ -150,40 +146,6 @@ def test_a_pushed_change_sends_an_alarm_event(source: Source) -> None:
     source.settled("scal", "alarm")
     assert [e.topic.event for e in source.push("scal", 1.0, quality=Quality.WARNING)] == [EventType.ALARM]
     assert source.push("scal", 1.0, quality=Quality.WARNING) == []
-
-
-@pytest.mark.parametrize("form", ["frame", "errors"])
-def test_encoded_frames_are_sent_unchanged(source: Source, form: str) -> None:
-    source.settled()
-    state = source.supplier.attribute(DEVICE, "scal")
-    (made,) = source.supplier.push(state, EventType.CHANGE, state.readings.make(2.5, 5), source.now)
-    (sent,) = source.supplier.push_frame(state, EventType.CHANGE, made[3], False, True)
-    assert sent[3] == made[3]
-    assert (decode(made).call.ctr, decode(sent).call.ctr) == (1, 2)
-    assert sent[0] == made[0]
-
-
-@pytest.mark.spec("TG-09")
-@pytest.mark.parametrize("little", [True, False])
-def test_encoded_frames_are_converted_for_older_clients(source: Source, little: bool) -> None:
-    """Converted frames keep counter and byte order; a frame that cannot be converted is a gap."""
-    for idl in ("5", "4"):
-        source.settled(idl=idl)
-    state = source.supplier.attribute(DEVICE, "scal")
-    value = state.readings.make(2.5, 5).value(state.attribute)
-    frame = write_data(parse(f"tango://h:1/{DEVICE}/scal.idl5_change"), value, little)
-    new, old = events(source.supplier.push_frame(state, EventType.CHANGE, frame, False, little))
-    assert (new.data, new.little, old.little) == (value, little, little)
-    assert isinstance(old.data, AttributeValue)
-    assert (old.topic.idl, old.data.data_type, old.data.time) == (None, None, 5)
-    assert (old.data.read.tolist(), new.call.ctr, old.call.ctr) == ([2.5], 1, 1)  # type: ignore[union-attr]
-    (only,) = source.supplier.push_frame(state, EventType.CHANGE, b"broken", False, little)
-    assert (only[0], only[3]) == (new.topic.encode(), b"broken")
-    for idl in ("5", "4"):
-        source.settled(event="attr_conf", idl=idl)
-    frame = write_data(parse(f"tango://h:1/{DEVICE}/scal.idl5_attr_conf"), state.config, little)
-    _, config = events(source.supplier.push_frame(state, EventType.ATTR_CONF, frame, False, little))
-    assert config.data == replace(state.config, root_attr_name="", enum_labels=())
 
 
 @pytest.mark.spec("TG-15", "TG-16")

@@ -21,7 +21,7 @@ from mama_spark.spark.subscribe.tango_schema import TYPE, VALUES
 from mama_spark.tango.events.event_codec import Event, encode, write_except
 from mama_spark.tango.events.frames import CallInfo, usual_call
 from mama_spark.tango.log.device_states import RecordedDevice
-from mama_spark.tango.log.records import GapCause, RecordKind, device_topic, encode_one, record_topic
+from mama_spark.tango.log.records import GapCause, RecordKind, device_topic, record_topic
 from mama_spark.tango.topics import event_topic
 from mama_spark.tango.types import (
     KIND_OF,
@@ -43,6 +43,8 @@ from mama_spark.tango.types import (
     Severity,
     ValueKind,
 )
+
+from tests.support.tango.records import encode_one
 
 TOPIC = event_topic("db:1", "a/b/c", "attr", EventType.CHANGE, dbase=True)
 ERRORS = (DevError("Broken", Severity.ERR, "it broke", "here"),)

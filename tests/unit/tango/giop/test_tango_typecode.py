@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.tango.giop.cdr import CdrError, CdrReader, CdrWriter
 from mama_spark.tango.giop.typecode import (
-    DOUBLES,
     LONGS,
     LONGS_AND_STRINGS,
     STRING,
@@ -20,6 +19,7 @@ from mama_spark.tango.giop.typecode import (
     TypeCode,
     TypeKind,
     read_any,
+    sequence_of,
     write_any,
     write_typecode,
 )
@@ -82,7 +82,8 @@ def test_numbers_and_strings_come_back_together(numbers: list[int], texts: list[
 
 @pytest.mark.parametrize("little", [True, False])
 def test_sequences_of_numbers_are_arrays(little: bool) -> None:
-    for code, dtype in ((LONGS, "i4"), (DOUBLES, "f8")):
+    doubles = sequence_of("DevVarDoubleArray", TypeCode(TypeKind.DOUBLE))
+    for code, dtype in ((LONGS, "i4"), (doubles, "f8")):
         _, found = read_any(CdrReader(written(code, [1, 2], little), little))
         np.testing.assert_array_equal(found, np.array([1, 2], dtype))
 

@@ -38,7 +38,6 @@ from mama_spark.tango.log.records import (
     RecordKind,
     decode,
     encode,
-    encode_one,
     errors_of,
     parse_record_topic,
     record_topic,
@@ -49,6 +48,7 @@ from mama_spark.tango.topics import Topic, event_topic, parse
 from mama_spark.tango.types import AttributeValue, DataType, DevError, EventType, Quality, Severity, ValueKind
 
 from tests.support.tables import each
+from tests.support.tango.records import encode_one
 
 
 def merge_states(parts: list[bytes]) -> dict[str, Any] | None:

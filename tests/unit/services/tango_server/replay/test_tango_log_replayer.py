@@ -17,8 +17,10 @@ from mama_spark.services.tango_server.device import Attribute, Criteria
 from mama_spark.services.tango_server.event_source import TangoEventSource
 from mama_spark.services.tango_server.replay.log_replayer import LogReplayer, Rule
 from mama_spark.services.tango_server.replay.replay_service import StartPosition
-from mama_spark.tango.log.records import RecordKind, encode_one
+from mama_spark.tango.log.records import RecordKind
 from mama_spark.tango.types import AttributeValue, DataType, Format, Quality
+
+from tests.support.tango.records import encode_one
 
 DEVICE = "lab/cell/1"
 STORED = 1_800_000_000_000_000  #: by the clock of the log, µs

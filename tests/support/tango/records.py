@@ -1,0 +1,17 @@
+"""Records of Tango events, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mama_spark.tango.log.records import RecordFrames, RecordHeads, RecordKind, encode
+
+
+def encode_one(kind: RecordKind, received: int, frames: Sequence[bytes] = (), **numbers: int) -> bytes:
+    """Encode one record.
+
+    :param received: nanoseconds since the epoch
+    :param numbers: other fields of :class:`RecordHeads`
+    """
+    payload: bytes = encode(RecordHeads(kind, received, **numbers), RecordFrames.of([frames]))[0].as_py()
+    return payload
