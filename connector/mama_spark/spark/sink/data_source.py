@@ -175,7 +175,7 @@ class _Committer(TaskObject):
         """
         try:
             self._add_to_tables(_reports(messages), app, committed=False)
-        except Exception as e:  # noqa: BLE001
+        except Exception as e:
             said, trace = "what the write that failed has published is not in its tables", not isinstance(e, MamaError)
             logger.warning("mamapub: %s: %s", said, e, exc_info=trace)
 
