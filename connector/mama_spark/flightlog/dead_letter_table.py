@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..message import HEADERS_TYPE, Int64s
+from ..message import Int64s
 from .columns import Reason, constant, file_schema, repeated
 from .commit import abort_parts, commit_parts
 from .parts import PART_ROWS, Part, PartWriter
@@ -73,8 +73,8 @@ class DeadLetterStaging:
         if not len(event_time):
             return
         nbytes = sum(c.nbytes for c in (flight_id, payload, headers, extra) if c is not None) + 200 * len(event_time)
-        thunk = partial(self._batch, flight_id, topic, payload, headers, list(reasons), event_time, extra)
-        self._writer.put(thunk, nbytes)
+        columns = {"flight_id": flight_id, "topic": topic, "payload": payload, "headers": headers}
+        self._writer.put(partial(self._batch, columns, list(reasons), event_time, extra), nbytes)
 
     def close(self) -> list[Part]:
         """See :meth:`.Staging.close`."""
@@ -82,32 +82,28 @@ class DeadLetterStaging:
 
     def _batch(
         self,
-        flight_id: pa.Array,
-        topic: pa.Array,
-        payload: pa.Array | None,
-        headers: pa.Array | None,
+        columns: dict[str, pa.Array | None],
         reasons: list[Reason],
         event_time: Int64s,
         extra: pa.RecordBatch | None,
     ) -> pa.RecordBatch:
         n = len(event_time)
         status, code, info = zip(*reasons, strict=True)
-        columns = {
-            "flight_id": flight_id.cast(pa.string()),
-            "topic": repeated(topic),
-            "payload": pa.nulls(n, pa.binary()) if payload is None else payload.cast(pa.binary()),
-            "headers": pa.nulls(n, HEADERS_TYPE) if headers is None else headers.cast(HEADERS_TYPE),
+        made = {
+            **columns,
+            "topic": repeated(columns["topic"]),
             "status": pa.array(status, pa.string()),
             "code": pa.array(code, pa.int32()),
             "info": pa.array(info, pa.string()),
             "event_time": pa.array(event_time, pa.int64()).cast(TIMESTAMP),
+            **{name: None if extra is None else extra.column(name) for name in self._extra},
         }
+        arrays = []
         for f in self._schema:
-            if f.name in self._extra:
-                columns[f.name] = pa.nulls(n, f.type) if extra is None else extra.column(f.name).cast(f.type)
-        arrays = [
-            columns[f.name] if f.name in columns else constant(self._constants[f.name], n, f.type) for f in self._schema
-        ]
+            column = made.get(f.name)
+            if column is None:
+                column = constant(self._constants.get(f.name), n, f.type)
+            arrays.append(column if column.type == f.type else column.cast(f.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
