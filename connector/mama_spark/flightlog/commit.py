@@ -25,7 +25,7 @@ from deltalake import DeltaTable
 from ..errors import FlightLogError
 from .folder import PARTS, SHARE_IT
 from .parts import Part, part_of_file
-from .schema import table_schema
+from .schema import FLIGHT_LOG, TableKind
 from .storage import TableStore, active_paths, removed_paths, storage_errors
 from .transaction import CommitPlan, CommitResult, TargetTable, execute
 from .write_id import WriteId
@@ -45,6 +45,7 @@ def commit(
     app: tuple[str, int] | None = None,
     extra: Sequence[pa.Field] = (),
     description: Mapping[str, Any] | None = None,
+    kind: TableKind = FLIGHT_LOG,
 ) -> CommitResult:
     """Make the parts of a successful write rows with ``committed=true``; creates the table if there is none.
 
@@ -60,43 +61,7 @@ def commit(
         not there as its task wrote it; then nothing was committed
     :raises Unavailable: storage cannot be reached, or conflicts do not end
     """
-    return commit_parts(_flight_log(table_uri, storage_options, extra, description), write_id, parts, app)
-
-
-def abort(
-    table_uri: str,
-    storage_options: dict[str, str],
-    write_id: WriteId,
-    parts: Sequence[Part] = (),
-    *,
-    app: tuple[str, int] | None = None,
-    extra: Sequence[pa.Field] = (),
-    description: Mapping[str, Any] | None = None,
-) -> CommitResult:
-    """Add all parts of a failed write that are there as not committed; none if this write has been committed.
-
-    Safe to call after a commit that raised, and more than once.
-
-    :param parts: those that are known; the folder of the write is searched for the others
-    :param app: as for :func:`commit`; known from ``write_id`` for a micro-batch
-    """
-    return abort_parts(_flight_log(table_uri, storage_options, extra, description), write_id, parts, app)
-
-
-def _flight_log(
-    uri: str, options: dict[str, str], extra: Sequence[pa.Field], description: Mapping[str, Any] | None
-) -> TargetTable:
-    names = frozenset(f.name for f in extra)
-    return TargetTable(TableStore(uri, options), "flightLog", table_schema(extra), names, description)
-
-
-# --- shared with the dead-letter table -------------------------------------------------------------------------
-
-
-def commit_parts(
-    target: TargetTable, write_id: WriteId, parts: Sequence[Part], app: tuple[str, int] | None
-) -> CommitResult:
-    """See :func:`commit`."""
+    target = _target(kind, table_uri, storage_options, extra, description)
     folder = f"{PARTS}/{write_id.prefix}"
 
     def plan(table: DeltaTable) -> CommitPlan:
@@ -120,10 +85,25 @@ def commit_parts(
     return execute(target, plan, prove_all)
 
 
-def abort_parts(
-    target: TargetTable, write_id: WriteId, parts: Sequence[Part], app: tuple[str, int] | None
+def abort(
+    table_uri: str,
+    storage_options: dict[str, str],
+    write_id: WriteId,
+    parts: Sequence[Part] = (),
+    *,
+    app: tuple[str, int] | None = None,
+    extra: Sequence[pa.Field] = (),
+    description: Mapping[str, Any] | None = None,
+    kind: TableKind = FLIGHT_LOG,
 ) -> CommitResult:
-    """See :func:`abort`."""
+    """Add all parts of a failed write that are there as not committed; none if this write has been committed.
+
+    Safe to call after a commit that raised, and more than once.
+
+    :param parts: those that are known; the folder of the write is searched for the others
+    :param app: as for :func:`commit`; known from ``write_id`` for a micro-batch
+    """
+    target = _target(kind, table_uri, storage_options, extra, description)
     if app is None and write_id.query_id is not None and write_id.batch_id is not None:
         app = (write_id.query_id, write_id.batch_id)
     folder = f"{PARTS}/{write_id.prefix}"
@@ -147,6 +127,17 @@ def abort_parts(
         if not store.list_files(folder) and store.table() is None:
             return CommitResult(-1)
     return execute(target, plan)
+
+
+def _target(
+    kind: TableKind,
+    uri: str,
+    options: dict[str, str],
+    extra: Sequence[pa.Field],
+    description: Mapping[str, Any] | None,
+) -> TargetTable:
+    names = frozenset(f.name for f in extra)
+    return TargetTable(TableStore(uri, options), kind.option, kind.schema(extra), names, description)
 
 
 def commit_orphans(

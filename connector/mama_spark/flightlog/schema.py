@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -125,6 +126,21 @@ def dead_letter_schema(extra: Sequence[pa.Field] = ()) -> pa.Schema:
     """The Arrow schema of a dead-letter table; as :func:`table_schema`."""
     nullable = [f for f in table_schema(extra) if f.name not in OWN_NAMES]
     return pa.schema([*list(DEAD_LETTERS)[: -len(_PARTITION)], *nullable, *_PARTITION])
+
+
+class TableKind(NamedTuple):
+    """What tells the flight log from the dead-letter table.
+
+    :ivar option: that names the table, for messages
+    :ivar schema: of the whole table, by the columns that ``flightLogColumns`` names
+    """
+
+    option: str
+    schema: Callable[[Sequence[pa.Field]], pa.Schema]
+
+
+FLIGHT_LOG = TableKind("flightLog", table_schema)
+DEAD_LETTER_TABLE = TableKind("deadLetterTable", dead_letter_schema)
 
 
 def part_schema(table: pa.Schema) -> pa.Schema:

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ import pyarrow as pa
 from .columns import FlightColumns, LoggedEvent, events_batch, file_schema, flights_batch
 from .folder import require_marker
 from .parts import PART_ROWS, Part, PartWriter, check_writable
-from .schema import ACKED, PUBLISHED, Level, part_schema, table_schema
+from .schema import ACKED, FLIGHT_LOG, PUBLISHED, Level, TableKind, part_schema
 from .storage import TableStore, delta_fields, existing_table, storage_errors
 from .write_id import WriteId
 
@@ -31,16 +31,83 @@ _CHECK_LIFETIME = 60.0
 _checked: dict[tuple[object, ...], float] = {}
 
 
-class Staging:
-    """One task's part of the flight log.
+class TaskParts:
+    """What one task adds to a table.
 
-    :param table_uri: of the Delta table
+    :cvar KIND: of the table
     :param storage_options: delta-rs' options, the same as for the commit
     :param extra: the columns named by ``flightLogColumns``, in the order of the DataFrame
-    :param level: which flight events become rows; the others are dropped
     :param part_rows: rows after which a file is closed; files that a killed worker has not closed are lost
     :raises SchemaError: a column of ``extra`` has the name of a column of the flight log
     """
+
+    KIND: ClassVar[TableKind]
+
+    def __init__(
+        self,
+        table_uri: str,
+        storage_options: dict[str, str],
+        write_id: WriteId,
+        partition_id: int,
+        task_attempt: int,
+        *,
+        extra: Sequence[pa.Field] = (),
+        part_rows: int = PART_ROWS,
+    ) -> None:
+        self._store = TableStore(table_uri, storage_options)
+        self._folder = write_id.prefix
+        self._extra = frozenset(f.name for f in extra)
+        self._table_schema = self.KIND.schema(extra)
+        self._schema = file_schema(part_schema(self._table_schema))
+        self._constants: dict[str, Any] = {
+            "query_id": write_id.query_id,
+            "run_id": write_id.run_id,
+            "bridge": write_id.bridge,
+            "batch_id": write_id.batch_id,
+            "partition_id": partition_id,
+            "task_attempt": task_attempt,
+        }
+        self._writer = PartWriter(self._store, write_id.prefix, self._schema, part_rows)
+
+    def check(self, marker: str | None = None) -> None:
+        """Before the first publish: check that the table can be written, and that an existing one is of this kind.
+
+        The result is valid for a minute for this process and these options.
+
+        :param marker: that the driver has put into the folder
+        :raises FlightLogError: no permission, not a folder, not the driver's folder, another table, files of others
+        :raises Unavailable: storage cannot be reached
+        """
+        store, what = self._store, self.KIND.option
+        key = (os.getpid(), store.uri, tuple(sorted(store.options.items())), self._table_schema, what, marker)
+        if _checked.get(key, -_CHECK_LIFETIME) + _CHECK_LIFETIME > time.monotonic():
+            return
+        delta_fields(self._table_schema)
+        require_marker(store.uri, marker, what)
+        with storage_errors(f"{what} {store.uri}", store.options):
+            store.ensure_folder()
+        existing_table(store, self._table_schema, what, self._extra)
+        check_writable(store, self._folder)
+        for old in [k for k, at in _checked.items() if at + _CHECK_LIFETIME <= time.monotonic()]:
+            del _checked[old]
+        _checked[key] = time.monotonic()
+
+    def close(self) -> list[Part]:
+        """Write all that is queued; the parts. Also when the task is about to raise; may be repeated.
+
+        :raises Unavailable: storage failed, and rows are missing from the table
+        :raises FlightLogError: storage refuses
+        """
+        return self._writer.close()
+
+
+class Staging(TaskParts):
+    """One task's part of the flight log.
+
+    :param level: which flight events become rows; the others are dropped
+    """
+
+    KIND = FLIGHT_LOG
 
     def __init__(
         self,
@@ -54,37 +121,14 @@ class Staging:
         level: Level = Level.OUTCOMES,
         part_rows: int = PART_ROWS,
     ) -> None:
-        self._store = TableStore(table_uri, storage_options)
-        self._write_id = write_id
+        super().__init__(
+            table_uri, storage_options, write_id, partition_id, task_attempt, extra=extra, part_rows=part_rows
+        )
+        self._constants |= {"kind": "flight", "publisher_state": None}
         self._level = level
-        self._extra = frozenset(f.name for f in extra)
-        self._table_schema = table_schema(extra)
-        self._schema = file_schema(part_schema(self._table_schema))
-        self._constants: dict[str, Any] = {
-            "kind": "flight",
-            "query_id": write_id.query_id,
-            "run_id": write_id.run_id,
-            "bridge": write_id.bridge,
-            "batch_id": write_id.batch_id,
-            "partition_id": partition_id,
-            "task_attempt": task_attempt,
-            "publisher_state": None,
-        }
-        self._writer = PartWriter(self._store, write_id.prefix, self._schema, part_rows)
         self._gathered: list[FlightColumns] = []
         self._most_gathered = min(_GATHER_ROWS, part_rows)
         self._gathered_rows = self._gathered_bytes = 0
-
-    def check(self, marker: str | None = None) -> None:
-        """Before the first publish: check that the log can be written, and that an existing table is a flight log.
-
-        The result is valid for a minute for this process and these options.
-
-        :param marker: that the driver has put into the folder
-        :raises FlightLogError: no permission, not a folder, not the driver's folder, another table, files of others
-        :raises Unavailable: storage cannot be reached
-        """
-        check_table(self._store, self._table_schema, self._write_id.prefix, "flightLog", self._extra, marker)
 
     def prepare(self) -> None:
         """Events will come: open the first part file in the background. Raises nothing."""
@@ -122,38 +166,11 @@ class Staging:
             self._writer.put(partial(events_batch, list(events), self._constants, self._schema), 1_000 * len(events))
 
     def close(self) -> list[Part]:
-        """Write all that is queued; the parts. Also when the task is about to raise; may be repeated.
-
-        :raises Unavailable: storage failed, and rows are missing from the log
-        :raises FlightLogError: storage refuses
-        """
         if self._gathered:
             self._write_gathered()
-        return self._writer.close()
+        return super().close()
 
     def _write_gathered(self) -> None:
         chunks, nbytes = self._gathered, self._gathered_bytes
         self._gathered, self._gathered_rows, self._gathered_bytes = [], 0, 0
         self._writer.put(partial(flights_batch, chunks, self._constants, self._schema), nbytes)
-
-
-def check_table(
-    store: TableStore, schema: pa.Schema, folder: str, what: str, extra: frozenset[str], marker: str | None
-) -> None:
-    """See :meth:`Staging.check`.
-
-    :param what: option that names the table
-    :param extra: see :func:`~.storage.check_table_schema`
-    """
-    key = (os.getpid(), store.uri, tuple(sorted(store.options.items())), schema, what, marker)
-    if _checked.get(key, -_CHECK_LIFETIME) + _CHECK_LIFETIME > time.monotonic():
-        return
-    delta_fields(schema)
-    require_marker(store.uri, marker, what)
-    with storage_errors(f"{what} {store.uri}", store.options):
-        store.ensure_folder()
-    existing_table(store, schema, what, extra)
-    check_writable(store, folder)
-    for old in [k for k, at in _checked.items() if at + _CHECK_LIFETIME <= time.monotonic()]:
-        del _checked[old]
-    _checked[key] = time.monotonic()

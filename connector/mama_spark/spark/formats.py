@@ -7,19 +7,13 @@ is asked for. So this module imports nothing but pyspark's own, and each method 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.datasource import DataSource
 
 from .plain_errors import plain_errors
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import (
-        DataSourceReader,
-        DataSourceStreamReader,
-        DataSourceStreamWriter,
-        DataSourceWriter,
-    )
     from pyspark.sql.types import StructType
 
     from .discovery.data_source import ChangesReader, ImageReader
@@ -40,28 +34,15 @@ class _MamaDataSource(DataSource):
             raise _not_a_table(self.name())
 
     @plain_errors
-    def reader(self, schema: StructType) -> DataSourceReader:
-        raise self._goes_one_way()
-
-    @plain_errors
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        raise self._goes_one_way()
-
-    @plain_errors
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        raise self._goes_one_way()
-
-    @plain_errors
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        raise self._goes_one_way()
-
-    def _goes_one_way(self) -> Exception:
-        """Of the methods that a format leaves out; Spark would show a trace."""
+    def _goes_one_way(self, *_: Any, **__: Any) -> Any:
+        """Of all methods that a format leaves out; Spark would show a trace."""
         from ..errors import ConfigError
 
         if self.name() == "mamapub":
-            return ConfigError('mamapub only writes: read messages with spark.read.format("mamasub")')
-        return ConfigError(f'{self.name()} only reads: publish with df.write.format("mamapub")')
+            raise ConfigError('mamapub only writes: read messages with spark.read.format("mamasub")')
+        raise ConfigError(f'{self.name()} only reads: publish with df.write.format("mamapub")')
+
+    reader = streamReader = writer = streamWriter = _goes_one_way
 
 
 def _not_a_table(name: str) -> Exception:

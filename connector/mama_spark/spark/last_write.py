@@ -13,12 +13,10 @@ from pyspark.sql import functions as F
 
 from ..errors import ConfigError, FlightLogError
 from .read_flight_log import flight_log
-from .write_note import NOTE, REPEATS
+from .write_note import COUNTS, NOTE, REPEATS
 
 if TYPE_CHECKING:
     from ..report_page.page import Report
-
-_COUNTS = ("rows", "acked", "published", "failed", "timed_out", "duplicates", "dead_lettered")
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ class LastWrite:
         return self.flight_log
 
     def __repr__(self) -> str:
-        counts = ", ".join(f"{self.counts[name]:,} {name}" for name in _COUNTS if self.counts.get(name))
+        counts = ", ".join(f"{self.counts[name]:,} {name}" for name in COUNTS if self.counts.get(name))
         return f"<LastWrite {self._state}: {counts or 'no rows'}; log {self.flight_log}>"
 
     @property
@@ -86,7 +84,7 @@ class LastWrite:
     def _repr_html_(self) -> str:
         rows = "".join(
             f"<tr><td>{html.escape(name)}</td><td style='text-align:right'>{number:,}</td></tr>"
-            for name, number in [*((n, self.counts.get(n, 0)) for n in _COUNTS), *self.reasons.items()]
+            for name, number in [*((n, self.counts.get(n, 0)) for n in COUNTS), *self.reasons.items()]
             if number or name in ("rows", "acked", "failed")
         )
         return (

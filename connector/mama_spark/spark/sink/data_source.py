@@ -26,7 +26,7 @@ from mama_spark.redaction import redact, redact_url
 from ..option_loading import read_options
 from ..plain_errors import plain_errors
 from ..worker_pauses import TaskObject, exempt_modules
-from ..write_note import REPEATS, leave_note
+from ..write_note import COUNTS, REPEATS, leave_note
 from .job import OutcomeCounts, PartitionReport, SinkJob
 
 if TYPE_CHECKING:
@@ -139,10 +139,7 @@ class _Committer(TaskObject):
     def _commit(self, messages: Sequence[WriterCommitMessage | None], app: tuple[str, int] | None) -> OutcomeCounts:
         from .failure_policy import advice_for_repetition, failures_of_write
 
-        reports = _reports(messages)
-        total = OutcomeCounts()
-        for report in reports:
-            total.add(report.counts)
+        reports, total = _reports(messages), _total(messages)
         fatal = next((r.fatal for r in reports if r.fatal is not None), None)
         failures = failures_of_write(self.job.options, total)
         committed = repeats = False
@@ -217,19 +214,15 @@ class _Committer(TaskObject):
 
     def _note_abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """What is known of a write of which a task failed; Spark calls this after a commit that raised, too."""
-        reports, total = _reports(messages), OutcomeCounts()
-        for report in reports:
-            total.add(report.counts)
-        self._leave_note(reports, total, committed=False)
+        self._leave_note(_reports(messages), _total(messages), committed=False)
 
     def _leave_note(
         self, reports: Sequence[PartitionReport], total: OutcomeCounts, *, committed: bool, repeats: bool = False
     ) -> None:
         write_id, log = self._write_id(reports), self.job.options.flight_log
-        names = ("rows", "acked", "published", "failed", "timed_out", "duplicates", "dead_lettered")
         leave_note(
             {
-                "counts": {name: getattr(total, name) for name in names},
+                "counts": {name: getattr(total, name) for name in COUNTS},
                 "reasons": {redact(reason): number for reason, number in total.reasons.most_common(20)},
                 "committed": committed,
                 "repeats": repeats,
@@ -257,6 +250,13 @@ class _Committer(TaskObject):
 def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[PartitionReport]:
     """Without the None of tasks that failed."""
     return [message for message in messages if isinstance(message, PartitionReport)]
+
+
+def _total(messages: Sequence[WriterCommitMessage | None]) -> OutcomeCounts:
+    total = OutcomeCounts()
+    for report in _reports(messages):
+        total.add(report.counts)
+    return total
 
 
 class MamaPubWriter(_Committer, DataSourceArrowWriter):
@@ -303,14 +303,10 @@ class MamaPubWriter(_Committer, DataSourceArrowWriter):
             withdraw(self.job.options, self.job.discovery, source)
 
     def _write_id(self, reports: Sequence[PartitionReport]) -> WriteId | None:
-        from mama_spark.flightlog.write_id import WriteId
-
-        o = self.job.options
-        return WriteId(None, self.job.run_id, o.txn_version, o.bridge_name)
+        return self.job.write_id()
 
     def _app(self) -> tuple[str, int] | None:
-        o = self.job.options
-        return None if o.txn_app_id is None or o.txn_version is None else (o.txn_app_id, o.txn_version)
+        return self.job.repeated_as(None, None)
 
 
 class MamaPubStreamWriter(_Committer, DataSourceStreamArrowWriter):
@@ -336,4 +332,4 @@ class MamaPubStreamWriter(_Committer, DataSourceStreamArrowWriter):
 
     def _app(self, messages: Sequence[Any], batch_id: int) -> tuple[str, int] | None:
         write_id = self._write_id(_reports(messages))
-        return None if write_id is None or write_id.query_id is None else (write_id.query_id, batch_id)
+        return None if write_id is None else self.job.repeated_as(write_id.query_id, batch_id)

@@ -49,6 +49,23 @@ class SinkJob:
     dead_letter_marker: str | None = None
     letter_fields: tuple[pa.Field, ...] = ()
 
+    def repeated_as(self, query_id: str | None, batch_id: int | None) -> tuple[str, int] | None:
+        """Name and number that all repetitions of a write have: query and micro-batch, or ``txnAppId`` and
+        ``txnVersion``; None: each run is a write of its own."""
+        o = self.options
+        if query_id is not None:
+            return query_id, batch_id or 0
+        return None if o.txn_app_id is None or o.txn_version is None else (o.txn_app_id, o.txn_version)
+
+    def write_id(self, task: TaskInfo | None = None) -> WriteId:
+        """Identity of the write in the flight log; ``task``: needed of a stream."""
+        from mama_spark.flightlog.write_id import WriteId
+
+        o = self.options
+        if task is None or task.query_id is None:
+            return WriteId(None, self.run_id, o.txn_version, o.bridge_name)
+        return WriteId(task.query_id, task.stream_run or task.query_id, task.batch_id, o.bridge_name)
+
 
 @dataclass(frozen=True, slots=True)
 class TaskInfo:

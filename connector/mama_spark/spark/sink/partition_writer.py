@@ -22,7 +22,6 @@ from mama_spark.backoff import RECONNECT
 from mama_spark.bridge import Ack, PublisherBridge
 from mama_spark.bridges import batch_ledger, publisher_bridge, row_codec
 from mama_spark.errors import ConfigError, PublishError, Unavailable
-from mama_spark.flightlog.write_id import WriteId
 from mama_spark.message import MessageBatch
 from mama_spark.options.window import WindowConfig
 from mama_spark.publisher.batch_publisher import BatchPublisher
@@ -128,21 +127,13 @@ def open_ledger(ledger: BatchLedger, *, wait: bool) -> None:
         time.sleep(delays.next())
 
 
-def write_id_of(job: SinkJob, task: TaskInfo) -> WriteId:
-    """Identity of the write in the flight log."""
-    o = job.options
-    if task.query_id is not None:
-        return WriteId(task.query_id, task.stream_run or task.query_id, task.batch_id, o.bridge_name)
-    return WriteId(None, job.run_id, o.txn_version, o.bridge_name)
-
-
 def publish_partition(job: SinkJob, task: TaskInfo, batches: Iterator[pa.RecordBatch]) -> PartitionReport:
     """Publish the rows of one partition.
 
     :raises Unavailable: a retry of the task may succeed (broker or storage gone); everything else is in the report, so
         that one bad row does not make Spark publish the partition again
     """
-    report = PartitionReport(write_id_of(job, task), task.partition, task.attempt)
+    report = PartitionReport(job.write_id(task), task.partition, task.attempt)
     writer = PartitionWriter(job, task, report)
     try:
         writer.run(batches)
@@ -165,6 +156,7 @@ class PartitionWriter:
 
     def __init__(self, job: SinkJob, task: TaskInfo, report: PartitionReport) -> None:
         self._job, self._task, self._report, self._options = job, task, report, job.options
+        self._write = job.repeated_as(task.query_id, task.batch_id) or (job.run_id, 0)
         self.recorder = OutcomeRecorder(job, task, report)
         self._announcer: SourceAnnouncer | None = None
         self._bridge: PublisherBridge | None = None
@@ -333,22 +325,16 @@ class PartitionWriter:
         """What says which rows are stored already; nothing is opened yet."""
         o, task, own_ids = self._options, self._task, self._job.plan.id is not None and self._options.pack == "off"
         codec = None if o.pack == "off" else pack_codec(o, self._job.plan, schema)
-        write, batch, run = self._job.run_id, 0, self._job.run_id
-        if task.query_id is not None:
-            write, batch, run = task.query_id, task.batch_id or 0, task.stream_run or run
-        elif o.txn_app_id is not None and o.txn_version is not None:
-            write, batch = o.txn_app_id, o.txn_version
         form = form_of(o, own_ids=own_ids, codec=codec)
-        me = attempt_of(self._ids, write, batch, run, task.partition, form)
+        me = attempt_of(self._ids, *self._write, task.stream_run or self._job.run_id, task.partition, form)
         self._ledger = batch_ledger(o)
         self._repeated = RepeatedRows(o, self._ledger, me, self._ids, own_ids=own_ids, codec=codec)
         return self._repeated.session
 
     def _announce(self) -> None:
         job, task, write_id = self._job, self._task, self._report.write_id
-        identity = task.query_id or self._options.txn_app_id or job.run_id
         record = source_record(
-            self._options, identity, streaming=job.streaming, query_name=job.query_name,
+            self._options, self._write[0], streaming=job.streaming, query_name=job.query_name,
             app_name=task.app_name, app_id=task.app_id,
         )  # fmt: skip
         ids = f"{write_id.run_id}-{write_id.batch_id or 0}-{task.partition}-{task.unique_attempt}"
@@ -364,12 +350,8 @@ class PartitionWriter:
 
     def _id_maker(self, memory: int) -> IdMaker:
         """Prefix and batch of default ids (see ``publisher/ids.py`` for the rest)."""
-        o, task = self._options, self._task
-        if task.query_id is not None:
-            return IdMaker(o.id_prefix or task.query_id, task.batch_id or 0, task.partition, memory)
-        if o.txn_app_id is not None and o.txn_version is not None:
-            return IdMaker(o.id_prefix or o.txn_app_id, o.txn_version, task.partition, memory)
-        return IdMaker(o.id_prefix or self._job.run_id, 0, task.partition, memory)
+        name, number = self._write
+        return IdMaker(self._options.id_prefix or name, number, self._task.partition, memory)
 
     # --- publish ---------------------------------------------------------------------------------------------
 
