@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,28 +33,22 @@ from mama_spark.publisher.resilient_publisher import ResilientPublisher
 from mama_spark.record_log import RecordLog
 from mama_spark.services.tango_server.replay import replay_service
 from mama_spark.tango.client.device_proxy import open_device
-from mama_spark.tango.client.subscriber import TangoSubscriber
-from mama_spark.tango.client.subscription import EventSubMode
-from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind
-from mama_spark.tango.events.event_codec import Event, decode, encode
-from mama_spark.tango.events.frames import CallInfo
+from mama_spark.tango.events.event_codec import Event, decode
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.idl.negotiation import SubscriberInfo
 from mama_spark.tango.log.records import RecordKind
-from mama_spark.tango.topics import event_topic
-from mama_spark.tango.types import AttributeValue, DataType, EventType, ValueKind
+from mama_spark.tango.types import AttributeValue, EventType
 from mama_spark.testing.waiting import eventually, until
 
 from tests.support.malamute.restartable_broker import RestartableMalamuteBroker
 from tests.support.nats.nats_servers import Admin
 from tests.support.ports import lasting_port
 from tests.support.tango.records import encode_one
-from tests.support.tango.tango import FAST, RELEASES
-from tests.support.tango_processes.servers import BEAT, TIMEOUT, DeviceProbe, Failed
+from tests.support.tango.tango import RELEASES
+from tests.support.tango_processes.servers import BEAT, TIMEOUT, DeviceProbe
 
 DEVICE = "lab/cell/1"
 ADMIN, CHANGES = "dserver/mama/source", ("temperature", "CHANGE")
-TEMPERATURE = event_topic("lab", DEVICE, "temperature", EventType.CHANGE, dbase=False)
 MICROS = 1_700_000_000_000_000
 
 
@@ -239,98 +234,44 @@ def seen(probe: DeviceProbe, number: int) -> list[float]:
 
 @pytest.mark.spec("TG-01", "TG-22", "TG-23", "TG-35")
 def test_a_real_client_gets_the_rows_in_order_with_quality_and_time(
-    log: RecordLog, command: Command, probe: DeviceProbe
+    log: RecordLog, command: Command, process: CommandProcess, probe: DeviceProbe
 ) -> None:
-    """Change, archive and user events."""
     append(log, [1.0, 2.0])
-    command.start()
-    numbers = [probe.subscribe(command.address, "temperature", e) for e in ("change", "archive", "user_event")]
-    assert [probe.wait_events(n, 1)[0]["value"]["value"] for n in numbers] == [2.0] * 3  # a readable last value
-    words = ["VALID", "ALARM", "WARNING", "CHANGING"]
-    values = [10.0 + i for i in range(200)]
-    marks = iter(range(10**6))
-    until(
-        lambda: all(len(probe.events(n)) > 1 for n in numbers),
-        lambda: append(log, [-1.0 - next(marks)], time=pa.array([MICROS], pa.timestamp("us", "UTC"))),
-    )
-    append(log, values, quality=[words[i % 4] for i in range(200)])
+    process.start()
+    numbers = [probe.subscribe(command.address, "temperature", event) for event in ("change", "user_event")]
+    assert [probe.wait_events(n, 1)[0]["value"]["value"] for n in numbers] == [2.0] * 2  # a readable last value
+    words, values, marks = ["VALID", "ALARM", "WARNING", "CHANGING"], [10.0 + i for i in range(40)], count()
+    until(lambda: all(len(probe.events(n)) > 1 for n in numbers), lambda: append(log, [-1.0 - next(marks)]))
+    append(log, values, quality=[words[i % 4] for i in range(40)])
     for number in numbers:
         probe.wait_event(number, lambda e: e["value"]["value"] == values[-1])
         events = [e["value"] for e in probe.events(number) if not e["err"] and e["value"]["value"] >= 10]
-        assert [e["value"] for e in events] == values
-        assert [e["quality"].removeprefix("ATTR_") for e in events] == [words[i % 4] for i in range(200)]
-        assert [e["time"] for e in events] == [(MICROS + i) * 1000 for i in range(200)]
-    assert command.end() == 0
-    assert any("ended: " in line for line in command.lines)
-
-
-def test_values_of_all_types_arrive_and_attributes_appear_while_it_runs(
-    log: RecordLog, command: Command, process: CommandProcess, probe: DeviceProbe
-) -> None:
-    process.start()
-    columns: dict[str, pa.Array] = {
-        "truth": pa.array([True]),
-        "short": pa.array([-3], pa.int16()),
-        "long": pa.array([70_000], pa.int32()),
-        "long64": pa.array([2**40]),
-        "float": pa.array([0.25], pa.float32()),
-        "text": pa.array(["21 °C"]),
-        "spectrum": pa.array([[1.5, 2.5]]),
-        "image": pa.array([[[1, 2, 3], [4, 5, 6]]], pa.list_(pa.list_(pa.int32()))),
-        "words": pa.array([["a", "b"]]),
-        "State": pa.array(["MOVING"]),
-    }
-    for name, column in columns.items():
-        append(log, column, name)
-
-    def read(name: str) -> Any:
-        return probe.call("read", device=command.address, attribute=name)
-
-    def is_there() -> bool:
-        try:
-            return bool(read("State")["value"] == "MOVING")
-        except Failed:
-            return False
-
-    until(is_there)
-    for name, column in columns.items():
-        if name != "State":
-            assert read(name)["value"] == column[0].as_py(), name
+        assert [(e["value"], e["quality"].removeprefix("ATTR_"), e["time"]) for e in events] == [
+            (value, words[i % 4], (MICROS + i) * 1000) for i, value in enumerate(values)
+        ]
+    append(log, pa.array(["MOVING"]), "State")  # which appears while it runs
+    until(lambda: probe.call("read", device=command.address, attribute="State")["value"] == "MOVING")
     assert process.end(signal.SIGINT) == 130
 
 
 @pytest.mark.thorough
 @pytest.mark.spec("TG-40-TG-42")
-def test_a_restart_goes_on_where_it_was_and_sends_nothing_twice(
-    log: RecordLog, command: Command, process: CommandProcess
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_killed_process_goes_on_where_it_was_and_sends_nothing_twice(
+    log: RecordLog, command: Command, process: CommandProcess, tmp_path: Path, release: int
 ) -> None:
-    """The client reconnects by itself and gets the records that were stored meanwhile."""
-    sent = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+    """The client reconnects by itself, and gets the records that were stored meanwhile."""
     append(log, [0.0])
     process.start()
-    events: list[SubscriptionEvent] = []
-    with TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as subscriber:
-
-        def values(kind: SubscriptionEventKind = SubscriptionEventKind.EVENT) -> list[float]:
-            events.extend(subscriber.take())
-            found = [n.value.read for n in events if n.kind is kind]
-            return [float(np.asarray(read)[0]) for read in found]
-
-        subscriber.subscribe(command.address, "temperature", mode=EventSubMode.SYNC)
-        marks = iter(range(10**6))
-        until(values, lambda: append(log, [-1.0 - next(marks)]))
-        append(log, sent[:3])
-        until(lambda: values()[-1] == sent[2])
+    with DeviceProbe(tmp_path / "client", release=release) as client:
+        number = client.subscribe(command.address, "temperature", "change")
         until(lambda: listening(command) == 1)
         process.end(signal.SIGKILL)
-        append(log, sent[3:6])
+        sent = [float(value) for value in range(1, 5_001)]
+        append(log, sent)
         process.start("--hold", str(TIMEOUT))
-        until(lambda: values()[-1] == sent[5])
-        append(log, sent[6:])
-        until(lambda: values()[-1] == sent[6])
-        assert [value for value in values() if value > 0] == sent
-        assert len(values(SubscriptionEventKind.RESUBSCRIPTION)) == 1
-        assert subscriber.counts.dispatched.gaps == 0
+        client.wait_event(number, lambda e: not e["err"] and e["value"]["value"] == sent[-1])
+        assert [value for value in seen(client, number) if value] == sent
     assert process.end(signal.SIGTERM) == 0
 
 
@@ -374,19 +315,22 @@ def test_an_orderly_end_waits_for_clients_and_serves_again_what_they_did_not_tak
 
 
 @pytest.mark.spec("TG-28", "TG-40")
-def test_after_a_restart_new_records_wait_until_all_subscriptions_have_reached_the_socket(
+def test_after_restarts_new_records_wait_until_all_clients_have_reached_the_socket(
     log: RecordLog, command: Command
 ) -> None:
-    """Two clients; one connects long after its negotiation."""
+    """One client subscribes twice, and is not taken for two; the other connects long after its negotiation."""
     sent = [4.0, 5.0, 6.0]
     append(log, [0.0])
     command.start()
     with Listener(command), Listener(command):
         until(lambda: listening(command) == 2)
         command.end()
+    command.start("--hold", str(TIMEOUT))
+    command.wait_line(f"waiting up to {TIMEOUT:g} s for 2 subscriptions to come back")
+    assert command.end() == 0
     append(log, sent)
     command.start("--hold", str(TIMEOUT))
-    with Listener(command) as one:
+    with Listener(command, times=2) as one:
 
         def nothing_comes() -> None:
             with pytest.raises(zmq.Again):
@@ -394,55 +338,21 @@ def test_after_a_restart_new_records_wait_until_all_subscriptions_have_reached_t
 
         with Listener(command, nothing_comes) as two:
             assert [one.value() for _ in sent] == [two.value() for _ in sent] == sent
-    assert f"waiting up to {TIMEOUT:g} s for 2 subscriptions to come back" in "".join(command.lines)
 
 
-def test_a_client_that_subscribes_twice_over_one_connection_is_not_taken_for_two(
-    log: RecordLog, command: Command
-) -> None:
-    sent = [4.0, 5.0]
+def test_rows_that_clients_missed_are_told_as_not_delivered(log: RecordLog, command: Command) -> None:
     append(log, [0.0])
     command.start()
     with Listener(command), Listener(command):
         until(lambda: listening(command) == 2)
-        command.end()
-    append(log, sent)
-    command.start("--hold", str(TIMEOUT))
-    with Listener(command, times=2) as one:
-        with pytest.raises(zmq.Again):
-            one.value(500)
-        with Listener(command, times=2) as two:
-            assert [one.value() for _ in sent] == [two.value() for _ in sent] == sent
-
-
-def test_rows_that_a_client_missed_are_told_as_not_delivered(log: RecordLog, command: Command) -> None:
-    append(log, [0.0])
-    command.start()
-    with Listener(command), Listener(command):
-        until(lambda: listening(command) == 2)
-        command.end()
-    append(log, [4.0, 5.0, 6.0])
-    command.start("--hold", "1s")
-    with Listener(command) as one:
-        assert [one.value() for _ in range(3)] == [4.0, 5.0, 6.0]
-        until(lambda: '"served":4' in command.position.read_text())
-        command.end()
-    said = "\n".join(command.lines)
-    assert "not_delivered: records 2 to 4 to 1 of 2 clients of change events of lab/cell/1/temperature" in said
-    assert "3 not_delivered" in said.splitlines()[-1]
-
-
-def test_rows_are_not_told_as_sent_when_no_client_came_back(log: RecordLog, command: Command) -> None:
-    append(log, [0.0])
-    command.start()
-    with Listener(command):
-        until(lambda: listening(command) == 1)
         command.end()
     append(log, [4.0, 5.0, 6.0])
     command.start("--hold", "200ms")
     until(lambda: '"served":4' in command.position.read_text())
     command.end()
-    assert " 0 messages sent, 3 not_delivered" in command.lines[-1]
+    said = "\n".join(command.lines)
+    assert "not_delivered: records 2 to 4 to 2 of 2 clients of change events of lab/cell/1/temperature" in said
+    assert " 0 messages sent, 6 not_delivered" in command.lines[-1]
 
 
 def test_periodic_events_are_messages_that_were_sent(
@@ -459,62 +369,14 @@ def test_periodic_events_are_messages_that_were_sent(
     assert not any("-" in word for line in command.lines for word in re.findall(r"(\S+) messages sent", line))
 
 
-@pytest.mark.thorough
-@pytest.mark.spec("TG-40-TG-42")
-def test_held_rows_reach_both_releases_of_pytango_after_a_restart(
-    log: RecordLog, command: Command, process: CommandProcess, tmp_path: Path
+def test_pushed_records_are_replayed_on_request_and_nobody_else_has_the_position(
+    log: RecordLog, command: Command
 ) -> None:
-    """Each client misses heartbeats at another time, and subscribes its socket several times."""
-    append(log, [0.0])
-    process.start()
-    with DeviceProbe(tmp_path / "new") as new, DeviceProbe(tmp_path / "old", release=9) as old:
-        numbers = [(probe, probe.subscribe(command.address, "temperature", "change")) for probe in (new, old)]
-        until(lambda: listening(command) == 2)
-        process.end(signal.SIGKILL)
-        sent = [float(value) for value in range(1, 501)]
-        append(log, sent)
-        process.start("--hold", str(TIMEOUT))
-        for probe, number in numbers:
-            probe.wait_event(number, lambda e: not e["err"] and e["value"]["value"] == sent[-1])
-        assert [[value for value in seen(*one) if value] for one in numbers] == [sent, sent]
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("release", RELEASES)
-def test_a_burst_of_two_batches_overruns_no_client(
-    log: RecordLog, process: CommandProcess, command: Command, tmp_path: Path, release: int
-) -> None:
-    append(log, [0.0])
-    process.start()
-    with DeviceProbe(tmp_path / "client", release=release) as client:
-        number = client.subscribe(command.address, "temperature", "change", quiet=True)
-        until(lambda: listening(command) == 1)
-        append(log, np.arange(1.0, 17_001.0))
-        until(lambda: client.call("counted", subscription=number)["last"] == 17_000.0)
-        counted = client.call("counted", subscription=number)
-    assert counted["errors"] == 0
-    assert counted["count"] == 17_001  # and the value that was read
-
-
-def test_a_restarted_source_waits_again_for_the_same_clients(log: RecordLog, command: Command) -> None:
-    append(log, [0.0])
-    command.start()
-    with Listener(command):
-        until(lambda: listening(command) == 1)
-        command.end()
-    command.start("--hold", str(TIMEOUT))
-    command.wait_line("for 1 subscriptions to come back")
-    assert command.end() == 0
-    assert listening(command) == 1
-    append(log, [4.0])
-    command.start("--hold", str(TIMEOUT))
-    with Listener(command) as one:
-        assert one.value() == 4.0
-
-
-def test_pushed_records_are_replayed_on_request(log: RecordLog, command: Command) -> None:
     append(log, [1.0, 2.0, 3.0])
     command.start()
+    args = parse(["tango-source", "--from", command._log, "--position", str(command.position)])
+    with pytest.raises(Unavailable, match="another source goes on from"):
+        args.run(args)
     assert command.end() == 0
     assert "0 records served up to 3" in command.lines[-1]
     command.start("--begin", "2")
@@ -524,51 +386,12 @@ def test_pushed_records_are_replayed_on_request(log: RecordLog, command: Command
     assert "2 records served up to 3" in command.lines[-1]
 
 
-@pytest.mark.spec("TG-06")
-def test_criteria_select_the_events(log: RecordLog, command: Command, probe: DeviceProbe, tmp_path: Path) -> None:
-    """The configured criteria filter updates."""
-    rules = tmp_path / "rules.toml"
-    rules.write_text('[[attribute]]\npattern = "LAB/*/temp*"\nabs_change = 0.5\nunit = "degC"\n')
-    append(log, [0.0])
-    command.start("--conf-file", str(rules))
-    change = probe.subscribe(command.address, "temperature", "change")
-    user = probe.subscribe(command.address, "temperature", "user_event")
-    until(lambda: len(probe.events(user)) > 1, lambda: append(log, [0.0]))
-    append(log, [0.4, 0.5, 0.9, 1.0])
-    probe.wait_event(user, lambda e: e["value"]["value"] == 1.0)
-    probe.wait_event(change, lambda e: e["value"]["value"] == 1.0)
-    assert [v for v in seen(probe, change) if v] == [0.5, 1.0]
-    assert [v for v in seen(probe, user) if v] == [0.4, 0.5, 0.9, 1.0]
-    assert command.end() == 0
-
-
-@pytest.mark.own_server
-def test_the_command_waits_while_the_log_is_unavailable(
-    log: RecordLog, nats_server: NatsServer, command: Command
-) -> None:
-    append(log, [1.0])
-    command.start()
-    nats_server.kill()
-    nats_server.start()
-    append(log, [2.0])
-    until(lambda: '"served":2' in command.position.read_text())
-    assert command.end() == 0
-
-
 def test_a_log_of_a_recorder_is_refused_and_its_records_among_rows_are_skipped(
     log: RecordLog, command: Command
 ) -> None:
     """Recorded events are read with ``mamasub``; serving them too would let two systems feed each other."""
-    frames = encode(
-        Event(
-            TEMPERATURE,
-            CallInfo(1),
-            AttributeValue("temperature", ValueKind.DOUBLE, np.array([1.0]), 5, data_type=DataType.DOUBLE),
-        )
-    )
     recorded = MessageBatch.of(
-        ["tango.recorder", "tango.lab.lab.cell.1.temperature.change"],
-        [encode_one(RecordKind.STARTED, 5), encode_one(RecordKind.EVENT, 5, frames, ctr=1)],
+        ["tango.recorder", "tango.recorder"], [encode_one(RecordKind.STARTED, 5), encode_one(RecordKind.STOPPED, 6)]
     )
     log.append(recorded)
     with pytest.raises(ConfigError, match=r"the log TANGO holds what a recorder wrote .*, and no rows of mamapub"):
@@ -611,11 +434,3 @@ def test_a_durable_stream_of_malamute_is_served_over_restarts_of_both(tmp_path: 
         assert command.end() == 0
         assert f" 2 records served up to {last}," in command.lines[-1]
         bridge.close()
-
-
-def test_two_sources_do_not_share_a_position(log: RecordLog, command: Command) -> None:
-    command.start()
-    args = parse(["tango-source", "--from", command._log, "--position", str(command.position)])
-    with pytest.raises(Unavailable, match="another source goes on from"):
-        args.run(args)
-    assert command.end() == 0

@@ -1,5 +1,4 @@
-"""What is killed, cancelled or full in the middle of a write loses no row, packed or not: the flight log agrees with
-the broker."""
+"""What is killed, cancelled or full in the middle of a write loses no row: the flight log agrees with the broker."""
 
 from __future__ import annotations
 
@@ -13,7 +12,6 @@ from typing import Any
 
 import mama_spark
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from mama_spark.testing.waiting import eventually
 from pyspark import TaskContext
@@ -21,7 +19,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.malamute.restartable_broker import RestartableBroker
 from tests.support.processes import task_workers
-from tests.support.spark.packed_harness import packed_verdict
 from tests.support.spark.sink_harness import WriteGate, counts, flights, verdict
 
 PATIENCE = 240.0
@@ -38,9 +35,6 @@ def background(spark: SparkSession) -> Iterator[Callable[[Callable[[], Any]], Fu
         yield threads.submit
 
 
-ROWS = 10  #: of a pack
-
-
 class Case:
     """Rows that are published slowly enough to be interrupted, with a flight log that keeps the payloads."""
 
@@ -49,7 +43,6 @@ class Case:
         self.log = folder / "log"
         self.options = {**room.options("ORDERS"), "flightLog": str(self.log), "flightLogPayload": "all"}
         self.stored, self.gate = room.counter("ORDERS"), WriteGate(folder)
-        self.packed = False
 
     def rows(self, n: int, partitions: int = 2) -> DataFrame:
         return self.spark.range(0, n, 1, partitions).selectExpr(
@@ -61,25 +54,22 @@ class Case:
         return rows.mapInArrow(self.gate.before_the_end, "topic string, value string")
 
     def write(self, rows: DataFrame, **options: str) -> None:
-        self.packed = "pack" in options
-        packing = {"packMaxRows": str(ROWS)} if self.packed else {}
-        rows.write.format("mamapub").options(**{**self.options, **packing, **options}).mode("append").save()
+        rows.write.format("mamapub").options(**{**self.options, **options}).mode("append").save()
 
     def under_way(self, writing: Future[Any], n: int = 1_000) -> None:
         def enough() -> bool:
             if writing.done():
                 writing.result()  # raises what ended it
-            return self.stored() * (ROWS if self.packed else 1) >= n
+            return self.stored() >= n
 
-        eventually(enough, f"{n} rows are stored", PATIENCE)
+        eventually(enough, f"{n} messages are stored", PATIENCE)
 
     def workers(self) -> list[int]:
         """The Python workers that publish."""
         return task_workers(self.spark.sparkContext._gateway.proc.pid, self.room.port)  # type: ignore[union-attr]
 
     def conserved(self, sent: int, *, exactly_once: bool = True) -> None:
-        hold = packed_verdict if self.packed else verdict
-        hold(self.room, "ORDERS", self.log, sent=sent, exactly_once=exactly_once).raise_faults()
+        verdict(self.room, "ORDERS", self.log, sent=sent, exactly_once=exactly_once).raise_faults()
 
 
 @pytest.fixture
@@ -99,27 +89,18 @@ def case(spark: SparkSession, room: RestartableBroker, tmp_path: Path) -> Iterat
 Background = Callable[[Callable[[], Any]], Future[Any]]
 
 
-def total(log: pa.Table, column: str) -> dict[Any, int]:
-    """Rows by the values of a column."""
-    log = log.set_column(log.column_names.index("rows"), "rows", pc.fill_null(log["rows"], 1))
-    table = log.group_by(column).aggregate([("rows", "sum")])
-    return dict(zip(table[column].to_pylist(), table["rows_sum"].to_pylist(), strict=True))
-
-
 @pytest.mark.thorough
-@pytest.mark.parametrize(("room", "options"), [("nats", {}), ("malamute", {"pack": "lines"})], indirect=["room"])
-def test_killed_worker_is_replaced_and_every_row_is_stored_once(
-    case: Case, background: Background, options: dict[str, str]
-) -> None:
+@once
+def test_killed_worker_is_replaced_and_every_row_is_stored_once(case: Case, background: Background) -> None:
     with case.gate:
-        writing = background(lambda: case.write(case.held(case.rows(4_000)), **options))
+        writing = background(lambda: case.write(case.held(case.rows(4_000))))
         case.under_way(writing, 2_600)  # more than 500 of either partition
         os.kill(case.workers()[0], signal.SIGKILL)
     writing.result(PATIENCE)
     case.conserved(4_000)
     log = flights(case.log)
-    assert total(log, "task_attempt") == {0: 2_000, 1: 2_000}
-    assert total(log, "duplicate")[True] > 500
+    assert counts(log, "task_attempt") == {0: 2_000, 1: 2_000}
+    assert counts(log, "duplicate")[True] > 500
 
 
 @pytest.mark.parametrize(
@@ -130,8 +111,6 @@ def test_killed_worker_is_replaced_and_every_row_is_stored_once(
         pytest.param("nats", {"dedup": "false", "ackMode": "message"}, marks=pytest.mark.thorough),
         ("malamute", {}),
         pytest.param("malamute", {"dedup": "false"}, marks=pytest.mark.thorough),
-        pytest.param("nats", {"pack": "arrow", "dedup": "false"}, marks=pytest.mark.thorough),
-        pytest.param("malamute", {"pack": "arrow"}, marks=pytest.mark.thorough),
     ],
     ids=str,
     indirect=["room"],
@@ -216,28 +195,20 @@ def fails_once(
 
 
 def shuffled(case: Case, n: int) -> DataFrame:
-    source = fails_once(case.stored, n, n // 4 // ROWS)
+    source = fails_once(case.stored, n, n // 4)
     one = case.spark.range(0, 1, 1, 1)
     return one.mapInArrow(source, "topic string, value string")
 
 
-@pytest.mark.parametrize(
-    ("room", "options"),
-    [("malamute", {}), pytest.param("nats", {"pack": "lines"}, marks=pytest.mark.thorough)],
-    indirect=["room"],
-)
-def test_retry_in_another_order_loses_nothing_with_default_ids(case: Case, options: dict[str, str]) -> None:
-    """They name the content: a row number would name another row in the second attempt. That of a pack covers the order
-    of its rows, too: packs of another order are stored beside those of the first attempt."""
+@pytest.mark.parametrize("room", ["malamute"], indirect=True)
+def test_retry_in_another_order_loses_nothing_with_default_ids(case: Case) -> None:
+    """They name the content: a row number would name another row in the second attempt."""
     n = 2_400
-    case.write(shuffled(case, n), **options)
-    case.conserved(n, exactly_once=not options)
+    case.write(shuffled(case, n))
+    case.conserved(n)
     log = flights(case.log)
-    assert total(log, "task_attempt") == {1: n}
-    if options:
-        assert case.stored() >= n // ROWS + n // 4 // ROWS
-    else:
-        assert total(log, "duplicate")[True] >= n // 4 // ROWS
+    assert counts(log, "task_attempt") == {1: n}
+    assert counts(log, "duplicate")[True] >= n // 4
 
 
 # --- found before the first row, or in time --------------------------------------------------------------------
