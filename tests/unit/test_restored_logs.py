@@ -96,7 +96,7 @@ def test_the_source_of_tango_events(one: Log, grown: int) -> None:
     )
     service._position = StartPosition(one.broker.identity, 0)
 
-    def push(records: Records, remember: bool) -> None:
+    def push(records: Records, remember: bool = False) -> None:
         pushed.extend(records.sequences.tolist())
 
     service._push = push  # type: ignore[method-assign]
