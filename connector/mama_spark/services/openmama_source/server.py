@@ -52,7 +52,7 @@ class MarketDataServer:
         self._say, self._warn, self._on_event = say, warn, on_event
         self._framing = peer.settings.framing
         self._unsent: list[bytes] = []
-        self._position = (state.identity, state.served)
+        self._position = (state.identity, state.served, state.time)
         self._saved = self._reported = time.monotonic()
         self._dirty = False
         self.counts: Counter[str] = Counter()
@@ -100,7 +100,8 @@ class MarketDataServer:
             self._warn(batch.warning)
         if batch.records is not None:
             self._publish(batch)
-        self._position = (batch.identity, batch.served)
+        time = None if batch.records is None else int(batch.records.times[-1])
+        self._position = (batch.identity, batch.served, time)
         self._dirty = True
         return True
 

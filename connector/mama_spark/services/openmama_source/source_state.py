@@ -15,6 +15,7 @@ from .market_data_source import PublishedTopic
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS source (name TEXT PRIMARY KEY, sender INTEGER, identity TEXT, served INTEGER);
+CREATE TABLE IF NOT EXISTS stored (served INTEGER, time INTEGER);
 CREATE TABLE IF NOT EXISTS topics (symbol TEXT PRIMARY KEY, number INTEGER, image BLOB) WITHOUT ROWID;
 """
 
@@ -24,7 +25,8 @@ class SourceState:
 
     :param name: of the source; a file belongs to one
     :ivar sender: the same for as long as the file exists
-    :ivar identity: of the log; ``served``: sequence of the last record that was published
+    :ivar identity: of the log; ``served``: sequence of the last record that was published;
+        ``time``: when that was stored, None = not known
     :raises ConfigError: the file is something else, or of another source, or another process has it
     """
 
@@ -37,10 +39,11 @@ class SourceState:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.executescript(_SCHEMA)
             self._db.execute("BEGIN IMMEDIATE")
-            found = self._db.execute("SELECT name, sender, identity, served FROM source").fetchone()
+            time = "(SELECT time FROM stored WHERE stored.served = source.served)"
+            found = self._db.execute(f"SELECT name, sender, identity, served, {time} FROM source").fetchone()
             if found is None:
-                found = (name, secrets.randbits(62) | 1, "", 0)
-                self._db.execute("INSERT INTO source VALUES (?, ?, ?, ?)", found)
+                found = (name, secrets.randbits(62) | 1, "", 0, None)
+                self._db.execute("INSERT INTO source VALUES (?, ?, ?, ?)", found[:4])
             self._db.execute("COMMIT")
         except (sqlite3.Error, OSError) as e:
             raise ConfigError(f"{path}: {e}; another process may have it, or it is no state of a source") from e
@@ -48,6 +51,7 @@ class SourceState:
             self._db.close()
             raise ConfigError(f"{path} is the state of the source {found[0]!r}; give {name!r} another file")
         self.sender, self.identity, self.served = int(found[1]), str(found[2]), int(found[3])
+        self.time: int | None = found[4]
 
     def topics(self) -> list[PublishedTopic]:
         """:raises ConfigError: the file holds something else"""
@@ -57,7 +61,7 @@ class SourceState:
         except (sqlite3.Error, BadMessage) as e:
             raise ConfigError(f"{self._path}: {e}; remove it to begin anew") from e
 
-    def save(self, identity: str, served: int, topics: Iterable[PublishedTopic]) -> None:
+    def save(self, identity: str, served: int, time: int | None, topics: Iterable[PublishedTopic]) -> None:
         """All of it, or nothing.
 
         :raises ConfigError: the file cannot be written
@@ -68,10 +72,12 @@ class SourceState:
                 "INSERT OR REPLACE INTO topics VALUES (?, ?, ?)", [(t.symbol, t.number, t.payload()) for t in topics]
             )
             self._db.execute("UPDATE source SET identity = ?, served = ?", (identity, served))
+            self._db.execute("DELETE FROM stored")
+            self._db.execute("INSERT INTO stored VALUES (?, ?)", (served, time))
             self._db.execute("COMMIT")
         except sqlite3.Error as e:
             raise ConfigError(f"{self._path}: {e}") from e
-        self.identity, self.served = identity, served
+        self.identity, self.served, self.time = identity, served, time
 
     def close(self) -> None:
         self._db.close()
