@@ -67,9 +67,10 @@ def test_where_a_reader_goes_on(one: Log, grown: int) -> None:
     assert went_back(lambda: one.log, bounds, READ + 1, time) == LEFT + 1
 
 
-def test_what_follows_a_log_for_readers_of_openmama(one: Log, grown: int) -> None:
-    follower = LogFollower(one.bridge, one.name, "earliest", "", 0)
-    follower.start()
+@pytest.mark.parametrize("running", [True, False])
+def test_what_follows_a_log_for_readers_of_openmama(one: Log, grown: int, running: bool) -> None:
+    saved = (one.broker.identity, 0 if running else READ, None if running else one.broker.messages()[-1].time)
+    follower = LogFollower(one.bridge, one.name, "saved", *saved)
     taken: list[Any] = []
 
     def sequences() -> list[int]:
@@ -78,10 +79,14 @@ def test_what_follows_a_log_for_readers_of_openmama(one: Log, grown: int) -> Non
         return [int(n) for batch in taken if batch.records is not None for n in batch.records.sequences]
 
     try:
-        eventually(lambda: sequences() == list(range(1, READ + 1)), "it reads what is there")
+        if running:
+            follower.start()
+            eventually(lambda: sequences() == list(range(1, READ + 1)), "it reads what is there")
         one.restore(grown)
+        if not running:
+            follower.start()
         new = list(range(LEFT + 1, one.broker.last() + 1))
-        eventually(lambda: sequences()[READ:] == new, "it reads what is new")
+        eventually(lambda: sequences()[READ if running else 0 :] == new, "it reads what is new")
         assert any("restored from an older copy" in batch.warning for batch in taken)
     finally:
         follower.close()

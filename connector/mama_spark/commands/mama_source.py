@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     settings = peer_settings(args.to)
     state = SourceState(args.state or default_state_file("mama-source", log, args.source, ".sqlite"), args.source)
     bridge = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
-    follower = LogFollower(bridge, str(o.stream), args.begin, state.identity, state.served)
+    follower = LogFollower(bridge, str(o.stream), args.begin, state.identity, state.served, state.time)
     peer = OpenMamaPeer(settings)
     reports = reporters(args, state.sender)
     try:

@@ -44,7 +44,7 @@ def test_the_page_lists_what_the_code_asks_for() -> None:
     assert set(PUBLISH) == {"s.>", "$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.*", CREATE}
     assert SUBSCRIBE == ["_INBOX.>"]
     assert set(listed("publish", exactly_once=True)) == {
-        "$JS.API.STREAM.MSG.GET.*", "MAMA_BATCHES.>", "$JS.API.STREAM.CREATE.MAMA_BATCHES",
+        "$JS.API.STREAM.MSG.GET.*", "MAMA_BATCHES.>", "$JS.API.STREAM.CREATE.MAMA_BATCHES", "_INBOX.>",
         *(f"$JS.API.CONSUMER.{name}.>" for name in ("CREATE", "MSG.NEXT", "INFO", "DELETE")),
     }  # fmt: skip
 

@@ -58,7 +58,8 @@ class MarketDataLab:
         self._state = SourceState(self._file, self.name)
         source = MarketDataSource(self.name, self._state.sender, self._rules, self._state.topics())
         bridge: ReconnectingBridge[RecordLogBridge] = ReconnectingBridge(lambda: MemoryLogs(self._log), 5.0)
-        self._follower = LogFollower(bridge, self._log, "saved", self._state.identity, self._state.served)
+        state = self._state
+        self._follower = LogFollower(bridge, self._log, "saved", state.identity, state.served, state.time)
         self._peer = OpenMamaPeer(self.settings)
         dictionary: Mapping[str, Any] = by_name(self._rules.dictionary)
         self.server = MarketDataServer(

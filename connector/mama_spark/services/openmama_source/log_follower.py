@@ -34,17 +34,24 @@ class LogFollower:
 
     :param begin: ``saved``, ``earliest``, ``latest`` or a sequence
     :param identity, served: the saved position; an empty identity: there is none
+    :param time: when the record ``served`` was stored; None = not known
     :ivar begins_at: sequence of the first record that is read
     """
 
     begins_at = 0
 
     def __init__(
-        self, bridge: ReconnectingBridge[RecordLogBridge], stream: str, begin: str, identity: str, served: int
+        self,
+        bridge: ReconnectingBridge[RecordLogBridge],
+        stream: str,
+        begin: str,
+        identity: str,
+        served: int,
+        time: int | None = None,
     ) -> None:
         self._bridge, self._stream, self._begin = bridge, stream, begin
         self._identity, self._served = identity, served
-        self._time: int | None = None  # of the record `served`
+        self._time = time
         self._queue: queue.Queue[LogBatch | MamaError] = queue.Queue(_BATCHES)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mama-source-log", daemon=True)
@@ -56,11 +63,12 @@ class LogFollower:
         """
         bounds = self._bridge.call(lambda bridge: bridge.log(self._stream).bounds(), timeout=0.0)
         if self._begin == "earliest" or (self._begin == "saved" and not self._identity):
-            self._identity, self._served = bounds.identity, bounds.first - 1
+            self._identity, self._served, self._time = bounds.identity, bounds.first - 1, None
         elif self._begin == "latest":
-            self._identity, self._served = bounds.identity, bounds.last
+            self._identity, self._served, self._time = bounds.identity, bounds.last, bounds.time
         elif self._begin != "saved":
-            self._identity, self._served = bounds.identity, min(max(int(self._begin), 1) - 1, bounds.last)
+            served = min(max(int(self._begin), 1) - 1, bounds.last)
+            self._identity, self._served, self._time = bounds.identity, served, None
         self.begins_at = self._served + 1
         self._thread.start()
 

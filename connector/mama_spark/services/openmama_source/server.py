@@ -42,6 +42,7 @@ class _Published(NamedTuple):
 
     identity: str
     served: int
+    time: int | None
     topics: list[StoredTopic]
     wanted: int
     counts: dict[str, int]
@@ -73,7 +74,7 @@ class MarketDataServer:
         self._say, self._warn, self._on_event = say, warn, on_event
         self._framing = peer.settings.framing
         self._unsent: list[bytes] = []
-        self._position = (state.identity, state.served)
+        self._position = (state.identity, state.served, state.time)
         self._looked = self._reported = time.monotonic()
         self._published: _Published | None = None
         self._writable = False  # nothing waited for a subscriber at the last look
@@ -143,7 +144,8 @@ class MarketDataServer:
             self._warn(batch.warning)
         if batch.records is not None:
             self._publish(batch)
-        self._position = (batch.identity, batch.served)
+        time = None if batch.records is None else int(batch.records.times[-1])
+        self._position = (batch.identity, batch.served, time)
         return True
 
     def _publish(self, batch: LogBatch) -> None:
@@ -209,12 +211,12 @@ class MarketDataServer:
         published, self._published = self._published, None
         if published is not None:
             self._saved_counts = published.counts
-            if published.topics or published[:2] != self._saved or published.wanted != self._state.wanted:
-                self._state.save(*published[:4])
+            if published.topics or published[:3] != self._saved or published.wanted != self._state.wanted:
+                self._state.save(*published[:5])
 
     @property
-    def _saved(self) -> tuple[str, int]:
-        return self._state.identity, self._state.served
+    def _saved(self) -> tuple[str, int, int | None]:
+        return self._state.identity, self._state.served, self._state.time
 
     def _end(self) -> None:
         """Wait until subscribers have taken what was published, and save what they have."""

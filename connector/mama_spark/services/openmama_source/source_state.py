@@ -14,8 +14,8 @@ from mama_spark.mama.messages.omnm import BadMessage
 from .market_data_source import PublishedTopic, StoredTopic
 
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS source
-  (name TEXT PRIMARY KEY, sender INTEGER, identity TEXT, served INTEGER, wanted INTEGER);
+CREATE TABLE IF NOT EXISTS source (name TEXT PRIMARY KEY, sender INTEGER, identity TEXT, served INTEGER);
+CREATE TABLE IF NOT EXISTS stored (served INTEGER, time INTEGER, wanted INTEGER);
 CREATE TABLE IF NOT EXISTS topics (symbol TEXT PRIMARY KEY, number INTEGER, image BLOB) WITHOUT ROWID;
 """
 
@@ -25,7 +25,8 @@ class SourceState:
 
     :param name: of the source; a file belongs to one
     :ivar sender: the same for as long as the file exists
-    :ivar identity: of the log; ``served``: sequence of the last record that subscribers are known to have taken
+    :ivar identity: of the log; ``served``: sequence of the last record that subscribers are known to have taken;
+        ``time``: when that was stored, None = not known
     :ivar wanted: subscriptions to its topics, one for each subscriber
     :raises ConfigError: the file is something else, or of another source, or another process has it
     """
@@ -39,17 +40,22 @@ class SourceState:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.executescript(_SCHEMA)
             self._db.execute("BEGIN IMMEDIATE")
-            found = self._db.execute("SELECT name, sender, identity, served, wanted FROM source").fetchone()
+            more = "(SELECT {} FROM stored WHERE stored.served = source.served)"
+            found = self._db.execute(
+                f"SELECT name, sender, identity, served, {more.format('time')}, {more.format('wanted')} FROM source"
+            ).fetchone()
             if found is None:
-                found = (name, secrets.randbits(62) | 1, "", 0, 0)
-                self._db.execute("INSERT INTO source VALUES (?, ?, ?, ?, ?)", found)
+                found = (name, secrets.randbits(62) | 1, "", 0, None, 0)
+                self._db.execute("INSERT INTO source VALUES (?, ?, ?, ?)", found[:4])
             self._db.execute("COMMIT")
         except (sqlite3.Error, OSError) as e:
             raise ConfigError(f"{path}: {e}; another process may have it, or it is no state of a source") from e
         if found[0] != name:
             self._db.close()
             raise ConfigError(f"{path} is the state of the source {found[0]!r}; give {name!r} another file")
-        self.sender, self.identity, self.served, self.wanted = found[1:]
+        self.sender, self.identity, self.served = int(found[1]), str(found[2]), int(found[3])
+        self.time: int | None = found[4]
+        self.wanted = int(found[5] or 0)
 
     def topics(self) -> list[PublishedTopic]:
         """:raises ConfigError: the file holds something else"""
@@ -59,7 +65,7 @@ class SourceState:
         except (sqlite3.Error, BadMessage) as e:
             raise ConfigError(f"{self._path}: {e}; remove it to begin anew") from e
 
-    def save(self, identity: str, served: int, topics: Iterable[StoredTopic], wanted: int) -> None:
+    def save(self, identity: str, served: int, time: int | None, topics: Iterable[StoredTopic], wanted: int) -> None:
         """All of it, or nothing.
 
         :raises ConfigError: the file cannot be written
@@ -67,11 +73,13 @@ class SourceState:
         try:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany("INSERT OR REPLACE INTO topics VALUES (?, ?, ?)", topics)
-            self._db.execute("UPDATE source SET identity = ?, served = ?, wanted = ?", (identity, served, wanted))
+            self._db.execute("UPDATE source SET identity = ?, served = ?", (identity, served))
+            self._db.execute("DELETE FROM stored")
+            self._db.execute("INSERT INTO stored VALUES (?, ?, ?)", (served, time, wanted))
             self._db.execute("COMMIT")
         except sqlite3.Error as e:
             raise ConfigError(f"{self._path}: {e}") from e
-        self.identity, self.served, self.wanted = identity, served, wanted
+        self.identity, self.served, self.time, self.wanted = identity, served, time, wanted
 
     def close(self) -> None:
         self._db.close()

@@ -177,13 +177,14 @@ def test_numbers_images_sender_and_position_are_kept_over_restarts(tmp_path: Pat
     state = SourceState(file, "S")
     one = MarketDataSource("S", state.sender, RULES)
     one.update("A", [Field("x", 0, FieldType.I32, 1)])
-    state.save("log-1", 17, one.take_changed(), 3)
+    state.save("log-1", 17, 4_711, one.take_changed(), 3)
     assert one.take_changed() == []
     with pytest.raises(ConfigError, match="another process may have it"):
         SourceState(file, "S")
     state.close()
     again = SourceState(file, "S")
-    assert (again.sender, again.identity, again.served, again.wanted) == (state.sender, "log-1", 17, 3)
+    saved = (again.sender, again.identity, again.served, again.time, again.wanted)
+    assert saved == (state.sender, "log-1", 17, 4_711, 3)
     assert again.topics() == [PublishedTopic("A", 1, {("x", 0): Field("x", 0, FieldType.I32, 1)})]
     again.close()
     with pytest.raises(ConfigError, match="is the state of the source 'S'"):

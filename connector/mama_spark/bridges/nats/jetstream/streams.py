@@ -72,6 +72,7 @@ class StreamCache:
 
     :ivar unrouted: topics without a stream
     :ivar asked: topics for which the server was asked where a publish leads
+    :ivar traces: the server has told, or was not asked, where publishes would lead
     :ivar complete: all streams are known
     :ivar fresh: streams whose settings the bridge that uses the cache now has asked for
     :ivar info_denied: streams that the permissions hide
@@ -83,7 +84,7 @@ class StreamCache:
         self.filters = Filters()
         self.unrouted: set[str] = set()
         self.asked: set[str] = set()
-        self.complete = False
+        self.traces, self.complete = True, False
         self.fresh: set[str] = set()
         self.info_denied: set[str] = set()
         self.lookup_denied = False
@@ -250,13 +251,13 @@ async def look_up(api: JetStreamClient, cache: StreamCache, topics: list[str]) -
     cache.unrouted.update(topics)
 
 
-async def led_away(api: JetStreamClient, cache: StreamCache, topics: list[str]) -> list[str]:
-    """Those of the topics that mappings or imports of the account may lead to another stream than their subjects say.
+async def led_away(api: JetStreamClient, cache: StreamCache, topics: list[str]) -> tuple[list[str], list[str]]:
+    """Those of the topics that mappings or imports of the account lead to another stream than their subjects say, and
+    those of which the server does not tell: it is too old, or the user may not publish to an inbox.
 
-    Each is traced (NATS ADR-41): the server tells what it would do with a message, and delivers none. All that it does
-    not tell of count, too: it is too old, or the user may not publish to an inbox.
+    Each is traced (NATS ADR-41): the server tells what it would do with a message, and delivers none.
     """
-    straight: set[str] = set()
+    straight, away = set[str](), set[str]()
     client, waiting = api.connection.client, [topic for topic in topics if topic not in cache.asked]
     inbox, version = client.new_inbox(), client.connected_server_version
     headers = {**_NOBODY, "Nats-Trace-Dest": inbox, "Nats-Trace-Only": "true"}
@@ -267,16 +268,16 @@ async def led_away(api: JetStreamClient, cache: StreamCache, topics: list[str]) 
         if first["kind"] != _FROM_CLIENT:
             return  # of a server behind the one that maps
         unheard.discard(first["subj"])
-        if "error" not in first and not any(event["type"] in _LEADS_AWAY for event in others):
-            straight.add(first["subj"])
+        if "error" not in first:
+            (away if any(event["type"] in _LEADS_AWAY for event in others) else straight).add(first["subj"])
         if not unheard:
             told.set()
 
-    if not waiting or (version.major, version.minor) < _TRACES_SINCE:
-        return waiting
+    if not waiting or not cache.traces or (version.major, version.minor) < _TRACES_SINCE:
+        return [], waiting
     subscription = await api.connection.subscribe(inbox, hear, api.attempt_timeout)
     if subscription is None:
-        return waiting
+        return [], waiting
     with api.connection.denials(inbox) as refused:
         for first in range(0, len(waiting), _ASKED_AT_ONCE):
             some = waiting[first : first + _ASKED_AT_ONCE]
@@ -288,11 +289,12 @@ async def led_away(api: JetStreamClient, cache: StreamCache, topics: list[str]) 
             either: set[asyncio.Future[Any]] = {answer, refused}
             await asyncio.wait(either, timeout=api.attempt_timeout, return_when=asyncio.FIRST_COMPLETED)
             answer.cancel()
+            cache.traces = not unheard
             if unheard:
                 break
     await subscription.unsubscribe()
     cache.asked |= straight
-    return [topic for topic in waiting if topic not in straight]
+    return [t for t in waiting if t in away], [t for t in waiting if t not in away | straight]
 
 
 async def ask_server(api: JetStreamClient, cache: StreamCache, topics: list[str]) -> None:

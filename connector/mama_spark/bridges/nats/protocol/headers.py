@@ -154,8 +154,8 @@ def _check_lines(lines: HeaderLines, bad: dict[int, PublishError]) -> Bools | No
     if not pc.any(pc.starts_with(lower, "nats-")).as_py():
         reject_lines(lines, bad)
         return None
-    lower = lower.take(coded.indices)
-    reject_lines(lines, bad, [(pc.equal(lower, name), reason) for name, reason in RESERVED.items()])
+    there, lower = RESERVED.keys() & set(lower.to_pylist()), lower.take(coded.indices)
+    reject_lines(lines, bad, [(pc.equal(lower, name), RESERVED[name]) for name in sorted(there)])
     expects = pc.starts_with(lower, "nats-expected-").to_numpy(zero_copy_only=False)
     if not expects.any():
         return None

@@ -293,7 +293,8 @@ class StreamRouter:
         fitting = {self.settings.stream or cache.filters.owner(t) for t in topics} - {None}
         unsure = [t for t in topics if cache.filters.owner(t) not in fitting]
         if self._must_know_streams():
-            unsure += await st.led_away(api, cache, [t for t in topics if t not in unsure])
+            away, untold = await st.led_away(api, cache, [t for t in topics if t not in unsure])
+            unsure += away + (untold if self.settings.exactly_once else [])
         await st.ask_server(api, cache, unsure)
         unrouted_topics = [t for t in topics if cache.filters.owner(t) is None]
         if unrouted_topics and self.settings.create_stream:

@@ -48,6 +48,7 @@ class StartPosition:
         the file of a process that was killed
     :ivar last: topic of a record -> sequence of the newest, from which the last values are read after a restart
     :ivar wanted: device, attribute, event, number of connections, identities of clients: who was listening
+    :ivar time: when the record ``served`` was stored; None = not known
     """
 
     identity: str
@@ -55,6 +56,7 @@ class StartPosition:
     last: dict[str, int] = field(default_factory=dict)
     wanted: list[tuple[str, str, str, int, list[str]]] = field(default_factory=list)
     written: int = 0
+    time: int | None = None
 
     @classmethod
     def load(cls, path: Path) -> StartPosition | None:
@@ -67,7 +69,8 @@ class StartPosition:
             ]
             last = {str(topic): int(sequence) for topic, sequence in found["last"].items()}
             served = int(found["served"])
-            return cls(str(found["identity"]), served, last, wanted, int(found.get("written", served)))
+            written, time = int(found.get("written", served)), found.get("time")
+            return cls(str(found["identity"]), served, last, wanted, written, None if time is None else int(time))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:
@@ -123,7 +126,6 @@ class ReplayService:
         self._written_counts = (0, 0)  # records and messages up to `written`
         self._dropped = 0  # messages that clients did not take before the end
         self._newest = 0  # sequence of the newest record of the log
-        self._served_at: int | None = None  # when the record `served` was stored
         self._counted = self._reported = time.monotonic()
 
     def metrics(self) -> list[Metric]:
@@ -166,7 +168,7 @@ class ReplayService:
                 f"clients did not take all events within {LINGER:g} s: records {position.written + 1} to "
                 f"{position.served} are not counted, and are served again by the next start"
             )
-            position.served = position.written
+            position.served, position.time = position.written, None
             self._replayer.counts.records, sent = self._written_counts
             self._dropped = self._source.heard - sent
         self._save()
@@ -226,7 +228,11 @@ class ReplayService:
                 f"the last run was killed: events of the records {saved.written + 1} to {saved.served} may be lost, "
                 f"where clients were subscribed; --begin {saved.written + 1} serves them again"
             )
-        last = saved.last if saved is not None and known and begin == "saved" else None
+        last = None
+        if saved is not None and known and begin == "saved":
+            self._position.time, next_one = saved.time, saved.served + 1
+            back = self._bridge.call(lambda b: went_back(lambda: b.log(self._stream), bounds, next_one, saved.time))
+            last = saved.last if back is None else None
         self._bridge.call(lambda bridge: self._load(bridge.log(self._stream), last, bounds))
         counts = self._replayer.counts
         if last is None and counts.recorded and counts.recorded == counts.skipped and not counts.records + counts.bad:
@@ -289,14 +295,14 @@ class ReplayService:
         if state is Continuity.RECREATED:
             self._warn(f"the log {self._stream} was deleted and made again: all of it is new")
             self._position.identity, self._position.served, self._replayer.last = bounds.identity, bounds.first - 1, {}
-            self._position.written, self._writable_at, self._served_at = self._position.served, None, None
-        elif (begin := went_back(lambda: log, bounds, self._position.served + 1, self._served_at)) is not None:
+            self._position.written, self._writable_at, self._position.time = self._position.served, None, None
+        elif (begin := went_back(lambda: log, bounds, self._position.served + 1, self._position.time)) is not None:
             self._warn(
                 f"the sequences of the log {self._stream} went back behind {self._position.served}, which was served "
                 f"(restored from an older copy?): going on at {begin}"
             )
             self._position.served = self._position.written = begin - 1
-            self._writable_at = self._served_at = None
+            self._writable_at = self._position.time = None
         if bounds.last <= self._position.served:
             return
         if state is Continuity.REMOVED:
@@ -306,11 +312,11 @@ class ReplayService:
         for records in log.read(self._position.served, bounds.last):
             if self._stop.is_set():
                 return
-            self._position.served, self._served_at = int(records.sequences[-1]), int(records.times[-1])
+            self._position.served, self._position.time = int(records.sequences[-1]), int(records.times[-1])
             self._push(records, remember=True)
             self._report_and_count()
         if self._position.served < bounds.last:
-            self._position.served, self._served_at = bounds.last, None
+            self._position.served, self._position.time = bounds.last, None
 
     def _push(self, records: Records, remember: bool = False) -> None:
         """

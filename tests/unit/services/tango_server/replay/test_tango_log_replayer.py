@@ -160,7 +160,7 @@ def test_rules_that_cannot_be_are_refused_with_the_file(tmp_path: Path, text: st
 def test_a_position_file_is_read_and_an_invalid_one_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "position.json"
     assert StartPosition.load(path) is None
-    at = StartPosition("id", 7, {"a.b": 3}, [("d/f/m", "a", "CHANGE", 2, ["127.0.0.1 17"])])
+    at = StartPosition("id", 7, {"a.b": 3}, [("d/f/m", "a", "CHANGE", 2, ["127.0.0.1 17"])], time=4_711)
     at.save(path)
     assert StartPosition.load(path) == at
     path.write_text('{"identity":"id","served":7,"last":{},"wanted":[["d/f/m","a","CHANGE",2]]}')  # of release 0.3
