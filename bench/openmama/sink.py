@@ -21,8 +21,8 @@ import zmq
 from mama_spark.bridges.openmama import FieldCodec, OpenMamaBridge, OpenMamaSettings
 from mama_spark.bridges.openmama.field_types import FieldForms
 from mama_spark.message import MessageBatch
-from mama_spark.openmama_wire.peer.settings import PeerSettings
 from mama_spark.openmama_wire.protocol.framings import OZ
+from mama_spark.options import SinkOptions
 from mama_spark.options.window import WindowConfig
 from mama_spark.publisher.batch_publisher import BatchPublisher
 
@@ -49,6 +49,7 @@ def count(pipe: Connection, n: int) -> None:
     pipe.send(port)
     octets = sum(len(sub.recv()) for _ in range(n))
     pipe.send(octets)
+    pipe.recv()  # a sender waits for a reader that is away
     sub.close(0)
     context.term()
 
@@ -80,8 +81,8 @@ def bare(port: int, n: int) -> None:
 def sink(port: int, n: int) -> None:
     """Encode columns and publish them, as a task does."""
     rows, codec = columns(), FieldCodec(FieldForms(), TOPIC)
-    settings = PeerSettings.from_urls([f"oz://127.0.0.1:{port}?mode=direct"]).without_receiving()
-    bridge = OpenMamaBridge(OpenMamaSettings(settings, wait_for_subscribers=60.0))
+    options = SinkOptions.parse({"url": f"oz://127.0.0.1:{port}?mode=direct", "waitForSubscribers": "60s"})
+    bridge = OpenMamaBridge(OpenMamaSettings.from_options(options))
     bridge.open()
     publisher = BatchPublisher(bridge, WindowConfig(4096, 2048), on_finished=lambda flights: None)
     publisher.start()
@@ -117,6 +118,7 @@ def measure(way: str, n: int) -> tuple[float, float]:
     octets = mine.recv()
     assert octets == n * FRAME, f"{octets} octets arrived, not {n * FRAME}"
     writer.join()
+    mine.send("end")
     reader.join()
     return found[0], found[1]
 

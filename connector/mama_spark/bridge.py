@@ -27,7 +27,7 @@ class Ack(Enum):
     """What an acknowledgement of this middleware means."""
 
     NONE = "none"  #: there is none
-    SENT = "sent"  #: a connected reader's queue has the message; nothing says that the reader takes it
+    SENT = "sent"  #: it was written to the connection of each reader; nothing says that the reader takes it
     ACCEPTED = "accepted"  #: the middleware has the message, but does not store it
     STORED = "stored"  #: the message is in a durable log
 

@@ -77,6 +77,8 @@ class WindowConfig:
     :param ordered: keep the order of the flights over resends: nothing goes again before every answer is in, and
         nothing new goes before everything went again. The bridge must refuse what follows a refused message.
     :param max_bytes: payload bytes in flight; one message always fits. None = no limit
+    :param ack_timeout: seconds to wait for the acknowledgement of each send, where that is not ``wait_timeout``; this
+        then only says when it is worth to ask why none comes
     :raises ConfigError: a value is out of range
     """
 
@@ -87,6 +89,7 @@ class WindowConfig:
     resend_uncertain: bool = True
     ordered: bool = False
     max_bytes: int | None = None
+    ack_timeout: float | None = None
 
     def __post_init__(self) -> None:
         if self.max_in_flight < 1:
@@ -103,7 +106,7 @@ class WindowConfig:
     def longest_silence(self) -> float:
         """Seconds for which nothing may be acknowledged before that is an outage rather than a lost answer: as long as
         one message is sent again, and no less than two waits for an acknowledgement."""
-        retry, longest = self.retry, self.wait_timeout
+        retry, longest = self.retry, self.ack_timeout or self.wait_timeout
         if retry is not None and retry.deadline is not None:
             longest = retry.deadline
         elif retry is not None and retry.attempts is not None:
@@ -113,9 +116,10 @@ class WindowConfig:
     def for_bridge(self, capabilities: Capabilities, *, with_ids: bool) -> WindowConfig:
         """The same rules, limited to what the bridge can do.
 
-        Without acknowledgements nothing is sent again. Where ids are sent and the bridge deduplicates, a message of
-        which nobody knows whether it was stored is sent again in any case. A bridge that does not keep the order over
-        resends has one message in flight when an order is wanted.
+        Without acknowledgements nothing is sent again, nor what waits in a socket to be written: that may take as long
+        as messages are sent again elsewhere. Where ids are sent and the bridge deduplicates, a message of which nobody
+        knows whether it was stored is sent again in any case. A bridge that does not keep the order over resends has
+        one message in flight when an order is wanted.
         """
         from ..bridge import Ack
 
@@ -124,6 +128,7 @@ class WindowConfig:
             self,
             max_in_flight=1 if one_by_one else self.max_in_flight,
             refill_allowed_at=0 if one_by_one else self.refill_allowed_at,
-            retry=None if capabilities.ack is Ack.NONE else self.retry,
+            retry=None if capabilities.ack in (Ack.NONE, Ack.SENT) else self.retry,
+            ack_timeout=self.longest_silence if capabilities.ack is Ack.SENT else None,
             resend_uncertain=self.resend_uncertain or (with_ids and capabilities.dedup),
         )

@@ -306,10 +306,11 @@ class Window:
 
     def expire(self, now: float) -> None:
         """Time out sends without an acknowledgement, and settle flights whose retry deadline has passed (MP-41)."""
-        for sends in self._index.expired(now, self.policy.wait_timeout):
+        timeout = self.policy.ack_timeout or self.policy.wait_timeout
+        for sends in self._index.expired(now, timeout):
             rows = array_of(sends.rows)[self._index.live(sends)]
             if len(rows):
-                waited = f"no acknowledgement within {self.policy.wait_timeout:g} s"
+                waited = f"no acknowledgement within {timeout:g} s"
                 error = AckTimeout(f"{waited}: {self.silence}" if self.silence else waited)
                 self._fail_send(sends.flights, rows, error, now, sends.at)
         for flights, rows in self._resends.expire(now, self._limits.deadlines):
@@ -363,7 +364,7 @@ class Window:
         A time in the past means that there is something to send at once (or that the bridge did not take it).
         """
         oldest = self._index.oldest()
-        times = [] if oldest is None else [oldest.at + self.policy.wait_timeout]
+        times = [] if oldest is None else [oldest.at + (self.policy.ack_timeout or self.policy.wait_timeout)]
         resend = self._resends.head()
         if resend is not None:
             times.append(self._resends.next_deadline)

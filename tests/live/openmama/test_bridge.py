@@ -25,6 +25,8 @@ from mama_spark.sending.flight_batch import FlightBatch
 from mama_spark.testing.waiting import eventually
 
 from tests.support.openmama.network import Watched, message, naming, peer, url_of
+from tests.support.openmama.slow_reader import SlowReader
+from tests.support.ports import lasting_port
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -166,6 +168,30 @@ def test_a_reader_that_stays_stopped_is_given_up_after_the_timeout() -> None:
             bridge.close()
             os.kill(pid, signal.SIGKILL)
             reader.join(60)
+
+
+def test_only_what_was_written_to_a_reader_is_acknowledged(caplog: pytest.LogCaptureFixture) -> None:
+    n, port = 1_000, lasting_port()
+    big = MessageBatch.of(
+        ["A"] * n, [message(n=i, filling="x" * 10_000) for i in range(n)]
+    )  # more than the system takes
+    settings = replace(PeerSettings.from_urls([f"oz://127.0.0.1:{port}?mode=direct&bind=true"]), linger=0.1)
+    bridge = OpenMamaBridge(OpenMamaSettings(settings.without_receiving(), wait_for_subscribers=60.0))
+    finished: list[FlightBatch] = []
+    policy = WindowConfig(4096, 2048, wait_timeout=0.2, ack_timeout=1.0)
+    publisher = BatchPublisher(bridge, policy, on_finished=finished.append, survive_outage=True)
+    with SlowReader(port, "A") as reader:
+        bridge.open()
+        publisher.start()
+        publisher.put(batch(10))
+        eventually(lambda: finished, "the first ones are written")
+        publisher.put(big)
+        publisher.drain()
+        assert [set(flights.state.tolist()) for flights in finished] == [{FlightState.ACKED}, {FlightState.TIMEOUT}]
+        assert "a reader takes nothing" in caplog.text
+        bridge.close()
+        got = reader.messages(10 + n, 1.0)
+    assert 10 < len(got) < 10 + n, "what the system had taken of them arrives"
 
 
 def publish(url: str, task: int, n: int) -> None:

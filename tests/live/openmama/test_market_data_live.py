@@ -10,7 +10,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-import zmq
 from mama_spark.bridges.memory.bridge import MemoryBroker
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import MamaMsg, MamaPrice
@@ -28,6 +27,7 @@ from mama_spark.services.openmama_source import SourceRules, SourceState
 from mama_spark.testing.waiting import eventually
 
 from tests.support.openmama.network import Watched, message, naming, peer, url_of
+from tests.support.openmama.slow_reader import SlowReader
 from tests.support.openmama.source import MarketDataLab
 from tests.support.ports import lasting_port
 
@@ -140,29 +140,6 @@ def test_after_a_restart_numbers_go_on_and_old_subscribers_get_updates_unasked(t
             lab.stop()
 
 
-class SlowReader:
-    """Subscribes to S.A; what it has not read waits in the source."""
-
-    def __init__(self, port: int) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = self._context.socket(zmq.SUB)
-        for option, value in ((zmq.RCVHWM, 1), (zmq.RCVBUF, 4096), (zmq.LINGER, 0), (zmq.RCVTIMEO, 60_000)):
-            self._socket.setsockopt(option, value)
-        self._socket.subscribe(b"S.A\0")
-        self._socket.connect(f"tcp://127.0.0.1:{port}")
-
-    def values(self, n: int) -> list[tuple[int, int]]:
-        """Number and value of the next messages."""
-        found = [decode(self._socket.recv().removeprefix(b"S.A\0\x01\0")) for _ in range(n)]
-        return [(m.get("MdSeqNum"), m.get("x")) for m in found]
-
-    def __enter__(self) -> SlowReader:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._context.destroy()
-
-
 def test_an_orderly_end_waits_for_subscribers_and_serves_again_what_they_did_not_take(tmp_path: Path, log: str) -> None:
     number, port = 100, lasting_port()
     filling = "x" * 80_000  # 8 MB together, more than the system takes for a connection
@@ -176,23 +153,27 @@ def test_an_orderly_end_waits_for_subscribers_and_serves_again_what_they_did_not
             lab.store("A", x=first + n, filling=filling)
         eventually(lambda: lab.served(before + number), "all are published")
 
+    def values(reader: SlowReader, n: int) -> list[tuple[int, int]]:
+        """Number and value of the next messages."""
+        return [(m.get("MdSeqNum"), m.get("x")) for m in reader.messages(n)]
+
     def saved() -> tuple[int, int]:
         state = SourceState(tmp_path / "state", "S")
         state.close()
         return state.served, state.wanted
 
     lab.start()
-    with SlowReader(port) as reader:
+    with SlowReader(port, "S.A") as reader:
         serve(1)
         end = threading.Thread(target=lab.stop)
         end.start()
-        assert reader.values(number) == [(1 + n, 1 + n) for n in range(number)]
+        assert values(reader, number) == [(1 + n, 1 + n) for n in range(number)]
         end.join(60)
     assert saved() == (number, 1)
     assert not lab.warnings
     lab.settings = replace(lab.settings, linger=0.2)
     lab.start()
-    with SlowReader(port):  # the source waits for it: as many were there before
+    with SlowReader(port, "S.A"):  # the source waits for it: as many were there before
         serve(1 + number)
         lab.stop()
     served, _ = saved()
@@ -201,8 +182,8 @@ def test_an_orderly_end_waits_for_subscribers_and_serves_again_what_they_did_not
     assert again in lab.warnings[-1]
     assert lab.server.counts["records"] == served - number
     lab.start()
-    with SlowReader(port) as reader:
-        assert reader.values(2 * number - served) == [(n, n) for n in range(served + 1, 2 * number + 1)]
+    with SlowReader(port, "S.A") as reader:
+        assert values(reader, 2 * number - served) == [(n, n) for n in range(served + 1, 2 * number + 1)]
         lab.stop()
     assert saved() == (2 * number, 1)
 

@@ -46,6 +46,9 @@ def test_nothing_goes_again_where_nothing_is_acknowledged_or_nobody_wants_it() -
     retry = policy(ABLE, retryBackoff="1s", retryMaxBackoff="3s", retryDeadline="20s").retry
     assert retry is not None
     assert (retry.backoffs, retry.deadline) == ((1.0, 2.0, 3.0), 20.0)
+    in_sockets = policy(replace(ABLE, ack=Ack.SENT), retryDeadline="20s")
+    assert (in_sockets.retry, in_sockets.ack_timeout, in_sockets.longest_silence) == (None, 20.0, 20.0)
+    assert policy(ABLE).ack_timeout is None
 
 
 @pytest.mark.parametrize(

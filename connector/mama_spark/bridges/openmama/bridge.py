@@ -1,15 +1,17 @@
 """Publisher bridge of OpenMAMA: rows to the programs that subscribe to their topics, without a broker between.
 
-An acknowledgement means that the queue of each reader's connection has the message (``sent``), never that a reader has
-it. Nothing is lost on the way: a socket takes nothing more when one reader's queue is full, and the end waits until
-everything is written.
+An acknowledgement means that the message was written to the connection of each reader (``sent``), never that a reader
+has it. Nothing is lost on the way: a socket takes nothing more when one reader's queue is full. Messages stay in order,
+for none is sent again.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 import secrets
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 
 import numpy as np
 import pyarrow as pa
@@ -29,8 +31,11 @@ from mama_spark.openmama_wire.protocol.market_data import next_number
 from .requests import PeerRequests
 from .settings import OpenMamaSettings
 
+logger = logging.getLogger("mama_spark")
+
 MAX_PAYLOAD = 16 << 20
 _RETRY = 0.002  #: seconds until a full socket, or missing readers, are looked at again
+_LOOK, _LAST_LOOK = 0.005, 0.02  #: seconds between looks whether all was written, and when no more comes for now
 _KNOWN_TOPICS = 100_000
 
 
@@ -53,7 +58,7 @@ class OpenMamaBridge:
         self._settings = settings
         self.peer = OpenMamaPeer(settings.peer)
         self.capabilities = Capabilities(
-            ack=Ack.SENT if settings.acks else Ack.NONE, sequence=False, dedup=False, headers=False, ordered=False,
+            ack=Ack.SENT if settings.acks else Ack.NONE, sequence=False, dedup=False, headers=False, ordered=True,
             max_payload=MAX_PAYLOAD, max_topic=MAX_TOPIC, packs=False,
         )  # fmt: skip
         self._polled = PollResult()
@@ -64,6 +69,9 @@ class OpenMamaBridge:
         self._full_since: float | None = None
         self._given_up = False
         self._blocked = False
+        self._held: deque[tuple[Int64s, float]] = deque()  # handed over, and when; written or not
+        self._next_look, self._writable_at = 0.0, -math.inf
+        self._flushed = False
 
     def __repr__(self) -> str:
         return f"<OpenMamaBridge on {self.peer!r}>"
@@ -94,6 +102,7 @@ class OpenMamaBridge:
         """See :class:`~mama_spark.bridge.PublisherBridge`. Takes nothing while readers are waited for, or one of them
         is slow."""
         self._take(self.peer.poll(0.0))
+        self._flushed = False
         now = time.monotonic()
         if self._readers_until is None:
             self._readers_until = now + self._settings.wait_for_subscribers
@@ -155,23 +164,45 @@ class OpenMamaBridge:
             self._given_up = False
         if not self._settings.acks:
             return
-        for some, level in ((tokens[wanted], None), (tokens[~wanted], Ack.NONE)):
-            if len(some):
-                self._polled.acks.append(Acks(some, None, None, None, now, level=level))
+        if wanted.any():
+            self._held.append((tokens[wanted], now))
+        if not wanted.all():
+            self._polled.acks.append(Acks(tokens[~wanted], None, None, None, now, level=Ack.NONE))
+
+    def _acknowledge_written(self, now: float) -> None:
+        """Acknowledge what was handed over before two looks in a row at which nothing waited for a reader."""
+        if not self._held or now < self._next_look:
+            return
+        self._next_look = now + (_LAST_LOOK if self._flushed else _LOOK)
+        before, self._writable_at = self._writable_at, now if self.peer.is_writable() else -math.inf
+        written = []
+        while self._held and self._held[0][1] <= min(before, self._writable_at):
+            written.append(self._held.popleft()[0])
+        if written:
+            self._polled.acks.append(Acks(np.concatenate(written), None, None, None, now))
+
+    def explain_missing_acks(self) -> str:
+        """See :class:`~mama_spark.bridge.MissingAckReporter`."""
+        return "" if self.peer.is_writable() else "a reader takes nothing, and what was sent waits for it"
 
     def _refuse(self, tokens: Int64s, error: PublishError, now: float) -> None:
         self._polled.refusals.append(Refusals(tokens, error, now))
 
     def flush(self) -> None:
-        """Does nothing: each message is handed over by itself."""
+        """No more comes for now, so there is time to look twice whether all was written."""
+        self._flushed = True
 
     # --- receiving -------------------------------------------------------------------------------------------
 
     def poll(self, timeout: float, want: int = 1) -> PollResult:
         until = time.monotonic() + timeout
         while not self._polled:
-            left = max(0.0, until - time.monotonic())
-            self._take(self.peer.poll(min(left, _RETRY) if self._blocked else left))
+            now = time.monotonic()
+            left = max(0.0, until - now)
+            if self._blocked or self._held:
+                left = min(left, _RETRY if self._blocked else max(0.0, self._next_look - now))
+            self._take(self.peer.poll(left))
+            self._acknowledge_written(time.monotonic())
             if self._blocked or time.monotonic() >= until:
                 break
         polled, self._polled = self._polled, PollResult()
@@ -189,7 +220,9 @@ class OpenMamaBridge:
 
     def close(self) -> None:
         """See :class:`~mama_spark.bridge.PublisherBridge`: ends in order, when everything is written."""
-        self.peer.close()
+        if not self.peer.close():
+            linger = self.peer.settings.linger
+            logger.error("%r: not everything was written within %g s: a reader takes nothing", self, linger)
 
 
 class _KnownTopics:

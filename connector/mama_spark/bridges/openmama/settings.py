@@ -38,7 +38,10 @@ class OpenMamaSettings:
         if not peer.naming and not peer.incoming:
             peer = peer.without_receiving()
         return cls(
-            replace(peer, linger=o.retry_deadline),
+            # fewer than the window: it is full readers, not the window, that hold a task
+            replace(
+                peer, linger=o.retry_deadline, high_water_mark=max(1, min(peer.high_water_mark, o.max_in_flight // 2))
+            ),
             o.ack_mode != "none",
             o.wait_for_subscribers,
             o.require_subscribers,
