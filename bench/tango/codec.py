@@ -65,7 +65,9 @@ class Codec:
 
     def _encode(self, _: Columns) -> int:
         times, qualities = np.arange(NOW, NOW + BATCH), np.zeros(BATCH, np.int8)
-        return len(self._encoder.batch(times, qualities, np.arange(BATCH, dtype=np.float64)))
+        name = np.frombuffer(self._encoder.name.encode(), np.uint8)
+        read = np.arange(BATCH, dtype=np.float64)
+        return len(self._encoder.layout.encode(name, self._encoder.data_type, times, qualities, read))
 
     def _encode_single(self, _: Columns) -> int:
         return sum(len(self._encoder.frames(n, NOW, Quality.VALID, 2.5)) == 4 for n in range(BATCH))

@@ -90,11 +90,6 @@ class AttributeReading:
         """Make a reading without a value, with the quality INVALID."""
         return cls(None, None, time, Quality.INVALID, NO_DIM, NO_DIM)
 
-    @classmethod
-    def of(cls, value: AttributeValue) -> AttributeReading:
-        """Make a reading from an attribute value."""
-        return cls(None, value.content, value.time, value.quality, value.r_dim, value.w_dim, value.errors)
-
 
 class ReadingFactory:
     """Makes readings of one attribute from Python values."""

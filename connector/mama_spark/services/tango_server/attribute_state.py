@@ -111,6 +111,13 @@ class DeviceState:
         """Remove an attribute by its name in topics."""
         state = self.attributes.pop(key)
         self.removed[key], state.channels = state.channels, {}
+        self.forget_removed()
+
+    def forget_removed(self) -> None:
+        """Forget the event channels of removed attributes whose subscriptions have ended."""
+        self.removed = {
+            key: found for key, found in self.removed.items() if any(c.is_subscribed for c in found.values())
+        }
 
     def interface(self, started: bool) -> InterfaceChange:
         """Data of an interface change (TG-16): the commands and attributes of the device.

@@ -327,10 +327,7 @@ class EventSupplier:
             channel.expire(now - self.expiry)
             confirmed += channel.confirmed.values()
         for device in self.devices.values():
-            for key in [
-                key for key, channels in device.removed.items() if not any(c.confirmed for c in channels.values())
-            ]:
-                del device.removed[key]
+            device.forget_removed()
         self._next_expiry = min(confirmed) + self.expiry if confirmed else None
 
     def next_deadline(self) -> float | None:

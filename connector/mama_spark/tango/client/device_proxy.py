@@ -121,13 +121,13 @@ class DeviceProxy:
         """Return when the device has answered."""
         self.call(Operation.PING, None, _read_nothing, timeout=timeout)
 
-    def info(self, *, timeout: float | None = None) -> DeviceInfo:
+    def info(self) -> DeviceInfo:
         """Class, server and IDL version of the device."""
-        return self.call(Operation.INFO, None, read_info, timeout=timeout)
+        return self.call(Operation.INFO, None, read_info)
 
-    def adm_name(self, *, timeout: float | None = None) -> str:
+    def adm_name(self) -> str:
         """Full name of the admin device of its server."""
-        return self.call(Operation.ADM_NAME, None, CdrReader.string, timeout=timeout)
+        return self.call(Operation.ADM_NAME, None, CdrReader.string)
 
     # --- commands and attributes ---
 
@@ -154,12 +154,7 @@ class DeviceProxy:
         return self.call(Operation.COMMAND_4, body, lambda reader: read_any(reader)[1], timeout=timeout)
 
     def read(
-        self,
-        names: Sequence[str],
-        idl: int = 5,
-        *,
-        source: DevSource = DevSource.CACHE_DEV,
-        timeout: float | None = None,
+        self, names: Sequence[str], idl: int = 5, *, source: DevSource = DevSource.CACHE_DEV
     ) -> list[AttributeValue]:
         """Read attributes; returns one value for each name. The value of an attribute that could not be read has
         ``errors``.
@@ -171,7 +166,7 @@ class DeviceProxy:
         def body(writer: CdrWriter) -> None:
             write_reading(writer, call, operation)
 
-        return self.call(operation, body, lambda reader: read_values(reader, operation), timeout=timeout)
+        return self.call(operation, body, lambda reader: read_values(reader, operation))
 
     def attribute_configs(self, names: Sequence[str] = (ALL_ATTRIBUTES,)) -> list[AttributeConfig]:
         """Return the configuration of each named attribute. Default: of all attributes, State and Status included."""
@@ -204,36 +199,33 @@ class DeviceProxy:
 
     # --- of an admin device ---
 
-    def subscribe(self, subscriber: SubscriberInfo, *, timeout: float | None = None) -> SubscriptionInfo:
+    def subscribe(self, subscriber: SubscriberInfo) -> SubscriptionInfo:
         """Negotiate a subscription (TG-27, TG-28)."""
-        return SubscriptionInfo.parse(*self._longs_and_strings(SUBSCRIBE, subscriber.argin(), timeout))
+        return SubscriptionInfo.parse(*self._longs_and_strings(SUBSCRIBE, subscriber.argin()))
 
-    def confirm(self, subscriptions: Sequence[Confirmation], *, timeout: float | None = None) -> None:
+    def confirm(self, subscriptions: Sequence[Confirmation]) -> None:
         """Confirm subscriptions (TG-37).
 
         :raises DevFailed: API_CommandNotFound: the server is too old to have the command
         """
-        self.command(CONFIRM, confirm_argin(subscriptions), timeout=timeout)
+        self.command(CONFIRM, confirm_argin(subscriptions))
 
-    def query_event_system(self, *, timeout: float | None = None) -> dict[str, Any]:
+    def query_event_system(self) -> dict[str, Any]:
         """Return the state of the server's event system (``QueryEventSystem``, JSON)."""
-        text = self.command(QUERY, timeout=timeout)
         try:
-            found: dict[str, Any] = json.loads(text)
+            found: dict[str, Any] = json.loads(self.command(QUERY))
         except (ValueError, TypeError, RecursionError) as error:
             raise BadReply(f"{QUERY} of {self.name}: {error}") from None
         return found
 
     # --- of the database ---
 
-    def import_device(self, name: str, *, timeout: float | None = None) -> Imported:
+    def import_device(self, name: str) -> Imported:
         """Return the entry of a device in the database (``DbImportDevice``)."""
-        return parse_import(*self._longs_and_strings(IMPORT, name, timeout))
+        return parse_import(*self._longs_and_strings(IMPORT, name))
 
-    def _longs_and_strings(
-        self, name: str, argin: str | list[str], timeout: float | None
-    ) -> tuple[Sequence[int], Sequence[str]]:
-        found = self.command(name, argin, timeout=timeout)
+    def _longs_and_strings(self, name: str, argin: str | list[str]) -> tuple[Sequence[int], Sequence[str]]:
+        found = self.command(name, argin)
         if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[1], list):
             raise BadReply(f"{name} of {self.name} did not return a DevVarLongStringArray")
         return [int(number) for number in found[0]], found[1]

@@ -10,7 +10,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -101,27 +101,20 @@ class RpcConnection:
         :raises BadReply: the server sent no valid GIOP reply (the connection is closed)
         :raises CdrError: ``body`` could not encode the arguments
         """
-        reply, reader = self._exchange(
-            lambda id: messages.GiopRequest(self._minor, id=id, key=key, operation=operation), body, timeout
-        )
-        if not isinstance(reply, messages.GiopReply):
-            raise self._protocol_error(f"the server answered a request with {type(reply).__name__}")
-        return reply, reader
-
-    def _exchange(
-        self, request: Callable[[int], messages.GiopMessage], body: messages.Body | None, timeout: float | None
-    ) -> tuple[messages.GiopMessage, CdrReader]:
         limit = self.timeout if timeout is None else timeout
         deadline = time.monotonic() + limit
         if not self._lock.acquire(timeout=max(0.0, limit)):
             raise ServerAway(f"{self!r}: calls of other threads took all of {limit:g} s")
         try:
             self._request_id = (self._request_id + 1) & 0x7FFFFFFF
-            data = messages.encode(request(self._request_id), body)
-            self._send(data, deadline)
-            return self._receive(self._request_id, deadline, limit)
+            request = messages.GiopRequest(self._minor, id=self._request_id, key=key, operation=operation)
+            self._send(messages.encode(request, body), deadline)
+            reply, reader = self._receive(self._request_id, deadline, limit)
         finally:
             self._lock.release()
+        if not isinstance(reply, messages.GiopReply):
+            raise self._protocol_error(f"the server answered a request with {type(reply).__name__}")
+        return reply, reader
 
     # --- with the lock held ---
 

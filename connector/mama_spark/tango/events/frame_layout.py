@@ -117,9 +117,8 @@ class FrameLayout:
         times: Times,
         qualities: npt.NDArray[np.integer[Any]],
         read: npt.NDArray[Any],
-        written: npt.NDArray[Any] | None = None,
     ) -> list[bytes]:
-        """Encode many frames of this layout.
+        """Encode many frames of this layout, of an attribute without a set value.
 
         :param names: octets of the attributes' names, shape (name_size,) or (n, name_size)
         :param times: nanoseconds since the epoch
@@ -132,8 +131,6 @@ class FrameLayout:
         if self.idl == IDL:
             block["data_type"] = data_type
         block["quality"], block["read"] = qualities, read
-        if written is not None:
-            block["written"] = written
         seconds, rest = np.divmod(times, 1_000_000_000)
         if len(seconds) and max(seconds.max(), ~seconds.min()) >= 2**31:
             raise CdrError("a time beyond 2038")
@@ -218,21 +215,3 @@ class ScalarEncoder:
         return AttributeValue(
             self.name, self.layout.kind, content, time, quality, data_type=data_type, r_dim=ONE, w_dim=w_dim
         )
-
-    def batch(
-        self,
-        times: Times,
-        qualities: npt.NDArray[np.integer[Any]],
-        read: npt.NDArray[Any],
-        written: npt.NDArray[Any] | None = None,
-    ) -> list[bytes]:
-        """Encode the fourth frames of many events from arrays of one length, with numbers of the attribute's own type.
-
-        :raises CdrError: arrays of another type, or set values of an attribute that has none
-        """
-        dtype = DTYPES[self.layout.kind]
-        parts = {"read": read} if written is None else {"read": read, "written": written}
-        if (written is not None) is not self.layout.settable or any(part.dtype != dtype for part in parts.values()):
-            raise CdrError(f"{', '.join(f'{k} {v.dtype}' for k, v in parts.items())} for {self!r}")
-        name = np.frombuffer(self.name.encode("latin-1"), np.uint8)
-        return self.layout.encode(name, self.data_type, times, qualities, read, written)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -212,8 +211,10 @@ def test_a_scalar_is_written_as_the_general_way_writes_it(frames: Frames) -> Non
         want = encode(Event(event.topic, event.call, known, (), event.little))
     if value.kind is not ValueKind.FLOAT or not np.isnan(value.content).any():  # Python floats lose a NaN's payload
         assert encoder.frames(event.call.ctr, value.time, value.quality, *value.content.tolist()) == want
-    parts = [value.content[n : n + 1].repeat(3) for n in range(len(value.content))]
-    assert encoder.batch(np.full(3, value.time), np.full(3, value.quality), *parts) == [want[3]] * 3
+    if not encoder.layout.settable:
+        name = np.frombuffer(value.name.encode("latin-1"), np.uint8)
+        columns = (np.full(3, value.time), np.full(3, value.quality), value.content.repeat(3))
+        assert encoder.layout.encode(name, data_type, *columns) == [want[3]] * 3
 
 
 def test_encoders_refuse_what_does_not_fit() -> None:
@@ -236,22 +237,16 @@ def test_encoders_refuse_what_does_not_fit() -> None:
     assert repr(byte) == "<ScalarEncoder UCHAR for tango://h:1/a/b/c/d.idl5_change>"
 
 
-def test_batches_refuse_other_types_and_missing_parts() -> None:
-    times, quality, read = np.array([0]), np.array([0]), np.array([1.0])
-    plain = ScalarEncoder(NEW, "d", DataType.DOUBLE)
-    settable = ScalarEncoder(NEW, "d", DataType.DOUBLE, settable=True)
-    wrongs: list[Callable[[], object]] = [
-        lambda: plain.batch(times, quality, read.astype(np.float32)),
-        lambda: plain.batch(times, quality, read, read),
-        lambda: settable.batch(times, quality, read),
-        lambda: plain.batch(np.array([2**31 * 10**9]), quality, read),
-        lambda: plain.batch(np.array([-(2**31) * 10**9 - 1]), quality, read),
-    ]
-    for wrong in wrongs:
+def test_frames_of_many_values_have_times_of_32_bits() -> None:
+    def encoded(*seconds: int) -> int:
+        rows = (np.array(seconds, np.int64) * 10**9, np.zeros(len(seconds), np.int8), np.ones(len(seconds)))
+        layout = ScalarEncoder(NEW, "d", DataType.DOUBLE).layout
+        return len(layout.encode(np.frombuffer(b"d", np.uint8), DataType.DOUBLE, *rows))
+
+    assert [encoded(), encoded(-(2**31)), encoded(0, 2**31 - 1)] == [0, 1, 2]
+    for late in (2**31, -(2**31) - 1):
         with pytest.raises(CdrError):
-            wrong()
-    assert plain.batch(times[:0], quality[:0], read[:0]) == []
-    assert len(plain.batch(np.array([-(2**31) * 10**9]), quality, read)) == 1
+            encoded(late)
 
 
 def test_a_float_too_large_for_its_type_is_refused_and_an_infinite_one_is_not() -> None:
