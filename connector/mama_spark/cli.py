@@ -78,11 +78,11 @@ SUBCOMMANDS = {
     ),
     "tango-source": Subcommand(
         "serve the Tango events of a log to Tango clients until Ctrl-C", "tango", RUN,
-        ("mama tango-source --from nats://host:4222/TANGO --bind 0.0.0.0:10123 --conf-file conf/tango-source.toml",),
+        ("mama tango-source nats://host:4222/TANGO --bind 0.0.0.0:10123 --conf-file conf/tango-source.toml",),
     ),
     "mama-source": Subcommand(
         "serve the messages of a log to OpenMAMA's market data subscribers until Ctrl-C", "openmama", RUN,
-        ("mama mama-source --from nats://host:4222/QUOTES --to oz://127.0.0.1:5756 --source OM",),
+        ("mama mama-source nats://host:4222/QUOTES --to oz://127.0.0.1:5756 --source OM",),
     ),
     "nsd": Subcommand(
         "run a name server for OpenMAMA peers (OZ) until Ctrl-C", "openmama", RUN,
@@ -90,7 +90,7 @@ SUBCOMMANDS = {
     ),
     "record": Subcommand(
         "write the events of Tango devices to a log until Ctrl-C", "tango", RUN,
-        ("mama record --url tango://host:10000 --device 'lab/*/*' --to nats://host:4222/EVENTS",),
+        ("mama record tango://host:10000 --device 'lab/*/*' --to nats://host:4222/EVENTS",),
     ),
     "sources": Subcommand(
         "the sources that announce themselves, and what changes, until Ctrl-C", "", DISCOVER,

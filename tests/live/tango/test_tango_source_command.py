@@ -71,7 +71,7 @@ class Command:
         yield self._stop
 
     def words(self, *more: str) -> list[str]:
-        words = ["tango-source", "--from", self._log, "--bind", f"127.0.0.1:{self.port}"]
+        words = ["tango-source", self._log, "--bind", f"127.0.0.1:{self.port}"]
         return [*words, "--heartbeat", str(BEAT), "--position", str(self.position), *self._more, *more]
 
     def start(self, *more: str) -> None:
@@ -614,7 +614,7 @@ def test_a_durable_stream_of_malamute_is_served_over_restarts_of_both(tmp_path: 
 
 def test_two_sources_do_not_share_a_position(log: RecordLog, command: Command) -> None:
     command.start()
-    args = parse(["tango-source", "--from", command._log, "--position", str(command.position)])
+    args = parse(["tango-source", command._log, "--position", str(command.position)])
     with pytest.raises(Unavailable, match="another source goes on from"):
         args.run(args)
     assert command.end() == 0
