@@ -23,6 +23,9 @@ Generated from the argument parser by `make docs`; `make check` fails when it is
 (`pip install 'mama-spark[cli]'`). In a pipe or file everything is plain text, and progress is a line on standard error
 every ten seconds. `NO_COLOR` switches colors off. `--json` gives one line of JSON, or one for each message or event.
 
+`URL`, or `--url`, names the server or log that a command is about or reads from; `--to` is where `record` and
+`mama-source` write to. `pub` and `sub` take `--url`: their arguments without a name are the topic and the message.
+
 `eval "$(mama completion bash)"` in `~/.bashrc` (likewise `zsh`; for fish `mama completion fish | source`) completes
 commands, options and files.
 

@@ -11,12 +11,12 @@ import os
 import sys
 from collections.abc import Collection, Sequence
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol, TextIO, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from . import __version__
 from .console.exit_codes import FINE, INTERRUPTED, SUMMARY, WRONG
 from .console.help import HelpParser, examples
-from .console.output import print_error
+from .console.output import discard, print_error
 from .errors import ConfigError, MamaError
 
 #: Errors of writing where there is no room.
@@ -78,11 +78,11 @@ SUBCOMMANDS = {
     ),
     "tango-source": Subcommand(
         "serve the Tango events of a log to Tango clients until Ctrl-C", "tango", RUN,
-        ("mama tango-source --from nats://host:4222/TANGO --bind 0.0.0.0:10123 --conf-file conf/tango-source.toml",),
+        ("mama tango-source nats://host:4222/TANGO --bind 0.0.0.0:10123 --conf-file conf/tango-source.toml",),
     ),
     "mama-source": Subcommand(
         "serve the messages of a log to OpenMAMA's market data subscribers until Ctrl-C", "openmama", RUN,
-        ("mama mama-source --from nats://host:4222/QUOTES --to oz://127.0.0.1:5756 --source OM",),
+        ("mama mama-source nats://host:4222/QUOTES --to oz://127.0.0.1:5756 --source OM",),
     ),
     "nsd": Subcommand(
         "run a name server for OpenMAMA peers (OZ) until Ctrl-C", "openmama", RUN,
@@ -90,7 +90,7 @@ SUBCOMMANDS = {
     ),
     "record": Subcommand(
         "write the events of Tango devices to a log until Ctrl-C", "tango", RUN,
-        ("mama record --url tango://host:10000 --device 'lab/*/*' --to nats://host:4222/EVENTS",),
+        ("mama record tango://host:10000 --device 'lab/*/*' --to nats://host:4222/EVENTS",),
     ),
     "sources": Subcommand(
         "the sources that announce themselves, and what changes, until Ctrl-C", "", DISCOVER,
@@ -199,13 +199,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # `mama flights ... | head`: the reader has what it wants
-        _discard(sys.stdout)
+        discard(sys.stdout)
         return FINE
     except OSError as e:
         if e.errno not in _FULL:
             raise
-        _discard(sys.stdout)
-        return _wrong(f"cannot write: {e.strerror}")
+        discard(sys.stdout)
+        print_error(f"cannot write: {e.strerror}")
+        return WRONG
 
 
 def _run(argv: Sequence[str] | None) -> int:
@@ -220,23 +221,10 @@ def _run(argv: Sequence[str] | None) -> int:
         code: int = args.run(args)
         return code
     except MamaError as e:
-        return _wrong(" ".join(str(e).split()))
+        print_error(" ".join(str(e).split()))
+        return WRONG
     except KeyboardInterrupt:
         return INTERRUPTED
-
-
-def _wrong(text: str) -> int:
-    try:
-        print_error(text)
-        sys.stderr.flush()
-    except OSError:
-        _discard(sys.stderr)
-    return WRONG
-
-
-def _discard(stream: TextIO) -> None:
-    """Let nothing that is still written to a stream fail, also not at the end of the process."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 if __name__ == "__main__":

@@ -203,7 +203,7 @@ def test_no_repr_of_settings_shows_a_secret(tmp_path: Path) -> None:
         ["sources", "--url", f"nats://{USER}:{RAW}@h"],
         ["events", "--url", f"nats://{USER}:{RAW}@h"],
         ["record", "--url", "tango://h:1", "--to", f"nats://{USER}:{RAW}@h/S"],
-        ["tango-source", "--from", f"nats://{USER}:12/{RAW}@h/S"],
+        ["tango-source", f"nats://{USER}:12/{RAW}@h/S"],
     ],
 )
 def test_no_command_shows_a_secret_of_its_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:

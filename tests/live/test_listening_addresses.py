@@ -76,7 +76,7 @@ def test_a_broker_says_what_is_open_to_all(
 def test_a_tango_source_is_on_loopback_and_says_when_it_is_not(
     given: dict[str, Any], all_interfaces: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert parse(["tango-source", "--from", "nats://h/S"]).bind == "127.0.0.1:0"
+    assert parse(["tango-source", "nats://h/S"]).bind == "127.0.0.1:0"
     before = listening(os.getpid())
     with TangoEventSource((), **given):
         found = {port: ip for port, ip in listening(os.getpid()).items() if port not in before}

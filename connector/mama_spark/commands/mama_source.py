@@ -12,9 +12,9 @@ from typing import Any
 
 from ..bridges import discovery_bridge, log_bridge
 from ..bridges.reconnecting import ReconnectingBridge
-from ..console.arguments import add_metrics, add_option, duration_argument, options, pairs
+from ..console.arguments import add_metrics, add_option, add_url, duration_argument, options, pairs
 from ..console.output import print_error, say_as
-from ..console.served_log import add_begin, add_log, default_state_file, served_log, served_urls
+from ..console.served_log import LOG, add_begin, default_state_file, served_log, served_urls
 from ..console.signals import stop_on_signals
 from ..errors import ConfigError, OptionError
 from ..mama.messages.event_records import LIVE
@@ -46,7 +46,7 @@ _ANNOUNCE_INTERVAL, SOURCE_TTL = 1.0, 30.0  #: seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_log(parser)
+    add_url(parser, LOG)
     parser.add_argument(
         "--to", default="oz://127.0.0.1:5756", metavar="URL",
         help="the network: oz://host:5756 (name server; the default is this machine's), "
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     :raises MamaError: it cannot serve
     """
     say = say_as(args.json)
-    log = served_urls(args.log)
+    log = served_urls(args)
     o = served_log(args, log, _USE)
     if "." in args.source or not args.source.isprintable() or not args.source:
         raise OptionError(f"--source is one name without dots, got {args.source!r}")

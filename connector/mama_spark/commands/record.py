@@ -15,7 +15,7 @@ from typing import Any
 from ..bridges import log_bridge, publisher_bridge
 from ..bridges.reconnecting import ReconnectingBridge
 from ..conf_file import as_options, load
-from ..console.arguments import add_metrics, add_option, pairs
+from ..console.arguments import add_metrics, add_option, add_url, named_url, pairs
 from ..console.exit_codes import NOT_ALL
 from ..console.output import print_error, say_as
 from ..console.signals import stop_on_signals
@@ -51,10 +51,7 @@ _COLLECT_AFTER = 200_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--url", metavar="URL",
-        help="tango://host:port of the database (of a server with #dbase=no), or oz://host:5756 of OpenMAMA",
-    )  # fmt: skip
+    add_url(parser, "tango://host:port of the database (of a server with #dbase=no), or oz://host:5756 of OpenMAMA")
     parser.add_argument("--to", metavar="LOG", help="nats://host:4222/STREAM or mlp://host:9999/stream")
     parser.add_argument(
         "--conf-file",
@@ -95,7 +92,9 @@ def settings_of(args: argparse.Namespace) -> tuple[AnyRecorderSettings, SinkOpti
     if args.conf_file is not None:
         tables = load(args.conf_file, tables)
     given = dict(tables["recorder"])
-    for name in ("url", "name", "metrics", *_PROPERTY_KEYS):
+    if (url := named_url(args)) is not None:
+        given["url"] = url
+    for name in ("name", "metrics", *_PROPERTY_KEYS):
         if getattr(args, name) is not None:
             given[name] = getattr(args, name)
     for name in (*_TANGO_LISTS, *_OPENMAMA_LISTS):

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from ..bridges import log_bridge
 from ..bridges.reconnecting import ReconnectingBridge
-from ..console.arguments import add_metrics, add_option, duration_argument
+from ..console.arguments import add_metrics, add_option, add_url, duration_argument
 from ..console.output import print_error, say_as
-from ..console.served_log import add_begin, add_log, default_state_file, served_log, served_urls
+from ..console.served_log import LOG, add_begin, default_state_file, served_log, served_urls
 from ..console.signals import stop_on_signals
 from ..errors import ConfigError, OptionError, Unavailable
 from ..options import command
@@ -31,7 +31,7 @@ _HEARTBEAT = duration_argument("--heartbeat", Duration(bare="s", warn=True))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_log(parser)
+    add_url(parser, LOG)
     parser.add_argument("--bind", default="127.0.0.1:0", metavar="HOST:PORT", help="of calls; port 0: a free one")
     parser.add_argument("--heartbeat-port", type=int, default=0, metavar="PORT", help="default: a free one")
     parser.add_argument("--event-port", type=int, default=0, metavar="PORT", help="default: a free one")
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     :raises MamaError: it cannot serve
     """
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="mama: %(message)s")
-    urls = served_urls(args.log)
+    urls = served_urls(args)
     o = served_log(args, urls, _USE)
     host, port = _address(args.bind)
     source = TangoEventSource(

@@ -17,16 +17,25 @@ O = TypeVar("O", bound=Options)  # noqa: E741 - as everywhere, options are o
 
 
 def add_transport(parser: argparse.ArgumentParser, formats: str, more: str = "", *, positional: bool = True) -> None:
-    """``URL``, ``--url`` and ``--option``: the one way to name the server of a command.
+    """``URL``, ``--url`` and ``--option``.
 
     :param formats: whose options these are
     :param more: about them
+    :param positional: see :func:`add_url`
+    """
+    add_url(parser, "servers; the scheme picks the bridge (nats://127.0.0.1:4222)", positional=positional)
+    add_option(parser, f"any option of {formats} in docs/reference/options.md, such as credentials=...{more}")
+
+
+def add_url(parser: argparse.ArgumentParser, text: str, *, positional: bool = True) -> None:
+    """``URL`` and ``--url``: the one way to name the server that a command is about, or reads from. Where a command
+    writes to another one, that is ``--to``.
+
     :param positional: False: other arguments of the command have no name, and the server has one
     """
     if positional:
         parser.add_argument("positional_url", nargs="?", metavar="URL", help="as --url")
-    parser.add_argument("--url", metavar="URL", help="servers; the scheme picks the bridge (nats://127.0.0.1:4222)")
-    add_option(parser, f"any option of {formats} in docs/reference/options.md, such as credentials=...{more}")
+    parser.add_argument("--url", metavar="URL", help=text)
 
 
 def add_option(parser: argparse.ArgumentParser, text: str) -> None:
@@ -74,12 +83,21 @@ def options(args: argparse.Namespace, cls: type[O], use: Use, **more: str) -> O:
 def transport(args: argparse.Namespace) -> list[tuple[str, str]]:
     """What ``URL``, ``--url`` and ``--option`` say.
 
-    :raises OptionError: the server is named twice, or :func:`pairs`
+    :raises OptionError: see :func:`named_url` and :func:`pairs`
     """
-    named = [url for url in (getattr(args, "positional_url", None), args.url) if url is not None]
+    url = named_url(args)
+    return [*([] if url is None else [("url", url)]), *pairs(args.option, "--option")]
+
+
+def named_url(args: argparse.Namespace) -> str | None:
+    """What ``URL`` or ``--url`` says.
+
+    :raises OptionError: the server is named twice
+    """
+    named: list[str] = [url for url in (getattr(args, "positional_url", None), args.url) if url is not None]
     if len(named) > 1:
         raise OptionError("the server is named twice: by URL and by --url")
-    return [*(("url", url) for url in named), *pairs(args.option, "--option")]
+    return named[0] if named else None
 
 
 def pairs(arguments: Sequence[str], flag: str) -> list[tuple[str, str]]:

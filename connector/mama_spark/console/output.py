@@ -114,10 +114,18 @@ def say_as(as_json: bool) -> Callable[[str], None]:
 
 
 def print_error(text: str) -> None:
-    """One line on standard error: ``mama: text``."""
-    if not is_rich(sys.stderr):
-        print(f"mama: {text}", file=sys.stderr)
-        return
-    from rich.text import Text
+    """One line on standard error: ``mama: text``. Never raises, in whichever thread: there is nowhere to say it."""
+    try:
+        if is_rich(sys.stderr):
+            from rich.text import Text
 
-    rich_console(sys.stderr).print(Text.assemble(("mama:", "bold red"), " ", text), soft_wrap=True)
+            rich_console(sys.stderr).print(Text.assemble(("mama:", "bold red"), " ", text), soft_wrap=True)
+        else:
+            print(f"mama: {text}", file=sys.stderr, flush=True)
+    except OSError:
+        discard(sys.stderr)
+
+
+def discard(stream: TextIO) -> None:
+    """Let nothing that is still written to a stream fail, also not at the end of the process."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -12,14 +12,10 @@ from ..errors import OptionError
 from ..options import SubscribeOptions, Use
 from ..options.urls import log_urls, split_stream
 from ..redaction import redact_url
-from .arguments import options
+from .arguments import named_url, options
 
-
-def add_log(parser: argparse.ArgumentParser) -> None:
-    """``--from``."""
-    parser.add_argument(
-        "--from", dest="log", required=True, metavar="LOG", help="nats://host:4222/STREAM, mlp://host/stream"
-    )
+#: What names it, for the help.
+LOG = "the log: nats://host:4222/STREAM, mlp://host/stream"
 
 
 def add_begin(parser: argparse.ArgumentParser, text: str) -> None:
@@ -33,24 +29,27 @@ def _begin(text: str) -> str:
     return text
 
 
-def served_urls(text: str) -> tuple[str, ...]:
-    """URLs of the log at ``--from``.
+def served_urls(args: argparse.Namespace) -> tuple[str, ...]:
+    """URLs of the log that the command names.
 
-    :raises OptionError: they are none
+    :raises OptionError: it names none
     """
+    url = named_url(args)
+    if url is None:
+        raise OptionError("name the log as URL, or by --url: nats://host:4222/STREAM, mlp://host:9999/stream")
     try:
-        return log_urls(text)
+        return log_urls(url)
     except ValueError as e:
-        raise OptionError(f"--from {e}") from None
+        raise OptionError(f"the URL of the log {e}") from None
 
 
 def served_log(args: argparse.Namespace, urls: tuple[str, ...], use: Use) -> SubscribeOptions:
-    """Options of the log's connection; ``args.url`` becomes its servers.
+    """Options of the log's connection; ``args.url`` becomes its servers, ``args.log`` all of it.
 
     :raises OptionError: see :func:`~.arguments.options`
     """
     servers, stream = split_stream(urls)
-    args.url = ",".join(servers)
+    args.url, args.positional_url, args.log = ",".join(servers), None, ",".join(urls)
     return options(args, SubscribeOptions, use, stream=stream or urlsplit(servers[0]).netloc)
 
 

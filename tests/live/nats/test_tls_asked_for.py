@@ -209,7 +209,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "first",
         {"tls_ca": "ca", "connect_timeout": 1.0},
-        "says nothing.*begins with TLS: set option tlsHandshakeFirst.*the limit is option connectTimeout",
+        "does not greet.*begins with TLS: set option tlsHandshakeFirst.*the limit is option connectTimeout",
     ),
     ("first", {"tls_handshake_first": True}, "certificate.*option tlsCa names the authority"),
     ("tls", {"tls_ca": "usageless", "strict": True}, "CA cert does not include key usage.*-addext keyUsage=critical"),

@@ -52,7 +52,7 @@ def test_a_server_that_is_killed_goes_on_with_its_numbers(nats_server: NatsServe
     with Admin(nats_server.url) as admin, naming() as names, peer(url_of(names)) as one:
         admin.create_stream("QUOTES", ["S.>"])
         store(nats_server, x=1.5)
-        words = ("--from", f"{nats_server.url}/QUOTES", "--to", url_of(names), "--source", "S",
+        words = (f"{nats_server.url}/QUOTES", "--to", url_of(names), "--source", "S",
                  "--state", str(tmp_path / "state"), "--flight-log", str(tmp_path / "log"), "--announce")  # fmt: skip
         subscriber = ScriptedSubscriber(one)
         one.subscribe("S.A")
@@ -95,7 +95,7 @@ def test_a_malamute_stream_is_served_and_its_publisher_is_seen(tmp_path: Path) -
     with BrokerHere(tmp_path / "broker", "^QUOTES$", events) as broker, naming() as names, peer(url_of(names)) as one:
         broker.store("QUOTES", MessageBatch.of(["S.A"], [b'{"x":1.5}']))
         process = started(
-            "--from", f"{broker.url}/QUOTES", "--to", url_of(names), "--source", "S",
+            f"{broker.url}/QUOTES", "--to", url_of(names), "--source", "S",
             "--state", str(tmp_path / "state"), "--flight-log", str(tmp_path / "log"), "--flight-log-every", "100ms",
             "--announce",
         )  # fmt: skip
@@ -157,7 +157,7 @@ def logged(table: Path) -> list[tuple[str, str | None, str | None]]:
 def test_what_it_cannot_start_with_is_named(
     words: list[str], text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert main(["mama-source", "--from", "nats://127.0.0.1:1/S", "--state", str(tmp_path / "s"), *words]) == 2
+    assert main(["mama-source", "nats://127.0.0.1:1/S", "--state", str(tmp_path / "s"), *words]) == 2
     assert text in capsys.readouterr().err
 
 

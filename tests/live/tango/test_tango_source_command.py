@@ -67,7 +67,7 @@ class Command:
         yield self._stop
 
     def words(self, *more: str) -> list[str]:
-        words = ["tango-source", "--from", self._log, "--bind", f"127.0.0.1:{self.port}"]
+        words = ["tango-source", self._log, "--bind", f"127.0.0.1:{self.port}"]
         return [*words, "--heartbeat", str(BEAT), "--position", str(self.position), *self._more, *more]
 
     def start(self, *more: str) -> None:

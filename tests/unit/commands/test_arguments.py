@@ -27,7 +27,7 @@ def test_every_module_of_a_subcommand_is_listed_and_declares_its_arguments() -> 
 
 def test_durations_of_arguments_have_units_and_a_bare_number_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     _warn_once.cache_clear()
-    parse = ["tango-source", "--from", "memory://a"]
+    parse = ["tango-source", "memory://a"]
     with caplog.at_level(logging.WARNING):
         assert cli.parse([*parse, "--hold", "2m", "--heartbeat", "500ms"]).hold == 120
         assert not caplog.messages
@@ -71,18 +71,31 @@ def test_check_needs_a_middleware_that_has_a_check() -> None:
         args.run(args)
 
 
-@pytest.mark.parametrize("command", ["check", "sources", "events", "top", "pub", "sub"])
-def test_every_command_names_its_server_in_the_same_way(command: str) -> None:
-    topic = ["a.topic"] if command in ("pub", "sub") else []
-    assert transport(cli.parse([command, *topic, "--url", "nats://host"])) == [("url", "nats://host")]
-    assert transport(cli.parse([command, *topic])) == []
-    if not topic:
-        assert transport(cli.parse([command, "nats://host", "-o", "a=b"])) == [("url", "nats://host"), ("a", "b")]
+#: What commands need beside their server; the others have none, or are one.
+NEEDED = {"check": [], "sources": [], "events": [], "top": [], "record": [], "tango-source": ["--server", "lab/one"],
+          "mama-source": ["--source", "OM"], "pub": ["a.topic"], "sub": ["a.topic"]}  # fmt: skip
+SERVERLESS = {"serve", "broker", "nsd", "flights", "report", "jobs", "docs", "completion"}
+
+
+def test_every_command_names_its_server_in_the_same_way() -> None:
+    assert set(NEEDED) == set(cli.SUBCOMMANDS) - SERVERLESS
+    for command, more in NEEDED.items():
+        assert transport(cli.parse([command, *more, "--url", "nats://host"])) == [("url", "nats://host")]
+        assert transport(cli.parse([command, *more])) == []
+        if command in ("pub", "sub"):
+            continue
+        found = transport(cli.parse([command, "nats://host", *more, "-o", "a=b"]))
+        assert found == [("url", "nats://host"), ("a", "b")]
         with pytest.raises(OptionError, match="named twice"):
-            transport(cli.parse([command, "nats://host", "--url", "nats://host"]))
+            transport(cli.parse([command, "nats://host", *more, "--url", "nats://host"]))
 
 
-def test_a_server_of_tango_is_not_the_server_of_a_log() -> None:
-    args = cli.parse(["tango-source", "--from", "nats://host/S", "--server", "lab/one"])
-    args.url = "nats://host"
-    assert transport(args) == [("url", "nats://host")]
+@pytest.mark.parametrize("words", [["tango-source"], ["mama-source", "--source", "OM"]])
+def test_a_source_without_a_log_says_how_to_name_it(words: list[str]) -> None:
+    for url, said in (
+        ([], "name the log as URL, or by --url"),
+        (["nats://h"], "the URL of the log must name the stream"),
+    ):
+        args = cli.parse([*words, *url])
+        with pytest.raises(OptionError, match=said):
+            args.run(args)

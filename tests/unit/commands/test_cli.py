@@ -162,9 +162,9 @@ STOPPED_BY_SIGNALS = {
     "serve": ["--port", "0"],
     "broker": ["--bind", "tcp://127.0.0.1:*"],
     "nsd": ["--port", "0"],
-    "tango-source": ["--from", "LOG", "--bind", "127.0.0.1:0", "--position", "FOLDER/position"],
-    "mama-source": ["--from", "LOG", "--to", "TO", "--source", "OM", "--state", "FOLDER/state"],
-    "record": ["--url", "TO", "--topic", "OM.X", "--to", "SERVER/RECORDS", "-o", "createStream=true"],
+    "tango-source": ["LOG", "--bind", "127.0.0.1:0", "--position", "FOLDER/position"],
+    "mama-source": ["--url", "LOG", "--to", "TO", "--source", "OM", "--state", "FOLDER/state"],
+    "record": ["TO", "--topic", "OM.X", "--to", "SERVER/RECORDS", "-o", "createStream=true"],
 }
 
 

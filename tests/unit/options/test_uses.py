@@ -143,7 +143,7 @@ def test_what_a_file_says_of_a_transport_is_left_out_where_it_has_no_effect() ->
             ["record", "--url", "tango://db:10000", "--device", "a/b/c", "--to", "nats://h/S", "-o", "pack=lines"],
             "pack",
         ),
-        (["tango-source", "--from", "nats://h/S", "-o", "failOnDataLoss=false"], "failOnDataLoss"),
+        (["tango-source", "nats://h/S", "-o", "failOnDataLoss=false"], "failOnDataLoss"),
     ],
 )
 def test_a_command_refuses_what_it_does_not_use(arguments: list[str], option: str) -> None:

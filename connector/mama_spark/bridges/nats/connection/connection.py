@@ -170,10 +170,13 @@ class Connection:
             return type(error)(f"cannot connect to {servers}: {error}")
         last = f" ({self.last_error or type(self.last_error).__name__})" if self.last_error is not None else ""
         advice = "start one there, or correct option url"
-        if transport_of(self.client):  # it took the connection
+        if isinstance(self.last_error, nats.errors.Error) and "INFO" not in str(self.last_error):
+            advice = "its log may say more"
+        elif transport_of(self.client):  # it took the connection
             first = "greets before TLS: leave out" if settings.tls_handshake_first else "begins with TLS: set"
             advice = (
-                f"what listens there says nothing: it hangs, is no NATS server, or {first} option tlsHandshakeFirst"
+                "what listens there does not greet as a NATS server does: it hangs, has no room for more connections, "
+                f"is no NATS server, or {first} option tlsHandshakeFirst"
             )
         return Unavailable(
             f"no NATS server answers within {settings.connect_timeout:g} s at {servers}{last}; {advice} "

@@ -274,13 +274,15 @@ def add_callbacks(
 
 class NatsClient(Client):
     """A client that connects again when its login has expired or was revoked, and reads its credentials again; nats-py
-    itself would close for good. It also knows of TLS that its connection has it."""
+    itself would close for good. When a server closes its connection, asyncio writes no warning."""
 
     def _connect_command(self) -> bytes:
         _, transport = stream_of(transport_of(self))
         if transport is not None and transport.get_extra_info("sslcontext") is not None:
-            # Left out by nats-py: asyncio would write a warning of its own when the server closes the connection.
-            transport.get_protocol().connection_made(transport)
+            protocol: Any = transport.get_protocol()
+            received = protocol.eof_received
+            # nats-py's protocol answers that it stays half open, of which asyncio warns: TLS cannot do that
+            protocol.eof_received = lambda: received() and None
         return super()._connect_command()
 
     async def _process_err(self, err_msg: str) -> None:
