@@ -374,7 +374,7 @@ def test_pushed_records_are_replayed_on_request_and_nobody_else_has_the_position
 ) -> None:
     append(log, [1.0, 2.0, 3.0])
     command.start()
-    args = parse(["tango-source", "--from", command._log, "--position", str(command.position)])
+    args = parse(["tango-source", command._log, "--position", str(command.position)])
     with pytest.raises(Unavailable, match="another source goes on from"):
         args.run(args)
     assert command.end() == 0

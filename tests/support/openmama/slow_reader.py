@@ -24,7 +24,7 @@ class SlowReader:
     def messages(self, n: int, timeout: float = 60.0) -> list[MamaMsg]:
         """The next ones: ``n``, or fewer where none comes within the time-out."""
         found: list[MamaMsg] = []
-        while len(found) < n and self._socket.poll(timeout * 1000):
+        while len(found) < n and self._socket.poll(round(timeout * 1000)):
             found.append(decode(self._socket.recv().removeprefix(self._head)))
         return found
 

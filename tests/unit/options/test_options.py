@@ -147,5 +147,5 @@ def test_a_topic_prefix_of_a_command_is_read_as_that_of_the_option() -> None:
     parser = argparse.ArgumentParser()
     mama_source.add_arguments(parser)
     for text, prefix in (("a.b", "a.b"), ("a.b.", "a.b"), ("", "")):
-        read = parser.parse_args(["--from", "nats://h/S", "--source", "S", "--topic-prefix", text])
+        read = parser.parse_args(["--url", "nats://h/S", "--source", "S", "--topic-prefix", text])
         assert read.topic_prefix == prefix
