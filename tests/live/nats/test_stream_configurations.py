@@ -333,6 +333,9 @@ def test_streams_that_get_their_messages_from_others_are_read_by_topic_when_they
     assert read(server, {"stream": "MIRROR", "topics": "typo.>"}) == []
     assert "stream 'MIRROR', which gets its messages from other streams, holds none on 'typo.>' now" in caplog.text
     assert len(read(server, {"topics": "plain.>"})) == len(ROWS), "mirrors are not read beside their origin"
+    for name in prefixes:
+        report = query(server, case, exactlyOnce="false", stream=name).attempt(ROWS)
+        assert re.search(rf"belongs to stream 'PLAIN', not to '{name}'; .*; correct option stream$", report.fatal or "")
     with pytest.raises(ConfigError, match=r"read by name \(option stream\): BOTH, MIRROR, SOURCED"):
         read(server, {"topics": "p.>"})
 

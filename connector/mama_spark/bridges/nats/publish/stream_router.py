@@ -257,7 +257,8 @@ class StreamRouter:
             streams = sorted(self.cache.streams)
             known = f"; streams that were found: {_join(streams)}" if streams else ""
             first = next(iter(rejections.values()))
-            raise ConfigError(f"nothing to publish to: {first.info}{known}; createStream=true makes one")
+            advice = "createStream=true makes one" if None in self._owners.values() else "correct option stream"
+            raise ConfigError(f"nothing to publish to: {first.info}{known}; {advice}")
         return rejections
 
     async def _find(self, connection: Connection, topics: list[str]) -> None:
