@@ -43,7 +43,6 @@ class StreamInfo:
     consumers: int
     batched: bool  #: fast ingest is allowed
     duplicate_window: float  #: seconds
-    max_message: int  #: -1 = no limit of its own
     replicas: int
     retention: str = "limits"
 
@@ -58,7 +57,6 @@ class StreamInfo:
             int(state.get("consumer_count", 0)),
             bool(config.get("allow_batched")),
             int(config.get("duplicate_window", 0)) / 1e9,
-            int(config.get("max_msg_size", -1)),
             int(config.get("num_replicas", 1)),
             str(config.get("retention", "limits")),
         )
