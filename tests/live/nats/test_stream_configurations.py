@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.errors import ConfigError, MamaError, OptionError
+from mama_spark.errors import ConfigError, DataLost, MamaError, OptionError
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.sink.job import OutcomeCounts
 from mama_spark.spark.subscribe.schema import SCHEMA
@@ -83,18 +83,22 @@ def query(server: NatsServer, case: Case, **options: str) -> Query:
     return Query(url_of(server, case.user), {"topicPrefix": case.published, **options}, batch=None)
 
 
-def read(server: NatsServer, options: dict[str, str], *, batch: bool = False) -> list[Row]:
-    source = MamaSubDataSource({"url": url_of(server), **options})
-    if batch:
-        whole = source.reader(SCHEMA)
-        tasks: Any = whole.partitions()
-        read_task: Any = whole.read
-    else:
-        stream = source.streamReader(SCHEMA)
-        start = stream.initialOffset()
-        tasks, read_task = stream.partitions(start, stream.latestOffset(start, ReadAllAvailable())), stream.read
-    columns = [(some["topic"].to_pylist(), some["value"].to_pylist()) for task in tasks for some in read_task(task)]
+def rows_of(reader: Any, tasks: Any) -> list[Row]:
+    columns = [(some["topic"].to_pylist(), some["value"].to_pylist()) for task in tasks for some in reader.read(task)]
     return [row for topics, values in columns for row in zip(topics, values, strict=True)]
+
+
+def read(server: NatsServer, options: dict[str, str]) -> list[Row]:
+    whole = MamaSubDataSource({"url": url_of(server), **options}).reader(SCHEMA)
+    return rows_of(whole, whole.partitions())
+
+
+def read_on(server: NatsServer, options: dict[str, str], start: Any = None) -> tuple[list[Row], Any]:
+    """A micro-batch of a query that begins here, or goes on, and where it ends."""
+    reader = MamaSubDataSource({"url": url_of(server), **options}).streamReader(SCHEMA)
+    start = reader.initialOffset() if start is None else start
+    end = reader.latestOffset(start, ReadAllAvailable())
+    return rows_of(reader, reader.partitions(start, end)), end
 
 
 def stored_up_to(admin: Admin, name: str, last: int) -> None:
@@ -202,14 +206,14 @@ class Made:
             return OutcomeCounts(), str(e)
         return report.counts, report.fatal or ""
 
-    def messages(self) -> list[Row]:
-        """What the stream that is read has, one message after the other."""
+    def messages(self) -> dict[int, Row]:
+        """What the stream that is read has, one message after the other, by sequence."""
         state = self.admin.info(self.name)["state"]
-        found = []
+        found = {}
         for sequence in range(state["first_seq"], state["last_seq"] + 1):
             answer = self.admin.api(f"STREAM.MSG.GET.{self.name}", {"seq": sequence})
             if "message" in answer:
-                found.append((answer["message"]["subject"], b64decode(answer["message"].get("data", ""))))
+                found[sequence] = (answer["message"]["subject"], b64decode(answer["message"].get("data", "")))
         return found
 
     def wait_for_copies(self) -> None:
@@ -256,22 +260,39 @@ def held_to_mamapub(made: Made, mode: dict[str, str], acked: int) -> int:
 
 
 def held_to_mamasub(server: NatsServer, made: Made, caplog: pytest.LogCaptureFixture) -> None:
-    said, by_name, stored = made.line.mamasub, {"stream": made.name}, made.line.stored
+    said, name, topics = made.line.mamasub, {"stream": made.name}, {"topics": f"{made.line.stored}.*"}
     made.wait_for_copies()
-    there = made.messages()
-    ways = [(by_name, there), ({**by_name, "topics": f"{stored}.1"}, [m for m in there if m[0] == f"{stored}.1"])]
-    if not made.line.copies:
-        ways.append(({"topics": f"{stored}.*"}, there))
-    for options, wanted in ways:
-        for batch in (False, True):
-            if said.startswith("refused"):
+    if said.startswith("refused"):
+        for way in (name, topics):
+            for ask in (read, read_on):
                 with pytest.raises(ConfigError, match=codes(said)[-1]):
-                    read(server, options, batch=batch)
-            else:
-                assert read(server, options, batch=batch) == wanted
+                    ask(server, way)
+        return
+    there = made.messages()
+    rows, position = read_on(server, name)
+    assert rows == read(server, name) == list(there.values())
+    if not made.line.copies:
+        assert read_on(server, topics)[0] == rows
+    one = f"{made.line.stored}.1"
+    assert read(server, {**name, "topics": one}) == [row for row in rows if row[0] == one]
+    assert made.messages() == there, "reading changes nothing"
     if "with a warning" in said:
         assert codes(said)[-1] in caplog.text
-    assert made.messages() == there, "reading changes nothing"
+    goes_on(server, made, position)
+
+
+def goes_on(server: NatsServer, made: Made, position: Any) -> None:
+    """A query that has read so far gets all that is stored after it, or an error where some of that is gone."""
+    before = made.admin.info(made.name)["state"]["last_seq"]
+    made.publish({"ackMode": "auto", "dedup": "false"})
+    made.wait_for_copies()
+    new = {sequence: row for sequence, row in made.messages().items() if sequence > before}
+    options = {"stream": made.name}
+    if made.admin.info(made.name)["state"]["last_seq"] > before + len(new):
+        with pytest.raises(DataLost, match="records that this query has not read are gone"):
+            read_on(server, options, position)
+        options["failOnDataLoss"] = "false"
+    assert read_on(server, options, position)[0] == list(new.values())
 
 
 def held_to_exactly_once(server: NatsServer, admin: Admin, line: Line, pack: dict[str, str]) -> None:
