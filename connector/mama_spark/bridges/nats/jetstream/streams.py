@@ -79,9 +79,9 @@ class StreamCache:
         self.unrouted: set[str] = set()
         self.asked: set[str] = set()
         self.complete = False
-        self.fresh: set[str] = set()
         self.info_denied: set[str] = set()
         self.lookup_denied = False
+        self.fresh: set[str] = set()
 
     def add(self, stream: StreamInfo) -> None:
         self.streams[stream.name] = stream
