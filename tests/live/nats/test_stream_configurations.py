@@ -356,7 +356,7 @@ def test_streams_that_get_their_messages_from_others_are_read_by_topic_when_they
     assert len(read(server, {"topics": "plain.>"})) == len(ROWS), "mirrors are not read beside their origin"
     for name in prefixes:
         report = query(server, case, exactlyOnce="false", stream=name).attempt(ROWS)
-        assert re.search(rf"belongs to stream 'PLAIN', not to '{name}'; .*; correct option stream$", report.fatal or "")
+        assert re.search(rf"belongs to stream 'PLAIN', not to '{name}'; correct option stream$", report.fatal or "")
     with pytest.raises(ConfigError, match=r"read by name \(option stream\): BOTH, MIRROR, SOURCED"):
         read(server, {"topics": "p.>"})
 
