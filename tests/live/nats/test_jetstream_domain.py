@@ -4,11 +4,13 @@ announced through a server or an account that keeps streams of its own."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import nats
+import nats.errors
 import pytest
 from mama_spark.bridge import DiscoveryEventKind, SourceKey
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
@@ -35,8 +37,15 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[NatsServ
     with NatsServer(folder / "hub", name="hub", jetstream="domain: hub", config=listen) as hub:
         remote = f'leafnodes {{ remotes = [ {{ url: "nats://127.0.0.1:{hub.ask("varz")["leaf"]["port"]}" }} ] }}'
         with NatsServer(folder / "leaf", name="leaf", jetstream="domain: leaf", config=remote) as leaf:
-            eventually(lambda: hub.ask("leafz")["leafnodes"], "the leaf node has connected")
+            with Admin(hub.url) as admin:
+                eventually(lambda: _answers(admin, "leaf"), "the hub knows who answers for the leaf node")
             yield hub, leaf
+
+
+def _answers(admin: Admin, domain: str) -> bool:
+    with contextlib.suppress(nats.errors.NoRespondersError):
+        return bool(admin.publish(f"$JS.{domain}.API.INFO"))
+    return False
 
 
 def payloads_of(settings: NatsSettings, stream: str, **topics: Any) -> list[bytes]:

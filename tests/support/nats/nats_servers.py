@@ -84,6 +84,14 @@ class Admin:
 
         return self._run(ask())
 
+    def publish(self, subject: str, payload: bytes = b"", **headers: str) -> dict[str, Any]:
+        """One message; the acknowledgement. Underscores in the names of headers stand for hyphens."""
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        answer: dict[str, Any] = orjson.loads(
+            self._run(self._client.request(subject, payload, timeout=_PATIENCE, headers=names)).data
+        )
+        return answer
+
     def create_stream(self, name: str, subjects: list[str], **config: Any) -> dict[str, Any]:
         """A stream on disk; times in nanoseconds, names of the options as in the API."""
         full = {"name": name, "subjects": subjects, "storage": "file", "num_replicas": 1, **config}

@@ -11,7 +11,7 @@ import pyarrow as pa
 from mama_spark.spark.sink.data_source import batch_writer, stream_writer
 from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
-from pyspark.sql.types import BinaryType, StringType, StructType
+from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
 
 from tests.support.nats.nats_servers import FetchedMessage
 
@@ -40,12 +40,14 @@ class Query:
 
     :ivar batch: None: a batch write
     :ivar more: string columns besides topic and value
+    :ivar headers: there is a column of headers
     """
 
     url: str
     options: dict[str, str] = field(default_factory=dict)
     batch: int | None = 7
     more: tuple[str, ...] = ()
+    headers: bool = False
 
     def job(self) -> SinkJob:
         given = {"url": self.url, "exactlyOnce": "true", "waitTimeout": "1s", "retryDeadline": "10s", **self.options}
@@ -53,6 +55,8 @@ class Query:
         schema = StructType().add("topic", StringType()).add("value", BinaryType())
         for name in self.more:
             schema.add(name, StringType())
+        if self.headers:
+            schema.add("headers", MapType(StringType(), ArrayType(StringType())))
         return make(given, schema, False).job
 
     def attempt(

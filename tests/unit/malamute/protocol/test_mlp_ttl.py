@@ -16,6 +16,10 @@ from mama_spark.services.malamute_broker.engines import Delivery
 from mama_spark.services.malamute_broker.engines.durable import engine as durable_engine
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
 from mama_spark.services.malamute_broker.engines.durable.store_reader import StoreFull, StoreReader, store_path
+from mama_spark.services.malamute_broker.engines.jetstream.async_publisher import PendingPublish
+from mama_spark.services.malamute_broker.engines.jetstream.engine import _expect
+
+from tests.support.tables import each
 
 TTL, RENEWAL, MARKER = b"Mama-Ttl", b"Mama-Renewal", b"Mama-Marker"
 EXPECTED = b"Mama-Expected-Sequence"
@@ -267,6 +271,25 @@ def test_a_message_that_expects_another_one_is_stored_if_that_one_runs(engines: 
         one.engine.accept("w", b"writer", b"a", [b""], Extension(headers=headers))
         assert swap(one) == [(refused, 0)]
     assert one.engine.store.last == 9
+
+
+@each(
+    "headers, outcome, expected",
+    [
+        (((b"Mama-Ttl", b"5"), (b"Mama-Expected-Sequence", b"7")), None, 7),
+        (((b"Mama-Ttl", b"5"),), None, None),
+        (((b"Mama-Expected-Sequence", b"7"),), StoreOutcome.REFUSED, None),
+        (((b"Mama-Renewal", b"1"), (b"Mama-Ttl", b"5"), (b"Mama-Expected-Sequence", b"7")), StoreOutcome.REFUSED, None),
+        (((b"Mama-Renewal", b"1"),), StoreOutcome.REFUSED, None),
+        (((b"Mama-Marker", b"MaxAge"),), StoreOutcome.REFUSED, None),
+    ],
+)
+def test_headers_of_a_time_to_live_are_refused_as_by_the_durable_engine(
+    headers: tuple[tuple[bytes, bytes], ...], outcome: StoreOutcome | None, expected: int | None
+) -> None:
+    message = PendingPublish(1, "w", 0, b"writer", b"a", [b""], headers=headers)
+    _expect(message)
+    assert (message.outcome, message.expected) == (outcome, expected)
 
 
 def test_one_that_expects_is_numbered_anew_when_those_before_it_are_not_stored(

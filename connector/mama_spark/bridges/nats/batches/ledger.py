@@ -92,10 +92,16 @@ class NatsBatchLedger:
     def _check(self, name: str) -> None:
         """:raises ConfigError: what is stored in this stream cannot be read back"""
         known = self._router.cache.streams.get(name)
-        if known is None:
-            self._log(name)
-        else:
+        if known is not None:
             require_log(name, known.retention)
+            return
+        try:
+            self._log(name)
+        except ConfigError as e:
+            raise ConfigError(
+                f"option exactlyOnce: the topics lead to stream {name!r}, which cannot be read from here. In another "
+                f"account, publish there, or name its API (option jsApiPrefix): {e}"
+            ) from e
 
     def _log(self, name: str) -> NatsLog:
         if name not in self._by_name:

@@ -16,7 +16,7 @@ from ..subjects import CONSUMER_PREFIX
 from .api import NO_STREAM, ApiError, ApiForbidden, BlockingJetStreamClient, JetStreamClient
 from .retry import BACKOFF
 
-_TOO_MANY = 10026
+TOO_MANY = 10026  #: in :class:`~.api.ApiError`: the stream or the account has as many consumers as it may
 #: Seconds of each attempt to create a consumer.
 _ATTEMPTS = Backoff(3.0, 60.0)
 _LEAST = 0.05
@@ -46,7 +46,7 @@ def create_consumer(
             return name, api.request(f"CONSUMER.CREATE.{stream}.{name}", body, timeout=min(limit, max(left, _LEAST)))
         except ApiError as e:
             delay = full.next()
-            if e.code != _TOO_MANY or delay > left:
+            if e.code != TOO_MANY or delay > left:
                 raise _consumer_error(stream, e, api.timeout) from e
             time.sleep(delay)
             continue
@@ -78,7 +78,7 @@ async def _others(stream: str, client: JetStreamClient) -> list[str]:
 
 def _consumer_error(stream: str, error: ApiError, waited: float) -> ConfigError:
     """Error text: why the server allows no consumer."""
-    if error.code == _TOO_MANY:
+    if error.code == TOO_MANY:
         return ConfigError(
             f"stream {stream!r}, or its account, has had as many consumers as it may for {waited:g} s (max_consumers): "
             "read with fewer tasks (option minPartitions), end other readers, or raise the limit"

@@ -46,7 +46,6 @@ class StreamInfo:
     consumers: int
     batched: bool  #: fast ingest is allowed
     duplicate_window: float  #: seconds
-    max_message: int  #: -1 = no limit of its own
     replicas: int
     retention: str = "limits"
 
@@ -61,7 +60,6 @@ class StreamInfo:
             int(state.get("consumer_count", 0)),
             bool(config.get("allow_batched")),
             int(config.get("duplicate_window", 0)) / 1e9,
-            int(config.get("max_msg_size", -1)),
             int(config.get("num_replicas", 1)),
             str(config.get("retention", "limits")),
         )
@@ -85,9 +83,9 @@ class StreamCache:
         self.unrouted: set[str] = set()
         self.asked: set[str] = set()
         self.traces, self.complete = True, False
-        self.fresh: set[str] = set()
         self.info_denied: set[str] = set()
         self.lookup_denied = False
+        self.fresh: set[str] = set()
 
     def add(self, stream: StreamInfo) -> None:
         self.streams[stream.name] = stream

@@ -274,6 +274,10 @@ class StreamRouter:
             elif named is not None and owner != named:
                 rejections[i] = Rejected(f"topic {topic!r} belongs to stream {owner!r}, not to {named!r}")
         if not any(owner is not None and named in (None, owner) for owner in self._owners.values()):
+            if None not in self._owners.values():
+                raise ConfigError(
+                    f"nothing to publish to: {next(iter(rejections.values())).info}; correct option stream"
+                )
             streams = sorted(self.cache.streams)
             known = f"; streams that were found: {_join(streams)}" if streams else ""
             first = next(iter(rejections.values()))

@@ -211,7 +211,7 @@ class RangeReader(Generic[T]):
         elif not int(info["num_pending"]):
             if self._exhausted == self._position:
                 return True
-            self._exhausted = self._position
+            self._exhausted, self._last_received = self._position, time.monotonic()  # it is asked once more
             raise SubscriptionBroken("the consumer has no more records")
         elif not int(info["num_waiting"]):
             raise SubscriptionBroken("the consumer waits for nothing")

@@ -20,6 +20,7 @@ from nats.nuid import NUID
 from mama_spark.backoff import Backoff
 from mama_spark.bridges.nats.connection.connection import Connection
 from mama_spark.bridges.nats.jetstream.api import ApiError
+from mama_spark.bridges.nats.jetstream.consumers import TOO_MANY
 from mama_spark.bridges.nats.protocol.parser import ProtocolError
 from mama_spark.bridges.nats.protocol.records import DeliveryBuffer, columns, read_reply
 from mama_spark.bridges.nats.read.pull_subscription import BYTES, ROWS, PullSubscription, SubscriptionBroken
@@ -188,6 +189,11 @@ class OrderedConsumer:
         try:
             consumer = creation.result()
         except ApiError as e:
+            if e.code == TOO_MANY:  # one of them may end
+                if self._first_try:
+                    log.warning("%s of stream %r waits for a consumer: %s", self._label, self._stream.name, e)
+                self._fail(e)
+                return None
             raise ConfigError(f"the JetStream stream {self._stream.name!r} cannot be read: {e}") from e
         except (Unavailable, ProtocolError) as e:
             self._fail(e)

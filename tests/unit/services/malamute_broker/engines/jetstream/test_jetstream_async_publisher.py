@@ -15,10 +15,6 @@ from mama_spark.malamute.protocol.extensions import StoreOutcome
 from mama_spark.message import MessageBatch
 from mama_spark.services.malamute_broker.engines.jetstream import async_publisher
 from mama_spark.services.malamute_broker.engines.jetstream.async_publisher import AsyncPublisher, PendingPublish
-from mama_spark.services.malamute_broker.engines.jetstream.engine import _expect
-from mama_spark.services.malamute_broker.engines.jetstream.message_codec import Header
-
-from tests.support.tables import each
 
 
 class Server:
@@ -159,22 +155,3 @@ def test_what_waits_is_bounded_and_what_is_settled_waits_no_more(sending: Make) 
     late = PendingPublish(3, "client", 0, b"w", b"s", [b"x" * 100])
     sender.put(late)
     assert late.outcome is None
-
-
-@each(
-    "headers, outcome, expected",
-    [
-        (((b"Mama-Ttl", b"5"), (b"Mama-Expected-Sequence", b"7")), None, 7),
-        (((b"Mama-Ttl", b"5"),), None, None),
-        (((b"Mama-Expected-Sequence", b"7"),), StoreOutcome.REFUSED, None),
-        (((b"Mama-Renewal", b"1"), (b"Mama-Ttl", b"5"), (b"Mama-Expected-Sequence", b"7")), StoreOutcome.REFUSED, None),
-        (((b"Mama-Renewal", b"1"),), StoreOutcome.REFUSED, None),
-        (((b"Mama-Marker", b"MaxAge"),), StoreOutcome.REFUSED, None),
-    ],
-)
-def test_headers_of_a_time_to_live_are_refused_as_by_the_durable_engine(
-    headers: tuple[Header, ...], outcome: StoreOutcome | None, expected: int | None
-) -> None:
-    message = PendingPublish(1, "w", 0, b"writer", b"a", [b""], headers=headers)
-    _expect(message)
-    assert (message.outcome, message.expected) == (outcome, expected)

@@ -1,0 +1,40 @@
+"""A consumer that cannot be made now, and one that cannot be made at all."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from mama_spark.backoff import Backoff
+from mama_spark.bridges.nats.jetstream.api import ApiError
+from mama_spark.bridges.nats.jetstream.consumers import TOO_MANY
+from mama_spark.errors import ConfigError
+from mama_spark.services.malamute_broker.engines.jetstream import ordered_consumer
+from mama_spark.services.malamute_broker.engines.jetstream.ordered_consumer import OrderedConsumer
+
+
+def test_a_stream_that_has_all_its_consumers_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ordered_consumer, "RECREATE", Backoff(0.0, 0.0))
+    errors = [ApiError("maximum consumers limit reached", TOO_MANY)] * 3 + [ApiError("forbidden", 1)]
+
+    def submit(_: object) -> Future[Any]:
+        made: Future[Any] = Future()
+        made.set_exception(errors.pop(0))
+        return made
+
+    stream: Any = SimpleNamespace(name="S", prefix="mlp.s", submit=submit)
+    consumer = OrderedConsumer(stream, 0, "the live consumer")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(6):  # one call submits, the next looks
+            assert consumer.poll() == []
+        consumer.poll()
+        with pytest.raises(ConfigError, match="cannot be read: forbidden"):
+            consumer.poll()
+    assert [r.getMessage() for r in caplog.records] == [
+        "the live consumer of stream 'S' waits for a consumer: maximum consumers limit reached"
+    ]
