@@ -16,7 +16,7 @@ from ..errors import FlightLogError
 from .commit import commit_orphans, known_files
 from .folder import PARTS
 from .parts import Part
-from .schema import OWN_NAMES, dead_letter_schema, table_schema
+from .schema import DEAD_LETTER_TABLE, FLIGHT_LOG, OWN_NAMES
 from .storage import TableStore, storage_errors
 from .transaction import TargetTable
 
@@ -82,6 +82,4 @@ def _target(store: TableStore, infos: list[pafs.FileInfo]) -> TargetTable:
             continue  # not a whole file, so not a part
         is_dead_letter_table |= "kind" not in schema.names
         extra.update((f.name, f) for f in schema if f.name not in OWN_NAMES)
-    if is_dead_letter_table:
-        return TargetTable(store, "deadLetterTable", dead_letter_schema(list(extra.values())), frozenset(extra))
-    return TargetTable(store, "flightLog", table_schema(list(extra.values())), frozenset(extra))
+    return TargetTable(DEAD_LETTER_TABLE if is_dead_letter_table else FLIGHT_LOG, store, list(extra.values()))

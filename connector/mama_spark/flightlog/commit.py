@@ -61,7 +61,7 @@ def commit(
         not there as its task wrote it; then nothing was committed
     :raises Unavailable: storage cannot be reached, or conflicts do not end
     """
-    target = _target(kind, table_uri, storage_options, extra, description)
+    target = TargetTable(kind, TableStore(table_uri, storage_options), extra, description)
     folder = f"{PARTS}/{write_id.prefix}"
 
     def plan(table: DeltaTable) -> CommitPlan:
@@ -103,7 +103,7 @@ def abort(
     :param parts: those that are known; the folder of the write is searched for the others
     :param app: as for :func:`commit`; known from ``write_id`` for a micro-batch
     """
-    target = _target(kind, table_uri, storage_options, extra, description)
+    target = TargetTable(kind, TableStore(table_uri, storage_options), extra, description)
     if app is None and write_id.query_id is not None and write_id.batch_id is not None:
         app = (write_id.query_id, write_id.batch_id)
     folder = f"{PARTS}/{write_id.prefix}"
@@ -127,17 +127,6 @@ def abort(
         if not store.list_files(folder) and store.table() is None:
             return CommitResult(-1)
     return execute(target, plan)
-
-
-def _target(
-    kind: TableKind,
-    uri: str,
-    options: dict[str, str],
-    extra: Sequence[pa.Field],
-    description: Mapping[str, Any] | None,
-) -> TargetTable:
-    names = frozenset(f.name for f in extra)
-    return TargetTable(TableStore(uri, options), kind.option, kind.schema(extra), names, description)
 
 
 def commit_orphans(

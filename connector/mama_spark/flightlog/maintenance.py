@@ -33,7 +33,7 @@ from .adopt_orphans import adopt_orphans
 from .commit import removal_retention
 from .parts import GROUP_BYTES, GROUP_ROWS, Part, open_writer
 from .schema import PARTITION_COLUMNS, part_schema
-from .storage import TableStore, check_features, storage_errors
+from .storage import TableStore, check_features, reading_errors, storage_errors
 from .transaction import MAX_ATTEMPTS, add_action, add_and_remove, await_next_attempt
 
 logger = logging.getLogger("mama_spark")
@@ -207,7 +207,7 @@ def _groups(table: DeltaTable, target_bytes: int, late: bool) -> Iterator[list[_
 
 def _merge(store: TableStore, table: DeltaTable, group: Sequence[_File]) -> bool:
     """Write one file with the rows of a group and let it replace them; False if others have removed one of them."""
-    with storage_errors(f"compacting {store.uri}", store.options):
+    with reading_errors(f"compacting {store.uri}", store.options):
         part = _write(store, part_schema(pa.schema(table.schema().to_arrow())), group)
     actions: list[AddAction | RemoveAction] = [add_action(part, group[0].committed, data_change=False)]
     actions += (f.removal(False) for f in group)

@@ -8,7 +8,7 @@ from deltalake import QueryBuilder
 from ..errors import FlightLogError
 from ..message import HEADERS_TYPE
 from .schema import IS_FAILED
-from .storage import TableStore, storage_errors
+from .storage import TableStore, reading_errors
 
 #: Columns of the rows to publish again: those of the sink.
 REPLAY = pa.schema(
@@ -45,7 +45,7 @@ def unpublished(path: str, storage: dict[str, str]) -> pa.Table:
     :returns: columns of :data:`REPLAY`
     :raises FlightLogError: no such table, or one of another kind
     """
-    with storage_errors(path, storage):
+    with reading_errors(path, storage):
         table = TableStore(path, storage).table()
         if table is None:
             raise FlightLogError(f"{path}: there is no table")

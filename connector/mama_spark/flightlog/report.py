@@ -11,9 +11,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from ..errors import DoubledId, FlightLogError
-from ..redaction import redact, safe_cause, secret_values
 from .schema import IS_FAILED, IS_IN_DOUBT, IS_OUTCOME, OUTCOMES
-from .storage import TableStore, storage_errors
+from .storage import TableStore, reading_errors, storage_errors
 
 Row = dict[str, Any]
 
@@ -285,16 +284,8 @@ def query(table: DeltaTable, storage: dict[str, str], sql: str) -> list[Row]:
 
     :raises FlightLogError: a file of the table is damaged or missing
     """
-    doing = f"reading {table.table_uri}"
-    with storage_errors(doing, storage):
-        try:
-            rows: list[Row] = pa.table(QueryBuilder().register("log", table).execute(sql)).to_pylist()
-        except pa.ArrowInvalid as e:
-            secrets = secret_values(storage)
-            text = redact(" ".join(str(e).split()), secrets)
-            raise FlightLogError(
-                f"{doing}: a file of the table is damaged or missing: {text}; restore it"
-            ) from safe_cause(e, secrets)
+    with reading_errors(f"reading {table.table_uri}", storage):
+        rows: list[Row] = pa.table(QueryBuilder().register("log", table).execute(sql)).to_pylist()
     return rows
 
 

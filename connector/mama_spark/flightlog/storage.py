@@ -74,6 +74,22 @@ def storage_errors(doing: str, options: Mapping[str, str]) -> Iterator[None]:
         raise (FlightLogError if final else Unavailable)(f"{doing}: {text}") from safe_cause(e, secrets)
 
 
+@contextmanager
+def reading_errors(doing: str, options: Mapping[str, str]) -> Iterator[None]:
+    """As :func:`storage_errors`, where the files of a table are read.
+
+    :raises FlightLogError: one of them is damaged or missing
+    """
+    with storage_errors(doing, options):
+        try:
+            yield
+        except (pa.ArrowInvalid, FileNotFoundError) as e:
+            secrets = secret_values(options)
+            raise FlightLogError(
+                f"{doing}: a file of the table is damaged or missing: {redact(str(e), secrets)}; restore it"
+            ) from safe_cause(e, secrets)
+
+
 class TableStore:
     """The folder of one table. Nothing is opened before the first call.
 

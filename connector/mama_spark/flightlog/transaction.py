@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,7 +18,7 @@ from ..backoff import Backoff
 from ..errors import FlightLogError, Unavailable
 from ..redaction import redact, safe_cause, secret_values
 from .parts import Part
-from .schema import PARTITION_COLUMNS
+from .schema import PARTITION_COLUMNS, TableKind
 from .storage import KEPT_TABLES, TableStore, check_table_schema, delta_fields, storage_errors
 
 #: Attempts before a commit that always conflicts with others fails.
@@ -55,17 +55,24 @@ class CommitResult:
 class TargetTable:
     """A table that parts are committed to.
 
-    :ivar what: the option that names it, for messages
-    :ivar schema: of the whole table
-    :ivar extra: see :func:`~.storage.check_table_schema`
+    :ivar fields: the columns named by ``flightLogColumns``, which the table may lack
     :ivar description: of the write, which goes into its commits for readers; no secrets
     """
 
+    kind: TableKind
     store: TableStore
-    what: str
-    schema: pa.Schema
-    extra: frozenset[str]
+    fields: Sequence[pa.Field]
     description: Mapping[str, Any] | None = None
+
+    @property
+    def what(self) -> str:
+        """The option that names it, for messages."""
+        return self.kind.option
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the whole table."""
+        return self.kind.schema(self.fields)
 
     @property
     def metadata(self) -> dict[str, str] | None:
@@ -144,7 +151,7 @@ def execute(
             if table is None:
                 before_creating()
                 table = _create(target)
-            missing = check_table_schema(table, target.schema, target.what, target.extra)
+            missing = check_table_schema(table, target.schema, target.what, frozenset(f.name for f in target.fields))
             plan = make(table)
             adds: list[AddAction | RemoveAction] = []
             adds += (add_action(p, True) for p in plan.committed)

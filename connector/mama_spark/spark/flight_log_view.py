@@ -36,10 +36,14 @@ def _parts(path: str) -> Iterator[str]:
         names = ("event_time", "status", "info", "topic", "flight_id", "committed")
         heads = "".join(f"<th>{name}</th>" for name in names)
         rows = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(redact(str(row[name])))}</td>" for name in names) + "</tr>"
+            "<tr>" + "".join(f"<td>{html.escape(redact(_shown(row[name])))}</td>" for name in names) + "</tr>"
             for row in failures
         )
         yield f"<p>The latest failures:</p><table><tr>{heads}</tr>{rows}</table>"
+
+
+def _shown(value: object) -> str:
+    return "-" if value is None else str(value)
 
 
 _CAPTION = "Rows acknowledged a second. Healthy: a level band without points and without shades."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,13 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from mama_spark import cli
+from mama_spark.errors import FlightLogError
+from mama_spark.flightlog.commit import commit
+from mama_spark.flightlog.replay import unpublished
 from mama_spark.flightlog.schema import table_schema
+from mama_spark.flightlog.write_id import WriteId
+
+from tests.support.flight_logs import flights, stage
 
 
 def cut(file: Path) -> None:
@@ -48,3 +55,17 @@ def test_a_file_is_no_flight_log(tmp_path: Path, capsys: pytest.CaptureFixture[s
     for command in (["flights"], ["flights", "maintain"], ["report"]):
         assert cli.main([*command, str(tmp_path / "log")]) == 2
         assert f"{tmp_path / 'log'} is a file, not the folder of a table" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", [cut, fill, Path.unlink])
+def test_a_damaged_file_ends_maintenance_and_republication_with_one_line(
+    tmp_path: Path, damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(2):
+        write_id = WriteId("query", "run", number, "nats")
+        commit(str(tmp_path), {}, write_id, stage(tmp_path, write_id, flights(2, failed=1)), app=("query", number))
+    damage(next(tmp_path.glob("parts/**/*.parquet")))
+    assert cli.main(["flights", "maintain", str(tmp_path)]) == 2
+    assert re.fullmatch(r"mama: .*a file of the table is damaged or missing: .*; restore it\n", capsys.readouterr().err)
+    with pytest.raises(FlightLogError, match="a file of the table is damaged or missing"):
+        unpublished(str(tmp_path), {})

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.options import TransportOptions, redact_url
@@ -98,10 +98,13 @@ class DiscoveryRow(NamedTuple):
 class DiscoveryRowReader:
     """Makes rows from discovery events.
 
+    :cvar BRIDGE: whose records they are, where another bridge keeps them
     :param bridge: name of the bridge, the same in all rows
     :param transport: name of the transport, the same in all rows
     :param fields: names and FIDs of source records
     """
+
+    BRIDGE: ClassVar[str] = ""
 
     def __init__(self, bridge: str, transport: str, fields: SourceFields = DEFAULT_FIELDS) -> None:
         self._bridge, self._transport, self._fields = bridge, transport, fields
@@ -111,22 +114,28 @@ class DiscoveryRowReader:
         """A reader for these options. The transport's name is that of the properties file, else the URL without user
         and password."""
         shown = ",".join(redact_url(url, mask="") for url in o.url)
-        return cls(o.bridge_name, o.transport or shown, fields)
+        return cls(cls.BRIDGE or o.bridge_name, o.transport or shown, fields)
 
     def row(self, change: DiscoveryEvent) -> DiscoveryRow:
         """The row of one event; never raises, whatever the bytes are."""
         made = _ROW_MAKERS[change.kind](change, self._fields)
         first, last = change.gap or (None, None)
-        return made._replace(
+        made = made._replace(
             info=None if made.info is None else _encodable(made.info[:INFO_LENGTH]),
             topic=None if made.topic is None else _encodable(made.topic),
             gap_from=first,
             gap_to=last,
+        )
+        return self._of(change, made, change.at)
+
+    def _of(self, change: DiscoveryEvent, row: DiscoveryRow, at: int | None) -> DiscoveryRow:
+        """With what every row says of its event."""
+        return row._replace(
             raw=change.payload,
             origin=change.origin,
             bridge=self._bridge,
             transport=self._transport,
-            event_time=change.at,
+            event_time=at,
             sequence=change.sequence,
         )
 

@@ -33,9 +33,11 @@ _DESCRIBED = ("program", "host", "pid", "uuid", "endpoint")
 class OpenMamaReader(DiscoveryRowReader):
     """See :class:`~mama_spark.mama.discovery.discovery_rows.DiscoveryRowReader`."""
 
+    BRIDGE = "openmama"
+
     def row(self, change: DiscoveryEvent) -> DiscoveryRow:
         if change.kind not in (DiscoveryEventKind.RECORD, DiscoveryEventKind.EVENT):
-            return super().row(change)._replace(bridge="openmama")
+            return super().row(change)
         recorded = decode_records(pa.array([change.payload], pa.binary()))
         kind = int(recorded.heads["kind"][0])
         at = int(recorded.heads["received"][0]) // 1000 or change.at
@@ -44,16 +46,7 @@ class OpenMamaReader(DiscoveryRowReader):
         else:
             row = DiscoveryRow(RESTART, STARTED if kind == MamaRecordKind.STARTED else STOPPED)
         name, number = change.source if change.source is not None else (None, None)
-        return row._replace(
-            source_name=name,
-            source_id=number,
-            raw=change.payload,
-            origin=change.origin,
-            bridge="openmama",
-            transport=self._transport,
-            event_time=at or None,
-            sequence=change.sequence,
-        )
+        return self._of(change, row._replace(source_name=name, source_id=number), at or None)
 
 
 def _peer_row(body: bytes, cause: int, unseen: str | None) -> DiscoveryRow:

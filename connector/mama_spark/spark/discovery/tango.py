@@ -47,9 +47,11 @@ _CAUSES = {
 class TangoReader(DiscoveryRowReader):
     """See :class:`~mama_spark.mama.discovery.discovery_rows.DiscoveryRowReader`."""
 
+    BRIDGE = "tango"
+
     def row(self, change: DiscoveryEvent) -> DiscoveryRow:
         if change.kind not in (DiscoveryEventKind.RECORD, DiscoveryEventKind.EVENT):
-            return super().row(change)._replace(bridge="tango")
+            return super().row(change)
         recorded = decode(pa.array([change.payload], pa.binary()))
         try:
             if recorded.bad:
@@ -60,16 +62,11 @@ class TangoReader(DiscoveryRowReader):
                 SOURCE if change.kind is DiscoveryEventKind.RECORD else GAP, BAD_RECORD, info=str(error)[:1000]
             )
         at = int(recorded.received[0]) // 1000 or change.at
-        return row._replace(
+        row = row._replace(
             source_name=None if change.source is None else change.source.name,
             info="; ".join(text for text in (row.info, change.info) if text) or None,
-            raw=change.payload,
-            origin=change.origin,
-            bridge="tango",
-            transport=self._transport,
-            event_time=at or None,
-            sequence=change.sequence,
         )
+        return self._of(change, row, at or None)
 
 
 def _topic(recorded: DecodedRecords) -> Topic:
