@@ -187,23 +187,6 @@ def test_a_silent_client_is_dropped_and_one_that_confirms_is_kept(monkeypatch: p
         assert source.push_change_event(DEVICE, "silent", 1.0) > 0
 
 
-@pytest.mark.spec("TG-37", "TG-43")
-@pytest.mark.explore
-@pytest.mark.timeout(1500)
-def test_real_clients_confirm_in_time(tmp_path: Path, probe: DeviceProbe) -> None:
-    """With the constants of Tango, for longer than the ten minutes until a subscription expires."""
-    with SourceProcess(tmp_path / "source") as source:
-        number = probe.subscribe(source.address, "level", "change")
-        until(lambda: len(probe.events(number)) > 1, lambda: source.push("level", 1.0))
-        began = time.monotonic()
-        until(lambda: time.monotonic() - began > 660, timeout=900)
-        assert errors_in(probe.events(number)) == []
-        before = len(probe.events(number))
-        assert source.push("level", 2.0) == 1
-        assert probe.wait_events(number, before + 1)[-1]["value"]["value"] == 2.0
-        probe.unsubscribe(number)
-
-
 # --- nonsense ------------------------------------------------------------------------------------------------
 
 
