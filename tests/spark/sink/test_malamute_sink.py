@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from mama_spark.malamute.client.messages import Message
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.testing.oracle import Outcome, conserve
-from mama_spark.testing.waiting import eventually
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -180,31 +178,6 @@ def test_rows_without_a_stream_are_bad_rows_and_dead_letters_go_to_the_stream_of
     assert sorted(m.payload for m in dead) == sorted(f"row {k}".encode() for k in (0, 10, 20, 30))
     assert {m.topic for m in dead} == {"dead"}
     assert {m.headers["Mama-Error-Status"][0] for m in dead} == {"INVALID_ARG"}
-
-
-@pytest.mark.thorough
-def test_a_killed_broker_of_many_streams_comes_back_and_nothing_is_lost_in_any(
-    spark: SparkSession, durable: RestartableMalamuteBroker, tmp_path: Path
-) -> None:
-    names = [f"S{chr(65 + i)}" for i in range(7)]
-    array = ", ".join(f"'{name}'" for name in names)
-    df = orders(spark, 7_000).selectExpr("*", f"element_at(array({array}), cast(k % 7 as int) + 1) AS stream")
-    held = durable.counter(names[0])
-
-    def restart() -> None:
-        eventually(lambda: held() > 100, "messages are stored", PATIENCE)
-        durable.kill()
-        durable.start()
-
-    with ThreadPoolExecutor(1) as thread:
-        killing = thread.submit(restart)
-        flights = write(df, durable.url, tmp_path / "log", maxRatePerPartition="2000")
-        killing.result(PATIENCE)
-    sent = df.collect()
-    for number, name in enumerate(names):
-        mine = [f for f in flights if f["stream"] == name]
-        part = [row for row in sent if row.k % 7 == number]
-        check(mine, part, [(m.sequence, m.topic, m.payload) for m in durable.messages(name)])
 
 
 def test_what_only_the_user_can_change_is_said(spark: SparkSession, url: str) -> None:

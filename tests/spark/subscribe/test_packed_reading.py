@@ -153,30 +153,6 @@ def test_a_stream_counts_rows_continues_from_its_checkpoint_and_reports_its_esti
     assert len(table) == len({(row["sequence"], row["pack_index"]) for row in table}) == 700
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("room", ["nats"], indirect=True)
-def test_rows_that_were_stored_twice_in_another_order_are_one_row_by_their_ids(
-    spark: SparkSession, ready: RestartableBroker, tmp_path: Path
-) -> None:
-    """A retry that sees another order makes other packs; ids inside the packs tell the rows of both."""
-    df = orders(spark, 200)
-    write(df.coalesce(1).sortWithinPartitions("value"), pack="arrow", **ready.options("ORDERS"))
-    write(df.coalesce(1).sortWithinPartitions("id", ascending=False), pack="arrow", **ready.options("ORDERS"))
-    assert read(spark, ready).count() == 400
-    rows = spark.readStream.format("mamasub").options(**subscription(ready)).load()
-    query = (
-        rows.dropDuplicates(["id"])
-        .writeStream.format("parquet")
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start(str(tmp_path / "table"))
-    )
-    assert query.awaitTermination(PATIENCE)
-    table = spark.read.parquet(str(tmp_path / "table"))
-    columns = ("topic", "cast(value AS string) AS value", "id")
-    assert listed(table.selectExpr(*columns)) == listed(df.selectExpr(*columns))
-
-
 def test_failed_packs_are_published_again_from_the_flight_log(
     spark: SparkSession, nats_server: NatsServer, tmp_path: Path
 ) -> None:
