@@ -42,7 +42,7 @@ def write(df: DataFrame, **options: str) -> None:
 
 
 def subscription(room: RestartableBroker) -> dict[str, str]:
-    return {**room.options("ORDERS"), "topics": "orders.>", "stream": "ORDERS"}
+    return {"topics": "orders.>", "stream": "ORDERS", **room.options("ORDERS")}
 
 
 def read(spark: SparkSession, room: RestartableBroker, schema: str | None = None, **options: str) -> DataFrame:
@@ -87,17 +87,6 @@ def test_packed_rows_come_back_as_rows_that_were_not_packed(spark: SparkSession,
             places.setdefault(packed["sequence"], []).append(packed["pack_index"])
         assert 7 <= len(places) <= 14
         assert all(sorted(indexes) == list(range(len(indexes))) for indexes in places.values())
-
-
-@pytest.mark.parametrize("room", ["nats"], indirect=True)
-def test_rows_of_a_topic_keep_their_order(spark: SparkSession, ready: RestartableBroker) -> None:
-    write(orders(spark, 700, parts=1), pack="arrow", packMaxRows="10", **ready.options("ORDERS"))
-    found = read(spark, ready, minPartitions="3").select("topic", "value", "sequence", "pack_index").collect()
-    found.sort(key=lambda r: (r.sequence, r.pack_index))
-    by_topic: dict[str, list[int]] = {}
-    for r in found:
-        by_topic.setdefault(r.topic, []).append(int(r.value[6:]))
-    assert by_topic == {f"orders.r{i}": list(range(i, 700, 7)) for i in range(7)}
 
 
 @pytest.mark.parametrize("room", ["nats"], indirect=True)
