@@ -1,8 +1,9 @@
 """Which worker of xdist runs which test files.
 
-A file stays on one worker and shares what it has started. Two workers run those of ``tests/spark`` first, so that there
-are two Java processes and not one a worker; the others run what mostly waits for servers. Files of ``tests/unit`` come
-last: they are short, and so all workers end at about the same time.
+A file stays on one worker and shares what it has started. The first worker runs those of ``tests/spark`` first, so that
+there is one Java process and not one a worker (two in the second tier, whose tests in Spark take longer than all
+others); the others run what mostly waits for servers. Files of ``tests/unit`` come last: they are short, and so all
+workers end at about the same time.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
-SPARK_WORKERS = 2
 SPARK = "tests/spark/"
 
 
@@ -22,7 +22,8 @@ class FileScheduling(LoadFileScheduling):  # type: ignore[misc]
         names = list(self.workqueue)
         spark = [name for name in names if name.startswith(SPARK)]
         rest = [name for name in names if not name.startswith(SPARK)]
-        mine = self.nodes.index(node) < SPARK_WORKERS
+        workers = 2 if self.config.option.markexpr.startswith("thorough") else 1
+        mine = self.nodes.index(node) < workers
         return next(iter([*spark, *rest] if mine else rest), None)
 
     def _assign_work_unit(self, node: WorkerController) -> None:

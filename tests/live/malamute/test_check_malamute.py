@@ -18,8 +18,6 @@ from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSett
 from mama_spark.services.malamute_broker.broker.security import Security
 from mama_spark.services.malamute_broker.session.settings import SessionSettings
 
-from tests.support.ports import lasting_port
-
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
@@ -80,8 +78,6 @@ def test_the_configuration_of_a_job_counts_too(
 
 
 def test_what_does_not_work_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NATS_URL", f"nats://127.0.0.1:{lasting_port()}")
-    assert check(capsys)[0] == 2
     given = MalamuteSettings.from_options
     with monkeypatch.context() as hasty:
         hasty.setattr(MalamuteSettings, "from_options", lambda o: replace(given(o), connect_timeout=0.5))

@@ -129,13 +129,13 @@ def test_a_managed_publisher_says_that_nothing_is_stored_in_the_log_and_in_its_e
     caplog.set_level(logging.WARNING, "mama_spark")
     harness = NatsPublisherHarness(nats_server)
     try:
-        with harness.publisher(wait_timeout=4.0) as publisher:
+        with harness.publisher(wait_timeout=2.0) as publisher:
             assert ack_of(publisher.publish_async(harness.topic, b"x")).result(LONG)
             limit_files(nats_server)
             futures = [publisher.publish_async(harness.topic, b"x" * 1_000) for _ in range(200)]
             errors = [ack_of(future).exception(LONG) for future in futures]
         last = str(errors[-1])
-        assert "no acknowledgement within 4 s: nats-server" in last
+        assert "no acknowledgement within 2 s: nats-server" in last
         assert f"answers, but stores nothing: stream {harness.stream!r} stays at sequence" in last
         assert "must be restarted" in publisher.outage_cause
         (warned,) = [text for r in caplog.records if "nothing was acknowledged for" in (text := r.getMessage())]

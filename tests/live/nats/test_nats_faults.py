@@ -55,8 +55,11 @@ def killed(server: NatsServer) -> None:
 
 
 @pytest.mark.own_server
-@MODES
-@pytest.mark.parametrize("end", [killed, NatsServer.restart], ids=["killed", "stopped"])
+@pytest.mark.parametrize(
+    ("end", "mode"),
+    [(killed, MESSAGE), (killed, PUBLIC), (killed, BATCH), (NatsServer.restart, BATCH)],
+    ids=["killed", "killed, public calls", "killed, batch", "stopped"],
+)
 def test_a_server_that_comes_back_has_lost_and_doubled_nothing(
     nats_server: NatsServer, admin: Admin, mode: dict[str, Any], end: Callable[[NatsServer], object]
 ) -> None:
@@ -100,7 +103,7 @@ def test_a_cut_in_message_mode_without_ids_is_owned_up_to(admin: Admin, proxy: P
 
 
 @pytest.mark.own_server
-@MODES
+@pytest.mark.parametrize("mode", [MESSAGE, BATCH], ids=["message", "batch"])
 def test_a_frozen_server_is_outwaited_and_late_acks_are_counted(
     nats_server: NatsServer, admin: Admin, mode: dict[str, Any]
 ) -> None:
@@ -116,7 +119,7 @@ def test_a_frozen_server_is_outwaited_and_late_acks_are_counted(
 
 
 @pytest.mark.own_server
-@MODES
+@pytest.mark.parametrize("mode", [MESSAGE, pytest.param(BATCH, marks=pytest.mark.thorough)], ids=["message", "batch"])
 def test_a_peer_that_fell_silent_is_timed_out_and_close_returns(
     nats_server: NatsServer, admin: Admin, proxy: Proxy, mode: dict[str, Any]
 ) -> None:

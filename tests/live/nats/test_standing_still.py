@@ -12,13 +12,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.options import SinkOptions
 from mama_spark.testing.waiting import eventually
 
 from tests.support.fault_driver import Driver, fresh_message_gets_through
@@ -27,7 +25,6 @@ from tests.support.proxy import Proxy
 
 #: The server gives up a client that does not answer after a second or two; by default after some six minutes.
 IMPATIENT = 'ping_interval: "500ms"\nping_max: 2\n'
-TEN_MINUTES = 600.0
 PROGRAM = """
 import json, sys
 from mama_spark.sending import outage, send_loop
@@ -161,33 +158,3 @@ def test_a_server_that_stood_still_is_waited_for_beyond_every_deadline(
     stored_once(impatient, 2_500)
     fresh_message_gets_through(impatient.url, "s.new")
     assert any("messages are acknowledged again" in record.getMessage() for record in caplog.records)
-
-
-@pytest.mark.explore
-@pytest.mark.timeout(TEN_MINUTES + 300)
-def test_ten_minutes_of_standing_still_with_the_deadlines_that_users_have(tmp_path: Path) -> None:
-    """The process, the server, and both: side by side."""
-    sink = SinkOptions.parse({"url": "nats://127.0.0.1"})
-    deadlines = {"wait_timeout": sink.wait_timeout, "deadline": sink.retry_deadline}
-    with ExitStack() as stack:
-        pairs = []
-        for name, wait in (("process", False), ("server", True), ("both", False)):
-            server = stack.enter_context(NatsServer(tmp_path / name))
-            make_stream(server)
-            publishing = PublishingProcess(server.url, wait_through_outages=wait, **deadlines)
-            process = stack.enter_context(publishing)
-            pairs.append((name, server, process))
-            server.pause()
-            process.publish()
-            if name != "server":
-                process.stop()
-            if name == "process":
-                server.resume()
-        time.sleep(TEN_MINUTES)
-        for _, server, process in pairs:
-            server.resume()
-            process.resume()
-        for name, server, process in pairs:
-            process.publish()
-            assert process.result() == {"events": {"acked": 1_500}, "reasons": []}, name
-            stored_once(server, 1_500)

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -152,50 +151,3 @@ def test_kills_of_recorder_name_server_and_publisher(nats_server: NatsServer, tm
             assert log.numbers()[-10:] == list(range(112, 122)), "data went on without a name server"
             assert len(log.rows("gap")) == (log is one)
             assert {uuid, other} <= {json.loads(row["detail"])["uuid"] for row in log.rows("peer")}
-
-
-@pytest.mark.thorough
-@pytest.mark.spec("OW29")
-def test_two_recorders_of_one_feed_write_all_messages_twice_into_one_log(nats_server: NatsServer) -> None:
-    """Each in order. What the one missed is no gap where the other one recorded it."""
-    url = f"oz://127.0.0.1:{lasting_port()}?mode=direct"
-    words = ("record", "--url", url, "--topic", "OM.A", "-o", "createStream=true", "--to", f"{nats_server.url}/BOTH")
-    with ExitStack() as here:
-        mine = here.enter_context(peer(f"{url}&bind=true"))
-        watched, published = Watched(mine), 0
-
-        def publish(n: int, recorders: int) -> None:
-            nonlocal published
-            watched.until(lambda: mine.readers.readers(b"OM.A\0") == recorders, "they subscribe")
-            for _ in range(n):
-                published += 1
-                assert mine.publish("OM.A", basic(published))
-
-        first = here.enter_context(ExitStack())
-        with ThreadPoolExecutor() as pool:  # to start takes longest
-            for _ in pool.map(lambda ends, name: ends.enter_context(mama("ready", *words, "--name", name)),
-                              (first, here), ("one", "two")):  # fmt: skip
-                pass
-        log = Log(nats_server, "BOTH")
-        here.callback(log.close)
-        publish(100, 2)
-        eventually(lambda: sorted(log.numbers()) == sorted([*range(1, 101)] * 2), "both have everything")
-        first.close()  # killed
-        publish(50, 1)
-        eventually(lambda: log.numbers()[-1] == 150, "the other one goes on")
-        here.enter_context(mama("ready", *words, "--name", "one"))
-        publish(50, 2)
-        eventually(lambda: len(log.numbers()) == 350, "both record again")
-        numbers = log.numbers()
-        assert sorted(numbers) == sorted([*range(1, 101)] * 2 + [*range(101, 151)] + [*range(151, 201)] * 2)
-        assert _distinct(numbers) == list(range(1, 201)), "new ones come in order"
-        assert log.rows("gap") == [], "the log had what the killed one missed"
-        published += 5
-        publish(1, 2)
-        eventually(lambda: log.numbers()[-2:] == [206, 206], "both go on after a gap")
-        gaps = [(g["gap_from"], g["gap_to"], g["cause"]) for g in log.rows("gap")]
-        assert gaps == [(201, 205, "way")] * 2
-
-
-def _distinct(numbers: list[int]) -> list[int]:
-    return list(dict.fromkeys(numbers))

@@ -189,20 +189,6 @@ def test_patterns_match_attributes_that_are_added_later(log: RecorderLog, lab: T
     assert [r.place.attribute for r in log.records(RecordKind.ERROR)] == ["plain"]
 
 
-def test_two_recorders_of_other_names_share_a_log(log: RecorderLog, lab: TangoServer) -> None:
-    admin(log).create_stream(STREAM, ["tango.>", "other.>"], allow_batched=True)
-    with (
-        RecorderThread(log.options, settings(lab, name="one")),
-        RecorderThread(log.options, settings(lab, name="two", prefix="other")),
-    ):
-        prefixes = ("tango.", "other.")
-        until(
-            lambda: all(sum(r.topic.startswith(p) for r in log.records(RecordKind.EVENT)) > 3 for p in prefixes),
-            lambda: lab.push("double", 1.0),
-        )
-    assert consecutive(accounted([r for r in log.records() if r.topic.startswith("tango.")]))
-
-
 def test_missing_settings_of_a_recorder_are_named(log: RecorderLog, lab: TangoServer) -> None:
     options = log_options({"url": log.given["url"]})
     with pytest.raises(ConfigError, match=STREAM):

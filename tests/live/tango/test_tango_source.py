@@ -15,25 +15,22 @@ from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.services.tango_server.device import Attribute, Criteria, Device
 from mama_spark.services.tango_server.event_source import TangoEventSource
 from mama_spark.tango.client.device_proxy import open_device
-from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_events import SubscriptionEvent
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.idl.negotiation import EndpointPair, SubscriberInfo
 from mama_spark.tango.types import (
     AttributeValue,
     DataType,
-    DevError,
     DevState,
     Encoded,
     EventType,
     Format,
     Quality,
-    Severity,
 )
 from mama_spark.testing.waiting import until
 
 from tests.support.ports import lasting_port
-from tests.support.tango_processes.servers import BEAT, PATIENT, TIMEOUT, DeviceProbe, Failed
+from tests.support.tango_processes.servers import BEAT, TIMEOUT, DeviceProbe, Failed
 
 DEVICE = "test/pub/1"
 CALENDAR = 1_700_000_000_123_456_789  # nanoseconds
@@ -89,12 +86,11 @@ def attributes_of_all(period: int | None) -> list[Attribute]:
     ]
 
 
-@pytest.mark.spec("TG-17", "TG-19", "TG-22", "TG-23")
+@pytest.mark.spec("TG-02", "TG-17", "TG-19", "TG-22", "TG-23")
 @pytest.mark.parametrize(
     ("event", "little"),
     [
         (EventType.CHANGE, True),
-        (EventType.ARCHIVE, False),
         (EventType.PERIODIC, False),
     ],
 )
@@ -155,55 +151,6 @@ def test_set_parts_empty_values_nan_and_invalid_come_too(probe: DeviceProbe) -> 
         push(DEVICE, "value", quality=Quality.INVALID, time=CALENDAR)
         invalid = probe.wait_event(value, lambda e: e["value"]["time"] == CALENDAR)
         assert (invalid["err"], invalid["value"]["value"], invalid["value"]["quality"]) == (False, None, "ATTR_INVALID")
-
-
-@pytest.mark.spec("TG-12", "TG-19", "TG-22", "TG-35")
-def test_every_event_type_reaches_its_subscribers_and_only_those(probe: DeviceProbe) -> None:
-    attribute = Attribute("a", data_ready=True, period=200)
-    with source_of(attribute, Attribute("b")) as source:
-        address = source.address(DEVICE)
-        source.set(DEVICE, "a", 0.0)
-        push: dict[str, Callable[[], Any]] = {
-            "change": lambda: source.push_change_event(DEVICE, "a", 1.0),
-            "archive": lambda: source.push_archive_event(DEVICE, "a", 2.0),
-            "alarm": lambda: source.push_alarm_event(DEVICE, "a", 3.0),
-            "user_event": lambda: source.push_user_event(DEVICE, "a", 4.0),
-        }
-        numbers = {event: attached(probe, source, "a", event, act) for event, act in push.items()}
-        for number, (event, subscription) in enumerate(numbers.items(), 1):
-            later = probe.events(subscription)[1:]
-            assert {e["value"]["value"] for e in later} == {float(number)}, event
-            assert {e["event"] for e in later} == {event}
-        ready = attached(probe, source, "a", "data_ready", lambda: source.push_data_ready_event(DEVICE, "a", -7))
-        assert [(e["counter"], e["type"]) for e in probe.events(ready)[-1:]] == [(-7, "DevDouble")]
-        conf = probe.subscribe(address, "a", "attr_conf")
-        probe.wait_events(conf, 1)
-        until(lambda: len(probe.events(conf)) > 1, lambda: source.configure(DEVICE, "a", label="new", unit="V"))
-        assert [probe.events(conf)[-1]["config"][k] for k in ("label", "unit")] == ["new", "V"]
-        interface = probe.subscribe(address, None, "intr_change")
-        probe.wait_events(interface, 1)
-        until(lambda: len(probe.events(interface)) > 1, lambda: source.push_interface_event(DEVICE))
-        assert probe.events(interface)[-1]["attributes"] == ["a", "b", "State", "Status"]
-        periodic = probe.subscribe(address, "a", "periodic")
-        assert {e["value"]["value"] for e in probe.wait_events(periodic, 4)[1:]} == {4.0}
-
-
-@pytest.mark.spec("TG-11", "TG-18")
-def test_clients_get_complete_error_stacks_and_later_values(probe: DeviceProbe) -> None:
-    stack = [
-        DevError("First", Severity.ERR, "the cause", "here"),
-        DevError("Second", Severity.PANIC, "around it", "there"),
-    ]
-    with source_of(Attribute("a")) as source:
-        number = attached(probe, source, "a", "change", lambda: source.push_change_event(DEVICE, "a", 1.0))
-        source.push_change_event(DEVICE, "a", errors=stack)
-        source.push_change_event(DEVICE, "a", 2.0)
-        probe.wait_event(number, lambda e: not e["err"] and e["value"]["value"] == 2.0)
-        error, value = probe.events(number)[-2:]
-        assert [(e["reason"], e["severity"], e["desc"], e["origin"]) for e in error["errors"]] == [
-            ("First", "ERR", "the cause", "here"), ("Second", "PANIC", "around it", "there"),
-        ]  # fmt: skip
-        assert not value["err"]
 
 
 @pytest.mark.spec("TG-03", "TG-13", "TG-21")
@@ -394,30 +341,6 @@ def test_an_attribute_of_another_type_keeps_its_clients(probe: DeviceProbe) -> N
         probe.wait_event(conf, lambda e: e["config"]["data_type"] == DataType.LONG)
         types = [e["config"]["data_type"] for e in probe.events(conf)]
         assert types[-3:] == [DataType.DOUBLE, DataType.STRING, DataType.LONG]
-
-
-@pytest.mark.spec("TG-01", "TG-02")
-def test_our_own_subscriber_gets_the_same() -> None:
-    """Client and server are parts of this project."""
-    taken: list[SubscriptionEvent] = []
-    attributes = [Attribute("a"), Attribute("spec", DataType.LONG, Format.SPECTRUM)]
-    with source_of(*attributes) as source, TangoSubscriber(timeouts=PATIENT, timeout=TIMEOUT) as subscriber:
-        address = source.address(DEVICE)
-        values: dict[str, tuple[Any, Any]] = {"a": (-1.0, 2.5), "spec": ([], [1, 2, 3])}
-        for name, (sign, _) in values.items():
-            subscription = subscriber.subscribe(address, name)
-            known = len(taken)
-            until(
-                lambda s=subscription, k=known: any(n.subscription is s and n.ctr for n in taken[k:]),  # type: ignore[misc]
-                lambda n=name, v=sign: (  # type: ignore[misc]
-                    source.push_change_event(DEVICE, n, v), taken.extend(subscriber.take())  # type: ignore[func-returns-value]
-                ),
-            )  # fmt: skip
-        for name, (_, value) in values.items():
-            source.push_change_event(DEVICE, name, value, time=CALENDAR, quality=Quality.ALARM)
-        until(lambda: len(told(taken)) == 2, lambda: taken.extend(subscriber.take()))
-        assert told(taken) == [("a", [2.5]), ("spec", [1, 2, 3])]
-        assert not [n for n in taken if n.detail is not None]
 
 
 def told(events: list[SubscriptionEvent]) -> list[tuple[str, list[Any]]]:

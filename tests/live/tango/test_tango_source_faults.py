@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -56,45 +55,6 @@ def still_serves(source: TangoEventSource, probe: DeviceProbe) -> None:
 
 
 # --- it ends, and comes back -----------------------------------------------------------------------------------
-
-
-@pytest.mark.thorough
-@pytest.mark.spec("TG-30", "TG-31", "TG-36", "TG-40-TG-42")
-def test_clients_reconnect_to_a_restarted_source_and_keep_a_silent_one(tmp_path: Path, probe: DeviceProbe) -> None:
-    """Upstream: cxx_reconnection_zmq, with the periods of the clients, so all cases run at once: a source that is
-    restarted, one that is killed, one that is stopped, and one that sends only heartbeats during two checks."""
-    with ExitStack() as stack:
-        silent, *away = [
-            stack.enter_context(SourceProcess(tmp_path / how)) for how in ("silent", "pause", "restart", "kill")
-        ]
-        numbers = {source: probe.subscribe(source.address, "level", "change") for source in (silent, *away)}
-        for source in away:
-            until(lambda s=source: len(probe.events(numbers[s])) > 1, lambda s=source: s.push("level", 1.0))  # type: ignore[misc]
-        began = time.monotonic()
-        paused, restarted, killed = away
-        restarted.stop()
-        killed.kill()
-        paused.pause()
-        for source in away:
-            probe.wait_event(numbers[source], lambda e: e["err"])
-        paused.resume()
-        for source in away:  # before its client looks at it again, which it does each 10 s
-            if not source.running:
-                source.start()
-            source.call("set", attribute="level", value=7.0)
-        for source in away:  # what the client reads again
-            probe.wait_event(numbers[source], lambda e: not e["err"] and e["value"]["value"] == 7.0)
-        for source in away:
-            until(
-                lambda s=source: any(not e["err"] and e["value"]["value"] == 8.0 for e in probe.events(numbers[s])),  # type: ignore[misc]
-                lambda s=source: s.push("level", 8.0),  # type: ignore[misc]
-            )
-            assert errors_in(probe.events(numbers[source]))[0] == "API_EventTimeout"
-        until(lambda: time.monotonic() - began > 23)
-        assert errors_in(probe.events(numbers[silent])) == []
-        until(lambda: len(probe.events(numbers[silent])) > 1, lambda: silent.push("level", 1.0))
-        for number in numbers.values():
-            probe.unsubscribe(number)
 
 
 # --- too much ------------------------------------------------------------------------------------------------
@@ -185,23 +145,6 @@ def test_a_silent_client_is_dropped_and_one_that_confirms_is_kept(monkeypatch: p
         assert source.push_change_event(DEVICE, "silent", 1.0) == 0
         admin.confirm([Confirmation(DEVICE, "silent", "idl5_change")])
         assert source.push_change_event(DEVICE, "silent", 1.0) > 0
-
-
-@pytest.mark.spec("TG-37", "TG-43")
-@pytest.mark.explore
-@pytest.mark.timeout(1500)
-def test_real_clients_confirm_in_time(tmp_path: Path, probe: DeviceProbe) -> None:
-    """With the constants of Tango, for longer than the ten minutes until a subscription expires."""
-    with SourceProcess(tmp_path / "source") as source:
-        number = probe.subscribe(source.address, "level", "change")
-        until(lambda: len(probe.events(number)) > 1, lambda: source.push("level", 1.0))
-        began = time.monotonic()
-        until(lambda: time.monotonic() - began > 660, timeout=900)
-        assert errors_in(probe.events(number)) == []
-        before = len(probe.events(number))
-        assert source.push("level", 2.0) == 1
-        assert probe.wait_events(number, before + 1)[-1]["value"]["value"] == 2.0
-        probe.unsubscribe(number)
 
 
 # --- nonsense ------------------------------------------------------------------------------------------------

@@ -262,38 +262,6 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "connector"
 
 
-def test_an_older_and_a_newer_release_write_one_stream_and_one_flight_log(
-    write: Callable[..., Write], older: Path
-) -> None:
-    """Side by side, again and again; both read what the other has written."""
-    one = write(rows=4_000, partitions=2)
-    one.log.mkdir()
-    with contextlib.ExitStack() as stack:
-        applications = []
-        for number, path in enumerate([older, ROOT / "connector"]):
-            folder = one.folder / str(number)
-            folder.mkdir()
-            given = {**one.given, "folder": str(folder), "first": number * 2_000, "rows": 2_000}
-            given["steps"] = ["publish", "pause", "read_stream"]
-            conf = {"spark.cores.max": "1", "spark.executor.cores": "1", "spark.executorEnv.PYTHONPATH": str(path)}
-            (folder / "open").touch()
-            applications.append(
-                stack.enter_context(
-                    submit(one.cluster, folder, SCRIPT, json.dumps(given), conf=conf, env={"PYTHONPATH": str(path)})
-                )
-            )
-        for number in range(2):
-            eventually((one.folder / str(number) / "paused").exists, "the rows are published", PATIENCE)
-        for number, application in enumerate(applications):
-            (one.folder / str(number) / "go").touch()
-            application.wait(PATIENCE)
-    one.conserved()
-    assert len(counts(flights(one.log), "run_id")) == 2
-    for number in range(2):
-        values = pq.read_table(one.folder / str(number) / "read")["value"].to_pylist()
-        assert sorted(values) == sorted(f"order {n}" for n in range(one.rows))
-
-
 def test_half_a_million_rows_through_all_faults(write: Callable[..., Write]) -> None:
     """The server killed twice, both executors, and a worker: nothing lost, nothing doubled, one outcome a row."""
     one = write(rows=500_000, partitions=20, shuffled=True, options={"retryDeadline": "120s"})

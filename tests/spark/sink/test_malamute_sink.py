@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from mama_spark.malamute.client.messages import Message
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.testing.oracle import Outcome, conserve
-from mama_spark.testing.waiting import eventually
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -138,9 +136,12 @@ def test_through_a_foreign_broker_rows_are_accepted_without_ids_and_headers_are_
     assert len(foreign.sent) == 200
 
 
-def spread(spark: SparkSession, n: int) -> DataFrame:
+def spread(spark: SparkSession, n: int, broker: RestartableMalamuteBroker) -> DataFrame:
     """Rows over the streams A, B, C, which are durable, and `memory`."""
-    return orders(spark, n).selectExpr("*", "element_at(array('A', 'B', 'memory', 'C'), cast(k % 4 as int) + 1) stream")
+    a, b, c = map(broker.named, "ABC")
+    return orders(spark, n).selectExpr(
+        "*", f"element_at(array('{a}', '{b}', 'memory', '{c}'), cast(k % 4 as int) + 1) stream"
+    )
 
 
 @pytest.mark.spec("ML-15")
@@ -148,13 +149,14 @@ def test_each_row_goes_to_the_stream_of_its_column_and_the_flight_log_says_which
     spark: SparkSession, durable: RestartableMalamuteBroker, tmp_path: Path
 ) -> None:
     """Ids count for one stream, and are repeated by a job that runs again."""
-    df = spread(spark, 200)
+    df = spread(spark, 200, durable)
     flights = write(df, durable.url, tmp_path / "log", idPrefix="job")
     wanted = {r.k: (r.stream, r.topic, bytes(r.value)) for r in df.collect()}
     assert {f["k"]: f["stream"] for f in flights} == {k: stream for k, (stream, _, _) in wanted.items()}
     for name in "ABC":
-        found = {m.sequence: (name, m.topic, m.payload) for m in durable.messages(name)}
-        mine = [f for f in flights if f["stream"] == name]
+        stream = durable.named(name)
+        found = {m.sequence: (stream, m.topic, m.payload) for m in durable.messages(name)}
+        mine = [f for f in flights if f["stream"] == stream]
         assert len(found) == len(mine) == 50
         assert {(f["ack_level"], f["duplicate"]) for f in mine} == {("stored", False)}
         assert [found[f["sequence"]] for f in mine] == [wanted[f["k"]] for f in mine]
@@ -169,42 +171,19 @@ def test_each_row_goes_to_the_stream_of_its_column_and_the_flight_log_says_which
 def test_rows_without_a_stream_are_bad_rows_and_dead_letters_go_to_the_stream_of_the_option(
     spark: SparkSession, durable: RestartableMalamuteBroker, tmp_path: Path
 ) -> None:
-    df = spread(spark, 40).selectExpr("topic", "value", "k", "if(k % 10 = 0, if(k = 0, '', null), stream) AS stream")
+    df = spread(spark, 40, durable).selectExpr(
+        "topic", "value", "k", "if(k % 10 = 0, if(k = 0, '', null), stream) AS stream"
+    )
     assert "the stream is null" in failure(df.drop("k"), durable.url)
     letters = {"onError": "deadletter", "deadLetterTopic": "dead"}
     said = failure(df.drop("k"), durable.url, **letters)
     assert "dead letters need a stream for deadLetterTopic: give the option stream" in said
-    flights = write(df, durable.url, tmp_path / "log", stream="DEAD", **letters)
+    flights = write(df, durable.url, tmp_path / "log", stream=durable.named("DEAD"), **letters)
     assert {f["k"] for f in flights if f["event"] != "acked"} == {f["k"] for f in flights if f["dead_lettered"]}
     dead = durable.messages("DEAD")
     assert sorted(m.payload for m in dead) == sorted(f"row {k}".encode() for k in (0, 10, 20, 30))
     assert {m.topic for m in dead} == {"dead"}
     assert {m.headers["Mama-Error-Status"][0] for m in dead} == {"INVALID_ARG"}
-
-
-@pytest.mark.thorough
-def test_a_killed_broker_of_many_streams_comes_back_and_nothing_is_lost_in_any(
-    spark: SparkSession, durable: RestartableMalamuteBroker, tmp_path: Path
-) -> None:
-    names = [f"S{chr(65 + i)}" for i in range(7)]
-    array = ", ".join(f"'{name}'" for name in names)
-    df = orders(spark, 7_000).selectExpr("*", f"element_at(array({array}), cast(k % 7 as int) + 1) AS stream")
-    held = durable.counter(names[0])
-
-    def restart() -> None:
-        eventually(lambda: held() > 100, "messages are stored", PATIENCE)
-        durable.kill()
-        durable.start()
-
-    with ThreadPoolExecutor(1) as thread:
-        killing = thread.submit(restart)
-        flights = write(df, durable.url, tmp_path / "log", maxRatePerPartition="2000")
-        killing.result(PATIENCE)
-    sent = df.collect()
-    for number, name in enumerate(names):
-        mine = [f for f in flights if f["stream"] == name]
-        part = [row for row in sent if row.k % 7 == number]
-        check(mine, part, [(m.sequence, m.topic, m.payload) for m in durable.messages(name)])
 
 
 def test_what_only_the_user_can_change_is_said(spark: SparkSession, url: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -225,32 +224,3 @@ def test_speculation_without_dedup_is_refused_before_the_first_row(case: Case) -
     finally:
         case.spark.sparkContext.setLocalProperty("spark.speculation", None)  # type: ignore[arg-type]
     assert case.stored() == 100
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one megabyte."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(place)], check=True)
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
-
-
-@pytest.mark.thorough
-@once
-def test_full_disk_while_staging_fails_the_write_and_its_repetition_loses_nothing(case: Case, small_disk: Path) -> None:
-    log, txn = small_disk / "log", {"txnAppId": "nightly", "txnVersion": "1"}
-    ballast = small_disk / "ballast"
-    ballast.write_bytes(bytes(900_000))
-    with pytest.raises(Exception, match=r"(?i)no space left"):
-        case.write(case.rows(20_000), flightLog=str(log), **txn)
-    ballast.unlink()
-    case.log = log
-    case.write(case.rows(20_000), flightLog=str(log), flightLogPayload="none", **txn)
-    assert counts(flights(log), "event") == {"acked": 20_000}
-    assert len(counts(flights(log), "flight_id")) == 20_000
-    assert {m.payload for m in case.room.messages("ORDERS")} == {f"order {i}".encode() for i in range(20_000)}
-    assert case.stored() == 20_000

@@ -173,11 +173,11 @@ def test_what_cannot_be_published_is_refused_before_any_task(
     assert admin.messages("TANGO") == []
 
 
-def test_a_durable_stream_of_malamute_is_a_log_too(spark: SparkSession, tmp_path: Path) -> None:
-    with RestartableMalamuteBroker(tmp_path / "broker") as room:
-        room.create("TANGO", "tango.>")
-        target = room.options("TANGO")
-        log = target["url"].rstrip("/") + "/" + target["stream"]
-        options = {"url": "tango://lab", "log": log, "flightLog": str(tmp_path / "log"), "flightLogPayload": "all"}
-        readings(spark, 200).write.format("mamapub").options(**options).mode("append").save()
-        verdict(room, "TANGO", tmp_path / "log", sent=200).raise_faults()
+def test_a_durable_stream_of_malamute_is_a_log_too(
+    spark: SparkSession, durable: RestartableMalamuteBroker, tmp_path: Path
+) -> None:
+    target = durable.options("TANGO")
+    log = target["url"].rstrip("/") + "/" + target["stream"]
+    options = {"url": "tango://lab", "log": log, "flightLog": str(tmp_path / "log"), "flightLogPayload": "all"}
+    readings(spark, 200).write.format("mamapub").options(**options).mode("append").save()
+    verdict(durable, "TANGO", tmp_path / "log", sent=200).raise_faults()

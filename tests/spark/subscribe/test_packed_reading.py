@@ -42,7 +42,7 @@ def write(df: DataFrame, **options: str) -> None:
 
 
 def subscription(room: RestartableBroker) -> dict[str, str]:
-    return {**room.options("ORDERS"), "topics": "orders.>", "stream": "ORDERS"}
+    return {"topics": "orders.>", "stream": "ORDERS", **room.options("ORDERS")}
 
 
 def read(spark: SparkSession, room: RestartableBroker, schema: str | None = None, **options: str) -> DataFrame:
@@ -87,17 +87,6 @@ def test_packed_rows_come_back_as_rows_that_were_not_packed(spark: SparkSession,
             places.setdefault(packed["sequence"], []).append(packed["pack_index"])
         assert 7 <= len(places) <= 14
         assert all(sorted(indexes) == list(range(len(indexes))) for indexes in places.values())
-
-
-@pytest.mark.parametrize("room", ["nats"], indirect=True)
-def test_rows_of_a_topic_keep_their_order(spark: SparkSession, ready: RestartableBroker) -> None:
-    write(orders(spark, 700, parts=1), pack="arrow", packMaxRows="10", **ready.options("ORDERS"))
-    found = read(spark, ready, minPartitions="3").select("topic", "value", "sequence", "pack_index").collect()
-    found.sort(key=lambda r: (r.sequence, r.pack_index))
-    by_topic: dict[str, list[int]] = {}
-    for r in found:
-        by_topic.setdefault(r.topic, []).append(int(r.value[6:]))
-    assert by_topic == {f"orders.r{i}": list(range(i, 700, 7)) for i in range(7)}
 
 
 @pytest.mark.parametrize("room", ["nats"], indirect=True)
@@ -151,30 +140,6 @@ def test_a_stream_counts_rows_continues_from_its_checkpoint_and_reports_its_esti
     run()
     table = pq.read_table(tmp_path / "table", columns=["sequence", "pack_index"]).to_pylist()
     assert len(table) == len({(row["sequence"], row["pack_index"]) for row in table}) == 700
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("room", ["nats"], indirect=True)
-def test_rows_that_were_stored_twice_in_another_order_are_one_row_by_their_ids(
-    spark: SparkSession, ready: RestartableBroker, tmp_path: Path
-) -> None:
-    """A retry that sees another order makes other packs; ids inside the packs tell the rows of both."""
-    df = orders(spark, 200)
-    write(df.coalesce(1).sortWithinPartitions("value"), pack="arrow", **ready.options("ORDERS"))
-    write(df.coalesce(1).sortWithinPartitions("id", ascending=False), pack="arrow", **ready.options("ORDERS"))
-    assert read(spark, ready).count() == 400
-    rows = spark.readStream.format("mamasub").options(**subscription(ready)).load()
-    query = (
-        rows.dropDuplicates(["id"])
-        .writeStream.format("parquet")
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start(str(tmp_path / "table"))
-    )
-    assert query.awaitTermination(PATIENCE)
-    table = spark.read.parquet(str(tmp_path / "table"))
-    columns = ("topic", "cast(value AS string) AS value", "id")
-    assert listed(table.selectExpr(*columns)) == listed(df.selectExpr(*columns))
 
 
 def test_failed_packs_are_published_again_from_the_flight_log(
