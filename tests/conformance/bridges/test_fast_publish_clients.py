@@ -49,6 +49,7 @@ from mama_spark.testing.waiting import eventually
 from tests.support.fault_driver import Driver
 from tests.support.nats.nats_servers import Admin
 from tests.support.nats.plain_nats_connection import PlainNatsConnection
+from tests.support.tables import each
 from tests.support.tiers import EXPLORE
 
 FAST: dict[str, Any] = {"ack_mode": "batch", "dedup": False}
@@ -241,12 +242,11 @@ def test_zero_count_partial_terminal_ack_allows_stream_sequence_zero() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each(
     "last",
     [PubAck("S", 1, batch="wrong", count=2), PubAck("S", 1, count=0), PubAck("S", 1, batch="b", count=99)],
-    ids=["batch of somebody else", "no batch", "more than was sent"],
 )
-@pytest.mark.parametrize("guilty", [False, True])
+@each("guilty", [False, True])
 def test_terminal_ack_validation_rejects_untrusted_values(last: Reply, guilty: bool) -> None:
     """Also fatal_collector_rejects_an_already_pending_terminal_ack: what was told before keeps its error."""
     batch = sent(3)
@@ -258,7 +258,7 @@ def test_terminal_ack_validation_rejects_untrusted_values(last: Reply, guilty: b
     assert batch.phase is Phase.ENDED
 
 
-@pytest.mark.parametrize(
+@each(
     "payload",
     [
         b"not-json",
@@ -293,7 +293,7 @@ def test_malformed_inbox_responses_are_terminal(payload: bytes) -> None:
     assert verdict(batch.reply(PubAck("S", 2, batch="b", count=2), 3)) == ([], {})
 
 
-@pytest.mark.parametrize("msgs", [0, 65_536, 2**63])
+@each("msgs", [0, 65_536, 2**63])
 def test_a_flow_that_no_server_means_changes_nothing_for_good(msgs: int) -> None:
     batch = sent(5)
     batch.reply(FlowAck(5, msgs), 5)

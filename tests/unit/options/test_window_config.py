@@ -9,6 +9,8 @@ from mama_spark.bridge import Ack, Capabilities
 from mama_spark.options import SinkOptions
 from mama_spark.options.window import RetryPolicy, WindowConfig
 
+from tests.support.tables import each
+
 ABLE = Capabilities(Ack.STORED, True, True, True, True, 1 << 20, 100)
 
 
@@ -17,7 +19,7 @@ def policy(capabilities: Capabilities, **options: str) -> WindowConfig:
     return o.window.for_bridge(capabilities, with_ids=o.dedup)
 
 
-@pytest.mark.parametrize(
+@each(
     ("dedup", "recognised", "uncertain", "again"),
     [
         ("true", True, "report", True),
@@ -48,7 +50,7 @@ def test_nothing_goes_again_where_nothing_is_acknowledged_or_nobody_wants_it() -
     assert (retry.backoffs, retry.deadline) == ((1.0, 2.0, 3.0), 20.0)
 
 
-@pytest.mark.parametrize(
+@each(
     ("retry", "seconds"),
     [
         (None, 10.0),

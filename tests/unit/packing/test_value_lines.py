@@ -11,6 +11,7 @@ from mama_spark.packing.gathering.payload_places import PayloadPlaces
 from mama_spark.packing.gathering.value_lines import values_of_lines
 
 from tests.support.memory import peak_of
+from tests.support.tables import each
 from tests.support.tiers import examples
 
 WINDOW = 1 << 18  # octets that the search takes at a time
@@ -52,7 +53,7 @@ def test_lines_are_those_of_a_split_where_as_many_are_announced(
     check(found, announced, places_of(found, kind, before))
 
 
-@pytest.mark.parametrize("size", [0, WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW - 1, 2 * WINDOW])
+@each("size", [0, WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW - 1, 2 * WINDOW])
 def test_lines_end_where_the_parts_of_a_search_meet(size: int) -> None:
     whole = bytes(size)
     cut = bytearray(whole)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 from mama_spark.publisher.bloom_filter import BloomFilter
+
+from tests.support.tables import each
 
 
 def keys(n: int, seed: int = 0) -> npt.NDArray[np.uint64]:
     return np.unique(np.random.default_rng(seed).integers(0, 2**63, 2 * n, np.uint64))[:n]
 
 
-@pytest.mark.parametrize("nbytes", [2_816, 1 << 20])
-@pytest.mark.parametrize("step", [1, 7, 1_000, 5_000])
+@each("nbytes", [2_816, 1 << 20])
+@each("step", [1, 7, 1_000, 5_000])
 def test_what_was_added_is_known_at_every_size(nbytes: int, step: int) -> None:
     some, seen = keys(5_000), BloomFilter(nbytes)
     for start in range(0, len(some), step):

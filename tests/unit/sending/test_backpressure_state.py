@@ -6,6 +6,8 @@ import pytest
 from mama_spark.errors import NoResponders, PublishError, RateLimited
 from mama_spark.sending.backpressure import BackpressureState
 
+from tests.support.tables import each
+
 
 @pytest.mark.parametrize(
     ("error", "limits"),
@@ -25,10 +27,9 @@ def test_the_window_never_shrinks_below_one() -> None:
     assert state.limit == 1
 
 
-@pytest.mark.parametrize(
+@each(
     ("sent_at", "now", "concerns"),
     [(10.0, 12.0, True), (9.9, 12.0, False), (10.0, 11.9, False), (12.0, 13.0, True)],
-    ids=["sent when it began, now over", "sent before it", "during it", "after it"],
 )
 def test_a_burst_of_refusals_is_one_pause(sent_at: float, now: float, concerns: bool) -> None:
     state = BackpressureState(100)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from mama_spark.sending.outage import MAX_STEP, OutageDetector
+
+from tests.support.tables import each
 
 TIMEOUT, NOTICE = 10.0, 4.0
 
@@ -16,7 +17,7 @@ def checked(outage: OutageDetector, since: float, until: float, *, blocked: bool
     return result
 
 
-@pytest.mark.parametrize(
+@each(
     ("until", "noticed", "declared"),
     [(NOTICE, False, False), (NOTICE + 0.5, True, False), (TIMEOUT, True, False), (TIMEOUT + 0.5, True, True)],
 )

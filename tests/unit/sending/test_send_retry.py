@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from mama_spark.errors import (
     AckTimeout,
     DuplicateInFlight,
@@ -15,8 +14,10 @@ from mama_spark.errors import (
 )
 from mama_spark.sending.retry import is_final, may_resend, may_resend_elsewhere
 
+from tests.support.tables import each
 
-@pytest.mark.parametrize(
+
+@each(
     ("error", "repeatable", "not_repeatable"),
     [
         (Rejected("no"), False, False),

@@ -16,6 +16,7 @@ from mama_spark.malamute.protocol.extensions import Extension, read, write
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
 
+from tests.support.tables import each
 from tests.support.tiers import examples
 
 names = st.text("abcXYZ-_", min_size=1, max_size=5)
@@ -113,7 +114,7 @@ def test_options_become_settings_and_secrets_are_not_shown() -> None:
     assert "secret" not in repr(MalamuteSettings.from_options(login))
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "text"),
     [
         ({"url": "mlp://h/s", "token": "x"}, "option token is for NATS, and the url is of Malamute"),

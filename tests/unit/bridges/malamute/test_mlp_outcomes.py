@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from mama_spark.bridge import PollResult
 from mama_spark.bridges.malamute.bridge import _Chunk, _report_outcomes
 from mama_spark.bridges.malamute.pool import WritableStream
@@ -12,11 +11,13 @@ from mama_spark.malamute.client.calls import Call
 from mama_spark.malamute.protocol.commands import Ping
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome
 
+from tests.support.tables import each
+
 ACCEPTED = (AckRun(StoreOutcome.ACCEPTED, 3),)
 
 
-@pytest.mark.parametrize("acks", [(), ACCEPTED])
-@pytest.mark.parametrize("stored", [False, True])
+@each("acks", [(), ACCEPTED])
+@each("stored", [False, True])
 def test_messages_to_a_stored_stream_are_not_acknowledged_without_an_outcome(
     acks: tuple[AckRun, ...], stored: bool
 ) -> None:

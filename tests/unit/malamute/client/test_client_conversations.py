@@ -12,6 +12,7 @@ from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Ok, decode
 
 from tests.support.malamute.client_machine import FAR, connected, do, said, told
+from tests.support.tables import each
 
 VECTORS: dict[str, dict[str, Any]] = {
     v["name"]: v for v in json.loads((Path(__file__).parents[3] / "vectors" / "malamute.json").read_text())
@@ -24,7 +25,7 @@ PROPER = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PROPER)
+@each("name", PROPER)
 def test_recorded_conversations_byte_for_byte(name: str) -> None:
     """Each client says what the C client said; deliveries reach the application in order."""
     machines: dict[str, ClientMachine] = {}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.malamute.protocol.credit import DeliveryCredit
 
+from tests.support.tables import each
 from tests.support.tiers import examples
 
 
@@ -28,7 +28,7 @@ def test_the_limit_can_be_lifted() -> None:
     assert credit.exhausted
 
 
-@pytest.mark.parametrize(("most", "covered"), [(0, 0), (2, 2), (3, 3), (9, 3)])
+@each(("most", "covered"), [(0, 0), (2, 2), (3, 3), (9, 3)])
 def test_a_batch_is_limited_by_what_is_left(most: int, covered: int) -> None:
     assert DeliveryCredit(3).limit(most) == covered
 

@@ -23,6 +23,7 @@ from mama_spark.services.malamute_broker.engines.durable.engine import DurableEn
 from mama_spark.services.malamute_broker.engines.query_answers import MAX_PATTERNS
 
 from tests.support.malamute.log_queries import QUESTIONS
+from tests.support.tables import each
 from tests.support.tiers import examples
 
 
@@ -119,7 +120,7 @@ def test_trim_wants_the_very_stream(tmp_path: Path) -> None:
     engine.close()
 
 
-@pytest.mark.parametrize(
+@each(
     ("pattern", "name"),
     [
         (b"^orders$", b"orders"), (rb"^md\.eu$", b"md.eu"), (b"^a-b_c/d$", b"a-b_c/d"), (b"^$", b""),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
 from mama_spark.malamute.client.state_machine import ClientMachine, ClientSettings
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Command, Confirm, Ok, Pong, decode, encode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
 from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
+
+from tests.support.tables import each
 
 
 def opened(machine: ServerMachine, client: bytes, features: Feature) -> None:
@@ -39,8 +40,8 @@ def test_a_ping_is_answered_when_the_engines_of_all_streams_have_answered() -> N
     assert read(pong.trailing).acks == (run, run)
 
 
-@pytest.mark.parametrize("service", [False, True])
-@pytest.mark.parametrize("tracker", [b"", b"t"])
+@each("service", [False, True])
+@each("tracker", [b"", b"t"])
 def test_who_sends_a_letter_without_a_tracker_is_told_nothing_of_it(tracker: bytes, service: bool) -> None:
     machine = ServerMachine(SessionSettings())
     opened(machine, b"w", Feature.CONFIRM)

@@ -17,6 +17,8 @@ from mama_spark.services.malamute_broker.engines.durable import engine as durabl
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
 from mama_spark.services.malamute_broker.engines.durable.store_reader import StoreFull, StoreReader, store_path
 
+from tests.support.tables import each
+
 TTL, RENEWAL, MARKER = b"Mama-Ttl", b"Mama-Renewal", b"Mama-Marker"
 EXPECTED = b"Mama-Expected-Sequence"
 
@@ -317,7 +319,7 @@ def test_a_subject_that_begins_and_ends_for_ever_costs_no_memory() -> None:
     assert len(kept._heap) < 2000
 
 
-@pytest.mark.parametrize(
+@each(
     ("headers", "wanted"),
     [
         (((b"x", b"1"),), None),

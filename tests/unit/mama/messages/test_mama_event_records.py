@@ -63,7 +63,7 @@ def test_any_text_of_a_middleware_can_be_encoded() -> None:
     assert decode_event(decode(encode(encode_event(record)))).info == "denied\ufffd ? é"
 
 
-@pytest.mark.parametrize("change", [{"kind": "flight"}, {"event": ""}, {"event": "4"}])
+@each("change", [{"kind": "flight"}, {"event": ""}, {"event": "4"}])
 def test_invalid_events_are_neither_encoded_nor_decoded(change: dict[str, Any]) -> None:
     with pytest.raises(BadSourceRecord):
         encode_event(replace(ERROR, **change))
@@ -75,7 +75,7 @@ def test_invalid_events_are_neither_encoded_nor_decoded(change: dict[str, Any]) 
         decode_event(msg)
 
 
-@pytest.mark.parametrize("attribute", ["kind", "event", "at_us"])
+@each("attribute", ["kind", "event", "at_us"])
 def test_an_event_has_a_kind_a_name_and_a_time(attribute: str) -> None:
     msg = encode_event(ERROR)
     msg.fields[:] = [f for f in msg if f.name != FIELDS[attribute][0]]

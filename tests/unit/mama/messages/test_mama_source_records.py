@@ -26,6 +26,8 @@ from mama_spark.mama.messages.source_records import (
 from mama_spark.mama.messages.status import StatusError
 from mama_spark.mama.properties import Properties
 
+from tests.support.tables import each
+
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "openmama.json").read_text())
 BYTES = {v["name"]: bytes.fromhex(v["hex"]) for v in VECTORS if v["name"].startswith("omnm_source")}
 
@@ -145,7 +147,7 @@ def test_an_id_of_any_integer_width_is_taken() -> None:
     assert decode_source(msg).record.id == 5
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "why"),
     [
         ([], r"no field SourceName\[10001\]"),
@@ -188,7 +190,7 @@ DEFAULTS = [
 
 
 @pytest.mark.spec("SD-13", "SD-35-SD-48")
-@pytest.mark.parametrize(("word", "name", "fid"), DEFAULTS, ids=WORDS)
+@each(("word", "name", "fid"), DEFAULTS)
 def test_each_of_the_fourteen_properties_changes_its_field_and_no_other(word: str, name: str, fid: int) -> None:
     named = SourceFields.from_properties(Properties.parse(f"mama.sourcediscovery.{word}.name=Mine", {}))
     numbered = SourceFields.from_properties(Properties.parse(f"mama.sourcediscovery.{word}.fid=333", {}))
@@ -212,7 +214,7 @@ def test_a_reader_with_other_fields_reports_collisions() -> None:
 
 
 @pytest.mark.spec("SD-35-SD-48")
-@pytest.mark.parametrize(
+@each(
     ("text", "why"),
     [
         ("source.fid=0", "must be from 1 to 65535, got 0"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.message import Int64s
 from mama_spark.publisher.exactly_once.claims import Claim, decode, encode, parts
 from mama_spark.publisher.exactly_once.found_rows import Distinct, FoundRows, Keys, free_numbers, keys_of
+
+from tests.support.tables import each
 
 #: Contents that share 64 bits of their hash, so that the other bits must tell them apart.
 CONTENTS = [(1, 0), (1, 1), (2, 0), (3, 0), (3, 7)]
@@ -105,9 +106,7 @@ def test_numbers_are_those_of_ids_of_one_partition() -> None:
     assert found.numbers(keys([(1, 0)]), 4) == {}
 
 
-@pytest.mark.parametrize(
-    ("partition", "number", "each"), [(0, 0, 18), (255, 63, 18), (256, 64, 20), (65_536, 16_384, 24)]
-)
+@each(("partition", "number", "each"), [(0, 0, 18), (255, 63, 18), (256, 64, 20), (65_536, 16_384, 24)])
 def test_a_row_takes_24_bytes_at_most(partition: int, number: int, each: int) -> None:
     found, chance, n = FoundRows(0), np.random.default_rng(1), 20_000
     for start in range(0, 5 * n, n):

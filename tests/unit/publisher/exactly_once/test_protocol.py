@@ -10,12 +10,14 @@ from mama_spark.publisher.exactly_once import protocol as p
 from mama_spark.publisher.exactly_once.claims import decode
 from mama_spark.publisher.exactly_once.protocol import Attempt, BatchMarker, Step, TaskMarker
 
+from tests.support.tables import each
+
 ME = Attempt("query", 7, "r2", 3, "me", "query-7-", "one message a row")
 BATCH = BatchMarker(7, ("r2",), "query-7-", "one message a row", "2026", 100)
 TASK = TaskMarker(7, "r2", "me", 100)
 
 
-@pytest.mark.parametrize(
+@each(
     ("found", "step"),
     [
         (None, Step.NEW),
@@ -34,7 +36,7 @@ def test_the_batch_marker_decides(found: BatchMarker | None, step: Step) -> None
     assert p.step_of_batch(ME, found) is step
 
 
-@pytest.mark.parametrize(
+@each(
     ("found", "step"),
     [
         (None, Step.NEW),
@@ -73,7 +75,7 @@ def test_markers_survive_their_encoding() -> None:
     assert p.task_marker(b"") is None
 
 
-@pytest.mark.parametrize("value", [b"x", b"[]", b"{}", b'{"batch": "x", "after": 1}'])
+@each("value", [b"x", b"[]", b"{}", b'{"batch": "x", "after": 1}'])
 def test_what_is_no_marker_is_an_error_that_shows_it(value: bytes) -> None:
     for read in (p.batch_marker, p.task_marker):
         with pytest.raises(ConfigError, match="not a marker of mama-spark"):

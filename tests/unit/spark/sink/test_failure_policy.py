@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from mama_spark.errors import NoResponders, Rejected
 from mama_spark.options import SinkOptions
 from mama_spark.spark.sink.failure_policy import (
@@ -13,6 +12,8 @@ from mama_spark.spark.sink.failure_policy import (
 )
 from mama_spark.spark.sink.job import OutcomeCounts
 
+from tests.support.tables import each
+
 DEAD_LETTER = {"onError": "deadletter", "deadLetterTopic": "dead"}
 BOTH = OutcomeCounts(rows=10, row_errors=2, outage_errors=3)
 
@@ -21,7 +22,7 @@ def options(**given: str) -> SinkOptions:
     return SinkOptions.parse({"url": "memory://x", **given})
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "tolerated", "failures"),
     [
         ({}, False, 5),
@@ -38,7 +39,7 @@ def test_the_write_fails_for_rows_that_the_options_do_not_tolerate(
     assert failures_of_write(options(**given), OutcomeCounts(rows=10, acked=10)) == 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "retried"),
     [
         ({}, True),

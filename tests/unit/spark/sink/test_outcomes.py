@@ -60,7 +60,7 @@ def flights(log: Path) -> list[dict[str, Any]]:
     return [row for row in rows if row["kind"] == "flight"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "final"),
     [
         (Rejected("no"), True),
@@ -176,7 +176,7 @@ def test_the_dead_letter_of_a_row_that_is_too_large_is_empty() -> None:
     assert headers["a"] == ["1"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("counts", "said"),
     [
         (OutcomeCounts(), "0 rows"),

@@ -16,6 +16,8 @@ from mama_spark.spark.subscribe.offsets import ReadRange, StreamPosition, advanc
 from mama_spark.spark.subscribe.schema import SCHEMA, message_columns_of
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from tests.support.tables import each
+
 OLD, NEW = "made yesterday", "made today"
 
 
@@ -25,9 +27,7 @@ def test_nothing_is_read_between_positions_in_two_streams_of_one_name() -> None:
     assert ranges({"S": StreamPosition(50, OLD)}, {"S": StreamPosition(9, NEW, 3)}) == [ReadRange("S", NEW, 2, 8)]
 
 
-@pytest.mark.parametrize(
-    ("each", "rows", "n"), [({"S": 10.0}, 100, 10), ({"S": 10.0}, 4, 1), ({}, 100, 100), ({"S": 2.5}, 100, 40)]
-)
+@each(("each", "rows", "n"), [({"S": 10.0}, 100, 10), ({"S": 10.0}, 4, 1), ({}, 100, 100), ({"S": 2.5}, 100, 40)])
 def test_a_limit_of_rows_is_one_of_as_many_records_as_have_them(each: dict[str, float], rows: int, n: int) -> None:
     end = advance({"S": StreamPosition(1, OLD)}, {"S": Bounds(1, 1_000, OLD)}, None, rows, each)
     assert end["S"].next == 1 + n

@@ -29,6 +29,8 @@ from mama_spark.spark.subscribe.offsets import (
     to_json,
 )
 
+from tests.support.tables import each
+
 ORDERS = {"ORDERS": Bounds(5, 20, "a")}
 
 
@@ -42,7 +44,7 @@ def test_query_begins_at_the_first_or_behind_the_last_record() -> None:
     assert at(starting_offsets({"NEW": Bounds(1, 0, "a")}, "latest")) == {"NEW": 1}
 
 
-@pytest.mark.parametrize(("given", "begins"), [(7, 7), (21, 21), (-1, 21), (-2, 5), (2, 2), (0, 1)])
+@each(("given", "begins"), [(7, 7), (21, 21), (-1, 21), (-2, 5), (2, 2), (0, 1)])
 def test_json_offsets_mean_the_first_sequence_to_read_as_kafkas_do(given: int, begins: int) -> None:
     assert at(starting_offsets(ORDERS, (("ORDERS", given),))) == {"ORDERS": begins}
 
@@ -84,7 +86,7 @@ def test_offsets_survive_json() -> None:
     assert from_json(json.loads(text)) == offsets
 
 
-@pytest.mark.parametrize("value", [{"A": 1}, {"A": {"next": 1}}, {"A": {"next": "one", "identity": "x"}}])
+@each("value", [{"A": 1}, {"A": {"next": 1}}, {"A": {"next": "one", "identity": "x"}}])
 def test_offsets_of_another_format_are_refused(value: object) -> None:
     with pytest.raises(ConfigError, match="does not hold offsets of mamasub"):
         from_json(value)  # type: ignore[arg-type]
@@ -198,7 +200,7 @@ def test_tasks_cover_every_sequence_once_and_in_order(lengths: list[int], n: int
     assert tasks == split_ranges(whole, n)
 
 
-@pytest.mark.parametrize(
+@each(
     ("total", "wanted", "cores", "tasks"),
     [
         (0, None, 4, 1),

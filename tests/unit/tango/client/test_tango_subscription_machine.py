@@ -23,6 +23,7 @@ from mama_spark.tango.client.subscription_states import (
 )
 from mama_spark.tango.types import DevError, EventType, Severity
 
+from tests.support.tables import each
 from tests.support.tango.subscription_machines import (
     AWAY,
     CHANNEL,
@@ -60,7 +61,7 @@ def test_a_second_subscription_at_the_same_server_uses_its_connections() -> None
     ]
 
 
-@pytest.mark.parametrize("event", list(EventType))
+@each("event", list(EventType))
 def test_which_events_have_a_first_value_and_one_after_a_reconnection(event: EventType) -> None:
     machine, id = one(event)
     first = [a for a in machine.on_negotiated(0.0, id, negotiated()) if isinstance(a, ReadValue)]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from mama_spark.bridges.nats.protocol import headers
 from mama_spark.message import MessageBatch
 from mama_spark.publisher.api import PublishOptions
+
+from tests.support.tables import each
 
 EXPECTATIONS = PublishOptions(
     expected_stream="S",
@@ -16,7 +17,7 @@ EXPECTATIONS = PublishOptions(
 ).headers()
 
 
-@pytest.mark.parametrize("name", [*EXPECTATIONS, *map(str.lower, EXPECTATIONS)])
+@each("name", [*EXPECTATIONS, *map(str.lower, EXPECTATIONS)])
 def test_an_expectation_makes_its_row_fragile(name: str) -> None:
     rows: list[dict[str, list[str]] | None] = [None, {"a": ["b"], name: ["1"]}, {"Nats-TTL": ["5s"]}]
     bad, non_retriable = headers.check(MessageBatch.of(["t"] * 3, [b""] * 3, rows), 1000)
@@ -25,7 +26,7 @@ def test_an_expectation_makes_its_row_fragile(name: str) -> None:
     assert non_retriable.tolist() == [False, True, False]
 
 
-@pytest.mark.parametrize("name", ["nats-msg-id", "Nats-Batch-Id", "Nats-Batch-Sequence", "Nats-Batch-Commit"])
+@each("name", ["nats-msg-id", "Nats-Batch-Id", "Nats-Batch-Sequence", "Nats-Batch-Commit"])
 def test_headers_that_the_server_reserves_are_refused_with_the_reason(name: str) -> None:
     rows: list[dict[str, list[str]] | None] = [{name: ["1"]}, {"Nats-Rollup": ["sub"]}]
     bad, _ = headers.check(MessageBatch.of(["t"] * 2, [b""] * 2, rows), 1000)

@@ -9,6 +9,7 @@ from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.services.malamute_broker.session.byte_queue import Overflow
 
 from tests.support.malamute.session_machine import INVALID, PONG, MachineHarness, subjects, written
+from tests.support.tables import each
 
 
 def flood(desk: MachineHarness, n: int, first: int = 0) -> None:
@@ -41,7 +42,7 @@ def test_a_client_that_announces_credit_begins_with_none() -> None:
     assert subjects(desk.send("r", wire.Credit(1))) == [b"0"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("overflow", "expected"),
     [(Overflow.DROP_NEWEST, [b"0", b"1"]), (Overflow.DROP_OLDEST, [b"8", b"9"]), (Overflow.DISCONNECT, None)],
 )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.encoding.row_encoder import EncodedBatch, RowEncoder
+
+from tests.support.tables import each
 
 
 def plan(**given_columns: Any) -> ColumnPlan:
@@ -101,7 +102,7 @@ MULTI = pa.map_(pa.string(), pa.list_(pa.string()))
 KAFKA = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
-@pytest.mark.parametrize(
+@each(
     ("form", "kind", "values", "expected", "bad"),
     [
         (
@@ -134,7 +135,7 @@ KAFKA = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
         ),
     ],
 )
-@pytest.mark.parametrize("offset", [0, 1])
+@each("offset", [0, 1])
 def test_headers_of_every_form(
     form: str, kind: pa.DataType, values: list[Any], expected: list[Any], bad: dict[int, str], offset: int
 ) -> None:

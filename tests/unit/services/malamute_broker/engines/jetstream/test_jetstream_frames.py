@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from mama_spark.services.malamute_broker.engines.jetstream.message_codec import decode
 
+from tests.support.tables import each
 
-@pytest.mark.parametrize(
+
+@each(
     ("lengths", "frames"),
     [
         (b"1.3", [b"b", b"ody"]),
