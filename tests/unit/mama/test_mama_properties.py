@@ -161,20 +161,6 @@ def test_discovery_is_supported_if_the_property_is_true_and_not_if_it_is_missing
     assert TransportProperties(off, "nats", "x").discovery_supported is False
 
 
-@pytest.mark.spec("SD-13", "SD-49")
-def test_options_of_a_transport_are_completed_and_a_spark_option_wins(file: str) -> None:
-    given = {"transport": "desk", "properties": file, "maxinflight": "64", "topic": "t"}
-    made = expand(given, KNOWN, {})
-    assert made.options == {
-        **given, "url": "nats://10.0.0.1:4222", "waitTimeout": "7s", "token": "s3cret", "storage.aws_region": "eu",
-    }  # fmt: skip
-    assert made.discovery_supported is True
-    assert made.supported_key == "mama.nats.transport.desk.sourcediscovery.supported"
-    assert made.fields.source == ("SourceName", 20001)
-    assert made.where == f"{file}: mama.nats.transport.desk.*"
-    assert "s3cret" not in made.where
-
-
 def test_an_alias_wins_over_the_option_in_the_file(file: str) -> None:
     made = expand({"transport": "desk", "properties": file, "Servers": "nats://x"}, KNOWN, {})
     assert made.options["maxInFlight"] == "512"  # of the bridge, not that of all bridges

@@ -145,12 +145,6 @@ def test_a_message_nested_too_deep_is_not_encoded() -> None:
         encode(msg)
 
 
-def test_repr_of_a_message() -> None:
-    assert repr(MamaMsg()) == "<MamaMsg empty>"
-    assert repr(sample()).startswith("<MamaMsg MdMsgType[1] I32 0, SourceName[10001] STRING 'S', ")
-    assert len(repr(MamaMsg([Field("a", 1, T.STRING, "x" * 10_000)]))) < 100
-
-
 def test_a_message_as_json() -> None:
     msg = MamaMsg()
     msg.add_char("c", 1, "\xff")

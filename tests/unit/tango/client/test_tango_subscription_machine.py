@@ -183,10 +183,3 @@ def test_attributes_of_one_device_are_negotiated_together() -> None:
     other = SubscriptionRequest("tango://h:1/a/b/d", "a/b/d", "z", EventType.CHANGE)
     ids, actions = machine.subscribe([request("x"), other, request("y")])
     assert actions == [Negotiate((ids[0], ids[2])), Negotiate((ids[1],))]
-
-
-def test_repr_counts_the_states() -> None:
-    machine, _ = connected()
-    machine.subscribe([request("y")])
-    assert repr(machine) == "<SubscriptionMachine 1 negotiating, 1 connected, 1 channels>"
-    assert repr(SubscriptionMachine()) == "<SubscriptionMachine none, 0 channels>"
