@@ -9,7 +9,8 @@ import pytest
 import zmq
 from mama_spark.services.malamute_broker.engines import Delivery
 from mama_spark.services.malamute_broker.engines.engine_handle import CommandDone, ReportSocket
-from mama_spark.testing.engine_setup import TIMEOUT, EngineKind, EngineSetup, Ref
+from mama_spark.testing.engine_setup import TIMEOUT
+from mama_spark.testing.engine_suite import EngineKind, EngineSetup, Ref
 from mama_spark.testing.waiting import until
 
 

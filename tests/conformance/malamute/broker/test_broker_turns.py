@@ -11,7 +11,7 @@ from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import decode, encode
 from mama_spark.services.malamute_broker.broker.client_router import CLIENT_TURN, ClientRouter
 from mama_spark.services.malamute_broker.broker.security import Security, ZapHandler
-from mama_spark.services.malamute_broker.broker.settings import BrokerSettings
+from mama_spark.services.malamute_broker.broker.broker import BrokerSettings
 from mama_spark.services.malamute_broker.broker.traffic_counters import SocketCounters
 from mama_spark.services.malamute_broker.engines import Delivery
 from mama_spark.services.malamute_broker.engines.engine_actor import REPORT
