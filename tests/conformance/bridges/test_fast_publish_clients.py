@@ -10,7 +10,7 @@ custom_multi_token_inbox..., ...invalid_inbox_tokens   the inbox is the connecti
 not_enabled_is_typed_and_unsubscribes                  ``test_what_only_fast_ingest_can_do_fails...``
 timeout_closes..., direct_no_ack_commit...             ``test_a_stream_that_never_acknowledges_is_refused``
 ...cancellation... (7)                                 no coroutines: ``stop`` is what cancels, once, below
-...callback...exception...                             ``test_managed_settings.py``: listeners that raise are counted
+...callback...exception...                             ``test_managed_publisher.py``: listeners that raise are counted
 real_subscription_end..., closed_client...             ``test_a_client_closed_for_good_is_an_event``
 wait_defensive_paths, fatal_collector...subscription   no subscription a batch; its answers find it by its id
 async_context..., drop..., finalizer...                batches belong to a bridge, and that is closed

@@ -1,13 +1,15 @@
-"""When an outage begins and ends for what waits to be sent. The test gives the time; the publisher has no thread."""
+"""An outage: how long it is waited for, what is said of it, and its end."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from uuid import uuid4
 
 import numpy as np
 import pytest
 from mama_spark.bridge import Acks, BridgeEvent, EventKind, PollResult
-from mama_spark.bridges.memory import MemoryBridge
+from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.message import MessageBatch
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publisher.batch_publisher import BatchPublisher
@@ -15,7 +17,89 @@ from mama_spark.sending.flight import FlightState
 from mama_spark.sending.flight_batch import FlightBatch
 from mama_spark.sending.window import PROBE
 
-POLICY = WindowConfig(128, 64, retry=RetryPolicy(None, (0.01,), 60.0))
+# A publisher that is to survive an outage fails what cannot be sent, and goes on when the middleware is back
+
+POLICY = WindowConfig(64, 0, retry=RetryPolicy(None, (0.01,), 0.2))
+
+
+@pytest.fixture
+def broker() -> Iterator[MemoryBroker]:
+    name = uuid4().hex
+    yield MemoryBroker.get(name)
+    MemoryBroker.forget(name)
+
+
+def batch(n: int, start: int) -> MessageBatch:
+    return MessageBatch.of(["t.x"] * n, [b"%d" % i for i in range(start, start + n)])
+
+
+def test_what_cannot_be_sent_fails_and_what_comes_later_is_published(broker: MemoryBroker) -> None:
+    bridge = MemoryBridge(broker.name)
+    bridge.open()
+    failed = threading.Semaphore(0)
+
+    def finished(_: FlightBatch) -> None:
+        failed.release()
+
+    publisher = BatchPublisher(bridge, POLICY, on_finished=finished, outage_timeout=0.3, survive_outage=True)
+    publisher.start()
+    broker.up = False
+    lost = [publisher.put(batch(500, i * 500)) for i in range(4)]
+    for _ in lost:
+        assert failed.acquire(timeout=60)
+    assert not publisher.counters.acked
+    for flights in lost:
+        assert (flights.state == FlightState.COMPLETED_EXCEPTIONALLY).all()
+        error = flights.errors[0]
+        assert error.retryable
+        assert not error.may_have_landed
+        assert "nothing was acknowledged" in error.info
+    broker.up = True
+    late = publisher.put(batch(500, 9000))
+    publisher.drain()
+    assert (late.state == FlightState.ACKED).all()
+    assert len(broker.messages()) == 500
+    bridge.close()
+
+
+# --- what is logged while nothing is acknowledged, and when that is over ----------------------------------------------
+
+WAIT = 20.0
+POLICY_OF_REPORTER = WindowConfig(128, 64, wait_timeout=WAIT)
+
+
+@pytest.mark.parametrize(
+    ("answers_come", "end"),
+    [
+        (True, "messages are acknowledged again"),
+        (False, "no message waits any more, and none was acknowledged: they failed, each with its reason"),
+    ],
+)
+def test_the_end_of_an_outage_is_told_as_it_is(answers_come: bool, end: str, caplog: pytest.LogCaptureFixture) -> None:
+    bridge = MemoryBridge(uuid4().hex)
+    bridge.open()
+    bridge.broker.then(["late", "late"])
+    publisher = BatchPublisher(bridge, POLICY_OF_REPORTER, on_finished=lambda flights: None, outage_timeout=10 * WAIT)
+    publisher._loop.outage.notice = WAIT / 2
+    publisher.put(MessageBatch.of(["t"] * 2, [b""] * 2))
+    publisher._launch()
+    for second in range(int(WAIT / 2) + 3):
+        publisher._end_outage(float(second))
+    assert "2 messages wait: no answer comes" in caplog.records[-1].getMessage()
+    if answers_come:
+        bridge.broker.release()
+        publisher._loop.apply(bridge.poll(0))
+    else:
+        publisher.window.expire((publisher.window.wake_at() or 0.0) + 1.0)
+    for second in range(2):
+        publisher._end_outage(WAIT + second)
+    assert caplog.records[-1].getMessage() == end
+    MemoryBroker.forget(bridge.broker.name)
+
+
+# When an outage begins and ends for what waits to be sent. The test gives the time; the publisher has no thread
+
+POLICY_OF_ENDS = WindowConfig(128, 64, retry=RetryPolicy(None, (0.01,), 60.0))
 
 TIMEOUT = 10.0
 
@@ -27,7 +111,7 @@ class SteppedPublisher:
         bridge = MemoryBridge(uuid4().hex)
         bridge.open()
         self.publisher = BatchPublisher(
-            bridge, POLICY, on_finished=lambda flights: None, outage_timeout=TIMEOUT, survive_outage=True
+            bridge, POLICY_OF_ENDS, on_finished=lambda flights: None, outage_timeout=TIMEOUT, survive_outage=True
         )
         self.now = 0.0
 
@@ -94,13 +178,13 @@ def test_silence_is_one_outage_for_all_messages_and_a_few_show_when_it_is_over()
     flights = stepped.put(500)
     publisher._launch()
     stepped.wait(TIMEOUT + 1)
-    sent = POLICY.max_in_flight
+    sent = POLICY_OF_ENDS.max_in_flight
     assert (flights.state[:sent] == FlightState.TIMEOUT).all()
     assert (flights.state[sent:] == FlightState.COMPLETED_EXCEPTIONALLY).all()
     assert "nothing was acknowledged for 10 s: no answer comes" in flights.errors[0].info
     later = stepped.put(500)
     publisher._launch()
-    stepped.wait(POLICY.wait_timeout)
+    stepped.wait(POLICY_OF_ENDS.wait_timeout)
     assert (later.state[PROBE:] == FlightState.QUEUED).all()
     stepped.wait(1.0)
     assert (later.state[:PROBE] == FlightState.IN_FLIGHT).all()
