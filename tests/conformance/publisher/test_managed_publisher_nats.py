@@ -203,9 +203,7 @@ def test_a_denied_inbox_ends_the_publisher_and_tells_every_waiter(tmp_path: Path
 
 @pytest.mark.own_server
 @pytest.mark.parametrize("retry", [RETRY, None], ids=["retry", "once"])
-def test_publish_async_reset_pending_on_reconnect(
-    harness: NatsPublisherHarness, retry: RetryConfig | None
-) -> None:
+def test_publish_async_reset_pending_on_reconnect(harness: NatsPublisherHarness, retry: RetryConfig | None) -> None:
     """100 in flight, the server goes and comes back: every future resolves, and with retries nothing is lost."""
     publisher = harness.publisher(max_in_flight=100, wait_timeout=1.0, retry_config=retry).start()
     assert ack_of(publisher.publish_async(harness.topic, b"first")).result(LONG)

@@ -67,7 +67,9 @@ def log(tmp_path: Path) -> str:
     return str(tmp_path / "log")
 
 
-def test_tables_have_colors_in_a_terminal_only(log: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_have_colors_in_a_terminal_only(
+    log: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     shown = on_terminal("flights", log)
     assert ESCAPE in shown
     assert "──" in shown
@@ -76,7 +78,12 @@ def test_tables_have_colors_in_a_terminal_only(log: str, capsys: pytest.CaptureF
     assert ESCAPE not in plain
     assert "──" not in plain
     assert re.search(r"^  event +status +committed +flights +rows$", plain, re.MULTILINE)
-    assert not re.search(r"\x1b\[[\d;]*3\d", on_terminal("flights", log, NO_COLOR="1")), "no color"
+    for name in ("FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.setenv(name, "1")
+    assert cli.main(["flights", log]) == 0
+    shown = capsys.readouterr().out
+    assert "──" in shown
+    assert not re.search(r"\x1b\[[\d;]*3\d", shown), "no color"
 
 
 def test_an_error_is_marked_in_a_terminal() -> None:
