@@ -16,21 +16,23 @@ def each(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[Callabl
     For tests without fixtures, which the rows would share.
     """
     parameters = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
-    table = [
-        row.values if isinstance(row, type(pytest.param())) else (row,) if len(parameters) == 1 else tuple(row)
+    named = [
+        (row.id, row.values)
+        if isinstance(row, type(pytest.param()))
+        else (None, (row,) if len(parameters) == 1 else tuple(row))
         for row in rows
     ]
-    assert table, "a table without rows proves nothing"
+    assert named, "a table without rows proves nothing"
 
     def loop(test: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(test)
         def of_all_rows(**others: Any) -> None:
-            for row in table:
+            for name, row in named:
                 given = dict(zip(parameters, row, strict=True))
                 try:
                     test(**given, **others)
                 except BaseException as error:
-                    error.add_note(f"row: {given}")
+                    error.add_note(f"row: {name or given}")
                     raise
 
         signature = inspect.signature(test)

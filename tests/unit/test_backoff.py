@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.backoff import RECONNECT, Backoff
 
+from tests.support.tables import each
+
 _SECONDS = st.floats(0, 1e6, allow_nan=False)
 _BACKOFFS = st.builds(
     lambda first, more, factor, jitter: Backoff(first, first + more, factor, jitter),
@@ -59,9 +61,7 @@ def test_jitter_draws_from_the_random_numbers_of_python_unless_told() -> None:
     assert all(0 <= one <= 1 for one in drawn)
 
 
-@pytest.mark.parametrize(
-    "wrong", [(-1, 1, 2, 0), (2, 1, 2, 0), (1, 2, 0.5, 0), (1, 2, 2, 1.5), (1, 2, 2, -0.1), (float("nan"), 2, 2, 0)]
-)
+@each("wrong", [(-1, 1, 2, 0), (2, 1, 2, 0), (1, 2, 0.5, 0), (1, 2, 2, 1.5), (1, 2, 2, -0.1), (float("nan"), 2, 2, 0)])
 def test_what_is_no_schedule_is_refused(wrong: tuple[float, float, float, float]) -> None:
     with pytest.raises(ValueError, match="no schedule of delays"):
         Backoff(*wrong)

@@ -11,6 +11,8 @@ from mama_spark.conf_file import as_options, load
 from mama_spark.errors import ConfigError
 from mama_spark.options import FORMATS, SinkOptions, SubscribeOptions
 
+from tests.support.tables import each
+
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
 
@@ -82,9 +84,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load(tmp_path / "nothing.toml")
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in sorted(CONF.glob("*.toml")) if re.search(r"^\[mama", p.read_text(), re.M)], ids=lambda p: p.name
-)
+@each("path", [p for p in sorted(CONF.glob("*.toml")) if re.search(r"^\[mama", p.read_text(), re.M)])
 def test_the_files_in_conf_are_understood(path: Path) -> None:
     conf = load(path, tables=tomllib.loads(path.read_text()))
     for name in FORMATS.keys() & conf.keys():

@@ -10,21 +10,23 @@ from mama_spark.errors import OptionError
 from mama_spark.middlewares import MIDDLEWARES, SCHEMES
 from mama_spark.options import TransportOptions, redact_url
 
+from tests.support.tables import each
 
-@pytest.mark.parametrize("name", MIDDLEWARES)
+
+@each("name", MIDDLEWARES)
 def test_each_has_a_bridge_and_an_extra_of_the_package(name: str) -> None:
     assert callable(load(name).publisher_bridge)
     extra = MIDDLEWARES[name].extra
     assert extra is None or extra in (metadata("mama-spark").get_all("Provides-Extra") or [])
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@each("scheme", SCHEMES)
 def test_lists_of_its_urls_are_shown_whole_but_for_logins(scheme: str) -> None:
     assert redact_url(f"{scheme}://a:1,{scheme}://b:2") == f"{scheme}://a:1,{scheme}://b:2"
     assert redact_url(f"{scheme}://a:1,{scheme}://joe:pw@b:2") == f"{scheme}://a:1,{scheme}://***@b:2"
 
 
-@pytest.mark.parametrize("scheme", sorted(SCHEMES.keys() - {"nats", "tls", "memory"}))
+@each("scheme", sorted(SCHEMES.keys() - {"nats", "tls", "memory"}))
 def test_an_option_of_another_middleware_is_refused_by_title(scheme: str) -> None:
     title = MIDDLEWARES[SCHEMES[scheme]].title
     with pytest.raises(OptionError, match=f"jsDomain is for NATS, and the url is of {title}"):

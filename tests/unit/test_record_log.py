@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.record_log import Bounds, Continuity, continuity
 
+from tests.support.tables import each
 
-@pytest.mark.parametrize(
+
+@each(
     ("next_sequence", "bounds", "expected"),
     [
         (1, Bounds(1, 0, "a"), Continuity.UNBROKEN),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pickle
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import ConfigError, MamaError, OutcomeUnknown, PublishError, Rejected
 from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.redaction import redact, safe_cause, secret_values, show_path
+
+from tests.support.tables import each
 
 SEED = f"SU{'A7' * 28}"
 JWT = f"eyJ0eXAiOiJKV1QifQ.{'x' * 90}.{'y' * 86}"
@@ -28,7 +29,7 @@ def test_no_login_of_a_url_in_a_sentence_is_shown(password: str, scheme: str, pl
     assert redact(shown) == shown
 
 
-@pytest.mark.parametrize("secret", [SEED, JWT, PEM])
+@each("secret", [SEED, JWT, PEM])
 def test_keys_seeds_and_tokens_are_masked(secret: str) -> None:
     for text in (secret, f"no such file {secret!r}: it is missing", f"({secret})"):
         shown = redact(text)
@@ -37,7 +38,7 @@ def test_keys_seeds_and_tokens_are_masked(secret: str) -> None:
         assert redact(shown) == shown
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "nats://h:4222/a?b, nats://g:1.",
@@ -54,7 +55,7 @@ def test_what_is_no_secret_stays(text: str) -> None:
     assert redact(text) == text
 
 
-@pytest.mark.parametrize("kind", [MamaError, ConfigError, Rejected, OutcomeUnknown])
+@each("kind", [MamaError, ConfigError, Rejected, OutcomeUnknown])
 def test_every_error_is_safe_whatever_it_is_made_of(kind: type[MamaError]) -> None:
     error = kind("at nats://joe:s3cret@h:4222")
     for one in (error, pickle.loads(pickle.dumps(error))):
@@ -69,14 +70,12 @@ def test_errors_keep_what_else_they_hold() -> None:
     assert (status.status, status.info) == (Status.INVALID_ARG, "at nats://***@h")
 
 
-@pytest.mark.parametrize(
-    "path", ["/etc/nats/user.creds", "user.creds", "./user", "C:\\keys\\user.nk", "../a b/key.pem"]
-)
+@each("path", ["/etc/nats/user.creds", "user.creds", "./user", "C:\\keys\\user.nk", "../a b/key.pem"])
 def test_a_path_is_shown(path: str) -> None:
     assert show_path(path) == repr(path)
 
 
-@pytest.mark.parametrize("value", [SEED, JWT, PEM, "s3cret", "q83+" * 30, f"/etc/{'s3cret' * 10}", "a\n/b", ""])
+@each("value", [SEED, JWT, PEM, "s3cret", "q83+" * 30, f"/etc/{'s3cret' * 10}", "a\n/b", ""])
 def test_what_may_be_a_secret_is_not_shown_as_a_path(value: str) -> None:
     assert show_path(value) == "***"
 

@@ -19,6 +19,8 @@ from mama_spark.source_expiry import (
     suspect_after,
 )
 
+from tests.support.tables import each
+
 SUSPECT, OFFLINE = DiscoveryEventKind.SUSPECT, DiscoveryEventKind.OFFLINE
 ONE, TWO, THREE = (SourceKey("s", number) for number in (1, 2, 3))
 
@@ -59,7 +61,7 @@ def test_what_is_known_and_not_in_the_image_is_offline() -> None:
     assert offline_by_absence([ONE], [end]) == {ONE}
 
 
-@pytest.mark.parametrize("ttl", [0.0, -1.0, float("nan")])
+@each("ttl", [0.0, -1.0, float("nan")])
 def test_a_time_to_live_is_positive(ttl: float) -> None:
     with pytest.raises(ConfigError, match="must be positive"):
         check_ttl(ttl)

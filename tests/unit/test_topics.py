@@ -7,7 +7,6 @@ from functools import cache
 from itertools import product
 
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridges.malamute import frames
@@ -29,6 +28,7 @@ from mama_spark.topics import (
     why_unpublishable,
 )
 
+from tests.support.tables import each
 from tests.support.tiers import examples
 
 # --- what can be published to ----------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ def test_bridges_broker_and_options_agree(topic: str) -> None:
             assert fine
 
 
-@pytest.mark.parametrize(
+@each(
     ("topic", "why"),
     [
         ("", "empty topic"),

@@ -10,7 +10,7 @@ custom_multi_token_inbox..., ...invalid_inbox_tokens   the inbox is the connecti
 not_enabled_is_typed_and_unsubscribes                  ``test_what_only_fast_ingest_can_do_fails...``
 timeout_closes..., direct_no_ack_commit...             ``test_a_stream_that_never_acknowledges_is_refused``
 ...cancellation... (7)                                 no coroutines: ``stop`` is what cancels, once, below
-...callback...exception...                             ``test_managed_settings.py``: listeners that raise are counted
+...callback...exception...                             ``test_managed_publisher.py``: listeners that raise are counted
 real_subscription_end..., closed_client...             ``test_a_client_closed_for_good_is_an_event``
 wait_defensive_paths, fatal_collector...subscription   no subscription a batch; its answers find it by its id
 async_context..., drop..., finalizer...                batches belong to a bridge, and that is closed
@@ -34,7 +34,6 @@ from mama_spark.bridges.nats.protocol import fast_batch
 from mama_spark.bridges.nats.protocol.acks import BatchGap, BatchRejection, FlowAck, PubAck, Reply, classify_parts
 from mama_spark.bridges.nats.protocol.fast_batch import (
     MAX_MESSAGES,
-    OUTSTANDING,
     FastBatch,
     Phase,
     SettledTokens,
@@ -49,6 +48,7 @@ from mama_spark.testing.waiting import eventually
 from tests.support.fault_driver import Driver
 from tests.support.nats.nats_servers import Admin
 from tests.support.nats.plain_nats_connection import PlainNatsConnection
+from tests.support.tables import each
 from tests.support.tiers import EXPLORE
 
 FAST: dict[str, Any] = {"ack_mode": "batch", "dedup": False}
@@ -213,16 +213,6 @@ def verdict(told: SettledTokens) -> tuple[list[int], dict[int, type[PublishError
     return acked, {t: type(error) for tokens, error in told.refused for t in tokens.tolist()}
 
 
-def test_stall_gate_is_inclusive_at_window_boundary() -> None:
-    """The rule is tested after sending: with so many outstanding, one more may go."""
-    batch = FastBatch("b", 10)
-    assert batch.capacity() == 10 * OUTSTANDING + 1
-    batch.add(np.arange(10 * OUTSTANDING + 1))
-    assert batch.capacity() == 0
-    batch.reply(FlowAck(10, 10), 10)
-    assert batch.capacity() == 10
-
-
 def test_flow_ack_changes_window_but_not_cached_reply_prefix() -> None:
     batch = sent(20)
     before = batch.capacity()
@@ -241,12 +231,11 @@ def test_zero_count_partial_terminal_ack_allows_stream_sequence_zero() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each(
     "last",
     [PubAck("S", 1, batch="wrong", count=2), PubAck("S", 1, count=0), PubAck("S", 1, batch="b", count=99)],
-    ids=["batch of somebody else", "no batch", "more than was sent"],
 )
-@pytest.mark.parametrize("guilty", [False, True])
+@each("guilty", [False, True])
 def test_terminal_ack_validation_rejects_untrusted_values(last: Reply, guilty: bool) -> None:
     """Also fatal_collector_rejects_an_already_pending_terminal_ack: what was told before keeps its error."""
     batch = sent(3)
@@ -258,7 +247,7 @@ def test_terminal_ack_validation_rejects_untrusted_values(last: Reply, guilty: b
     assert batch.phase is Phase.ENDED
 
 
-@pytest.mark.parametrize(
+@each(
     "payload",
     [
         b"not-json",
@@ -293,7 +282,7 @@ def test_malformed_inbox_responses_are_terminal(payload: bytes) -> None:
     assert verdict(batch.reply(PubAck("S", 2, batch="b", count=2), 3)) == ([], {})
 
 
-@pytest.mark.parametrize("msgs", [0, 65_536, 2**63])
+@each("msgs", [0, 65_536, 2**63])
 def test_a_flow_that_no_server_means_changes_nothing_for_good(msgs: int) -> None:
     batch = sent(5)
     batch.reply(FlowAck(5, msgs), 5)

@@ -11,11 +11,13 @@ from typing import ClassVar
 
 import pytest
 from mama_spark.bridges.openmama import OpenMamaBridge, OpenMamaSettings
+from mama_spark.mama.messages.omnm import decode
+from mama_spark.message import MessageBatch
 from mama_spark.openmama_wire.peer import OpenMamaPeer, PeerSettings
-from mama_spark.testing.bridge_suite import BridgeSuite, PublishedMessage, SuiteSetup
+from mama_spark.testing.bridge_suite import BridgeSuite, PublishedMessage, SuiteSetup, publish
 from mama_spark.testing.waiting import eventually
 
-from tests.support.openmama.network import naming, url_of
+from tests.support.openmama.network import Watched, message, naming, peer, url_of
 from tests.support.ports import lasting_port
 
 
@@ -99,3 +101,26 @@ class TestZmqDirect(_OpenMamaSuite):
         sending = PeerSettings.from_urls([f"zmq://127.0.0.1:{lasting_port()}"])
         bound = sending.outgoing[0]._replace(bind=True)
         yield from self.site_of(sending.without_receiving(), replace(sending, outgoing=(), incoming=(bound,)))
+
+
+@pytest.mark.spec("OW26")
+def test_tasks_that_end_at_once_take_their_leave_behind_all_that_they_sent() -> None:
+    n = 2_000
+
+    def task(url: str, first: int) -> None:
+        bridge = OpenMamaBridge(OpenMamaSettings(PeerSettings.from_urls([url]), wait_for_subscribers=60.0))
+        bridge.open()
+        eventually(lambda: bridge.poll(0.01) or bridge.peer.wanted("A"), "the reader subscribes")
+        publish(bridge, MessageBatch.of(["A"] * n, [message(n=first + i) for i in range(n)]))
+        bridge.close()
+
+    with naming() as server, peer(url_of(server)) as reader:
+        reader.subscribe("A")
+        watched = Watched(reader)
+        tasks = [threading.Thread(target=task, args=(url_of(server), first), daemon=True) for first in (0, n)]
+        for one in tasks:
+            one.start()
+        watched.until(lambda: len([p for p in watched.of(reader).peers if p.orderly]) == 2, "each takes its leave")
+        watched.until(lambda: len(watched.of(reader).frames) >= 2 * n, "all arrive")
+        got = [decode(f.frame.payload).get("n") for f in watched.of(reader).frames]
+        assert [[x for x in got if x // n == k] for k in (0, 1)] == [list(range(n)), list(range(n, 2 * n))]

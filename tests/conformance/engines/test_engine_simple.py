@@ -1,20 +1,32 @@
-"""The simple engine passes the suite for engines; what is wrong with an engine ends its stream and nothing else."""
+"""Stream engines in memory: the actor, late answers, and the simple one."""
 
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Hashable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import pytest
 import zmq
 from mama_spark.errors import BackgroundTaskFailed, ConfigError
-from mama_spark.malamute.protocol.extensions import Extension
-from mama_spark.services.malamute_broker.engines import StreamEngine, engine_class, names, register, registry
-from mama_spark.services.malamute_broker.engines.engine_handle import EngineFailed, EngineHandle, ReportSocket
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome
+from mama_spark.services.malamute_broker.engines import Delivery, StreamEngine, engine_class, names, register, registry
+from mama_spark.services.malamute_broker.engines.engine_handle import (
+    CommandDone,
+    CreditReturned,
+    EngineFailed,
+    EngineHandle,
+    Report,
+    ReportSocket,
+)
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
 from mama_spark.services.malamute_broker.engines.subscription_index import CACHED_SUBJECTS
+from mama_spark.testing.engine_setup import TIMEOUT
 from mama_spark.testing.engine_suite import EngineKind, EngineSetup, EngineSuite, Ref
+from mama_spark.testing.waiting import until
+
+# The simple engine passes the suite for engines; what is wrong with an engine ends its stream and nothing else
 
 
 class TestSimple(EngineSuite):
@@ -154,3 +166,193 @@ def test_an_engine_of_another_package_is_found_by_its_entry_point(monkeypatch: p
         engine_class("broken")
     with pytest.raises(ConfigError, match="no StreamEngine"):
         engine_class("wrong")
+
+
+# A stream is an actor: one thread, commands in, reports out (ML-04 to ML-11), whatever its engine does with them
+
+
+@pytest.fixture
+def site() -> Iterator[EngineSetup]:
+    site = EngineSetup(EngineKind("simple"), own_thread=True)
+    yield site
+    site.close()
+
+
+@pytest.mark.spec("ML-09", "ML-11", "E1")
+def test_start_verbose_destroy(site: EngineSetup, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mama_spark")
+    stream = site.stream()
+    stream.verbose()
+    site.compile(stream, Ref("r"), b"x")
+    site.publish(stream, Ref("w"), b"x")
+    for name in ("COMPILE", "ACCEPT"):
+        assert name in caplog.text
+
+
+@pytest.mark.spec("ML-10")
+def test_a_stream_that_was_never_used_ends(site: EngineSetup) -> None:
+    site.stream(traffic=False).destroy(TIMEOUT)
+    assert site.threads() == []
+
+
+@pytest.mark.spec("ML-05", "ML-08", "ML-10")
+def test_an_actor_has_one_thread_which_term_ends_behind_what_was_said_before(site: EngineSetup) -> None:
+    stream, r = site.stream(b"of its own"), Ref("r")
+    assert site.threads() == ["stream-of its own"], "it is there when the constructor returns"
+    stream.compile(r, b"")
+    stream.flush()
+    stream._frames(b"$TERM")
+    assert site.answers(stream) == [CommandDone()]
+    until(lambda: not site.threads())
+
+
+@pytest.mark.spec("ML-04", "ML-16", "ML-17")
+def test_deliveries_come_over_a_push_socket_to_the_pull_socket_that_traffic_named(site: EngineSetup) -> None:
+    """Any PULL on ``inproc://`` hears from each stream when there is something to take."""
+    pull = site.context.socket(zmq.PULL)
+    try:
+        pull.bind("inproc://of-this-test")
+        streams = {name: site.stream(name, traffic=False) for name in (b"one", b"two")}
+        for name, stream in streams.items():
+            stream.traffic("inproc://of-this-test")
+            stream.compile(name, b"")
+            stream.accept(Ref("w"), b"", b"subject", [name])
+            stream.sync(Ref("w"))
+            stream.flush()
+        found: dict[bytes, list[object]] = {name: [] for name in streams}
+        while not all(any(isinstance(one, Delivery) for one in said) for said in found.values()):
+            assert pull.poll(int(TIMEOUT * 1000)), found
+            name = pull.recv()
+            found[name] += streams[name].reports.popleft()
+        for name, said in found.items():
+            (delivery,) = [one for one in said if isinstance(one, Delivery)]
+            assert (delivery.client, delivery.content) == (name, [name]), "routed by the reference that it carries"
+    finally:
+        pull.close(0)
+
+
+@pytest.mark.spec("ML-18")
+def test_traffic_is_idempotent_and_goes_to_the_first_endpoint(site: EngineSetup) -> None:
+    stream, r = site.stream(), Ref("r")
+    site.compile(stream, r, b"")
+    other = ReportSocket(site.context)
+    for endpoint in (site.traffic.endpoint, other.endpoint):
+        stream.traffic(endpoint)
+        assert site.answers(stream) == [CommandDone()]
+    assert site.publish(stream, Ref("w"), b"s") == [(r, b"s")]
+    assert other.take(0.0) is None
+    other.close()
+
+
+def test_unknown_commands_are_logged_and_nothing_else(site: EngineSetup, caplog: pytest.LogCaptureFixture) -> None:
+    stream, r = site.stream(), Ref("r")
+    site.compile(stream, r, b"")
+    stream._frames(b"NONSENSE", b"and", b"more")
+    assert site.publish(stream, Ref("w"), b"s") == [(r, b"s")]
+    assert "unknown command b'NONSENSE'" in caplog.text
+
+
+# --- an engine may know only later what became of messages: SYNC waits then, and what it says behind that -------------
+
+STORED = (AckRun(StoreOutcome.STORED, 1, 1),)
+
+
+class LateEngine(SimpleEngine):
+    """Knows at the CANCEL of "now" what it was asked before."""
+
+    known = False
+
+    def sync(self, client: Hashable) -> Callable[[], tuple[AckRun, ...] | None]:
+        return lambda: STORED if self.known else None
+
+    def cancel(self, client: Hashable) -> None:
+        super().cancel(client)
+        self.known = client == "now"
+
+    def credit(self, client: Hashable, amount: int | None) -> None:
+        """It holds."""
+
+    def idle(self) -> float | None:
+        return 0.01
+
+
+class AskedEngine(LateEngine):
+    """Knows it by itself after a while."""
+
+    looks = 0
+
+    def idle(self) -> float | None:
+        self.looks += 1
+        self.known = self.looks > 5
+        return 0.01
+
+
+class LateEngineSetup:
+    def __init__(self) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.traffic = ReportSocket(self.context)
+        self.made: list[EngineHandle] = []
+
+    def stream(self, engine: type[SimpleEngine]) -> EngineHandle:
+        stream = EngineHandle(self.context, b"st", engine)
+        self.made.append(stream)
+        self.traffic.add(stream)
+        assert self.report() == [CommandDone()]
+        return stream
+
+    def report(self) -> Report:
+        taken = self.traffic.take(60.0)
+        assert taken is not None
+        return taken[1]
+
+
+@pytest.fixture
+def setup() -> Iterator[LateEngineSetup]:
+    setup = LateEngineSetup()
+    yield setup
+    for stream in setup.made:
+        stream.destroy()
+    setup.traffic.close()
+    setup.context.term()
+
+
+def test_what_was_said_before_a_late_answer_does_not_wait_and_what_comes_behind_it_does(setup: LateEngineSetup) -> None:
+    stream = setup.stream(LateEngine)
+    stream.compile("r", b"")
+    stream.accept("w", b"", b"1", [])
+    stream.sync("w")
+    stream.accept("w", b"", b"2", [])
+    stream.flush()
+    compiled, first = setup.report()
+    assert (compiled, first.subject) == (CommandDone(), b"1")  # type: ignore[union-attr]
+    stream.accept("w", b"", b"3", [])
+    stream.sync("w")
+    stream.flush()
+    assert setup.traffic.take(0.1) is None
+    stream.cancel("now")
+    stream.flush()
+    late = setup.report()
+    assert [one if isinstance(one, CommandDone) else one.subject for one in late] == [  # type: ignore[union-attr]
+        CommandDone(runs=STORED), b"2", b"3", CommandDone(runs=STORED), CommandDone(),
+    ]  # fmt: skip
+
+
+def test_an_engine_is_asked_again_while_it_idles(setup: LateEngineSetup) -> None:
+    stream = setup.stream(AskedEngine)
+    stream.sync("w")
+    stream.flush()
+    assert setup.report() == [CommandDone(runs=STORED)]
+
+
+def test_credit_that_is_called_back_does_not_wait(setup: LateEngineSetup) -> None:
+    """Other streams wait for it."""
+    stream = setup.stream(LateEngine)
+    stream.compile("r", b"")
+    stream.credit("r", 5)
+    stream.sync("w")
+    stream.recall("r")
+    stream.flush()
+    assert setup.report() == [CommandDone(), CreditReturned("r", 5)]
+    stream.cancel("now")
+    stream.flush()
+    assert setup.report() == [CommandDone(runs=STORED), CommandDone()]

@@ -8,6 +8,8 @@ from typing import Any
 import mama_spark.mama
 import pytest
 
+from tests.support.tables import each
+
 #: C names by the class they belong to; the part behind the ``_`` is the name.
 NAMES: dict[str, str] = {
     "Publisher": """
@@ -64,7 +66,7 @@ def snake(name: str) -> str:
 
 
 @pytest.mark.spec("PE-06-PE-10", "PE-16", "PE-25", "PE-27-PE-29", "PE-35", "PE-37", "PE-44", "SD-16", "SD-19-SD-25")
-@pytest.mark.parametrize("kind", NAMES)
+@each("kind", NAMES)
 def test_every_function_and_member_has_its_name(kind: str) -> None:
     made: Any = getattr(mama_spark.mama, kind)
     missing = [

@@ -7,7 +7,6 @@ import re
 import tomllib
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.bridges.tango import RecordCodec
@@ -17,9 +16,6 @@ from mama_spark.commands.tango_source import read_rules
 from mama_spark.conf_file import load
 from mama_spark.options import SinkOptions, SubscribeOptions, option_names
 from mama_spark.services.tango_recorder.settings import RecorderSettings
-from mama_spark.tango.log.records import HEAD_SIZE, MAGIC, VERSION, GapCause, RecordKind
-
-from tests.support.tango.records import encode_one
 
 ROOT = Path(__file__).parents[3]
 GUIDES = "".join(
@@ -71,21 +67,6 @@ def test_the_configuration_of_the_recorder_shows_all_settings() -> None:
     assert {*given, "url"} == {"url", *option_names(RecorderSettings)}
     found = RecorderSettings.of({name: value for name, value in given.items() if name != "hwm"})
     assert found == RecorderSettings(found.host, found.devices, metrics=found.metrics)
-
-
-def test_a_record_is_as_it_is_described() -> None:
-    payload = encode_one(
-        RecordKind.GAP, 7, [b"t", b"\1", b"call", b"da"], ctr=9, first=2, last=4, count=3, cause=GapCause.AWAY
-    )
-    assert payload[:8] == MAGIC + bytes([VERSION, RecordKind.GAP, GapCause.AWAY, 4])
-    assert np.frombuffer(payload, "<i8", 1, 8) == 7
-    assert np.frombuffer(payload, "<u4", 3, 16).tolist() == [9, 2, 4]
-    assert np.frombuffer(payload, "<i8", 1, 28) == 3
-    assert np.frombuffer(payload, "<u4", 4, 36).tolist() == [1, 1, 4, 2]
-    assert payload[HEAD_SIZE:] == b"t\1callda"
-    assert HEAD_SIZE == 52
-    described = dict(re.findall(r"(\w+) (\d+)", PAGE.split("| version, 1 |")[1].split("kind: ")[1].split(" |")[0]))
-    assert {name: int(number) for name, number in described.items()} == {k.name.lower(): int(k) for k in RecordKind}
 
 
 def test_the_topic_of_a_record_is_as_it_is_described() -> None:

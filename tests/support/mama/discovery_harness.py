@@ -45,7 +45,7 @@ def key(record: SourceRecord) -> SourceKey:
 class ForeignAnnouncer(Admin):
     """Knows subjects, headers and streams, and nothing of this package."""
 
-    def publish(self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None) -> int:
+    def store(self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None) -> int:
         """Stored; its sequence."""
         return self.publish_all([(subject, payload, headers)])[-1]
 
@@ -63,13 +63,13 @@ class ForeignAnnouncer(Admin):
         """A source record; bytes are anybody's."""
         if isinstance(record, bytes):
             assert source is not None
-            return self.publish(BOARD.source_subject(source, REC), record)
-        return self.publish(BOARD.source_subject(source or key(record), REC), encode(encode_source(record)))
+            return self.store(BOARD.source_subject(source, REC), record)
+        return self.store(BOARD.source_subject(source or key(record), REC), encode(encode_source(record)))
 
     def live(self, source: SourceKey, seconds: int) -> None:
         """Be SUSPECT after half of ``seconds`` (a second at least) and OFFLINE after all of them."""
         for part, ttl in ((WARN, max(seconds // 2, 1)), (LIVE, seconds)):
-            self.publish(BOARD.source_subject(source, part), b"", {"Nats-TTL": f"{ttl}s"})
+            self.store(BOARD.source_subject(source, part), b"", {"Nats-TTL": f"{ttl}s"})
 
     def expired(self, source: SourceKey) -> bool:
         """Has the server itself said that the source is OFFLINE?"""
@@ -79,7 +79,7 @@ class ForeignAnnouncer(Admin):
 
     def publish_events(self, source: SourceKey, event: EventRecord | bytes) -> int:
         payload = event if isinstance(event, bytes) else encode(encode_event(event))
-        return self.publish(BOARD.event_subject(source), payload)
+        return self.store(BOARD.event_subject(source), payload)
 
     def consumer(self, stream: str, name: str, topic: str) -> None:
         """A durable pull consumer, as anybody's program makes one."""

@@ -10,6 +10,8 @@ from mama_spark.errors import ConfigError
 from mama_spark.middlewares import MIDDLEWARES, Middleware
 from mama_spark.options import SCHEMES, SinkOptions
 
+from tests.support.tables import each
+
 
 @pytest.mark.parametrize("url", ["kafka://user:secret@host:1", "http://user:secret@host"])
 def test_a_url_without_a_bridge_is_refused_without_showing_its_password(url: str) -> None:
@@ -25,7 +27,7 @@ def test_bridges_are_loaded_by_name_and_unknown_ones_refused() -> None:
         load("kafka")
 
 
-@pytest.mark.parametrize("name", sorted(set(SCHEMES.values())))
+@each("name", sorted(set(SCHEMES.values())))
 def test_every_bridge_of_a_url_can_be_loaded_and_publishes(name: str) -> None:
     assert callable(load(name).publisher_bridge)
 

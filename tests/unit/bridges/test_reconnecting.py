@@ -7,6 +7,8 @@ from mama_spark.backoff import RECONNECT
 from mama_spark.bridges.reconnecting import OutageTimer, ReconnectingBridge
 from mama_spark.errors import ConfigError, Unavailable
 
+from tests.support.tables import each
+
 
 class Clock:
     def __init__(self) -> None:
@@ -61,7 +63,7 @@ def test_a_final_error_is_raised_without_a_wait() -> None:
     assert clock.slept == []
 
 
-@pytest.mark.parametrize(("failures", "timeout", "works"), [(0, 0.0, True), (3, 1.0, True), (4, 1.0, False)])
+@each(("failures", "timeout", "works"), [(0, 0.0, True), (3, 1.0, True), (4, 1.0, False)])
 def test_a_bridge_is_made_anew_until_it_opens_or_the_time_is_over(failures: int, timeout: float, works: bool) -> None:
     clock, made = Clock(), list[Openable]()
 

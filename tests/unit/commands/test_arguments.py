@@ -14,6 +14,8 @@ from mama_spark.options import ANY_USE, SinkOptions
 from mama_spark.options.tables import _warn_once
 from mama_spark.options.values import Duration
 
+from tests.support.tables import each
+
 
 def test_every_module_of_a_subcommand_is_listed_and_declares_its_arguments() -> None:
     assert sorted(name.replace("-", "_") for name, one in cli.SUBCOMMANDS.items() if one.module is None) == sorted(
@@ -37,7 +39,7 @@ def test_durations_of_arguments_have_units_and_a_bare_number_is_reported(caplog:
     assert (cli.parse(parse).hold, cli.parse(parse).heartbeat) == (30, 9)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90m", 5400), ("12h", 43_200), ("1d", 86_400), ("0d", 0)])
+@each(("text", "seconds"), [("90m", 5400), ("12h", 43_200), ("1d", 86_400), ("0d", 0)])
 def test_the_age_of_orphaned_parts_is_a_duration(text: str, seconds: int) -> None:
     assert (
         timedelta(seconds=cli.parse(["flights", "sweep", "x", "--older-than", text]).older_than).total_seconds()
@@ -52,7 +54,7 @@ def test_a_duration_that_is_none_is_wrong_usage() -> None:
         duration_argument("--x", Duration(bare=None))("5")
 
 
-@pytest.mark.parametrize("wrong", ["s3cret", "=s3cret", " =s3cret"])
+@each("wrong", ["s3cret", "=s3cret", " =s3cret"])
 def test_an_argument_that_is_no_pair_is_not_shown(wrong: str) -> None:
     with pytest.raises(OptionError, match="--option must be NAME=VALUE") as caught:
         pairs(["a=b", wrong], "--option")

@@ -15,6 +15,8 @@ from mama_spark.bridges.memory.logs import MemoryLogs
 from mama_spark.cli import main
 from mama_spark.message import MessageBatch
 
+from tests.support.tables import each
+
 
 def test_what_is_published_over_a_bridge_is_shown_over_it(capsys: pytest.CaptureFixture[str]) -> None:
     url = f"memory://{uuid4().hex}"
@@ -68,7 +70,7 @@ def test_rows_of_packed_messages_are_shown_each_by_itself(capsys: pytest.Capture
     assert capsys.readouterr().out == "2 t.1 one\ntwo\n"
 
 
-@pytest.mark.parametrize(
+@each(
     ("faults", "given", "code"),
     [
         (["503"], {"retryAttempts": "0"}, 1),

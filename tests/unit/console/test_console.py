@@ -12,18 +12,28 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from mama_spark import cli
+from mama_spark.bridge import SourceKey
+from mama_spark.bridges.memory.discovery import MemoryDiscovery, MemorySources
+from mama_spark.console import discovery_follow as follow
 from mama_spark.console import progress as progress_module
 from mama_spark.console.output import print_tables
 from mama_spark.console.progress import Progress
 from mama_spark.flightlog.commit import commit
+from mama_spark.mama.messages.omnm import encode
+from mama_spark.mama.messages.source_records import SourceRecord, encode_source
+from mama_spark.options import ANY_USE
 from mama_spark.testing.waiting import eventually
 
 from tests.support.flight_logs import BATCH, flights, stage
 from tests.support.tables import each
+
+# --- what commands show: in a terminal, in a pipe, without colors; completion, help and progress ----------------------
 
 MAMA = (sys.executable, "-m", "mama_spark.cli")
 ESCAPE = "\x1b["
@@ -57,7 +67,9 @@ def log(tmp_path: Path) -> str:
     return str(tmp_path / "log")
 
 
-def test_tables_have_colors_in_a_terminal_only(log: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_have_colors_in_a_terminal_only(
+    log: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     shown = on_terminal("flights", log)
     assert ESCAPE in shown
     assert "──" in shown
@@ -66,7 +78,12 @@ def test_tables_have_colors_in_a_terminal_only(log: str, capsys: pytest.CaptureF
     assert ESCAPE not in plain
     assert "──" not in plain
     assert re.search(r"^  event +status +committed +flights +rows$", plain, re.MULTILINE)
-    assert not re.search(r"\x1b\[[\d;]*3\d", on_terminal("flights", log, NO_COLOR="1")), "no color"
+    for name in ("FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.setenv(name, "1")
+    assert cli.main(["flights", log]) == 0
+    shown = capsys.readouterr().out
+    assert "──" in shown
+    assert not re.search(r"\x1b\[[\d;]*3\d", shown), "no color"
 
 
 def test_an_error_is_marked_in_a_terminal() -> None:
@@ -211,3 +228,23 @@ def test_progress_is_a_bar_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
         progress.add(40)
         eventually(lambda: "40 of 100 messages" in out.getvalue(), "a bar")
     assert ESCAPE in out.getvalue()
+
+
+# --- what ``mama sources`` and ``mama events`` follow -----------------------------------------------------------------
+
+
+def test_a_long_past_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "_AT_ONCE", 2)
+    name = uuid4().hex
+    source = MemoryDiscovery(name)
+    source.open()
+    for i in range(5):
+        source.announce(SourceKey("s", i), encode(encode_source(SourceRecord("s", i, "ONLINE"))), 60.0)
+    place = follow.DiscoveryFollower.of({"url": f"memory://{name}"}, ANY_USE)
+    slept: list[float] = []
+    parts = list(islice(place.changes(place.initial_offset("earliest"), slept.append), 4))
+    assert [[row.source_id for row in rows] for rows in parts] == [[0, 1], [2, 3], [4], []]
+    assert slept == [], "it goes on at once while there is more"
+    place.close()
+    source.close()
+    MemorySources.forget(name)

@@ -34,6 +34,7 @@ from mama_spark.flightlog.write_id import WriteId
 
 from jobs import maintain as job
 from tests.support.flight_logs import T0, flights, rows, stage, stage_letters
+from tests.support.tables import each
 
 DAY = 86_400_000_000
 
@@ -297,7 +298,7 @@ def test_job_maintains_all_tables_and_tells_of_those_that_it_could_not(
     assert "3 files were merged into 1" in said.out
 
 
-@pytest.mark.parametrize(
+@each(
     ("conf", "told"),
     [({}, "tables must be a list"), ({"table": "a"}, "no setting 'table'"), ({"tables": ["a"], "keep": "x"}, "keep")],
 )

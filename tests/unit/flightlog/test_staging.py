@@ -24,6 +24,7 @@ from mama_spark.flightlog.write_id import WriteId
 from mama_spark.message import HEADERS_TYPE
 
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, stage
+from tests.support.tables import each
 
 
 def read(table: Path, parts: list[Any]) -> list[dict[str, Any]]:
@@ -36,7 +37,7 @@ def test_columns_come_in_the_order_of_the_documented_schema() -> None:
     assert names[-5:] == ["order_id", "payload", "headers", "event_date", "committed"]
 
 
-@pytest.mark.parametrize("names", [["topic"], ["Topic"], ["committed"], ["a", "A"]])
+@each("names", [["topic"], ["Topic"], ["committed"], ["a", "A"]])
 def test_extra_column_with_a_name_of_ours_is_refused(names: list[str]) -> None:
     with pytest.raises(SchemaError, match=names[-1]):
         table_schema([pa.field(n, pa.int64()) for n in names])
@@ -216,7 +217,7 @@ def test_unfinished_part_is_not_seen(tmp_path: Path) -> None:
     assert TableStore(str(tmp_path), {}).list_files("parts") == []
 
 
-@pytest.mark.parametrize("name", ["../../etc", "a/b", "_hidden", ".x", "naïve id", ""])
+@each("name", ["../../etc", "a/b", "_hidden", ".x", "naïve id", ""])
 def test_folder_of_a_run_is_always_one_plain_name(name: str) -> None:
     folder = WriteId(None, name or "x", None, "nats").prefix
     assert folder.count("/") == 1

@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.live_view.model import (
@@ -21,6 +20,8 @@ from mama_spark.live_view.model import (
 )
 from mama_spark.mama.discovery.discovery_rows import DiscoveryRow
 from mama_spark.record_log import LogStatus, ReaderStatus
+
+from tests.support.tables import each
 
 SOURCE = DiscoveryRow(
     "source", "online", "desk", 7, source_state="ONLINE", source_data_state="OK", event_time=1_000_000
@@ -128,6 +129,6 @@ def test_a_sparkline_is_as_long_as_it_may_be_and_its_highest_is_full(numbers: li
     assert not any(numbers[-12:]) or "█" in line
 
 
-@pytest.mark.parametrize(("value", "shown"), [(None, "-"), (1234567, "1,234,567"), ("a\x1b[31m\nb", "a\ufffd[31m b")])
+@each(("value", "shown"), [(None, "-"), (1234567, "1,234,567"), ("a\x1b[31m\nb", "a\ufffd[31m b")])
 def test_cells_cannot_steer_the_terminal(value: Any, shown: str) -> None:
     assert printable(value) == shown

@@ -11,6 +11,8 @@ from mama_spark.errors import ConfigError, OptionError
 from mama_spark.mama.messages.source_records import DEFAULT_FIELDS
 from mama_spark.mama.properties import TRUE, Properties, TransportProperties, expand
 
+from tests.support.tables import each
+
 KNOWN = ["url", "servers", "maxInFlight", "waitTimeout", "token", "transport", "properties", "bridge", "storage.*"]
 
 
@@ -18,14 +20,12 @@ def value(text: str, **environ: str) -> str | None:
     return Properties.parse(f"k={text}", environ).get("k")
 
 
-@pytest.mark.parametrize(
-    "line", ["a.b=c", "a.b:c", "a.b c", "a.b = c", "a.b\t:\tc", "  a.b  c", "a.b=c  ", "a.b =c\r", "a.\\b=\\c"]
-)
+@each("line", ["a.b=c", "a.b:c", "a.b c", "a.b = c", "a.b\t:\tc", "  a.b  c", "a.b=c  ", "a.b =c\r", "a.\\b=\\c"])
 def test_a_key_ends_at_a_blank_a_colon_or_an_equals_sign(line: str) -> None:
     assert dict(Properties.parse(line, {})) == {"a.b": "c"}
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "read"),
     [
         ("a b  c", "abc"),  # blanks inside a value are dropped
@@ -48,7 +48,7 @@ def test_a_value_is_read_as_openmama_reads_it(text: str, read: str | None) -> No
     assert value(text) == read
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "read"),
     [
         ("$(HOME)/x", "/h/x"),
@@ -70,17 +70,17 @@ def test_the_last_of_two_equal_keys_wins_even_when_empty() -> None:
     assert Properties.parse("a=1\na=", {}).get("a") is None
 
 
-@pytest.mark.parametrize("text", ["# a=1", "! a=1", "   # a=1", "", "\n\n", "=x", ":", "   "])
+@each("text", ["# a=1", "! a=1", "   # a=1", "", "\n\n", "=x", ":", "   "])
 def test_comments_and_lines_without_a_key_are_ignored(text: str) -> None:
     assert len(Properties.parse(text, {})) == 0
 
 
-@pytest.mark.parametrize("text", sorted(TRUE))
+@each("text", sorted(TRUE))
 def test_true_in_eleven_spellings(text: str) -> None:
     assert Properties.parse(f"a={text}", {}).boolean("a") is True
 
 
-@pytest.mark.parametrize("text", ["false", "0", "no", "tRue", "on", "yEs", "2"])
+@each("text", ["false", "0", "no", "tRue", "on", "yEs", "2"])
 def test_everything_else_is_false(text: str) -> None:
     properties = Properties.parse(f"a={text}", {})
     assert properties.boolean("a") is properties.boolean("a", default=True) is False
@@ -159,20 +159,6 @@ def test_discovery_is_supported_if_the_property_is_true_and_not_if_it_is_missing
     assert plain.supported_key == "mama.nats.transport.plain.sourcediscovery.supported"
     off = Properties.parse("mama.nats.transport.x.sourcediscovery.supported=false", {})
     assert TransportProperties(off, "nats", "x").discovery_supported is False
-
-
-@pytest.mark.spec("SD-13", "SD-49")
-def test_options_of_a_transport_are_completed_and_a_spark_option_wins(file: str) -> None:
-    given = {"transport": "desk", "properties": file, "maxinflight": "64", "topic": "t"}
-    made = expand(given, KNOWN, {})
-    assert made.options == {
-        **given, "url": "nats://10.0.0.1:4222", "waitTimeout": "7s", "token": "s3cret", "storage.aws_region": "eu",
-    }  # fmt: skip
-    assert made.discovery_supported is True
-    assert made.supported_key == "mama.nats.transport.desk.sourcediscovery.supported"
-    assert made.fields.source == ("SourceName", 20001)
-    assert made.where == f"{file}: mama.nats.transport.desk.*"
-    assert "s3cret" not in made.where
 
 
 def test_an_alias_wins_over_the_option_in_the_file(file: str) -> None:

@@ -119,7 +119,7 @@ def test_every_error_of_a_bridge_has_a_mama_status(cls: type[PublishError]) -> N
     assert status_of(cls("no", 403)) is special.get(cls, Status.PLATFORM)
 
 
-@pytest.mark.parametrize("name", ["NOT_ENTITLED", "BAD_SYMBOL", "INVALID_ARG", "TIMEOUT", "PLATFORM"])
+@each("name", ["NOT_ENTITLED", "BAD_SYMBOL", "INVALID_ARG", "TIMEOUT", "PLATFORM"])
 def test_a_status_set_by_the_bridge_is_kept(name: str) -> None:
     assert status_of(errors.Rejected("no", status=name)) is Status[name]
 

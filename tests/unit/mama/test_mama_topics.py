@@ -6,9 +6,11 @@ import pytest
 from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.mama.topics import framed_topic, join_topic
 
+from tests.support.tables import each
+
 
 @pytest.mark.spec("PE-22-PE-24")
-@pytest.mark.parametrize(
+@each(
     ("parts", "topic"),
     [
         ((None, None, None), ""),
@@ -25,7 +27,7 @@ def test_our_bridges_join_all_parts_and_skip_missing_ones(parts: tuple[str | Non
 
 
 @pytest.mark.spec("PE-22-PE-24")
-@pytest.mark.parametrize(("place", "most"), [(0, 5), (1, 64), (2, 128)])
+@each(("place", "most"), [(0, 5), (1, 64), (2, 128)])
 def test_the_length_of_parts_is_limited_in_bytes(place: int, most: int) -> None:
     for char in ("a", "é", "€", "\U0001f600"):
         size = len(char.encode())

@@ -13,6 +13,7 @@ from mama_spark.mama.states import IllegalPublisherStep, PublisherState
 from mama_spark.message import MessageBatch
 
 from tests.support.memory import peak_of
+from tests.support.tables import each
 
 NEVER = -(2**63)
 NOTHING = np.empty(0, np.int64)
@@ -93,7 +94,7 @@ def test_root_source_and_symbol_are_those_in_the_headers() -> None:
 
 
 @pytest.mark.spec("PE-14", "PE-15", "PE-17")
-@pytest.mark.parametrize(
+@each(
     ("error", "event", "status"),
     [
         (PermissionDenied("denied", 403), "PUBLISH_ERROR_NOT_ENTITLED", "PUBLISH_ERROR_NOT_ENTITLED"),
@@ -101,7 +102,6 @@ def test_root_source_and_symbol_are_those_in_the_headers() -> None:
         (Rejected("maximum messages exceeded", 10077), "PUBLISH_ERROR", "PUBLISH_ERROR"),
         (AckTimeout("no answer"), "PUBLISH_ERROR", "TIMEOUT"),
     ],
-    ids=lambda v: v if isinstance(v, str) else type(v).__name__,
 )
 def test_failed_message_is_an_error_of_its_topic_by_name(error: PublishError, event: str, status: str) -> None:
     """The event has names, never numbers, and the middleware's code and text."""

@@ -22,6 +22,8 @@ from mama_spark.spark.sink.partition_writer import publish_partition
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from tests.support.tables import each
+
 READER = InMemoryMetricReader()
 TASK = TaskInfo(0, 0, None, None, None, False, "app", "app-1")
 
@@ -79,13 +81,13 @@ def test_off_loads_nothing() -> None:
     assert SinkOptions.parse({"url": "memory://a"}).metrics == "off"
 
 
-@pytest.mark.parametrize("text", ["on", "module", "a b:c", ":f", "m:"])
+@each("text", ["on", "module", "a b:c", ":f", "m:"])
 def test_a_wrong_setup_is_an_error_of_the_option(text: str) -> None:
     with pytest.raises(OptionError, match="option metrics must be off, otel or module:function"):
         SinkOptions.parse({"url": "memory://a", "metrics": text})
 
 
-@pytest.mark.parametrize(
+@each(
     ("setup", "text"),
     [
         ("no_such_module:f", "cannot be called on an executor: No module named 'no_such_module'"),

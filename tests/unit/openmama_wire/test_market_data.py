@@ -38,6 +38,8 @@ from mama_spark.openmama_wire.protocol.market_data import (
     subscription_topic,
 )
 
+from tests.support.tables import each
+
 VECTORS: dict[str, dict[str, Any]] = {
     v["name"]: v
     for v in json.loads((Path(__file__).parents[2] / "vectors" / "openmama-wire.json").read_text())
@@ -51,7 +53,7 @@ def frame(name: str) -> tuple[str, bytes]:
     return found.topic, found.payload
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "topic", "request_"),
     [
         ("zmq_md_subscribe_no_image", subscription_topic("WOMBAT"), MarketDataRequest("IBM", NORMAL, 0, HOST)),
@@ -87,7 +89,7 @@ def test_what_a_request_lacks() -> None:
 
 
 @pytest.mark.spec("OW17")
-@pytest.mark.parametrize(
+@each(
     ("name", "status"), [("badsym", "BAD_SYMBOL"), ("notfound", "NOT_FOUND"), ("noperm", "NOT_PERMISSIONED"),
                          ("timeo", "TIMEOUT")]
 )  # fmt: skip
@@ -130,7 +132,7 @@ def test_a_dictionary_is_read_from_its_file_and_written() -> None:
     assert by_name(ENTRIES)["wText"] == ENTRIES[2]
 
 
-@pytest.mark.parametrize("line", ["0|x|8", "70000|x|8", "a|x|8", "1||8", "1|x|nothing", "1|x|200", "²|x|8"])
+@each("line", ["0|x|8", "70000|x|8", "a|x|8", "1||8", "1|x|nothing", "1|x|200", "²|x|8"])
 def test_a_line_of_a_dictionary_that_says_nothing_sound_is_named(line: str) -> None:
     with pytest.raises(ConfigError, match="line 2 of the dictionary"):
         parse_dictionary(f"1|x|8\n{line}\n")

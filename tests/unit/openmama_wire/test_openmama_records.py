@@ -18,6 +18,7 @@ from mama_spark.openmama_wire.log.records import (
 )
 from mama_spark.topics import why_unpublishable
 
+from tests.support.tables import each
 from tests.support.tiers import examples
 
 pytestmark = pytest.mark.spec("OW29")
@@ -72,7 +73,7 @@ def test_any_bytes_are_read(payloads: list[bytes]) -> None:
     assert len(found) == len(payloads)
 
 
-@pytest.mark.parametrize("topic", ["OM.IBM", "IBM", "OM.BRK/B US", "A..B", ".x", "ä.*", "a.>", "a.%2E", "A.B.C"])
+@each("topic", ["OM.IBM", "IBM", "OM.BRK/B US", "A..B", ".x", "ä.*", "a.>", "a.%2E", "A.B.C"])
 def test_the_topic_of_any_message_has_a_topic_in_the_log(topic: str) -> None:
     stored = record_topic(topic)
     assert why_unpublishable(stored) is None

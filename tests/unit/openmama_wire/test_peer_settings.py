@@ -7,10 +7,12 @@ from mama_spark.errors import ConfigError
 from mama_spark.openmama_wire.peer.settings import Endpoint, PeerSettings
 from mama_spark.openmama_wire.protocol.framings import OZ, ZMQ
 
+from tests.support.tables import each
+
 HERE = "tcp://h:5557"
 
 
-@pytest.mark.parametrize(
+@each(
     ("urls", "expected"),
     [
         (["oz://h"], PeerSettings(OZ, ("tcp://h:5756",))),
@@ -33,7 +35,7 @@ def test_the_first_socket_of_a_receiver_receives() -> None:
     assert not PeerSettings.from_urls(["oz://h"]).without_receiving().receive
 
 
-@pytest.mark.parametrize(
+@each(
     ("urls", "words"),
     [
         (["oz://h", "zmq://h"], "one framing"),

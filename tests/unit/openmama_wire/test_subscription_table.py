@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.openmama_wire.peer.subscription_table import SubscriptionChange, SubscriptionTable
 
+from tests.support.tables import each
 from tests.support.tiers import examples
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "openmama-wire.json").read_text())
 
 
 @pytest.mark.spec("OW2")
-@pytest.mark.parametrize("v", [v for v in VECTORS if v["kind"] == "subscription"], ids=lambda v: v["name"])
+@each("v", [v for v in VECTORS if v["kind"] == "subscription"])
 def test_recorded_subscriptions(v: dict[str, object]) -> None:
     table, data = SubscriptionTable(), bytes.fromhex(str(v["hex"]))
     decoded = v["decoded"]

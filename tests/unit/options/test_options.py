@@ -91,7 +91,7 @@ def test_secrets_are_in_neither_repr_nor_errors() -> None:
         assert "s3cret" not in str(e.value)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("250", 0.25), ("250ms", 0.25), ("5s", 5), ("2m", 120), ("1h", 3600)])
+@each(("text", "seconds"), [("250", 0.25), ("250ms", 0.25), ("5s", 5), ("2m", 120), ("1h", 3600)])
 def test_durations_are_milliseconds_or_have_a_unit(text: str, seconds: float) -> None:
     assert duration(text) == seconds
 
@@ -135,7 +135,7 @@ def test_a_login_in_the_url_of_a_table_is_refused(name: str) -> None:
         )
 
 
-@pytest.mark.parametrize("url", ["nats://h", "mlp://h/s", "oz://h:1", "memory://m"])
+@each("url", ["nats://h", "mlp://h/s", "oz://h:1", "memory://m"])
 def test_a_topic_prefix_with_or_without_its_dot_is_one_prefix_in_every_middleware(url: str) -> None:
     found = {SinkOptions.parse({"url": url, "topicPrefix": given}).topic_prefix for given in ("a.b", "a.b.", " a.b.. ")}
     assert found == {"a.b"}

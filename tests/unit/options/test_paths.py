@@ -7,8 +7,10 @@ from mama_spark.errors import OptionError
 from mama_spark.options import SinkOptions
 from mama_spark.options.paths import local_path
 
+from tests.support.tables import each
 
-@pytest.mark.parametrize(
+
+@each(
     ("given", "absolute", "local"),
     [
         ("log", "/work/job/log", "/work/job/log"),
@@ -32,13 +34,13 @@ def test_relative_paths_become_absolute_and_urls_stay(given: str, absolute: str,
     assert local_path(absolute) == local
 
 
-@pytest.mark.parametrize("url", ["file:log", "file://log/x", "file://server/share/log", "file:"])
+@each("url", ["file:log", "file://log/x", "file://server/share/log", "file:"])
 def test_file_urls_that_are_not_absolute_are_refused(url: str) -> None:
     with pytest.raises(OptionError, match="flightLog must be an absolute path as a file: URL"):
         SinkOptions.parse({"flightLog": url})
 
 
-@pytest.mark.parametrize(
+@each(
     ("log", "letters", "fine"),
     [
         ("/data/log", "/data/letters", True),

@@ -7,8 +7,10 @@ from mama_spark.errors import OptionError
 from mama_spark.options import BATCH_WRITE, SinkOptions, SubscribeOptions
 from mama_spark.options.stream_names import StreamRange, matching_streams, stream_patterns, stream_range
 
+from tests.support.tables import each
 
-@pytest.mark.parametrize(
+
+@each(
     ("text", "names"),
     [
         ("orders-{0..2}", ("orders-0", "orders-1", "orders-2")),
@@ -22,7 +24,7 @@ def test_a_range_names_streams_and_is_shown_as_it_is_given(text: str, names: tup
     assert str(found) == text
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     ["", "orders", "orders-{1..7}", "orders-{7..0}", "a.{0..3}", "a {0..3}", "{0..3}{0..3}", "a*{0..3}", "a{0..1000}"],
 )
@@ -31,7 +33,7 @@ def test_what_is_no_set_is_refused(text: str) -> None:
         stream_range(text)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "found"),
     [
         ("orders-{0..1}", ["orders-0", "orders-1"]),
@@ -46,7 +48,7 @@ def test_patterns_choose_of_what_is_there(text: str, found: list[str]) -> None:
     assert matching_streams(stream_patterns(text), there) == found
 
 
-@pytest.mark.parametrize("text", [",", "a.b", "a>", "a-{5..1}", "a-{0..2000}", "a b"])
+@each("text", [",", "a.b", "a>", "a-{5..1}", "a-{0..2000}", "a b"])
 def test_what_names_no_stream_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"must|names"):
         stream_patterns(text)

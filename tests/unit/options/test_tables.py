@@ -14,6 +14,8 @@ from mama_spark.options.tables import _warn_once, parse_table
 from mama_spark.options.toml_file import read_toml
 from mama_spark.options.values import Duration, integer, nonempty_text
 
+from tests.support.tables import each
+
 
 @dataclass(frozen=True)
 class Table:
@@ -32,7 +34,7 @@ def test_values_stand_by_field_and_defaults_stay_out() -> None:
     assert parse_table(Table, {}, "[t]") == {}
 
 
-@pytest.mark.parametrize(
+@each(
     ("table", "error"),
     [
         (1, r"^\[t\] is a table"),

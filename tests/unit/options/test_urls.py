@@ -11,6 +11,8 @@ from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import OptionError
 from mama_spark.options import SinkOptions, redact_url
 
+from tests.support.tables import each
+
 URLS = ("nats://joe:s3cret@h:4222", "nats://joe:s3@cret@h:4222", "nats://s3cret@h:4222", "nats://@s3cret@h:4222")
 #: Letters that stand nowhere but in secrets, and what URLs, lists of URLs and IPv6 addresses are divided by.
 SECRETS = st.text("XYZÉ☃/?#%@:[]& ", min_size=1).filter(lambda text: set(text) & set("XYZÉ☃"))
@@ -47,7 +49,7 @@ def test_no_secret_of_any_url_is_in_options_or_in_the_error_about_them(servers: 
     assert not shows_a_secret(shown)
 
 
-@pytest.mark.parametrize("url", URLS)
+@each("url", URLS)
 def test_a_url_is_shown_without_user_and_password(url: str) -> None:
     for shown in (
         redact_url(url),
@@ -59,13 +61,13 @@ def test_a_url_is_shown_without_user_and_password(url: str) -> None:
         assert "h:4222" in shown
 
 
-@pytest.mark.parametrize("url", ["nats://h:4222/a?b", "h", "[::1]:4222", "tango://lab", "memory://a", "mlp://h/s"])
+@each("url", ["nats://h:4222/a?b", "h", "[::1]:4222", "tango://lab", "memory://a", "mlp://h/s"])
 def test_a_url_without_a_password_is_shown_as_it_is(url: str) -> None:
     assert redact_url(url) == redact_url(url, mask="") == url
     assert redact_url(f"{url},nats://b:1") == f"{url},nats://b:1"
 
 
-@pytest.mark.parametrize(
+@each(
     ("url", "shown"),
     [
         ("nats://joe:pw@h:4222,nats://ann:pw@g", "nats://***@h:4222,nats://***@g"),
@@ -79,7 +81,7 @@ def test_what_is_left_of_a_url(url: str, shown: str) -> None:
     assert redact_url(url) == shown
 
 
-@pytest.mark.parametrize(
+@each(
     "url",
     [
         "nats://joe:12/s3cret@h",

@@ -74,7 +74,7 @@ def test_an_option_without_effect_is_an_error(name: str, use: Use, given: dict[s
     assert all(part in str(e.value) for part in parts), str(e.value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "kafka", "ours"),
     [
         (SUB, "subscribe", "you mean topics"),
@@ -98,7 +98,7 @@ def test_names_of_kafka_s_connector_are_translated(name: str, kafka: str, ours: 
     assert ours in str(e.value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "use", "given"),
     [
         (PUB, STREAM_WRITE, {"checkpointlocation": "/c", "queryname": "q"}),
@@ -130,7 +130,7 @@ def test_what_a_file_says_of_a_transport_is_left_out_where_it_has_no_effect() ->
     FORMATS[PUB].parse({"sourceName": "x", "storage.region": "eu"}, BATCH_WRITE, ["sourcename", "storage.region"])
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "option"),
     [
         (["sub", "a.>", "-o", "startingOffsets=earliest"], "startingOffsets"),

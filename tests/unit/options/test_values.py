@@ -33,7 +33,7 @@ class Policy(Enum):
     KEEP = "keep"
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "found"),
     [("7", 7), ("0", 0), ("1 KiB", 1024), ("64MiB", 64 << 20), ("2 GiB", 2 << 30)],
 )
@@ -41,13 +41,13 @@ def test_sizes_are_octets_or_powers_of_two(text: str, found: int) -> None:
     assert byte_size(text) == found
 
 
-@pytest.mark.parametrize("bad", ["", "1.5 MiB", "1 MB", "-1", "MiB", True])
+@each("bad", ["", "1.5 MiB", "1 MB", "-1", "MiB", True])
 def test_what_is_no_size_is_refused(bad: object) -> None:
     with pytest.raises(ValueError, match="octets"):
         byte_size(bad)
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "seconds"),
     [
         ("1", 0.001), ("1ms", 0.001), ("500ms", 0.5), ("1.5s", 1.5), ("30s", 30), ("1m", 60), ("5m", 300), ("1min", 60),
@@ -64,13 +64,13 @@ def test_the_unit_of_a_bare_number_is_declared() -> None:
         Duration(bare=None)("30")
 
 
-@pytest.mark.parametrize("bad", ["", "0", "0s", "-1s", "1w", "s", True, None, [], "1e3s", float("nan"), float("inf")])
+@each("bad", ["", "0", "0s", "-1s", "1w", "s", True, None, [], "1e3s", float("nan"), float("inf")])
 def test_what_is_no_duration_is_refused(bad: object) -> None:
     with pytest.raises(ValueError, match="positive duration"):
         duration(bad)
 
 
-@pytest.mark.parametrize("zero", [0, "0", "0s", 0.0, timedelta()])
+@each("zero", [0, "0", "0s", 0.0, timedelta()])
 def test_zero_is_a_duration_where_it_has_a_meaning(zero: object) -> None:
     assert Duration(zero=True)(zero) == 0
     with pytest.raises(ValueError, match="must be a duration"):

@@ -9,6 +9,8 @@ from mama_spark.bridge import Ack, Capabilities
 from mama_spark.options import SinkOptions
 from mama_spark.options.window import RetryPolicy, WindowConfig
 
+from tests.support.tables import each
+
 ABLE = Capabilities(Ack.STORED, True, True, True, True, 1 << 20, 100)
 
 
@@ -17,7 +19,7 @@ def policy(capabilities: Capabilities, **options: str) -> WindowConfig:
     return o.window.for_bridge(capabilities, with_ids=o.dedup)
 
 
-@pytest.mark.parametrize(
+@each(
     ("dedup", "recognised", "uncertain", "again"),
     [
         ("true", True, "report", True),
@@ -51,7 +53,7 @@ def test_nothing_goes_again_where_nothing_is_acknowledged_or_nobody_wants_it() -
     assert policy(ABLE).ack_timeout is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("retry", "seconds"),
     [
         (None, 10.0),

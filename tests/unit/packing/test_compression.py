@@ -72,7 +72,7 @@ def test_compressed_packs_have_the_rows_and_headers_of_the_plain_ones(
     assert rows_of(read(again)) == rows_of(before)
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@each("kind", FORMATS)
 def test_what_does_not_become_smaller_is_sent_as_it_is(kind: str) -> None:
     noise = random.Random(7).randbytes(3_000).replace(b"\n", b"\r")
     batch = packs(kind, [noise], 1).batch
@@ -110,13 +110,13 @@ def test_lines_of_another_size_than_announced_are_an_error(name: str) -> None:
     assert "has 9,099 bytes when decompressed and announces 9,100" in reason(one("lines", name, Bytes=str(right + 1)))
 
 
-@pytest.mark.parametrize(("told", "text"), [("br", "unknown"), (None, "unknown"), ("lz4", "lz4")])
+@each(("told", "text"), [("br", "unknown"), (None, "unknown"), ("lz4", "lz4")])
 def test_lines_of_another_encoding_are_an_error(told: str | None, text: str) -> None:
     assert text in reason(one("lines", Encoding=told))
 
 
-@pytest.mark.parametrize("name", ENCODINGS)
-@pytest.mark.parametrize("kind", FORMATS)
+@each("name", ENCODINGS)
+@each("kind", FORMATS)
 def test_a_pack_that_is_cut_or_changed_anywhere_is_a_row_with_a_reason_or_read(kind: str, name: str) -> None:
     batch = one(kind, name)
     payload = batch.payloads[0].as_py()

@@ -12,6 +12,7 @@ from mama_spark.packing import Unpacked, unpack
 from mama_spark.record_log import Records
 
 from tests.support.memory import peak_of
+from tests.support.tables import each
 
 VALUES = pa.record_batch({"value": pa.array([b"one", b"", b"three"]), "id": pa.array(["1", None, "3"])})
 SCHEMA, BATCH, END = VALUES.schema.serialize(), VALUES.serialize(), b"\xff\xff\xff\xff\0\0\0\0"
@@ -54,13 +55,13 @@ def test_a_pack_that_is_cut_anywhere_is_one_bad_row() -> None:
         assert reason("arrow;v=1", "3", WHOLE[:end])
 
 
-@pytest.mark.parametrize("rows", ["2", "4", "0", "-3", "", "3.0", "\u0661", "1000001", "99999999999999999999", None])
+@each("rows", ["2", "4", "0", "-3", "", "3.0", "\u0661", "1000001", "99999999999999999999", None])
 def test_a_wrong_number_of_rows_is_an_error(rows: str | None) -> None:
     assert "rows" in reason("arrow;v=1", rows, WHOLE).lower()
     assert reason("lines;v=1", rows, b"1\n2\n3")
 
 
-@pytest.mark.parametrize("form", ["arrow;v=3", "lines", "arrow", "zip;v=1", ""])
+@each("form", ["arrow;v=3", "lines", "arrow", "zip;v=1", ""])
 def test_an_unknown_format_or_version_is_an_error(form: str) -> None:
     assert "unknown" in reason(form, "3", WHOLE)
 
@@ -107,10 +108,9 @@ def test_sizes_that_are_only_announced_are_never_allocated() -> None:
     assert max(peak_of(read_forged_sizes)) < 1 << 20, "40 kB; 2 GB at least are announced"
 
 
-@pytest.mark.parametrize(
+@each(
     "column",
     [pa.nulls(3), pa.array(["a", "b", "a"]).dictionary_encode(), pa.array([{}, {}, {}], pa.struct([]))],
-    ids=["null", "dictionary", "struct without fields"],
 )
 def test_columns_whose_rows_cost_no_bytes_are_refused(column: pa.Array) -> None:
     sink = pa.BufferOutputStream()
@@ -119,7 +119,7 @@ def test_columns_whose_rows_cost_no_bytes_are_refused(column: pa.Array) -> None:
     assert reason("arrow;v=1", "3", sink.getvalue().to_pybytes())
 
 
-@pytest.mark.parametrize("scale", [-1, 11, 1_000, 0x7F000002])
+@each("scale", [-1, 11, 1_000, 0x7F000002])
 def test_decimals_of_an_unknown_scale_are_an_error(scale: int) -> None:
     """Arrow crashes when it casts some of them."""
     column = pa.array([1, 2, 3], pa.int64()).cast(pa.decimal128(19)).view(pa.decimal128(10, scale))

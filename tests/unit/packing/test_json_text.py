@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from mama_spark.packing import as_json_column, json_rows
 from mama_spark.packing.json_text import with_number_names
 
+from tests.support.tables import each
+
 EPOCH = datetime.datetime(1970, 1, 1)
 #: A leaf type, values of it (times are numbers since the epoch), and what a reader makes of the JSON of one.
 Leaf = tuple[pa.DataType, st.SearchStrategy[Any]]
@@ -204,7 +206,7 @@ def test_times_of_any_session_time_zone_are_written_in_utc() -> None:
     assert [parsed(text) for text in texts.to_pylist()] == [{"t": at, "s": {"at": at}} for at in wanted]
 
 
-@pytest.mark.parametrize(
+@each(
     ("column", "reason"),
     [
         (pa.array([b"a", b"\xff", None]).view(pa.string()), "its text is not UTF-8"),
@@ -213,7 +215,6 @@ def test_times_of_any_session_time_zone_are_written_in_utc() -> None:
         (pa.array([[], [("k", 1), ("k", 2)], None], pa.map_(pa.string(), pa.int8())), "a map has one key twice"),
         (pa.array([[], [(1, 2)], None], pa.map_(pa.int8(), pa.int8())), "a map has keys that are not strings"),
     ],
-    ids=["text", "timestamp", "nanoseconds", "repeated key", "number as key"],
 )
 def test_a_value_without_json_refuses_its_row_alone(column: pa.Array, reason: str) -> None:
     rows = pa.record_batch({"good": [1, 2, 3], "bad": column})

@@ -16,6 +16,7 @@ from mama_spark.packing import Packed, Packer, Rows, Unpacked, codec_of, halves,
 from mama_spark.record_log import Records
 
 from tests.support.memory import arrow_peak_of
+from tests.support.tables import each
 from tests.support.tiers import examples
 
 Row = dict[str, Any]
@@ -163,8 +164,8 @@ def test_packs_are_filled_to_the_limit(option: str) -> None:
     assert sizes.min() > 65_536 - 300
 
 
-@pytest.mark.parametrize("most", [64 << 10, 256 << 10])
-@pytest.mark.parametrize("option", ["lines", "arrow"])
+@each("most", [64 << 10, 256 << 10])
+@each("option", ["lines", "arrow"])
 def test_what_is_cut_together_is_one_block(option: str, most: int) -> None:
     packer = Packer(codec_of(option, LINES), max_rows=1_000, max_bytes=most)
     blocks = [len(list(packer.add(orders(4_000, 16, width=1_000, first=n)))) for n in range(0, 40_000, 4_000)]
@@ -299,7 +300,7 @@ def test_rejected_packs_are_split_into_halves_and_single_rows(kind: str, data: s
         ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("option", "schema"),
     [
         ("lines", MESSAGES),

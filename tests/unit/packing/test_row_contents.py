@@ -20,6 +20,8 @@ from mama_spark.packing.row_contents import row_contents
 from mama_spark.publisher.ids import digest
 from mama_spark.record_log import Records
 
+from tests.support.tables import each
+
 SCHEMA = pa.schema(
     {
         "text": pa.string(), "number": pa.int32(), "flag": pa.bool_(), "list": pa.list_(pa.float64()),
@@ -88,8 +90,8 @@ def record_of(payload: bytes, form: str, rows: str) -> Records:
     return Records(np.array([1]), np.array([0]), pa.array(["t"]), pa.array([payload], pa.binary()), headers)
 
 
-@pytest.mark.parametrize("codec", [LINES, ARROW], ids=["lines", "arrow"])
-@pytest.mark.parametrize("kind", [pa.binary(), pa.binary_view()], ids=str)
+@each("codec", [LINES, ARROW])
+@each("kind", [pa.binary(), pa.binary_view()])
 def test_rows_of_several_packs_are_decoded_in_their_order(codec: Codec, kind: pa.DataType) -> None:
     rows = pa.record_batch([pa.array(LONG, pa.binary())], schema=VALUES)
     counts = np.array([2, 1])
@@ -99,8 +101,8 @@ def test_rows_of_several_packs_are_decoded_in_their_order(codec: Codec, kind: pa
     assert codec.decode(before, counts).column("value").to_pylist() == LONG
 
 
-@pytest.mark.parametrize("codec", [LINES, ARROW], ids=["lines", "arrow"])
-@pytest.mark.parametrize("announced", ["2", "4", "0", "-3", "x", "1000000000000000", "99999999999999999999"])
+@each("codec", [LINES, ARROW])
+@each("announced", ["2", "4", "0", "-3", "x", "1000000000000000", "99999999999999999999"])
 def test_a_pack_with_another_number_of_rows_than_it_announces_is_corrupt(codec: Codec, announced: str) -> None:
     """The number is compared before it costs memory."""
     rows = pa.record_batch([pa.array(LONG, pa.binary())], schema=VALUES)

@@ -9,6 +9,8 @@ import pytest
 from mama_spark.packing import SchemaCast
 from mama_spark.packing.schema_cast import is_castable
 
+from tests.support.tables import each
+
 UTC, NAIVE = pa.timestamp("us", "UTC"), pa.timestamp("us")
 
 
@@ -51,7 +53,7 @@ def test_fields_of_structs_come_by_name_too() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@each(
     ("values", "given", "wanted"),
     [
         ([1, None], pa.int8(), pa.int64()),
@@ -69,7 +71,6 @@ def test_fields_of_structs_come_by_name_too() -> None:
         ([[("k", 1)], None], pa.map_(pa.string(), pa.int32()), pa.map_(pa.string(), pa.int64())),
         ([{"q": 1}, None], pa.struct([("q", pa.int32())]), pa.struct([("q", pa.int64())])),
     ],
-    ids=str,
 )
 def test_values_keep_what_they_are_in_other_widths_and_units(
     values: Any, given: pa.DataType, wanted: pa.DataType
@@ -83,7 +84,7 @@ def test_values_keep_what_they_are_in_other_widths_and_units(
         assert found.to_pylist() == values
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "wanted"),
     [
         (pa.string(), pa.int64()),
@@ -100,7 +101,6 @@ def test_values_keep_what_they_are_in_other_widths_and_units(
         (pa.struct([("a", pa.int64())]), pa.struct([("b", pa.int64())])),
         (pa.map_(pa.string(), pa.string()), pa.struct([("a", pa.int64())])),
     ],
-    ids=str,
 )
 def test_other_types_are_refused_by_name(given: pa.DataType, wanted: pa.DataType) -> None:
     assert not is_castable(given, wanted)
@@ -108,7 +108,7 @@ def test_other_types_are_refused_by_name(given: pa.DataType, wanted: pa.DataType
         SchemaCast(pa.schema([("x", wanted)]))(pa.record_batch({"x": pa.nulls(1, given)}))
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "given", "wanted"),
     [
         (1 << 40, pa.int64(), pa.int32()),
@@ -117,7 +117,6 @@ def test_other_types_are_refused_by_name(given: pa.DataType, wanted: pa.DataType
         (1_001, pa.timestamp("ns", "UTC"), UTC),
         ((1 << 31) - 1, pa.date32(), NAIVE),
     ],
-    ids=str,
 )
 def test_a_value_that_does_not_fit_is_refused(value: int, given: pa.DataType, wanted: pa.DataType) -> None:
     column = pa.array([value], given)

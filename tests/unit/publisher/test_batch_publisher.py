@@ -145,16 +145,6 @@ def test_settling_goes_on_while_the_caller_puts_nothing(fixture: PublisherFixtur
     assert (flights.state == FlightState.ACKED).all()
 
 
-def test_a_row_without_retry_times_out_and_the_late_answer_changes_nothing(fixture: PublisherFixture) -> None:
-    fixture.broker.then(["late"])
-    publisher = fixture.publisher(WindowConfig(wait_timeout=0.05))
-    flights = publisher.put(batch(1))
-    publisher.drain()
-    assert flights.state.tolist() == [int(FlightState.TIMEOUT)]
-    assert flights.doubt.tolist() == [True]
-    assert fixture.broker.release() == 1
-
-
 def test_put_blocks_while_two_batches_wait(fixture: PublisherFixture) -> None:
     fixture.broker.then(["late"])
     publisher = fixture.publisher(WindowConfig(1, 0, wait_timeout=60))
@@ -322,28 +312,6 @@ def test_a_middleware_that_cannot_say_its_limits_is_waited_for_where_outages_are
     assert conserved(publisher)
 
 
-def test_repr_tells_what_it_does(fixture: PublisherFixture) -> None:
-    bridge = MemoryBridge(fixture.name)
-    bridge.open()
-    publisher = BatchPublisher(bridge, POLICY, on_finished=fixture.on_finished)
-    assert repr(publisher) == "<BatchPublisher new, 0 in flight>"
-    fixture.publishers.append(publisher)
-    fixture.broker.then(["late"])
-    publisher.start()
-    publisher.put(batch(1))
-    eventually(lambda: repr(publisher) == "<BatchPublisher live, 1 in flight>", "it is sent")
-    draining = threading.Thread(target=publisher.drain)
-    draining.start()
-    eventually(lambda: repr(publisher) == "<BatchPublisher draining, 1 in flight>", "it drains")
-    fixture.broker.release()
-    draining.join()
-    assert repr(publisher) == "<BatchPublisher drained, 0 in flight>"
-    publisher.check()
-    stopped = fixture.publisher()
-    stopped.stop()
-    assert repr(stopped) == "<BatchPublisher stopped, 0 in flight>"
-
-
 def test_an_outage_beyond_its_timeout_ends_the_publisher_as_unavailable(
     fixture: PublisherFixture,
 ) -> None:
@@ -439,12 +407,3 @@ def test_wall_clock_keeps_differences_when_the_clock_jumps(monkeypatch: pytest.M
     one, two, never = clock.micros(np.array([now, now + 1.5, np.nan])).tolist()
     assert two - one == 1_500_000
     assert never == NEVER
-
-
-def test_errors_of_a_flight_are_publish_errors(fixture: PublisherFixture) -> None:
-    fixture.broker.then(["reject"])
-    publisher = fixture.publisher()
-    flights = publisher.put(batch(2))
-    publisher.drain()
-    assert isinstance(flights.errors[0], PublishError)
-    assert flights.state.tolist() == [int(FlightState.COMPLETED_EXCEPTIONALLY), int(FlightState.ACKED)]

@@ -1,4 +1,4 @@
-"""Ids that came before are found exactly, in bounded memory, and only among rows that are sent."""
+"""Ids that occur twice, and the filter that finds them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -15,9 +16,14 @@ from hypothesis import strategies as st
 from mama_spark.errors import BadRow, DoubledId, PublishError, Unavailable
 from mama_spark.message import MessageBatch
 from mama_spark.publisher import seen_ids
+from mama_spark.publisher.bloom_filter import BloomFilter
 from mama_spark.publisher.doubled_ids import DoubledIdCheck
 from mama_spark.publisher.seen_ids import SeenIds
 from xxhash import xxh3_128_digest
+
+from tests.support.tables import each
+
+# --- ids that came before are found exactly, in bounded memory, and only among rows that are sent ---------------------
 
 
 def digests(numbers: list[int]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
@@ -122,3 +128,30 @@ def test_an_empty_batch_changes_nothing() -> None:
         pa.array([], pa.string()).dictionary_encode(), pa.array([], pa.binary()), ids=pa.array([], pa.string())
     )
     assert DoubledIdCheck(reject=True).check(empty, []) == ([], None)
+
+
+# --- the filter that says which keys came before ----------------------------------------------------------------------
+
+
+def keys(n: int, seed: int = 0) -> npt.NDArray[np.uint64]:
+    return np.unique(np.random.default_rng(seed).integers(0, 2**63, 2 * n, np.uint64))[:n]
+
+
+@each("nbytes", [2_816, 1 << 20])
+@each("step", [1, 7, 1_000, 5_000])
+def test_what_was_added_is_known_at_every_size(nbytes: int, step: int) -> None:
+    some, seen = keys(5_000), BloomFilter(nbytes)
+    for start in range(0, len(some), step):
+        seen.add(some[start : start + step])
+        if start % 500 == 0:
+            assert seen.add(some[: start + step]).all()
+    assert seen.add(some).all()
+    assert seen.nbytes == nbytes
+
+
+def test_few_keys_are_told_apart_exactly_and_many_nearly() -> None:
+    some, seen = keys(60_000), BloomFilter(1 << 20)
+    early = [seen.add(some[start : start + 100]).any() for start in range(0, 2_000, 100)]
+    assert not any(early)
+    false = sum(int(seen.add(some[start : start + 1_000]).sum()) for start in range(2_000, 60_000, 1_000))
+    assert false < 600

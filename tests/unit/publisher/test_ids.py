@@ -18,6 +18,7 @@ from mama_spark.message import HEADERS_TYPE, MessageBatch
 from mama_spark.publisher.ids import IdMaker, digest, parse, texts
 
 from tests.support.processes import resident_memory
+from tests.support.tables import each
 
 Row = tuple[str, bytes, dict[str, list[str]] | None]
 
@@ -83,7 +84,7 @@ def test_hash_is_the_documented_one_for_any_row(rows: list[Row], longer: int) ->
     assert [i.split("-")[3] for i in ids_of(rows)] == [slow_hash(r) for r in rows]
 
 
-@pytest.mark.parametrize("size", [0, 5, 100, 5_000, 1 << 20])
+@each("size", [0, 5, 100, 5_000, 1 << 20])
 def test_hash_does_not_depend_on_how_long_payloads_are_read(size: int) -> None:
     rows: list[Row] = [("t", bytes([i]) * size, {"k": ["v"]}) for i in range(3)]
     for kind in (pa.binary(), pa.large_binary()):
@@ -195,7 +196,7 @@ def test_two_rows_whose_filter_bits_share_a_word_are_both_remembered() -> None:
     assert len(set(given_ids)) == 8_000
 
 
-@pytest.mark.parametrize("memory", [4096, 1 << 16, 1 << 20])
+@each("memory", [4096, 1 << 16, 1 << 20])
 def test_no_id_twice_however_small_the_memory(memory: int) -> None:
     rng = np.random.default_rng(memory)
     maker = IdMaker("q", 0, 0, memory)
@@ -214,7 +215,7 @@ def test_no_id_twice_however_small_the_memory(memory: int) -> None:
     assert maker.nbytes == held <= memory
 
 
-@pytest.mark.parametrize("prefix", ["a\r\nb", "a\x00", "\x7f"])
+@each("prefix", ["a\r\nb", "a\x00", "\x7f"])
 def test_a_prefix_that_could_inject_a_header_is_refused(prefix: str) -> None:
     with pytest.raises(ConfigError, match="control characters"):
         IdMaker(prefix, 0, 0)

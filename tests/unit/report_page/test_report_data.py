@@ -21,6 +21,7 @@ from mama_spark.report_page.data import MOST_BINS, WIDTHS, bin_width, read_repor
 from mama_spark.report_page.standstills import standstills
 
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, stage
+from tests.support.tables import each
 
 SECOND = 1_000_000
 NOW = datetime(2026, 9, 22, tzinfo=UTC)
@@ -158,7 +159,7 @@ def bins(*rows: tuple[int, int, int]) -> list[dict[str, int]]:
     return [{"at": n * SECOND, **dict(zip(names, row, strict=True))} for n, row in enumerate(rows)]
 
 
-@pytest.mark.parametrize(
+@each(
     ("rows", "expected"),
     [
         ([(5, 5, 5), (0, 0, 0), (5, 5, 5)], []),  # nothing waits

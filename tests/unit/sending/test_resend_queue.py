@@ -1,4 +1,4 @@
-"""What waits to be sent again: the order in which it is due, and what drops out of the queue."""
+"""Flights by token, and those that wait to go again."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from mama_spark.message import Int64s
 from mama_spark.sending.flight import FlightState
 from mama_spark.sending.flight_batch import FlightBatch, Seconds
 from mama_spark.sending.resend_queue import ResendQueue
+from mama_spark.sending.send_index import SendRange
+
+from tests.support.tables import each
+
+# --- what waits to be sent again: the order in which it is due, and what drops out of the queue -----------------------
 
 
 def waiting(n: int, first_token: int = 0, published: float = 0.0) -> FlightBatch:
@@ -85,3 +90,17 @@ def test_what_may_go_no_more_is_removed_and_the_rest_stays() -> None:
     assert removed == [(10.0, [0]), (35.0, [1]), (35.0, [2]), (40.0, [3])]
     assert queue.next_deadline == math.inf
     assert queue.head() is None
+
+
+# --- which rows the answered tokens of one range of sends are ---------------------------------------------------------
+
+FIRST, N = 100, 8
+
+
+@each("answered", [[0], [7], [0, 1, 2], [2, 3, 4], [0, 2, 3], [1, 4, 7], [0, 7], list(range(8))])
+@each("rows", [slice(10, 10 + N), np.array([3, 1, 4, 15, 9, 2, 6, 5])])
+def test_each_token_is_the_row_that_was_sent_with_it(rows: slice, answered: list[int]) -> None:
+    sends = SendRange(FIRST, FIRST + N, FlightBatch(20), rows, 0.0)
+    everything = np.arange(20)
+    picked = everything[sends.pick(FIRST + np.array(answered))]
+    assert picked.tolist() == everything[rows][answered].tolist()

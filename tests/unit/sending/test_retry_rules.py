@@ -15,7 +15,6 @@ from mama_spark.errors import (
     OutcomeUnknown,
     PublishError,
     RateLimited,
-    Rejected,
 )
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publisher.rate_limiter import RateLimiter
@@ -79,10 +78,6 @@ def test_a_hold_of_the_whole_publisher_grows_with_each_refusal() -> None:
         assert due(window, now + wait - 0.01) == []
         now += wait
         assert due(window, now) == [0]
-
-
-def test_doubling_ends_at_the_longest() -> None:
-    assert RetryPolicy.doubling(1.0, 5.0, 60.0).backoffs == (1.0, 2.0, 4.0, 5.0)
 
 
 @given(st.floats(0, 3600), st.floats(0, 86400))
@@ -166,18 +161,6 @@ def test_nothing_goes_while_the_connection_is_lost_and_a_hold_ends_with_the_outa
     assert window.capacity(window.open(4), 0, 3.0) > 0
 
 
-def test_messages_in_order_go_again_in_order_when_all_answers_are_in() -> None:
-    window, _ = launched(WindowConfig(8, 7, 60.0, RetryPolicy(10, (0.0,)), ordered=True), 4)
-    refuse(window, [2], NotReady("later"), 0.1)
-    refuse(window, [1], NotReady("later"), 0.2)
-    assert due(window, 1.0) == []
-    fresh = window.open(2)
-    assert window.capacity(fresh, 0, 1.0) == 0, "nothing new goes in front of them"
-    ack(window, [0, 3], 1.1)
-    assert due(window, 1.2) == [1, 2]
-    assert window.capacity(fresh, 0, 1.2) == 2
-
-
 def test_a_publisher_that_idled_sends_a_burst_and_no_more() -> None:
     limiter = RateLimiter(100.0, 0.0)
     assert limiter.allowance(0.0) == limiter.allowance(1_000.0) == 10
@@ -187,15 +170,6 @@ def test_a_publisher_that_idled_sends_a_burst_and_no_more() -> None:
 def test_a_rate_must_be_positive(rate: float) -> None:
     with pytest.raises(ConfigError, match="must be positive"):
         RateLimiter(rate, 0.0)
-
-
-def test_what_became_of_each_flight_is_counted() -> None:
-    window, _ = launched(WindowConfig(8, 0, 1.0), 4)
-    ack(window, [0], 0.5)
-    refuse(window, [1, 2], Rejected("no"), 0.5)
-    window.expire(1.0)
-    counters = window.counters
-    assert (counters.acked, counters.failed, counters.timed_out) == (1, 2, 1)
 
 
 def test_of_new_messages_only_probes_go_after_a_hold() -> None:

@@ -1,4 +1,4 @@
-"""The calls that a sender makes: bounded in messages and bytes, also when they are made again."""
+"""The loop that sends, what it sends again, and the call that waits for it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,29 @@ import numpy as np
 import pytest
 from mama_spark.bridge import BridgeEvent, EventKind, PollResult, Refusals
 from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
-from mama_spark.errors import BadRow, NotReady, Unavailable
+from mama_spark.errors import (
+    AckTimeout,
+    BadRow,
+    DuplicateInFlight,
+    NoResponders,
+    NotPublished,
+    NotReady,
+    PublishError,
+    Rejected,
+    Stopped,
+    Unavailable,
+)
 from mama_spark.message import MessageBatch
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.sending.flight import FlightState
 from mama_spark.sending.flight_batch import FlightBatch
+from mama_spark.sending.retry import is_final, may_resend, may_resend_elsewhere
 from mama_spark.sending.send_loop import MAX_SEND_BYTES, MAX_SEND_MESSAGES, SendLoop, messages_of, spans_of
 from mama_spark.sending.window import Window
+
+from tests.support.tables import each
+
+# --- the calls that a sender makes: bounded in messages and bytes, also when they are made again ----------------------
 
 POLICY = WindowConfig(10_000, 5_000, 60.0, RetryPolicy(3, (0.0,)))
 
@@ -154,3 +170,39 @@ def test_spans_of_true() -> None:
 def test_the_messages_of_a_finished_batch_are_gone() -> None:
     with pytest.raises(AssertionError, match="gone"):
         messages_of(FlightBatch(1))
+
+
+# --- whether a message is sent again, by its error alone --------------------------------------------------------------
+
+
+@each(
+    ("error", "repeatable", "not_repeatable"),
+    [
+        (Rejected("no"), False, False),
+        (NoResponders("nobody"), True, True),
+        (DuplicateInFlight("409"), True, False),
+        (AckTimeout("late"), True, False),
+        (Stopped("stopped"), False, False),
+        (Unavailable("away"), True, True),
+    ],
+)
+def test_a_copy_that_may_be_stored_needs_an_id(error: PublishError, repeatable: bool, not_repeatable: bool) -> None:
+    assert may_resend(error) is repeatable
+    assert may_resend(error, repeatable=False) is not_repeatable
+
+
+def test_the_user_decides_which_errors_are_worth_it_but_not_what_is_safe() -> None:
+    assert may_resend(Rejected("no"), retry_on=lambda e: True)
+    assert not may_resend(NoResponders("nobody"), retry_on=lambda e: False)
+    assert not may_resend(AckTimeout("late"), repeatable=False, retry_on=lambda e: True)
+
+
+def test_the_next_publisher_takes_what_the_last_one_left() -> None:
+    assert may_resend_elsewhere(Stopped("stopped"))
+    assert may_resend_elsewhere(NotPublished("stopped"))
+    assert not may_resend_elsewhere(Rejected("no"))
+
+
+def test_final_is_what_was_rejected_and_is_not_stored() -> None:
+    assert is_final(Rejected("no"))
+    assert not any(map(is_final, (Stopped("s"), AckTimeout("late"), NoResponders("nobody"), DuplicateInFlight("409"))))

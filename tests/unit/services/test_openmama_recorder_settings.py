@@ -13,6 +13,8 @@ from mama_spark.errors import ConfigError
 from mama_spark.options.declare import option_names
 from mama_spark.services.openmama_recorder.settings import OpenMamaRecorderSettings
 
+from tests.support.tables import each
+
 ROOT = Path(__file__).resolve().parents[3]
 OZ = "oz://127.0.0.1:5756"
 
@@ -42,7 +44,7 @@ def test_publishers_that_do_not_survive_requests_get_none() -> None:
     assert replace(found, peer=replace(found.peer, allow_requests=True)).may_request  # all of them are repaired
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "text"),
     [
         ({"topics": "A"}, "the key url is missing"),

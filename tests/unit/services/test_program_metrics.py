@@ -18,6 +18,8 @@ from mama_spark.services.tango_recorder.recorder import RecorderCounts
 from mama_spark.services.tango_server.replay.log_replayer import ReplayCounts
 from mama_spark.services.tango_server.replay.metrics import measure as measure_tango_source
 
+from tests.support.tables import each
+
 ALL: dict[str, list[Metric]] = {
     "tango": measure_tango(RecorderCounts(8, 1, 2, 3, 4, 5, 6, 7), "r"),
     "openmama": measure_openmama(OpenMamaRecorderCounts(1, 2, 3, 4, 5, 6, 7, 8), "r", "oz"),
@@ -34,7 +36,7 @@ def values(text: str) -> dict[str, float]:
     return {re.split(r"[{ ]", line)[0]: float(line.rsplit(" ", 1)[1]) for line in lines}
 
 
-@pytest.mark.parametrize("metrics", ALL.values(), ids=ALL)
+@each("metrics", ALL.values())
 def test_every_metric_is_text_of_prometheus_with_its_kind(metrics: list[Metric]) -> None:
     text = exposition(metrics)
     assert values(text) == {metric.name: value for metric in metrics for _, value in metric.samples}

@@ -7,12 +7,14 @@ from mama_spark.errors import ConfigError
 from mama_spark.spark.formats import MamaDiscoveryDataSource, MamaPubDataSource, MamaSubDataSource
 from pyspark.sql.types import StringType, StructType
 
+from tests.support.tables import each
+
 #: What Spark hands over at CREATE TABLE.
 TABLE = {"provider": "x", "owner": "root", "url": "nats://h", "option.url": "nats://h", "topics": "a.>"}
 SCHEMA = StructType().add("topic", StringType()).add("value", StringType())
 
 
-@pytest.mark.parametrize("source", [MamaPubDataSource, MamaSubDataSource, MamaDiscoveryDataSource])
+@each("source", [MamaPubDataSource, MamaSubDataSource, MamaDiscoveryDataSource])
 def test_a_table_of_the_catalog_is_refused_with_the_way_to_go(source: type[MamaSubDataSource]) -> None:
     with pytest.raises(ConfigError, match=rf"{source.name()} cannot be a table .* CREATE TEMPORARY VIEW"):
         source(TABLE).schema()

@@ -15,6 +15,8 @@ from mama_spark.spark import plain_errors
 from pyspark.errors import PySparkException
 from pyspark.util import handle_worker_exception
 
+from tests.support.tables import each
+
 QUERY = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_EXCEPTION] An exception was thrown from \
 the Python worker: mama_spark.errors.Unavailable: nobody answers at x: start it SQLSTATE: 38000 SQLSTATE: XXKST
 === Streaming Query ===
@@ -63,7 +65,7 @@ def died_of(cause: Exception) -> MamaError:
 
 
 @pytest.mark.usefixtures("worker")
-@pytest.mark.parametrize(
+@each(
     ("error", "traced"),
     [(KeyError("x"), True), (died_of(KeyError("x")), True), (died_of(OSError("disk full")), False)],
 )
@@ -106,21 +108,22 @@ def test_an_error_that_is_not_ours_stays_as_it_is() -> None:
 
 
 OLD_SPARK = """
-import sys, pyspark
-from pyspark_%s import DefaultSource
+import importlib, sys, pyspark
+made = [importlib.import_module(f"pyspark_{name}").DefaultSource for name in sys.argv[1:]]
 pyspark.__version__ = "4.1.1"
 sys.modules["pyspark.sql.streaming.datasource"] = None  # which that Spark does not have
-try:
-    DefaultSource({"url": "nats://none:4222"})
-except Exception as e:
-    print(type(e).__name__, e)
+for source in made:
+    try:
+        source({"url": "nats://none:4222"})
+    except Exception as e:
+        print(type(e).__name__, e)
 """
 
 
-@pytest.mark.parametrize("name", ["mamapub", "mamasub", "mamadiscovery"])
-def test_a_spark_that_is_too_old_is_named(name: str) -> None:
-    done = subprocess.run([sys.executable, "-c", OLD_SPARK % name], capture_output=True, text=True, check=True)
-    assert done.stdout == f"ConfigError {name} needs Spark 4.2 or newer, this is 4.1.1\n"
+def test_a_spark_that_is_too_old_is_named() -> None:
+    names = ("mamapub", "mamasub", "mamadiscovery")
+    done = subprocess.run([sys.executable, "-c", OLD_SPARK, *names], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [f"ConfigError {name} needs Spark 4.2 or newer, this is 4.1.1" for name in names]
 
 
 class SessionDouble:

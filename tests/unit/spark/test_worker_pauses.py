@@ -23,6 +23,8 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructType
 
+from tests.support.tables import each
+
 
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -62,7 +64,7 @@ def is_visited(something: object) -> bool:
 
 
 @pytest.mark.usefixtures("worker")
-@pytest.mark.parametrize("work", [plan, write, read])
+@each("work", [plan, write, read])
 def test_modules_are_exempted_when_work_is_repeated(work: Callable[[], None]) -> None:
     for _ in range(3):
         work()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.spark.write_counts import TaskCounts, WriteCounts, decode, encode
+
+from tests.support.tables import each
 
 TASK = TaskCounts("run 0", 0, 0, taken=10, acked=5, in_flight=5)
 
@@ -45,7 +46,7 @@ def test_micro_batches_add_up_and_the_oldest_are_forgotten_but_counted() -> None
     assert len(counts._jobs) < 100
 
 
-@pytest.mark.parametrize(
+@each(
     ("reports", "note"),
     [
         ([], "waits for Spark to start the tasks"),

@@ -94,7 +94,7 @@ def test_the_first_pattern_that_matches_decides() -> None:
     assert strategy_of(found, "sys/tg_test/1/double") is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value", "word"),
     [
         ("lab/*.period", "1s", "domain/family"),

@@ -32,7 +32,7 @@ TOPICS = [one for v in VECTORS if v["kind"] == "topic" for one in v["input"]]
 WORD = st.text("abcdefghijklmnopqrstuvwxyz0123456789_-+.", min_size=1, max_size=8)
 
 
-@pytest.mark.parametrize("one", TOPICS, ids=lambda one: one["topic"])
+@each("one", TOPICS)
 def test_recorded_topics_are_taken_apart_and_put_together(one: dict[str, Any]) -> None:
     found = parse(one["topic"])
     event = "heartbeat" if found.event is None else found.event.wire_name
@@ -119,7 +119,7 @@ def test_heartbeat_topics_have_both_spellings_that_of_the_server_first(suffix: s
 
 
 @pytest.mark.spec("TG-08")
-@pytest.mark.parametrize(
+@each(
     ("endpoint", "found"),
     [
         ("tcp://127.0.0.1:37515", ("127.0.0.1", 37515)),
@@ -132,7 +132,7 @@ def test_endpoints_have_a_host_and_a_port(endpoint: str, found: tuple[str, int])
     assert not is_multicast(endpoint)
 
 
-@pytest.mark.parametrize(
+@each(
     "endpoint",
     ["", "tcp://", "tcp://h", "tcp://h:0", "tcp://h:65536", "tcp://h:1/x", "ipc:///tmp/x", "tcp://:1", "tcp://a b:1"],
 )
@@ -143,7 +143,7 @@ def test_other_endpoints_are_refused(endpoint: str) -> None:
 
 
 @pytest.mark.spec("TG-32")
-@pytest.mark.parametrize("endpoint", ["epgm://226.20.21.22:2222", "pgm://eth0;226.1.1.1:5555", "EPGM://x:1"])
+@each("endpoint", ["epgm://226.20.21.22:2222", "pgm://eth0;226.1.1.1:5555", "EPGM://x:1"])
 def test_multicast_is_refused_by_name(endpoint: str) -> None:
     assert is_multicast(endpoint)
     with pytest.raises(MulticastRefused, match="multicast"):

@@ -9,8 +9,10 @@ from mama_spark.errors import ConfigError
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings, endpoint
 
+from tests.support.tables import each
 
-@pytest.mark.parametrize(
+
+@each(
     "options",
     [
         {"urls": ()}, {"user": "u"}, {"password": "p"}, {"user": "", "password": "p"},
@@ -31,7 +33,7 @@ def test_a_key_that_is_none_is_told_and_secrets_are_not() -> None:
     assert "hush" not in repr(ConnectionSettings(user="u", password="hush"))
 
 
-@pytest.mark.parametrize(
+@each(
     ("url", "name"),
     [
         ("mlp://h", "tcp://h:9999"), ("MLP://h:1/stream", "tcp://h:1"), ("tcp://[::1]:5", "tcp://[::1]:5"),

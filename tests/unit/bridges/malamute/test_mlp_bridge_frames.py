@@ -1,22 +1,43 @@
-"""Columns of frames are what the codec makes message by message."""
+"""Frames, outcomes, refusals and headers of the bridge to Malamute."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mama_spark.bridge import PollResult
 from mama_spark.bridges.malamute import frames as fr
+from mama_spark.bridges.malamute import log_queries, pool, records
+from mama_spark.bridges.malamute.bridge import _Chunk, _report_outcomes
+from mama_spark.bridges.malamute.pool import WritableStream
+from mama_spark.bridges.malamute.refusals import passes, refused
 from mama_spark.bridges.malamute.settings import MalamuteSettings, stream_of
-from mama_spark.errors import BadRow, BadTopic, ConfigError, TooLarge
-from mama_spark.malamute.protocol.commands import StreamSend, decode, encode
-from mama_spark.malamute.protocol.extensions import Extension, read, write
+from mama_spark.errors import (
+    BadRow,
+    BadTopic,
+    ConfigError,
+    MamaError,
+    NotReady,
+    OutcomeUnknown,
+    Rejected,
+    TooLarge,
+    Unavailable,
+)
+from mama_spark.malamute.client.calls import Call, CallFailed
+from mama_spark.malamute.client.connection_settings import ConnectionSettings
+from mama_spark.malamute.protocol.commands import Ping, StatusCode, StreamSend, decode, encode
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome, read, write
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
 
+from tests.support.tables import each
 from tests.support.tiers import examples
+
+# --- columns of frames are what the codec makes message by message ----------------------------------------------------
 
 names = st.text("abcXYZ-_", min_size=1, max_size=5)
 values = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\r\n\0"), max_size=300)
@@ -113,7 +134,7 @@ def test_options_become_settings_and_secrets_are_not_shown() -> None:
     assert "secret" not in repr(MalamuteSettings.from_options(login))
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "text"),
     [
         ({"url": "mlp://h/s", "token": "x"}, "option token is for NATS, and the url is of Malamute"),
@@ -134,3 +155,72 @@ def test_settings_that_cannot_be_are_refused(options: dict[str, str], text: str)
 def test_a_stream_may_stand_in_the_url() -> None:
     assert stream_of(("mlp://h:1/prices", "mlp://i:1")) == "prices"
     assert stream_of(("mlp://h:1",)) is None
+
+
+# --- what a PONG says of the messages before it -----------------------------------------------------------------------
+
+ACCEPTED = (AckRun(StoreOutcome.ACCEPTED, 3),)
+
+
+@each("acks", [(), ACCEPTED])
+@each("stored", [False, True])
+def test_messages_to_a_stored_stream_are_not_acknowledged_without_an_outcome(
+    acks: tuple[AckRun, ...], stored: bool
+) -> None:
+    """The engine that had them has ended, and another one knows nothing of them."""
+    call = Call(Ping(), 0.0)
+    call.extension = Extension(acks=acks)
+    chunk, polled = _Chunk(np.arange(3), "st", call, WritableStream(None, 0.0, stored)), PollResult()
+    _report_outcomes(chunk, 1.0, polled)
+    if stored:
+        (refusals,) = polled.refusals
+        assert (refusals.tokens.tolist(), type(refusals.error)) == ([0, 1, 2], OutcomeUnknown)
+        assert not polled.acks
+    else:
+        assert [ack.tokens.tolist() for ack in polled.acks] == [[0, 1, 2]]
+        assert not polled.refusals
+
+
+# --- A refusal with 502 passes, any other is final, wherever the broker refuses ---------------------------------------
+
+
+@pytest.mark.parametrize("code", list(StatusCode))
+def test_only_an_internal_error_passes(code: StatusCode, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_pass = code == 502
+    assert passes(code) is may_pass
+    assert type(refused(code, "why")) is (Unavailable if may_pass else ConfigError)
+    refusal = CallFailed("connecting", code, b"why")
+    assert type(pool.stream_error("st", refusal)) is (NotReady if may_pass else Rejected)
+
+    def refuses(settings: object, timeout: float) -> None:
+        raise refusal
+
+    monkeypatch.setattr(pool.POOL, "checkout", refuses)
+    queries = log_queries.LogQueries(MalamuteSettings(ConnectionSettings(("mlp://127.0.0.1:1",))), 1.0)
+    with pytest.raises(MamaError, match="why") as caught:
+        queries.open()
+    assert type(caught.value) is (Unavailable if may_pass else ConfigError)
+
+
+# --- headers of fetched messages: the same whether they are decoded step by step or in a loop over a message ----------
+
+FIELDS = st.tuples(st.sampled_from([b"a", b"b", b"", b"name"]), st.binary(max_size=3))
+
+
+@examples(100)
+@given(st.lists(st.tuples(st.sampled_from([b"", b"id"]), st.lists(FIELDS, max_size=9)), min_size=1, max_size=4),
+       st.binary(max_size=6))  # fmt: skip
+def test_long_lists_are_decoded_as_short_ones(
+    messages: list[tuple[bytes, list[tuple[bytes, bytes]]]], behind: bytes
+) -> None:
+    frames = []
+    for message_id, headers in messages:
+        extension = Extension(sequence=1, time=1, message_id=message_id, headers=tuple(headers))
+        frames.append([b"\xaa\xa5\x01\x01s\x01a\x01t" + write(extension) + behind, b"x"])
+    found = []
+    for steps in (1_000, 2, 0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(records, "_STEPS", steps)
+            column = records.records(frames).headers
+        found.append(None if column is None else column.to_pylist())
+    assert found[1:] == found[:1] * 2

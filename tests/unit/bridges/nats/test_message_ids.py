@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from mama_spark.bridges.nats.batches.message_ids import find_ids
 from mama_spark.bridges.nats.protocol.records import DeliveryBuffer, DeliveryNumbers
+
+from tests.support.tables import each
 
 OURS, OTHERS = b"q-7-0-aa-0", b"q-7-1-bb-0"
 
@@ -14,7 +15,7 @@ def block(*ids: bytes) -> bytes:
     return b"NATS/1.0\r\nA: 1\r\n" + b"".join(b"Nats-Msg-Id: " + one + b"\r\n" for one in ids) + b"B: 2\r\n\r\n"
 
 
-@pytest.mark.parametrize(
+@each(
     ("blocks", "up_to", "rows"),
     [
         ([block(OURS), block(OURS)], 99, [0, 1]),
@@ -24,7 +25,7 @@ def block(*ids: bytes) -> bytes:
         ([], 99, []),
     ],
 )
-@pytest.mark.parametrize("records", [False, True])
+@each("records", [False, True])
 def test_ids_of_one_batch_are_found(blocks: list[bytes | None], up_to: int, rows: list[int], records: bool) -> None:
     buffer, n = DeliveryBuffer(), max(1, len(blocks))
     for i in range(n):

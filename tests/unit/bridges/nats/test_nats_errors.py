@@ -57,9 +57,7 @@ def test_each_number_becomes_the_error_of_the_table(code: int) -> None:
     assert error.info.startswith("text"), "what nats-server says, and for some what to do"
 
 
-@pytest.mark.parametrize(
-    ("http", "kind"), [(429, RateLimited), (503, OutOfResources), (409, DuplicateInFlight), (400, Rejected)]
-)
+@each(("http", "kind"), [(429, RateLimited), (503, OutOfResources), (409, DuplicateInFlight), (400, Rejected)])
 def test_an_unknown_number_falls_back_to_its_http_code(http: int, kind: type[MamaError]) -> None:
     assert type(errors.from_reply(http, 19_999, "new")) is kind
 
@@ -70,7 +68,7 @@ def test_the_whole_publisher_holds_on_503_and_shrinks_on_429() -> None:
     assert errors.from_reply(503, 10077, "maximum messages exceeded").backpressure is Backpressure.NONE
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "wanted"),
     [
         ('Permissions Violation for Publish to "s.Secret"', ("publish", "s.Secret")),

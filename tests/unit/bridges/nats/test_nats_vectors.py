@@ -22,6 +22,8 @@ from mama_spark.errors import (
 )
 from mama_spark.message import MessageBatch
 
+from tests.support.tables import each
+
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "nats.json").read_text())
 
 
@@ -64,7 +66,7 @@ def check(v: dict[str, Any], found: list[parser.Frame]) -> None:
     assert [plain(f, w) for f, w in zip(found, wanted, strict=True)] == [expected(w) for w in wanted], v["name"]
 
 
-@pytest.mark.parametrize("cut", ["whole", "in two", "byte by byte"])
+@each("cut", ["whole", "in two", "byte by byte"])
 def test_what_the_server_sends_is_read_however_it_is_cut(cut: str) -> None:
     for v in kind("server_frames", "stream"):
         data = data_of(v)

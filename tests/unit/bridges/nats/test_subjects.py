@@ -8,12 +8,12 @@ from functools import cache
 from itertools import product
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridges.nats.subjects import Filters, filters_of, made_by, may_store, to_allow
 from mama_spark.topics import covers
 
+from tests.support.tables import each
 from tests.support.tiers import examples
 
 PATTERNS = st.lists(st.sampled_from(["a", "b", "*"]), min_size=1, max_size=3).flatmap(
@@ -40,7 +40,7 @@ def test_filters_lose_no_subject_and_none_holds_another(topics: list[str]) -> No
     assert not [1 for a in filters for b in filters if a != b and covers(a, b)]
 
 
-@pytest.mark.parametrize(
+@each(
     ("topics", "filters"),
     [
         ([], []),
@@ -53,7 +53,7 @@ def test_filters(topics: list[str], filters: list[str]) -> None:
     assert filters_of(topics) == filters
 
 
-@pytest.mark.parametrize(
+@each(
     ("config", "topic", "stores"),
     [
         ({"subjects": ["a.>"]}, "a.b", True),
@@ -72,7 +72,7 @@ def test_what_a_stream_may_store(config: dict[str, Any], topic: str, stores: boo
     assert may_store(config, topic) is stores
 
 
-@pytest.mark.parametrize(
+@each(
     ("destination", "made"),
     [
         ("a.{{wildcard(1)}}.$2.>", "a.*.*.>"),
@@ -119,7 +119,7 @@ def test_a_filter_keeps_its_first_owner_and_a_topic_its_last() -> None:
     assert filters.owner("a.b") == "said later"
 
 
-@pytest.mark.parametrize(
+@each(
     ("subject", "pattern"),
     [
         ("orders.a", "orders.a"),

@@ -77,7 +77,7 @@ def test_a_column_becomes_a_field(column: pa.Array, field: str, kind: str, value
     assert (found.name, found.type.name, found.value) == ("c", kind, value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("column", "field", "words"),
     [
         (pa.array([256], pa.int32()), "c::U8", "256 does not fit into U8"),
@@ -174,7 +174,7 @@ def test_a_whole_message_may_stand_in_place_of_fields() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each(
     ("schema", "fields", "topic", "words"),
     [
         ({"x": pa.int32()}, "", None, "no column 'topic'"),
@@ -218,7 +218,7 @@ def test_options_of_fields(tmp_path: Any) -> None:
     assert decode(found.payloads[0].as_py()).field("x") == ("x", 109, FieldType.PRICE, MamaPrice(1.5))
 
 
-@pytest.mark.parametrize(
+@each(
     ("more", "words"),
     [({"stream": "S"}, "has no streams"), ({"pack": "lines"}, "pack does not go"),
      ({"onUnavailable": "wait"}, "stores nothing"), ({"requireSubscribers": "true", "ackMode": "none"}, "needs ackn"),

@@ -21,6 +21,8 @@ from mama_spark.tango.events.event_codec import Event, decode
 from mama_spark.tango.log import records
 from mama_spark.tango.types import AttributeValue, DataType, DevState, Dim, Encoded, Format, Quality, ValueKind
 
+from tests.support.tables import each
+
 TANGO = {"url": "tango://lab", "log": "nats://127.0.0.1:4222/TANGO"}
 STRUCT = pa.struct([("format", pa.string()), ("data", pa.binary())])
 TIME = pa.timestamp("us", "UTC")
@@ -82,7 +84,7 @@ NUMBERS = [
 
 
 @pytest.mark.spec("TG-17")
-@pytest.mark.parametrize(("column", "data_type", "value"), NUMBERS, ids=lambda v: getattr(v, "name", None))
+@each(("column", "data_type", "value"), NUMBERS)
 def test_a_number_becomes_a_scalar_of_its_type(column: pa.Array, data_type: DataType, value: float) -> None:
     """The value as attributes have it."""
     found = one(column)
@@ -90,7 +92,7 @@ def test_a_number_becomes_a_scalar_of_its_type(column: pa.Array, data_type: Data
     assert found.read.tolist() == [value]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("column", "data_type", "value"), NUMBERS, ids=lambda v: getattr(v, "name", None))
+@each(("column", "data_type", "value"), NUMBERS)
 def test_an_array_is_a_spectrum_and_an_array_of_arrays_an_image(
     column: pa.Array, data_type: DataType, value: float
 ) -> None:
@@ -103,7 +105,7 @@ def test_an_array_is_a_spectrum_and_an_array_of_arrays_an_image(
     assert image.read.tolist() == [value] * 6  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
+@each(
     ("column", "kind", "content"),
     [
         (pa.array(["21 °C"]), ValueKind.STRING, ("21 °C",)),
@@ -112,7 +114,6 @@ def test_an_array_is_a_spectrum_and_an_array_of_arrays_an_image(
         (pa.array([b"\x00\xff"]), ValueKind.ENCODED, (Encoded("", b"\x00\xff"),)),
         (pa.array([{"format": "JPEG", "data": b"\1"}], STRUCT), ValueKind.ENCODED, (Encoded("JPEG", b"\1"),)),
     ],
-    ids=str,
 )
 def test_texts_and_octets_travel_as_tango_has_them(column: pa.Array, kind: ValueKind, content: object) -> None:
     found = one(column)
@@ -194,7 +195,7 @@ def test_topics_are_those_of_the_source_in_lower_case_and_names_keep_their_case(
     assert values_of(encoded)[0].name == "Position"
 
 
-@pytest.mark.parametrize(
+@each(
     ("device", "attribute", "text"),
     [
         (None, "a", "the device is null"),
@@ -257,7 +258,7 @@ def test_a_time_that_tango_cannot_tell_is_a_bad_row(seconds: int) -> None:
     assert "between 1970 and 2038" in reasons(encoded)[0]
 
 
-@pytest.mark.parametrize(
+@each(
     ("column", "text"),
     [
         (pa.array([[1.0, None]]), "an element of the value is null"),
@@ -270,7 +271,6 @@ def test_a_time_that_tango_cannot_tell_is_a_bad_row(seconds: int) -> None:
         (pa.array([Decimal(-1)], pa.decimal128(20, 0)), "outside the range of DevULong64"),
         (pa.array([[Decimal(0), Decimal(-1)]], pa.list_(pa.decimal128(20, 0))), "outside the range of DevULong64"),
     ],
-    ids=str,
 )
 def test_what_tango_cannot_carry_is_a_bad_row(column: pa.Array, text: str) -> None:
     encoded = encode(batch(column))
@@ -279,11 +279,10 @@ def test_what_tango_cannot_carry_is_a_bad_row(column: pa.Array, text: str) -> No
     assert not values_of(encoded)
 
 
-@pytest.mark.parametrize(
+@each(
     "kind",
     [pa.date32(), TIME, pa.decimal128(10, 2), pa.map_(pa.string(), pa.string()), pa.list_(STRUCT), pa.null(),
      pa.list_(pa.list_(pa.list_(pa.int32()))), pa.list_(pa.binary()), pa.struct([("x", pa.int32())])],
-    ids=str,
 )  # fmt: skip
 def test_types_without_a_counterpart_are_refused_before_any_row(kind: pa.DataType) -> None:
     with pytest.raises(SchemaError, match="column 'value' must be boolean, number"):
@@ -321,7 +320,7 @@ def test_passwords_in_the_url_of_the_log_are_not_shown() -> None:
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("more", "text"),
     [
         ({"log": None}, "needs option log"),
@@ -338,7 +337,6 @@ def test_passwords_in_the_url_of_the_log_are_not_shown() -> None:
         ({"pack": "lines"}, "option pack does not go with Tango"),
         ({"ackMode": "none"}, "option ackMode=none does not go with Tango"),
     ],
-    ids=str,
 )
 def test_options_that_lead_nowhere_are_refused(more: dict[str, str | None], text: str) -> None:
     wanted = {name: value for name, value in {**TANGO, **more}.items() if value is not None}

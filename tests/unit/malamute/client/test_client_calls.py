@@ -1,16 +1,24 @@
-"""Calls of the client: each is answered, refused or ended at its deadline, and none shifts another's answer."""
+"""The machine of the Malamute client: its calls, what it says, and what it says again over a new connection."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
-from mama_spark.errors import ClientClosed, Unavailable
+from mama_spark.errors import ClientClosed, ConfigError, Unavailable
 from mama_spark.malamute.client.calls import CallFailed, NoStream
-from mama_spark.malamute.client.state_machine import ClientMachine
+from mama_spark.malamute.client.state_machine import ClientMachine, ClientSettings
 from mama_spark.malamute.client.states import ClientState
 from mama_spark.malamute.protocol import commands as wire
-from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, encode
+from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, decode, encode
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
 
-from tests.support.malamute.client_machine import FAR, connected, do, told
+from tests.support.malamute.client_machine import ALL, FAR, connected, do, said, told
+from tests.support.tables import each
+
+# Calls of the client: each is answered, refused or ended at its deadline, and none shifts another's answer
 
 
 @pytest.mark.spec("C4")
@@ -147,3 +155,147 @@ def test_what_kills_the_c_client_does_not_kill_this_one() -> None:
     call = machine.ping(0.0, FAR)
     told(machine, Pong())
     assert call.error is None
+
+
+# --- the client's side of MLP: recorded conversations byte for byte, a reconnection among them ------------------------
+
+VECTORS: dict[str, dict[str, Any]] = {
+    v["name"]: v for v in json.loads((Path(__file__).parents[3] / "vectors" / "malamute.json").read_text())
+}
+
+
+PROPER = [
+    "session_a", "scenario_conversation_streams", "scenario_mailbox_direct", "scenario_service_direct",
+    "scenario_duplicate_patterns", "conversation_b_credit_ignored",
+]  # fmt: skip
+
+
+@each("name", PROPER)
+def test_recorded_conversations_byte_for_byte(name: str) -> None:
+    """Each client says what the C client said; deliveries reach the application in order."""
+    machines: dict[str, ClientMachine] = {}
+    deliveries: dict[str, list[Command]] = {}
+    for step in VECTORS[name]["steps"]:
+        frames = [bytes.fromhex(h) for h in step["hex"]]
+        command = decode(frames)
+        if isinstance(command, wire.Open):
+            machines[step["client"]] = ClientMachine(ClientSettings(command.address))
+        machine = machines[step["client"]]
+        if step["dir"] == "C>S":
+            do(machine, command)
+            assert machine.out == [frames]
+            machine.out.clear()
+        else:
+            machine.receive(frames, 0.0)
+            if command.id in (8, 10, 13):
+                deliveries.setdefault(step["client"], []).append(command)
+    for client, machine in machines.items():
+        assert machine.received == deliveries.get(client, [])
+        assert machine.out == []
+
+
+@pytest.mark.spec("C7")
+def test_the_recorded_reconnection_after_a_restart_byte_for_byte() -> None:
+    """The queued PING gets ERROR 500; OPEN, then WRITE, READ and OFFER without waiting."""
+    machine = connected()
+    machine.settings = ClientSettings(b"rc")
+    machine.write(b"out", FAR)
+    machine.read(b"in", b"^a", FAR)
+    machine.offer(b"svc", b"x", FAR)
+    told(machine, Ok(), Ok(), Ok())
+    said(machine)
+    machine.ping(0.0, FAR)
+    for step in VECTORS["session_c_broker_restart"]["steps"]:
+        frames = [bytes.fromhex(h) for h in step["hex"]]
+        if step["dir"] == "C>S":
+            assert machine.out.pop(0) == frames
+        else:
+            machine.receive(frames, 0.0)
+    assert machine.out == []
+    assert repr(machine) == "<ClientMachine b'rc' connected, 0 calls>"
+    assert machine.reconnects == 1
+
+
+# --- pings, silence, and what the client says again over a new connection ---------------------------------------------
+
+
+def test_a_ping_goes_out_each_second_and_silence_means_a_new_connection() -> None:
+    machine = connected()
+    machine.write(b"out", FAR)
+    told(machine, Ok())
+    said(machine)
+    sent = 0
+    for now in (1.0, 2.0, 3.0):
+        assert machine.next_tick() <= now
+        machine.tick(now)
+        sent += said(machine).count(wire.Ping())
+    assert sent == 3
+    waiting = machine.ping(3.5, FAR)
+    call = machine.read(b"in", b"x", FAR)
+    machine.tick(4.0)
+    assert machine.reset
+    assert machine.state is ClientState.RECONNECTING
+    assert said(machine) == [wire.Open(b"me")], "what was under way is not said to the new connection"
+    assert isinstance(waiting.error, Unavailable)
+    with pytest.raises(Unavailable):
+        machine.send(b"s")
+    told(machine, Ok(), now=5.0)
+    assert said(machine) == [wire.StreamWrite(b"out"), wire.StreamRead(b"in", b"x")]
+    told(machine, Ok(), Ok(), now=5.0)
+    assert call.error is None
+    assert call.done
+
+
+def test_what_the_answer_to_a_ping_of_its_own_acknowledges_is_told_with_the_next_call() -> None:
+    machine = connected(ALL)
+    machine.tick(1.0)
+    first, second = AckRun(StoreOutcome.STORED, 2, 1), AckRun(StoreOutcome.STORED, 1, 3)
+    call = machine.ping(1.5, FAR)
+    told(machine, *(Pong(write(Extension(acks=(run,)))) for run in (first, second)))
+    assert call.extension.acks == (first, second)
+
+
+def test_many_reconnections_do_not_make_more_of_what_is_remembered() -> None:
+    machine = connected()
+    machine.write(b"out", FAR)
+    told(machine, Ok())
+    for _ in range(5):
+        told(machine, Error(500), Ok())
+    said(machine)
+    told(machine, Error(500), Error(500), Error(500), Ok())
+    assert said(machine) == [wire.Open(b"me"), wire.StreamWrite(b"out")]
+
+
+def test_a_reader_goes_on_from_the_last_sequence_and_gives_its_credit_again() -> None:
+    machine = connected(ALL)
+    machine.read(b"st", b"p", FAR, after=10)
+    machine.give_credit(70_000)
+    assert [read(c.trailing).after for c in said(machine) if isinstance(c, wire.StreamRead)] == [10]
+    told(machine, Ok())
+    told(machine, wire.StreamDeliver(b"st", b"w", b"s", trailing=write(Extension(sequence=12))))
+    told(machine, Error(500), Ok(trailing=write(Extension(features=ALL))))
+    _, *credits, again = said(machine)
+    assert credits == [wire.Credit(65535), wire.Credit(70_000 - 65535 - 1)]
+    assert isinstance(again, wire.StreamRead)
+    assert read(again.trailing).after == 12
+
+
+def test_a_broker_without_extensions_gets_none() -> None:
+    machine = ClientMachine(ClientSettings(b"me", ALL))
+    machine.connect(0.0, FAR)
+    (opening,) = said(machine)
+    assert isinstance(opening, wire.Open)
+    assert read(opening.trailing).features == ALL
+    told(machine, Ok())
+    machine.read(b"s", b"p", FAR, after=5)
+    assert said(machine) == [wire.StreamRead(b"s", b"p")]
+    with pytest.raises(ConfigError, match="no confirmations"):
+        machine.confirm(b"t")
+
+
+def test_a_pong_brings_acknowledgements() -> None:
+    machine = connected(Feature.ACKS)
+    call = machine.ping(0.0, FAR)
+    runs = (AckRun(StoreOutcome.STORED, 3, 7),)
+    told(machine, Pong(write(Extension(acks=runs))))
+    assert call.extension.acks == runs

@@ -107,8 +107,8 @@ def test_every_event_in_every_state(state: ClientState, event: ClientEvent) -> N
     assert step is not None or (machine.out, machine.received, machine.malformed) == ([], [], 0)
 
 
-@pytest.mark.parametrize("state", [ClientState.CONNECTED, ClientState.TERMINATING])
-@pytest.mark.parametrize("answer", [Ok(), Error(300, b"no")])
+@each("state", [ClientState.CONNECTED, ClientState.TERMINATING])
+@each("answer", [Ok(), Error(300, b"no")])
 def test_an_answer_settles_the_oldest_call_in_each_state(state: ClientState, answer: Command) -> None:
     machine = connected()
     call = machine.write(b"s", FAR)

@@ -1,4 +1,4 @@
-"""Credit of one client over several streams (ML-07, ML-21): never exceeded, and no message is lost without credit."""
+"""Credit: what is given, used, lent and given back, of deliveries and of sends."""
 
 from __future__ import annotations
 
@@ -9,9 +9,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import encode
-from mama_spark.malamute.protocol.credit import DELIVERY_WINDOW, LONGEST_ROTATION, CreditAllocator
+from mama_spark.malamute.protocol.credit import (
+    DELIVERY_WINDOW,
+    LONGEST_ROTATION,
+    MESSAGE_OVERHEAD,
+    CreditAllocator,
+    DeliveryCredit,
+    SendWindow,
+)
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
 from mama_spark.services.malamute_broker.engines import Delivery
 from mama_spark.services.malamute_broker.engines.commands import (
@@ -27,7 +35,10 @@ from mama_spark.services.malamute_broker.session.client_session import ClientSes
 from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
+from tests.support.tables import each
 from tests.support.tiers import examples
+
+# Credit of one client over several streams (ML-07, ML-21): never exceeded, and no message is lost without credit
 
 STREAMS = [b"h1", b"h2", b"h3", b"live"]  #: the last does not hold
 
@@ -356,3 +367,100 @@ def test_large_messages_make_the_window_small() -> None:
         shares.lend(1)
         shares.use(b"s", 100)
     assert shares.window == DELIVERY_WINDOW
+
+
+# --- credit of one receiver: it adds up, each delivery uses one, and use never makes it negative ----------------------
+
+
+def test_without_a_first_credit_there_is_no_limit() -> None:
+    credit = DeliveryCredit()
+    assert all(credit.use() for _ in range(3))
+    assert (credit.left, credit.exhausted, credit.limit(7), credit.take_back(), repr(credit)) == (
+        None, False, 7, 0, "any",
+    )  # fmt: skip
+    assert credit.left is None
+
+
+def test_the_limit_can_be_lifted() -> None:
+    credit = DeliveryCredit(0)
+    assert not credit.use()
+    credit.give(None)
+    assert credit.use()
+    credit.give(0)
+    assert credit.exhausted
+
+
+@each(("most", "covered"), [(0, 0), (2, 2), (3, 3), (9, 3)])
+def test_a_batch_is_limited_by_what_is_left(most: int, covered: int) -> None:
+    assert DeliveryCredit(3).limit(most) == covered
+
+
+@examples(100)
+@given(st.lists(st.integers(0, 5) | st.sampled_from(["use", "recall"]), max_size=40))
+def test_what_is_used_or_taken_back_was_given(steps: list[int | str]) -> None:
+    credit, expected = DeliveryCredit(0), 0
+    for step in steps:
+        if isinstance(step, int):
+            credit.give(step)
+            expected += step
+        elif step == "recall":
+            assert credit.take_back() == expected
+            expected = 0
+        else:
+            assert credit.use() is (expected > 0)
+            expected = max(0, expected - 1)
+        assert (credit.left, credit.exhausted, repr(credit)) == (expected, not expected, str(expected))
+
+
+# --- send windows and delivery credit of a client: neither exceeds what was granted -----------------------------------
+
+WINDOW = 10_000
+
+
+def test_octets_that_are_under_way_are_granted_again_only_when_engines_answered_for_them() -> None:
+    allowance = SendWindow()
+    assert allowance.grant(WINDOW) == WINDOW
+    allowance.sent(4_000, 2)
+    cost = 4_000 + 2 * MESSAGE_OVERHEAD
+    assert (allowance.left, allowance.unanswered) == (WINDOW - cost, cost)
+    assert allowance.grant(WINDOW) == 0
+    allowance.answered(allowance.ping())
+    assert allowance.unanswered == 0
+    assert allowance.grant(WINDOW) == cost
+
+
+@examples(100)
+@given(st.lists(st.integers(0, 3_000) | st.sampled_from(["ask", "answer", "grant"]), max_size=40))
+def test_what_is_left_and_what_is_under_way_never_exceed_the_window_together(steps: list[int | str]) -> None:
+    allowance, asked = SendWindow(), list[int]()
+    for step in steps:
+        if isinstance(step, int):
+            if allowance.left > 0:
+                allowance.sent(step)
+        elif step == "ask":
+            asked.append(allowance.ping())
+        elif step == "grant":
+            allowance.grant(WINDOW)
+        elif asked:
+            allowance.answered(asked.pop(0))
+        assert allowance.left + allowance.unanswered <= WINDOW
+        assert allowance.unanswered >= 0
+    asked.append(allowance.ping())
+    for octets in asked:
+        allowance.answered(octets)
+    allowance.grant(WINDOW)
+    assert (allowance.left, allowance.unanswered) == (WINDOW, 0)
+
+
+def test_credit_adds_up() -> None:
+    machine = ServerMachine(SessionSettings())
+    machine.receive(b"r", encode(commands.Open(b"r", write(Extension(features=Feature.CREDIT)))), 0.0)
+    machine.receive(b"w", encode(commands.Open(b"w")), 0.0)
+    for amount in (2, 3):
+        machine.receive(b"r", encode(commands.Credit(amount)), 0.0)
+    machine.take_output()
+    for _ in range(7):
+        machine.receive(b"w", encode(commands.MailboxSend(b"r", b"s")), 0.0)
+    assert len(machine.output) == 5
+    machine.receive(b"r", encode(commands.Credit(1)), 0.0)
+    assert len(machine.output) == 6

@@ -19,6 +19,7 @@ from mama_spark.services.malamute_broker.engines.commands import AcceptBlock, Ac
 from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
+from tests.support.tables import each
 from tests.support.tiers import examples
 
 OURS = Feature.BLOCKS | Feature.ACKS | Feature.HEADERS | Feature.SENDING
@@ -152,7 +153,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("frames", BAD.values(), ids=BAD)
+@each("frames", BAD.values())
 def test_what_is_no_block_changes_nothing(frames: list[bytes]) -> None:
     machine = connected()
     machine.receive(b"w", frames, 1.0)
@@ -183,8 +184,8 @@ def test_a_client_that_did_not_announce_blocks_sends_one_message() -> None:
     assert len(order.content) == 3
 
 
-@pytest.mark.parametrize("id_", [b"", b"x", b"x" * 65_535])
-@pytest.mark.parametrize("behind", [b"", b"\x08"])
+@each("id_", [b"", b"x", b"x" * 65_535])
+@each("behind", [b"", b"\x08"])
 def test_an_id_alone_is_read_like_any_field(id_: bytes, behind: bytes) -> None:
     block = b"MS\x01\x07" + struct.pack(">H", len(id_)) + id_ + behind
     assert read(block).message_id == (b"" if behind else id_)

@@ -42,7 +42,7 @@ COMMON = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("pattern", "subject", "expected"), COMMON)
+@each(("pattern", "subject", "expected"), COMMON)
 def test_what_the_reference_and_python_agree_on(pattern: str, subject: str, expected: bool) -> None:
     assert matches(pattern, subject) is expected
 
@@ -54,7 +54,7 @@ OPEN_ESCAPES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("pattern", "subject", "expected"), OPEN_ESCAPES)
+@each(("pattern", "subject", "expected"), OPEN_ESCAPES)
 def test_a_backslash_at_the_end_is_taken(pattern: str, subject: str, expected: bool) -> None:
     assert matches(pattern, subject) is expected
 
@@ -92,9 +92,7 @@ def test_patterns_that_are_refused(pattern: str) -> None:
     assert "pattern" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "pattern", ["(a+)*", "(ab*)*", r"\(a*\)*", "[(]*", "[])(]*", r"\Q(a*)*\E", "((a*)b)*", "[[:alpha:](]*", "(a*)?"]
-)
+@each("pattern", ["(a+)*", "(ab*)*", r"\(a*\)*", "[(]*", "[])(]*", r"\Q(a*)*\E", "((a*)b)*", "[[:alpha:](]*", "(a*)?"])
 def test_patterns_that_only_look_like_a_repeated_empty_group_are_taken(pattern: str) -> None:
     Pattern(pattern.encode())
 

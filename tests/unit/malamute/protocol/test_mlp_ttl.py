@@ -341,7 +341,7 @@ def test_a_subject_that_begins_and_ends_for_ever_costs_no_memory() -> None:
     assert len(kept._heap) < 2000
 
 
-@pytest.mark.parametrize(
+@each(
     ("headers", "wanted"),
     [
         (((b"x", b"1"),), None),

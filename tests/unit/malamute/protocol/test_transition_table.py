@@ -7,6 +7,8 @@ from enum import Enum
 import pytest
 from mama_spark.malamute.protocol.transition_table import IllegalMachineStep, TableStep, TransitionTable
 
+from tests.support.tables import each
+
 
 class Door(Enum):
     OPEN = "open"
@@ -23,8 +25,8 @@ TABLE = TransitionTable[Door, Push, str](
 )
 
 
-@pytest.mark.parametrize("state", Door)
-@pytest.mark.parametrize("event", Push)
+@each("state", Door)
+@each("event", Push)
 def test_an_event_leads_to_what_the_table_says_or_raises(state: Door, event: Push) -> None:
     entries = {(state, event): step for state, event, step in TABLE}
     assert len(entries) == 2

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.mama.messages import omnm
 from mama_spark.mama.messages.field_runs import MOST_RUNS
-from mama_spark.mama.messages.msg import FieldType, MamaMsg
+from mama_spark.mama.messages.field_types import FieldType
+from mama_spark.mama.messages.msg import MamaMsg
 
 from tests.support.tiers import examples
 

@@ -89,7 +89,7 @@ def test_a_value_that_cannot_be_encoded_is_refused_when_it_is_added(field_type: 
     assert len(msg) == 0
 
 
-@pytest.mark.parametrize(("name", "fid"), [("", 0), ("a", 65536), ("a", -1), ("a\0b", 1), ("\udc80", 1), ("a", "1")])
+@each(("name", "fid"), [("", 0), ("a", 65536), ("a", -1), ("a\0b", 1), ("\udc80", 1), ("a", "1")])
 def test_a_field_needs_a_name_or_a_fid_of_16_bits(name: str, fid: Any) -> None:
     with pytest.raises(StatusError) as e:
         MamaMsg().add(T.U8, name, fid, 1)
@@ -145,12 +145,6 @@ def test_a_message_nested_too_deep_is_not_encoded() -> None:
         encode(msg)
 
 
-def test_repr_of_a_message() -> None:
-    assert repr(MamaMsg()) == "<MamaMsg empty>"
-    assert repr(sample()).startswith("<MamaMsg MdMsgType[1] I32 0, SourceName[10001] STRING 'S', ")
-    assert len(repr(MamaMsg([Field("a", 1, T.STRING, "x" * 10_000)]))) < 100
-
-
 def test_a_message_as_json() -> None:
     msg = MamaMsg()
     msg.add_char("c", 1, "\xff")
@@ -176,12 +170,12 @@ def test_messages_are_equal_by_their_fields_and_cannot_be_keys() -> None:
         hash(sample())
 
 
-@pytest.mark.parametrize("us", [0, 1, -1, 1_700_000_000_123_456, -62_135_596_800_000_000])
+@each("us", [0, 1, -1, 1_700_000_000_123_456, -62_135_596_800_000_000])
 def test_times_keep_their_microseconds(us: int) -> None:
     assert MamaTime.from_us(us).us == us
 
 
-@pytest.mark.parametrize(
+@each(
     "make",
     [
         lambda: MamaTime(2**63), lambda: MamaTime(0, -1), lambda: MamaTime(0, 2**32), lambda: MamaTime(0, hints=256),

@@ -13,6 +13,7 @@ from mama_spark.mama.messages.msg import FieldType, MamaMsg, MamaPrice, MamaTime
 from mama_spark.mama.messages.omnm import BadMessage, decode, encode
 
 from tests.support.memory import peak_of
+from tests.support.tables import each
 from tests.support.tiers import examples
 
 T: type[FieldType] = FieldType
@@ -78,7 +79,7 @@ def test_every_type_but_unknown_is_covered() -> None:
     assert {*VALUES, T.MSG, T.VECTOR_MSG} == set(T) - {T.UNKNOWN}
 
 
-@pytest.mark.parametrize("field_type", VALUES)
+@each("field_type", VALUES)
 def test_each_type_round_trips(field_type: FieldType) -> None:
     @examples(40)
     @given(IDS, VALUES[field_type])
@@ -126,7 +127,7 @@ def test_an_announced_length_allocates_nothing() -> None:
     assert peak_of(decode_announced_lengths).python < 100_000, "15 kB; the smallest length is 16 MB"
 
 
-@pytest.mark.parametrize(
+@each(
     "inner",
     [
         b"O\1\2",  # truncated header
@@ -161,7 +162,7 @@ def test_a_known_field_that_its_nested_message_cuts_is_refused() -> None:
 WIDTHS = {"16": 2, "32": 4, "64": 8}
 
 
-@pytest.mark.parametrize("scalar", [t for t in SCALARS if t not in (T.BOOL, T.CHAR, T.I8, T.U8)])
+@each("scalar", [t for t in SCALARS if t not in (T.BOOL, T.CHAR, T.I8, T.U8)])
 def test_a_vector_holds_whole_elements(scalar: FieldType) -> None:
     """Otherwise its last element would extend into the next field."""
     width = {T.TIME: 40, T.PRICE: 24}.get(scalar) or WIDTHS[scalar.name[1:]]
@@ -215,7 +216,7 @@ def test_text_that_is_no_utf8_is_latin1() -> None:
     assert decode(b"O\x01\x00\x08\x01\x00\xff\0a\0").get("\xff") == "a"
 
 
-@pytest.mark.parametrize(
+@each(
     ("body", "strings"),
     [
         (b"", ()),

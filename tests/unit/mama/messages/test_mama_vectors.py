@@ -126,7 +126,7 @@ def test_a_frame_of_either_zeromq_bridge(v: dict[str, Any]) -> None:
 
 
 @pytest.mark.spec("OW3")
-@pytest.mark.parametrize("v", kind("naming"))
+@each("v", kind("naming"))
 def test_a_naming_frame(v: dict[str, Any]) -> None:
     data, d = bytes.fromhex(v["hex"]), dict(v["decoded"])
     assert d.pop("topic") == naming.NAMING_TOPIC
@@ -161,7 +161,7 @@ def test_a_capture_file_holds_many_records_and_symbols_with_colons() -> None:
     assert list(capture.decode_capture(capture.encode_capture(records))) == records
 
 
-@pytest.mark.parametrize("header", [b"S:t:A:x", b"S:t:A", b"S:t::", b"S\xff:t:A:1"])
+@each("header", [b"S:t:A:x", b"S:t:A", b"S:t::", b"S\xff:t:A:1"])
 def test_a_capture_header_without_length_is_refused(header: bytes) -> None:
     with pytest.raises(BadMessage, match="is not source:transport:symbol:length"):
         list(capture.decode_capture(header + b"\x1dx"))
@@ -172,7 +172,7 @@ PEER = naming.NamingFrame("C", "p", "h", 1, "u", "tcp://h:1")
 REQUEST = frames.BridgeFrame(frames.FrameType.REQUEST, "T", b"O\1\0", "_INBOX.1")
 
 
-@pytest.mark.parametrize(
+@each(
     "change",
     [{"source": "a:b"}, {"transport": "a:b"}, {"symbol": "a\x1d"}, {"symbol": "a" * 128}, {"source": "\ud800"}],
 )
@@ -181,7 +181,7 @@ def test_a_capture_record_that_cannot_be_encoded_is_refused(change: dict[str, An
         capture.encode_capture([replace(RECORD, **change)])
 
 
-@pytest.mark.parametrize(
+@each(
     "change",
     [
         {"type": "X"}, {"program": "p" * 257}, {"host": "h" * 65}, {"pid": 2**63}, {"uuid": ""}, {"endpoint": ""},
@@ -193,8 +193,8 @@ def test_a_naming_frame_that_does_not_fit_is_refused(change: dict[str, Any]) -> 
         naming.encode_naming(replace(PEER, **change))
 
 
-@pytest.mark.parametrize("framing", ["zmq", "oz"])
-@pytest.mark.parametrize(
+@each("framing", ["zmq", "oz"])
+@each(
     "change",
     [{"address": ""}, {"payload": b""}, {"topic": "a\0"}, {"topic": "\ud800"}, {"type": frames.FrameType.PUBLISH}],
 )
@@ -276,7 +276,7 @@ def test_another_version_is_refused_as_the_library_does() -> None:
     assert e.value.status is Status.WRONG_FIELD_TYPE
 
 
-@pytest.mark.parametrize("v", kind("encode_error"))
+@each("v", kind("encode_error"))
 def test_values_that_cannot_be_encoded_are_refused(v: dict[str, Any]) -> None:
     with pytest.raises(StatusError) as e:
         message_of(v["decoded"]["fields"])

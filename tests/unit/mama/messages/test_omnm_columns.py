@@ -104,10 +104,8 @@ def test_messages_of_few_layouts_are_not_read_one_by_one() -> None:
     assert_as_one_by_one(payloads, found)
 
 
-@pytest.mark.parametrize(
-    "texts", [["IBM"] * 40, ["x" * n for n in range(40)], ["x" * 300] * 40, [""] * 40, ["IBM", "A", *["MSFT"] * 38]]
-)
-@pytest.mark.parametrize("behind", [True, False], ids=["a number behind", "at the end"])
+@each("texts", [["IBM"] * 40, ["x" * n for n in range(40)], ["x" * 300] * 40, [""] * 40, ["IBM", "A", *["MSFT"] * 38]])
+@each("behind", [True, False])
 def test_texts_of_equal_and_of_other_lengths_end_at_their_first_nul(texts: list[str], behind: bool) -> None:
     payloads = []
     for text in texts:

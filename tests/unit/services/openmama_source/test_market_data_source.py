@@ -26,6 +26,8 @@ from mama_spark.services.openmama_source.market_data_source import (
 from mama_spark.services.openmama_source.record_fields import BadRecord, fields_of
 from mama_spark.services.openmama_source.source_state import SourceState
 
+from tests.support.tables import each
+
 ENTRIES = [DictionaryEntry(109, "bid", FieldType.PRICE), DictionaryEntry(110, "size", FieldType.U32),
            DictionaryEntry(111, "at", FieldType.TIME)]  # fmt: skip
 RULES = SourceRules([("NO*", MsgStatus.NOT_PERMISSIONED)], groups={"G": ["A", "B", "C"]}, dictionary=ENTRIES)
@@ -73,7 +75,7 @@ def test_an_image_has_all_fields_and_the_number_of_the_last_update_and_the_next_
 
 
 @pytest.mark.spec("OW18")
-@pytest.mark.parametrize("message", [7, 8, 9, 10, 12])
+@each("message", [7, 8, 9, 10, 12])
 def test_a_recap_is_an_image_of_its_type_into_the_inbox_or_to_all(message: int) -> None:
     one = source()
     assert [(m["MdMsgType"], m["MdSeqNum"]) for m in answers(one.received(ask("A", message)))] == [(MsgType.RECAP, 2)]
@@ -82,7 +84,7 @@ def test_a_recap_is_an_image_of_its_type_into_the_inbox_or_to_all(message: int) 
 
 
 @pytest.mark.spec("OW17")
-@pytest.mark.parametrize("status", sorted(REFUSALS))
+@each("status", sorted(REFUSALS))
 def test_every_status_can_refuse(status: str) -> None:
     one = MarketDataSource("S", 77, SourceRules([("X", REFUSALS[status])]))
     asked = one.received(ask("X"))
@@ -161,7 +163,7 @@ def test_records_are_omnm_messages_or_json_objects() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each(
     ("payload", "words"),
     [(b"", "neither"), (b"[1]", "neither"), (b"O\x01", "no OMNM message"), (b'{"size": -1}', "field 'size'"),
      (b'{"x": [1]}', "list has no type"), (b'{"at": "2026-01-02"}', "no time zone"), (b'{"bid": "x"}', "field 'bid'")],

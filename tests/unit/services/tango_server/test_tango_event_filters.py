@@ -77,7 +77,7 @@ def test_each_row_of_the_table_for_a_double(criteria: Criteria, value_set: list[
     assert sent(Attribute("a"), criteria, value_set) == expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("data_type", "format_", "criteria", "value_set", "expected"),
     [
         (DataType.FLOAT, Format.SCALAR, ABS, [1.0, NAN, NAN, 1.0, 1.4, 1.5], [YES, YES, NO, YES, NO, YES]),
@@ -111,7 +111,7 @@ def test_after_the_period_an_unchanged_value_is_sent() -> None:
     assert [filter_.accepts(given, now) for now in (10.0, 11.9, 12.0)] == [NO, NO, YES]
 
 
-@pytest.mark.parametrize(
+@each(
     ("value_set", "expected"),
     [
         ([Quality.VALID, Quality.ALARM, Quality.ALARM, Quality.VALID], [NO, YES, NO, YES]),
@@ -202,7 +202,7 @@ def test_later_changes_of_an_array_do_not_change_the_set_value() -> None:
     assert found.value(attribute).content.tolist() == [1.0, 2.0]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a/b", "a#b", "a.b", "ä"])
+@each("name", ["", "a b", "a/b", "a#b", "a.b", "ä"])
 def test_names_that_topics_do_not_allow_are_refused(name: str) -> None:
     with pytest.raises(ConfigError):
         Attribute(name)

@@ -10,6 +10,8 @@ from mama_spark.errors import ConfigError
 from mama_spark.services.tango_server.value_batches import ValueGroup, group_values
 from mama_spark.tango.types import EventType, Quality
 
+from tests.support.tables import each
+
 COLUMNS: dict[str, Any] = {
     "device": ["a/b/c", "a/b/c", "a/b/d"],
     "attribute": ["x", "y", "x"],
@@ -45,7 +47,7 @@ def test_qualities_are_names_or_numbers_and_times_fall_back_to_now() -> None:
     assert [group.times for group in groups(time=stamps)] == [[1000], [2000], [7]]
 
 
-@pytest.mark.parametrize(
+@each(
     ("columns", "text"),
     [
         ({"speed": [1, 2, 3]}, "speed"),
@@ -87,7 +89,7 @@ def test_a_table_is_grouped_by_attribute_and_event_type() -> None:
     assert list(group_values(table.slice(0, 0), EventType.USER, 99)) == []
 
 
-@pytest.mark.parametrize(
+@each(
     "columns",
     [
         {"device": ["a/b/c"], "attribute": ["x"]},

@@ -37,6 +37,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from tests.support.tables import each
+
 AT = 1_800_000_000_123_456
 DESK = SourceKey("desk", 7)
 READER = DiscoveryRowReader("nats", "nats://there:4222")
@@ -135,7 +137,7 @@ def test_a_source_without_an_id_and_one_with_the_largest() -> None:
 
 
 @pytest.mark.spec("SD-08", "SD-09")
-@pytest.mark.parametrize(
+@each(
     ("state", "data_state", "event"),
     [
         ("ONLINE", "OK", "online"),
@@ -183,7 +185,7 @@ def _wrong_type() -> MamaMsg:
     return msg
 
 
-@pytest.mark.parametrize(
+@each(
     ("payload", "status", "reason"),
     [
         (b"", "BAD_RECORD", ""),
@@ -193,9 +195,8 @@ def _wrong_type() -> MamaMsg:
         (encode(_without_name()), "BAD_RECORD", "SourceName"),
         (encode(_wrong_type()), "BAD_RECORD", "STRING"),
     ],
-    ids=["empty", "no message", "version", "cut off", "no name", "wrong type"],
 )
-@pytest.mark.parametrize("kind", [DiscoveryEventKind.RECORD, DiscoveryEventKind.EVENT])
+@each("kind", [DiscoveryEventKind.RECORD, DiscoveryEventKind.EVENT])
 def test_a_corrupt_record_is_a_row_with_its_bytes_and_the_reason(
     payload: bytes, status: str, reason: str, kind: DiscoveryEventKind
 ) -> None:

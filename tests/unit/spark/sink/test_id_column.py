@@ -25,6 +25,8 @@ from mama_spark.spark.sink.partition_writer import publish_partition
 from pyspark.sql import types as T
 from pyspark.sql.datasource import WriterCommitMessage
 
+from tests.support.tables import each
+
 PLAN = ColumnPlan("topic", (), "value", (), None, "", "id", ())
 KINDS = {"long": T.LongType(), "double": T.DoubleType(), "binary": T.BinaryType(), "at": T.TimestampType()}
 
@@ -39,7 +41,7 @@ def planned(columns: str, **options: str) -> ColumnPlan:
     return plan_columns(schema(columns), SinkOptions.parse({"url": "memory://x", **options}))
 
 
-@pytest.mark.parametrize(
+@each(
     ("columns", "options", "found", "json"),
     [
         ("topic a ID", {}, None, ("a", "ID")),
@@ -61,7 +63,7 @@ def test_the_column_is_the_one_that_is_named(
     assert (plan.id, plan.json) == (found, json)
 
 
-@pytest.mark.parametrize(
+@each(
     ("columns", "options", "why"),
     [
         ("topic value id", {}, "is used by no rule; is it the message id. Set option idColumn='id'"),

@@ -1,7 +1,10 @@
-"""What becomes of the rows of a task: who is to blame, what is counted, and which of them are dead letters."""
+"""Outcomes of rows, and what a write makes of them."""
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -32,11 +35,19 @@ from mama_spark.options import SinkOptions
 from mama_spark.sending.retry import is_final
 from mama_spark.spark.sink.dead_letter_queue import DeadLetterQueue
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
+from mama_spark.spark.sink.failure_policy import (
+    becomes_dead_letter,
+    failures_of_write,
+    task_must_be_retried,
+    tolerates_outages,
+)
 from mama_spark.spark.sink.job import OutcomeCounts, PartitionReport, SinkJob, TaskInfo
 from mama_spark.spark.sink.outcomes import joined_ids
 from mama_spark.spark.sink.partition_writer import publish_partition, task_info
 
 from tests.support.tables import each
+
+# --- what becomes of the rows of a task: who is to blame, what is counted, and which of them are dead letters ---------
 
 PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ())
 DEAD = {"onError": "deadletter", "deadLetterTopic": "dead"}
@@ -61,7 +72,7 @@ def flights(log: Path) -> list[dict[str, Any]]:
     return [row for row in rows if row["kind"] == "flight"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "final"),
     [
         (Rejected("no"), True),
@@ -205,7 +216,7 @@ def test_the_dead_letter_of_a_row_that_is_too_large_is_empty() -> None:
     assert headers["a"] == ["1"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("counts", "said"),
     [
         (OutcomeCounts(), "0 rows"),
@@ -237,3 +248,74 @@ def test_numbers_become_ids_as_they_are_written(first: int, n: int) -> None:
 def test_numbers_of_packs_become_ids_in_their_own_order() -> None:
     numbers = np.array([12_340, 12_345, 12_341, 12_343])
     assert joined_ids("p", numbers).to_pylist() == ["p12340", "p12345", "p12341", "p12343"]
+
+
+# --- which failures fail a task or a write, and which become dead letters ---------------------------------------------
+
+DEAD_LETTER = {"onError": "deadletter", "deadLetterTopic": "dead"}
+BOTH = OutcomeCounts(rows=10, row_errors=2, outage_errors=3)
+
+
+def options(**given: str) -> SinkOptions:
+    return SinkOptions.parse({"url": "memory://x", **given})
+
+
+@each(
+    ("given", "tolerated", "failures"),
+    [
+        ({}, False, 5),
+        ({"errorTolerance": "all"}, False, 5),  # onError=fail tolerates nothing
+        (DEAD_LETTER, False, 3),
+        ({**DEAD_LETTER, "errorTolerance": "all"}, True, 0),
+    ],
+)
+def test_the_write_fails_for_rows_that_the_options_do_not_tolerate(
+    given: dict[str, str], tolerated: bool, failures: int
+) -> None:
+    assert tolerates_outages(options(**given)) is tolerated
+    assert failures_of_write(options(**given), BOTH) == failures
+    assert failures_of_write(options(**given), OutcomeCounts(rows=10, acked=10)) == 0
+
+
+@each(
+    ("given", "retried"),
+    [
+        ({}, True),
+        (DEAD_LETTER, True),
+        ({**DEAD_LETTER, "errorTolerance": "all"}, False),
+        ({"onUncertain": "report"}, True),  # ids make the retry safe
+        ({"onUncertain": "report", "dedup": "false"}, False),
+        ({"dedup": "false"}, True),
+    ],
+)
+def test_a_task_is_retried_after_an_outage_that_is_not_tolerated(given: dict[str, str], retried: bool) -> None:
+    assert task_must_be_retried(options(**given), BOTH) is retried
+    assert not task_must_be_retried(options(**given), OutcomeCounts(rows=10, row_errors=10))
+
+
+def test_rows_that_an_outage_failed_are_dead_letters_only_with_error_tolerance_all() -> None:
+    for given, outage in ((DEAD_LETTER, False), ({**DEAD_LETTER, "errorTolerance": "all"}, True)):
+        assert becomes_dead_letter(options(**given), Rejected("no"))
+        assert becomes_dead_letter(options(**given), NoResponders("no leader")) is outage
+
+
+# --- arrays that are freed leave their pages in the process -----------------------------------------------------------
+
+_FAULTS = """
+import resource
+import numpy as np
+from mama_spark.spark.sink.freed_memory import keep_freed_memory
+keep_freed_memory()
+held = [np.ones(1 << 16) for _ in range(4)]  # an array of 512 KiB has 128 pages
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(100):
+    del held
+    held = [np.ones(1 << 16) for _ in range(4)]
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries decide themselves")
+def test_pages_of_freed_arrays_are_used_again() -> None:
+    done = subprocess.run([sys.executable, "-c", _FAULTS], capture_output=True, check=True, text=True)
+    assert int(done.stdout) < 10_000, "of 51,200 pages"

@@ -28,6 +28,7 @@ from mama_spark.spark.subscribe.schema import SCHEMA
 from pyspark.sql import types as T
 
 from tests.support.spark.packed_harness import rows_of
+from tests.support.tables import each
 
 PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ("k",))
 TYPED = replace(PLAN, value=None, typed=("n", "id"), log=())
@@ -282,7 +283,7 @@ def test_middlewares_that_cannot_carry_packs_say_so(without: dict[str, Any], why
         check_bridge(options, replace(CAN, **without))
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "why"),
     [
         ({"pack": "lines", "order": "partition"}, "order=partition does not go with pack"),
@@ -315,7 +316,7 @@ def planned(pack: str, columns: str) -> ColumnPlan:
     return plan_columns(schema, SinkOptions.parse({"url": "memory://x", "pack": pack}))
 
 
-@pytest.mark.parametrize(
+@each(
     ("pack", "columns", "why"),
     [
         ("lines", "topic value id", "column 'id' is used by no rule; drop it"),

@@ -22,6 +22,7 @@ from mama_spark.spark.subscribe.packed_rows import RowUnpacker
 from mama_spark.spark.subscribe.schema import message_columns_of, schema_of
 
 from tests.support.memory import peak_of
+from tests.support.tables import each
 
 Headers = dict[str, str]
 Message = tuple[bytes, Headers | None]
@@ -90,14 +91,14 @@ def test_values_are_what_was_compressed_whatever_is_read_with_them(payloads: lis
     assert all(r["pack_error"] is None for r in found)
 
 
-@pytest.mark.parametrize("encoding", ["GZIP ", "gzip"])
-@pytest.mark.parametrize("name", ["Content-Encoding", "content-encoding"])
+@each("encoding", ["GZIP ", "gzip"])
+@each("name", ["Content-Encoding", "content-encoding"])
 def test_the_header_is_read_as_clients_write_it(name: str, encoding: str) -> None:
     (found,) = rows((gzip.compress(b"a"), {name: encoding, "Nats-Msg-Id": "m"}))
     assert (found["value"], found["headers"], found["id"]) == (b"a", None, "m")
 
 
-@pytest.mark.parametrize(
+@each(
     ("payload", "encoding", "reason"),
     [
         (gzip.compress(b"abc" * 100, mtime=0)[:-3], "gzip", "Content-Encoding: gzip: Truncated"),
@@ -108,9 +109,8 @@ def test_the_header_is_read_as_clients_write_it(name: str, encoding: str) -> Non
         (b"x", "aes128gcm", "'aes128gcm' is unknown here; known: gzip, "),
         (gzip.compress(bytes(2000), mtime=0), "gzip", "more than 1,000 bytes when decompressed (maxDecompressedBytes)"),
     ],
-    ids=["truncated", "no gzip", "more behind it", "no zstd", "no lz4", "unknown encoding", "too large"],
 )
-@pytest.mark.parametrize("unpack", ["true", "false"])
+@each("unpack", ["true", "false"])
 def test_what_cannot_be_decompressed_is_a_row_with_its_bytes_and_the_reason(
     payload: bytes, encoding: str, reason: str, unpack: str
 ) -> None:
@@ -156,7 +156,7 @@ def test_without_the_option_nothing_is_looked_at() -> None:
     assert batch.column("headers").to_pylist() == [[("Content-Encoding", ["gzip"])]]
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "reason"),
     [
         ({"decompress": "false", "maxDecompressedBytes": "7"}, "maxDecompressedBytes has no effect without decompress"),

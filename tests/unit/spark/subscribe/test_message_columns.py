@@ -16,6 +16,8 @@ from mama_spark.spark.subscribe.schema import PLAIN_SCHEMA, SCHEMA, message_colu
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType, TimestampType
 
+from tests.support.tables import each
+
 Headers = list[list[tuple[str, list[str]]] | None]
 
 
@@ -66,8 +68,8 @@ def test_without_unpacking_there_are_no_columns_for_it() -> None:
     assert set(SCHEMA.names) - set(batch.schema.names) == {"pack_index", "pack_error"}
 
 
-@pytest.mark.parametrize("offset", [0, 2])
-@pytest.mark.parametrize(
+@each("offset", [0, 2])
+@each(
     ("headers", "ids", "left"),
     [
         ([[("Nats-Msg-Id", ["1"])], [("Nats-Msg-Id", ["2"])]], ["1", "2"], [None, None]),
@@ -80,7 +82,6 @@ def test_without_unpacking_there_are_no_columns_for_it() -> None:
         ([[("Nats-Msg-Id", ["1"]), ("Nats-Msg-Id", ["2"])]], ["1"], [None]),
         ([[("Nats-Msg-Id", [])], [("nats-msg-id", ["x"])]], [None, None], [None, [("nats-msg-id", ["x"])]]),
     ],
-    ids=["ids alone", "no ids", "mixed", "twice", "no value"],
 )
 def test_id_stands_in_its_own_column_as_the_sink_takes_it(
     headers: Headers, ids: list[Any], left: list[Any], offset: int
@@ -98,7 +99,7 @@ def test_headers_can_be_left_out_and_ids_stay() -> None:
     assert batch.column("id").to_pylist() == ["1"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("field", "given", "reason"),
     [
         (StructField("timestamp", LongType()), {}, "column 'timestamp' of mamasub is timestamp, not bigint"),

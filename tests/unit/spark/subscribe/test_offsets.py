@@ -1,14 +1,21 @@
-"""Offsets and plans of ``mamasub``: where a query stands, what the next batch takes, what is lost."""
+"""Offsets of mamasub: where queries begin and batches end."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from uuid import uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mama_spark.bridges.memory import MemoryBroker
+from mama_spark.bridges.memory.logs import MemoryLogs
 from mama_spark.errors import ConfigError
+from mama_spark.message import MessageBatch
+from mama_spark.options import SubscribeOptions
 from mama_spark.record_log import Bounds
+from mama_spark.spark.subscribe.data_source import MamaSubStreamReader
 from mama_spark.spark.subscribe.offsets import (
     MAX_TASK_ROWS,
     MIN_TASK_ROWS,
@@ -28,6 +35,12 @@ from mama_spark.spark.subscribe.offsets import (
     task_count,
     to_json,
 )
+from mama_spark.spark.subscribe.schema import SCHEMA, message_columns_of
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from tests.support.tables import each
+
+# --- offsets and plans of ``mamasub``: where a query stands, what the next batch takes, what is lost ------------------
 
 ORDERS = {"ORDERS": Bounds(5, 20, "a")}
 
@@ -42,7 +55,7 @@ def test_query_begins_at_the_first_or_behind_the_last_record() -> None:
     assert at(starting_offsets({"NEW": Bounds(1, 0, "a")}, "latest")) == {"NEW": 1}
 
 
-@pytest.mark.parametrize(("given", "begins"), [(7, 7), (21, 21), (-1, 21), (-2, 5), (2, 2), (0, 1)])
+@each(("given", "begins"), [(7, 7), (21, 21), (-1, 21), (-2, 5), (2, 2), (0, 1)])
 def test_json_offsets_mean_the_first_sequence_to_read_as_kafkas_do(given: int, begins: int) -> None:
     assert at(starting_offsets(ORDERS, (("ORDERS", given),))) == {"ORDERS": begins}
 
@@ -84,7 +97,7 @@ def test_offsets_survive_json() -> None:
     assert from_json(json.loads(text)) == offsets
 
 
-@pytest.mark.parametrize("value", [{"A": 1}, {"A": {"next": 1}}, {"A": {"next": "one", "identity": "x"}}])
+@each("value", [{"A": 1}, {"A": {"next": 1}}, {"A": {"next": "one", "identity": "x"}}])
 def test_offsets_of_another_format_are_refused(value: object) -> None:
     with pytest.raises(ConfigError, match="does not hold offsets of mamasub"):
         from_json(value)  # type: ignore[arg-type]
@@ -207,7 +220,7 @@ def test_tasks_cover_every_sequence_once_and_in_order(lengths: list[int], n: int
     assert sum(t.stream == "S0" for t in few) == min(2, sum(t.stream == "S0" for t in tasks))
 
 
-@pytest.mark.parametrize(
+@each(
     ("total", "wanted", "cores", "tasks"),
     [
         (0, None, 4, 1),
@@ -222,3 +235,45 @@ def test_tasks_are_one_a_core_unless_they_get_too_small_or_too_large(
     total: int, wanted: int | None, cores: int, tasks: int
 ) -> None:
     assert task_count(total, wanted, cores) == tasks
+
+
+# --- what a batch reads where a stream was made anew, where rows are counted, and where a query shall end -------------
+
+OLD, NEW = "made yesterday", "made today"
+
+
+def test_nothing_is_read_between_positions_in_two_streams_of_one_name() -> None:
+    assert ranges({"S": StreamPosition(5, OLD)}, {"S": StreamPosition(9, OLD)}) == [ReadRange("S", OLD, 4, 8)]
+    assert ranges({"S": StreamPosition(5, OLD)}, {"S": StreamPosition(9, NEW)}) == []
+    assert ranges({"S": StreamPosition(50, OLD)}, {"S": StreamPosition(9, NEW, 3)}) == [ReadRange("S", NEW, 2, 8)]
+
+
+@each(("each", "rows", "n"), [({"S": 10.0}, 100, 10), ({"S": 10.0}, 4, 1), ({}, 100, 100), ({"S": 2.5}, 100, 40)])
+def test_a_limit_of_rows_is_one_of_as_many_records_as_have_them(each: dict[str, float], rows: int, n: int) -> None:
+    end = advance({"S": StreamPosition(1, OLD)}, {"S": Bounds(1, 1_000, OLD)}, None, rows, each)
+    assert end["S"].next == 1 + n
+    assert end["S"].rows == round(n * each.get("S", 1.0))
+
+
+@pytest.fixture
+def broker() -> Iterator[MemoryBroker]:
+    name = uuid4().hex
+    yield MemoryBroker.get(name)
+    MemoryBroker.forget(name)
+
+
+def put(broker: MemoryBroker, n: int) -> None:
+    MemoryLogs(broker.name).log(broker.name).append(MessageBatch.of(["t"] * n, [b""] * n))
+
+
+def test_a_query_that_takes_what_there_is_ends_where_the_stream_ended_when_it_began(broker: MemoryBroker) -> None:
+    put(broker, 5)
+    options = SubscribeOptions.parse({"url": f"memory://{broker.name}", "topics": "t"})
+    stream = MamaSubStreamReader(options, message_columns_of(SCHEMA, options))
+    start = stream.initialOffset()
+    stream.prepareForTriggerAvailableNow()
+    put(broker, 3)
+    end = stream.latestOffset(start, ReadAllAvailable())
+    assert end[broker.name]["next"] == 6
+    put(broker, 1)
+    assert stream.latestOffset(end, ReadAllAvailable()) == end

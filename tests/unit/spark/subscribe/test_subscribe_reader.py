@@ -22,6 +22,8 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType
 
+from tests.support.tables import each
+
 
 class Broker:
     def __init__(self) -> None:
@@ -242,7 +244,7 @@ def test_wrong_options_and_schemas_are_refused_before_anything_is_opened(broker:
         MamaSubDataSource({"url": f"memory://{broker.name}", "stream": "other"}).reader(SCHEMA).partitions()
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "reason"),
     [
         ({"topcs": "a"}, "unknown option 'topcs'; did you mean 'topics'?"),
@@ -257,7 +259,6 @@ def test_wrong_options_and_schemas_are_refused_before_anything_is_opened(broker:
         ({"topics": "a", "minPartitions": "0"}, "option minPartitions must be from 1"),
         ({"topics": "a", "ackMode": "auto"}, "option ackMode is of mamapub, not of mamasub"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
 )
 def test_wrong_options_are_refused_with_the_reason(options: dict[str, str], reason: str) -> None:
     with pytest.raises(OptionError) as e:

@@ -44,6 +44,7 @@ from mama_spark.tango.types import (
     ValueKind,
 )
 
+from tests.support.tables import each
 from tests.support.tango.records import encode_one
 
 TOPIC = event_topic("db:1", "a/b/c", "attr", EventType.CHANGE, dbase=True)
@@ -87,7 +88,7 @@ BOTH: list[tuple[DataType, Content, str, list[Any], list[Any]]] = [
 
 
 @pytest.mark.spec("TG-12", "TG-17")
-@pytest.mark.parametrize(("data_type", "content", "column", "read", "written"), BOTH, ids=lambda v: str(v)[:20])
+@each(("data_type", "content", "column", "read", "written"), BOTH)
 def test_what_was_read_and_what_was_set_stand_in_the_columns_of_their_type(
     data_type: DataType, content: Content, column: str, read: list[Any], written: list[Any]
 ) -> None:
@@ -103,7 +104,7 @@ def test_every_value_column_is_proven_above() -> None:
     assert {column for _, _, column, _, _ in BOTH} == set(VALUES)
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "wanted"),
     [
         (AttributeValue("attr", ValueKind.DEVICE_STATE, DevState.MOVING, AT, data_type=D.STATE),
@@ -117,7 +118,6 @@ def test_every_value_column_is_proven_above() -> None:
          {"value_long": [1, 2, 3, 4, 5, 6], "set_long": [7]}),
         (AttributeValue("attr", ValueKind.NO_DATA, None, AT, Quality.INVALID, data_type=D.DOUBLE, r_dim=NO_DIM), {}),
     ],
-    ids=["state", "states", "empty", "image", "no data"],
 )  # fmt: skip
 def test_values_of_other_shapes(value: AttributeValue, wanted: dict[str, Any]) -> None:
     found = shown(value)
@@ -134,7 +134,7 @@ def test_the_type_comes_from_the_value_where_an_older_server_does_not_send_it() 
         assert row(encode_one(RecordKind.EVENT, 5, frames))["data_type"] == data_type.name
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "told", "origin"),
     [
         (RecordKind.INITIAL, "event", "initial"),
@@ -196,7 +196,7 @@ def discovered(payload: bytes, kind: DiscoveryEventKind = DiscoveryEventKind.EVE
 
 
 @pytest.mark.spec("TG-36", "TG-41")
-@pytest.mark.parametrize(
+@each(
     ("kind", "event", "state", "data_state"),
     [
         (RecordKind.ONLINE, "online", "ONLINE", "OK"),
@@ -219,7 +219,7 @@ def test_the_life_of_a_device_is_that_of_a_source(kind: RecordKind, event: str, 
 
 
 @pytest.mark.spec("TG-46")
-@pytest.mark.parametrize(
+@each(
     ("kind", "count", "cause", "row_kind", "info"),
     [
         (RecordKind.GAP, 5, GapCause.WAY, "gap", "5 events missing: on the way"),

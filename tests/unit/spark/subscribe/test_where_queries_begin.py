@@ -21,6 +21,8 @@ from mama_spark.spark.subscribe.offsets import ending_offsets, starting_offsets
 from mama_spark.spark.subscribe.schema import SCHEMA
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from tests.support.tables import each
+
 Options = dict[str, str]
 
 
@@ -119,7 +121,7 @@ def test_a_time_to_come_is_no_position_behind_the_end() -> None:
     assert ending_offsets(bounds, "latest", {"S": 14})["S"].next == 11
 
 
-@pytest.mark.parametrize(
+@each(
     ("use", "given", "reason"),
     [
         (STREAM_READ, {"startingOffsets": "tomorrow"}, "must be one of earliest, latest, now"),

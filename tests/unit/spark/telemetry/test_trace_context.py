@@ -31,6 +31,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
+from tests.support.tables import each
+
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT, OTHER = f"00-{TRACE}-{SPAN}-01", f"00-{TRACE[::-1]}-{SPAN[::-1]}-00"
 TASK = TaskInfo(0, 0, None, None, None, False, "app", "app-1")
@@ -40,7 +42,7 @@ Headers = dict[str, list[str]]
 # --- what is valid, and how it becomes a header -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "valid"),
     [
         (PARENT, True),
@@ -170,7 +172,7 @@ def test_each_row_has_its_own_and_an_invalid_one_is_ignored(broker: MemoryBroker
     assert [headers.get("traceparent") for _, _, headers in stored(broker)] == [[PARENT], None, None]
 
 
-@pytest.mark.parametrize("pack", ["off", "lines", "arrow"])
+@each("pack", ["off", "lines", "arrow"])
 def test_ids_payloads_and_cuts_do_not_depend_on_it(pack: str) -> None:
     found = []
     for traced in ("off", PARENT, OTHER):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.tango.client.losses.loss_detector import Checked, LossDetector
@@ -14,6 +13,8 @@ from mama_spark.tango.events.frames import CallInfo
 from mama_spark.tango.events.sequence_tracker import SequenceGap, SequenceTracker
 from mama_spark.tango.topics import event_topic
 from mama_spark.tango.types import AttributeValue, DataType, DevError, Dim, EventType, Quality, Severity, ValueKind
+
+from tests.support.tables import each
 
 TOPIC = event_topic("vm:1", "a/b/c", "x", EventType.CHANGE)
 KEY = TOPIC.encode()
@@ -125,7 +126,7 @@ def test_every_counter_is_received_or_told_exactly_once(steps: list[str]) -> Non
     assert counters == list(range(1, sent + 1))
 
 
-@pytest.mark.parametrize(
+@each(
     ("known", "read", "delivered"),
     [
         ({"value": 1.0}, {"value": 2.0}, True),

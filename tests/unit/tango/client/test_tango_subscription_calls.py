@@ -11,11 +11,13 @@ from mama_spark.tango.idl.negotiation import EndpointPair
 from mama_spark.tango.topics import BadEndpoint, MulticastRefused, event_topic
 from mama_spark.tango.types import DataReady, DevError, EventType, Severity
 
+from tests.support.tables import each
+
 ERRORS = (DevError("Broken", Severity.ERR, "it broke", "here"),)
 
 
 @pytest.mark.spec("TG-18")
-@pytest.mark.parametrize(
+@each(
     ("error", "reason"),
     [
         (refusal("API_AttrNotFound", "no such attribute", "test"), "API_AttrNotFound"),
@@ -39,7 +41,7 @@ def test_errors_and_values_that_were_read_become_the_frames_of_an_event() -> Non
 
 
 @pytest.mark.spec("TG-32")
-@pytest.mark.parametrize(
+@each(
     ("endpoints", "error"),
     [
         ([("epgm://h:1", "tcp://h:2"), ("tcp://h:1", "pgm://h:2")], MulticastRefused),

@@ -23,6 +23,7 @@ from mama_spark.tango.client.subscription_states import (
 )
 from mama_spark.tango.types import DevError, EventType, Severity
 
+from tests.support.tables import each
 from tests.support.tango.subscription_machines import (
     AWAY,
     CHANNEL,
@@ -60,7 +61,7 @@ def test_a_second_subscription_at_the_same_server_uses_its_connections() -> None
     ]
 
 
-@pytest.mark.parametrize("event", list(EventType))
+@each("event", list(EventType))
 def test_which_events_have_a_first_value_and_one_after_a_reconnection(event: EventType) -> None:
     machine, id = one(event)
     first = [a for a in machine.on_negotiated(0.0, id, negotiated()) if isinstance(a, ReadValue)]
@@ -182,10 +183,3 @@ def test_attributes_of_one_device_are_negotiated_together() -> None:
     other = SubscriptionRequest("tango://h:1/a/b/d", "a/b/d", "z", EventType.CHANGE)
     ids, actions = machine.subscribe([request("x"), other, request("y")])
     assert actions == [Negotiate((ids[0], ids[2])), Negotiate((ids[1],))]
-
-
-def test_repr_counts_the_states() -> None:
-    machine, _ = connected()
-    machine.subscribe([request("y")])
-    assert repr(machine) == "<SubscriptionMachine 1 negotiating, 1 connected, 1 channels>"
-    assert repr(SubscriptionMachine()) == "<SubscriptionMachine none, 0 channels>"

@@ -204,7 +204,7 @@ def test_announced_counts_allocate_nothing() -> None:
     assert peak_of(read_all_announced_counts).python < 50_000, "11 kB; the smallest count is 100,000"
 
 
-@pytest.mark.parametrize("beer", [[b"I like beer"], [], [b"", b"I like beer"], [b"x"] * 5])
+@each("beer", [[b"I like beer"], [], [b"", b"I like beer"], [b"x"] * 5])
 def test_the_dummy_frame_of_servers_is_no_event_and_not_counted(beer: list[bytes]) -> None:
     with pytest.raises(NotAnEvent):
         decode(beer)

@@ -24,6 +24,8 @@ from mama_spark.tango.events.sequence_tracker import (
 )
 from mama_spark.tango.types import EventType
 
+from tests.support.tables import each
+
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "tango.json").read_text())
 SCENARIOS = [pytest.param(v, id=v["name"]) for v in VECTORS if v["kind"] == "scenario" and "events" in v["input"]]
 
@@ -45,13 +47,13 @@ def told(events: list[tuple[int, str]]) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize("vector", SCENARIOS)
+@each("vector", SCENARIOS)
 def test_recorded_conversations(vector: dict[str, Any]) -> None:
     assert told(vector["input"]["events"]) == vector["decoded"]["expected"]
 
 
 @pytest.mark.spec("TG-46")
-@pytest.mark.parametrize(
+@each(
     ("last", "ctr", "expected"),
     [
         (5, 6, None),
@@ -97,7 +99,7 @@ def test_large_data_is_compared_and_not_kept() -> None:
     assert all(len(part) < 5000 for _, *parts in counters._last.values() for part in parts)
 
 
-@pytest.mark.parametrize("ctr", [0, 1, 6, 7, 9])
+@each("ctr", [0, 1, 6, 7, 9])
 def test_a_server_that_is_known_to_be_new_makes_a_restart_of_any_counter(ctr: int) -> None:
     counters = SequenceTracker()
     see(counters, 6, b"x")

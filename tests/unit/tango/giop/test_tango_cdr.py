@@ -168,7 +168,7 @@ def test_counts_are_not_believed() -> None:
     assert peak_of(read_a_large_count).python < 20_000, "5 kB; 2 GB are announced"
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value"),
     [
         ("octet", 256),
@@ -192,7 +192,7 @@ def test_values_that_do_not_fit_are_refused(name: str, value: Any) -> None:
         getattr(CdrWriter(True), name)(value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("values", "code"),
     [
         ([300], "u1"), ([-1], "u4"), ([1.5], "i4"), (["a"], "f8"), ([2**70], "i8"), ([2], "?"), ([2**63], "i8"),

@@ -37,6 +37,7 @@ from mama_spark.tango.idl import calls
 from mama_spark.tango.idl.calls import Forwarded, Operation
 
 from tests.support.memory import peak_of
+from tests.support.tables import each
 from tests.support.tiers import EXPLORE
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "tango.json").read_text())
@@ -212,7 +213,7 @@ def test_every_recorded_message_is_written_as_it_was(vector: dict[str, Any], mon
     assert all(a == b for a, b, c in zip(data, written, filled, strict=True) if b == c)
 
 
-@pytest.mark.parametrize("vector", BAD, ids=lambda v: v["name"])
+@each("vector", BAD)
 def test_invalid_messages_are_refused(vector: dict[str, Any]) -> None:
     data = bytes.fromhex(vector["hex"])
 
@@ -359,7 +360,7 @@ def test_fragments_of_1_1_follow_their_message() -> None:
     assert decode(found)[0] == GiopReply(1, True, id=0, status=ReplyStatus.LOCATION_FORWARD)
 
 
-@pytest.mark.parametrize(
+@each(
     "data",
     [
         b"GIOP\1\2\1\7" + (4).to_bytes(4, "little") + bytes(4),  # of no message
@@ -368,7 +369,6 @@ def test_fragments_of_1_1_follow_their_message() -> None:
         b"".join(b"GIOP\1\2\3\1" + (4).to_bytes(4, "little") + n.to_bytes(4, "little") for n in range(65)),
         b"GIOP\1\2\3\1" + (900).to_bytes(4, "little") + bytes(900) + (b"GIOP\1\2\3\7\x68\0\0\0" + bytes(104)) * 2,
     ],
-    ids=["orphan", "no id", "twice", "too many", "too long"],
 )
 def test_fragments_that_cannot_be_put_together_are_refused(data: bytes) -> None:
     with pytest.raises(CdrError):

@@ -19,6 +19,8 @@ from mama_spark.tango.giop.ior import (
     parse_tango_host,
 )
 
+from tests.support.tables import each
+
 #: of a device of a server with a database, omniORB 4.3.4
 RECORDED = (
     "IOR:010000001700000049444c3a54616e676f2f4465766963655f363a312e30000001000000000000009c000000010102000a000000"
@@ -60,13 +62,13 @@ def test_every_cut_and_every_changed_digit_of_an_ior_is_read_or_refused() -> Non
                 parse_ior(RECORDED[:at] + digit + RECORDED[at + 1 :])
 
 
-@pytest.mark.parametrize("text", ["", "IOR:", "IOR:zz", "IOR:02", "ior", "IOR:0100", "IOR:" + "00" * 12, "é"])
+@each("text", ["", "IOR:", "IOR:zz", "IOR:02", "ior", "IOR:0100", "IOR:" + "00" * 12, "é"])
 def test_invalid_iors_are_refused(text: str) -> None:
     with pytest.raises(BadAddress):
         parse_ior(text)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "expected"),
     [
         ("tango://h:1/A/b/C", DeviceName(Address("h", 1), "a/b/c")),
@@ -93,7 +95,7 @@ def test_the_object_of_a_device_is_the_database_or_itself() -> None:
     assert admin.reference.key == b"dserver/x/y"
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "",

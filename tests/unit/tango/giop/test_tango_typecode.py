@@ -25,6 +25,7 @@ from mama_spark.tango.giop.typecode import (
 )
 
 from tests.support.memory import peak_of
+from tests.support.tables import each
 
 LATIN = st.text(st.characters(min_codepoint=1, max_codepoint=255), max_size=12)
 STATE = TypeCode(TypeKind.ENUM, "IDL:Tango/DevState:1.0", "DevState", ("ON", "OFF"))
@@ -88,7 +89,7 @@ def test_sequences_of_numbers_are_arrays(little: bool) -> None:
         np.testing.assert_array_equal(found, np.array([1, 2], dtype))
 
 
-@pytest.mark.parametrize(
+@each(
     ("code", "value"),
     [
         (STRINGS, [1]),
@@ -113,7 +114,7 @@ def nested(depth: int) -> TypeCode:
     return code
 
 
-@pytest.mark.parametrize(
+@each(
     "code",
     [
         nested(9),
@@ -122,7 +123,6 @@ def nested(depth: int) -> TypeCode:
         TypeCode(TypeKind.SEQUENCE, members=(STRINGS,)),
         TypeCode(TypeKind.STRUCT, names=("a",), members=(VOID,)),
     ],
-    ids=["deep", "sequence of nothing", "sequence of empty structures", "sequence of sequences", "member of nothing"],
 )
 def test_types_that_no_command_has_are_refused(code: TypeCode) -> None:
     writer = CdrWriter(True)
@@ -131,7 +131,7 @@ def test_types_that_no_command_has_are_refused(code: TypeCode) -> None:
         read_any(CdrReader(writer.getvalue() + bytes(64), True))
 
 
-@pytest.mark.parametrize("kind", [11, 12, 13, 14, 16, 20, 22, 25, 0xFFFFFFFF])
+@each("kind", [11, 12, 13, 14, 16, 20, 22, 25, 0xFFFFFFFF])
 def test_kinds_that_tango_has_not_are_refused(kind: int) -> None:
     """0xFFFFFFFF is an indirection: the TypeCode of a recursive type."""
     with pytest.raises(CdrError):

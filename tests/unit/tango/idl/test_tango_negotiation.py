@@ -59,7 +59,7 @@ def test_a_reconnecting_client_sends_idl_0_and_the_prefix() -> None:
 
 
 @pytest.mark.spec("TG-19")
-@pytest.mark.parametrize(
+@each(
     "argin",
     [
         [],
@@ -79,8 +79,8 @@ def test_a_subscription_to_an_unknown_event_type_is_refused_as_in_cpptango(argin
 
 
 @pytest.mark.spec("TG-10", "TG-20", "TG-33")
-@pytest.mark.parametrize("pairs", [(PAIR,), (PAIR, OTHER), (PAIR, OTHER, PAIR)], ids=["one", "two", "three"])
-@pytest.mark.parametrize("names", [(TOPIC, CHANNEL), (None, None)], ids=["named", "unnamed"])
+@each("pairs", [(PAIR,), (PAIR, OTHER), (PAIR, OTHER, PAIR)])
+@each("names", [(TOPIC, CHANNEL), (None, None)])
 def test_subscription_info_comes_back(pairs: tuple[EndpointPair, ...], names: tuple[str | None, str | None]) -> None:
     info = SubscriptionInfo(1033, 6, 1000, 81920, 20000, 435, pairs, *names)
     assert SubscriptionInfo.parse(*info.argout()) == info
@@ -111,7 +111,7 @@ def test_topics_sent_by_the_server_are_not_constructed() -> None:
     assert info.completed("x:1", True, SubscriberInfo("a/b/c", "d", EventType.CHANGE), "dserver/x/y") is info
 
 
-@pytest.mark.parametrize(
+@each(
     ("longs", "strings"),
     [
         ([], list(PAIR)),
@@ -169,7 +169,7 @@ def test_client_identities_round_trip_and_fields_of_idl_6_are_skipped(little: bo
         calls.read_client(CdrReader(b"\xff\xff\xff\xff\0\0\0\0", little))
 
 
-@pytest.mark.parametrize(
+@each(
     ("operation", "info"),
     [
         (Operation.INFO, DeviceInfo("C", "s/i", "vm", 5, "doc")),
@@ -208,7 +208,7 @@ def test_a_stack_of_errors_comes_back(little: bool) -> None:
     assert outcome(messages.ReplyStatus.USER_EXCEPTION, lambda w: calls.write_failure(w, DevFailed(()))).reason == ""
 
 
-@pytest.mark.parametrize(
+@each(
     ("reason", "retryable"),
     [
         ("API_ShutdownInProgress", True),
@@ -226,7 +226,7 @@ def test_the_first_error_decides_whether_a_retry_may_help(reason: str, retryable
     assert not found.may_have_landed
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "completed", "retryable", "landed"),
     [
         ("BAD_OPERATION", Completed.NO, False, False),
@@ -266,7 +266,7 @@ def test_exceptions_that_no_device_declares_are_no_replies() -> None:
     assert isinstance(outcome(messages.ReplyStatus.SYSTEM_EXCEPTION, unknown), CdrError)
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "retryable", "landed"),
     [(errors.ServerAway, True, False), (errors.CallLost, True, True), (BadReply, False, True)],
 )

@@ -168,7 +168,7 @@ def test_aliases_of_elements_and_of_sequences_are_followed() -> None:
         assert same_content(content, value.content)
 
 
-@pytest.mark.parametrize(
+@each(
     "code",
     [
         type_code(11), type_code(19, [15, 0]), type_code(21, ["", "", 2]), type_code(21, nested(40)),
@@ -185,7 +185,7 @@ def _read_any(octets: bytes) -> tuple[ValueKind, Content]:
     return read_any(CdrReader(octets, True))
 
 
-@pytest.mark.parametrize("data_type", list(DataType))
+@each("data_type", list(DataType))
 def test_each_type_has_a_way_to_travel(data_type: DataType) -> None:
     kind = KIND_OF[data_type]
     assert kind in DTYPES or kind in (ValueKind.STRING, ValueKind.STATE, ValueKind.ENCODED)

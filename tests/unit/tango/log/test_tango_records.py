@@ -142,7 +142,7 @@ def test_gaps_restarts_and_states_have_tokens_of_their_own() -> None:
     assert writer_topic("one") == "tango.one"
 
 
-@pytest.mark.parametrize("text", ["", "tango", "tango.recorder", "tango.h.a.b.c.x.nothing", "tango..a.b.c.x.change"])
+@each("text", ["", "tango", "tango.recorder", "tango.h.a.b.c.x.nothing", "tango..a.b.c.x.change"])
 def test_other_topics_are_refused(text: str) -> None:
     with pytest.raises(BadEventRecord):
         parse_record_topic(text)
@@ -194,7 +194,7 @@ def test_a_gap_that_the_subscriber_saw_is_written_before_the_event() -> None:
     assert found.frames.topics[1] == CHANGE.encode()
 
 
-@pytest.mark.parametrize(
+@each(
     ("last", "first", "wanted"),
     [
         (5, 6, None),
@@ -219,7 +219,7 @@ def test_the_next_recorder_reports_events_sent_between_recorders(
         assert found.cause[0] == GapCause.AWAY
 
 
-@pytest.mark.parametrize(("last", "sent", "wanted"), [(5, 9, RecordKind.GAP), (5, 5, None), (5, 2, RecordKind.RESTART)])
+@each(("last", "sent", "wanted"), [(5, 9, RecordKind.GAP), (5, 5, None), (5, 2, RecordKind.RESTART)])
 def test_what_was_sent_between_recorders_is_told_though_no_event_follows(
     last: int, sent: int, wanted: RecordKind | None
 ) -> None:
@@ -472,7 +472,7 @@ def test_devices_are_names_or_patterns() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("wrong", "word"),
     [
         ({"url": "tango://host", "devices": "a/b/c"}, "host:port"),

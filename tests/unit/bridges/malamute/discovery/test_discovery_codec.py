@@ -27,6 +27,8 @@ from mama_spark.mama.messages.omnm import decode
 from mama_spark.record_log import Bounds
 from mama_spark.services.malamute_broker.session.broker_events import BrokerEvent
 
+from tests.support.tables import each
+
 CODEC = DiscoveryCodec()
 DESK = SourceKey("desk", 7)
 names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40)
@@ -54,15 +56,13 @@ def test_two_sources_never_share_a_subject(one: SourceKey, other: SourceKey) -> 
     assert (CODEC.subject(REC, one) == CODEC.subject(REC, other)) == (one == other)
 
 
-@pytest.mark.parametrize("name", ["x" * 255, "ü" * 120, "\0", "\ud800"])
+@each("name", ["x" * 255, "ü" * 120, "\0", "\ud800"])
 def test_a_name_that_is_no_subject_is_refused_with_the_reason(name: str) -> None:
     with pytest.raises(ConfigError, match="the name of a source"):
         CODEC.subject(REC, SourceKey(name, 1))
 
 
-@pytest.mark.parametrize(
-    "rest", ["rec.7", "rec.x.desk", "rec.07.desk", "rec.18446744073709551616.d", "other.7.d", "rec"]
-)
+@each("rest", ["rec.7", "rec.x.desk", "rec.07.desk", "rec.18446744073709551616.d", "other.7.d", "rec"])
 def test_other_subjects_are_nobodys(rest: str) -> None:
     assert CODEC.parse(f"_MAMA_SOURCE_DISCOVERY.{rest}") is None
 
@@ -159,7 +159,7 @@ def test_the_image_is_what_runs_with_what_the_broker_says_of_it() -> None:
 IMAGE = WrittenSnapshot("t", 8, 21, 23, 20)
 
 
-@pytest.mark.parametrize(
+@each(
     "place",
     [EventStreamOffset("log", 5), EventStreamOffset("log", 20, IMAGE, 3), EventStreamOffset("log", 20, IMAGE, 8)],
 )
@@ -168,9 +168,7 @@ def test_offsets_survive_json(place: EventStreamOffset) -> None:
     assert offsets.parse_offset(json.loads(json.dumps(offsets.IMAGE))) is None
 
 
-@pytest.mark.parametrize(
-    "wrong", [{}, {"log": "x"}, {"log": "x", "next": "y"}, {"events": 5}, {"log": "x", "next": 1, "image": [1]}]
-)
+@each("wrong", [{}, {"log": "x"}, {"log": "x", "next": "y"}, {"events": 5}, {"log": "x", "next": 1, "image": [1]}])
 def test_what_is_no_offset_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="no offset of discovery on Malamute"):
         offsets.parse_offset(wrong)
@@ -203,7 +201,7 @@ def test_another_log_is_one_of_another_identity_or_one_that_ends_before_what_was
 
 
 @pytest.mark.spec("PE-17")
-@pytest.mark.parametrize(
+@each(
     ("said", "event", "topic", "status", "code", "info"),
     [
         (("SUBSCRIBED", b"r", b"s", b"^a"), "SUBSCRIBED", "s", None, None, "client r reads ^a"),

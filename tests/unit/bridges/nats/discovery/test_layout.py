@@ -47,6 +47,8 @@ from mama_spark.bridges.nats.protocol.direct_get import (
 from mama_spark.bridges.snapshot_codec import pack, unpack
 from mama_spark.errors import ConfigError
 
+from tests.support.tables import each
+
 BOARD = DiscoveryLayout()
 DESK = SourceKey("a desk.*", 7)
 TIME = "2026-11-21T07:12:16.814605524Z"
@@ -85,7 +87,7 @@ def test_any_name_is_one_token_and_comes_back(name: str) -> None:
     assert from_token(token) == name
 
 
-@pytest.mark.parametrize("token", ["", "a b", "=4", "=41", "=ff", "=FF", "ü", "a=", "=C3"])
+@each("token", ["", "a b", "=4", "=41", "=ff", "=FF", "ü", "a=", "=C3"])
 def test_no_second_spelling_of_a_name_is_taken(token: str) -> None:
     with pytest.raises(BadSubject):
         from_token(token)
@@ -97,7 +99,7 @@ def test_a_source_is_found_from_its_subjects(source: SourceKey, part: str) -> No
     assert BOARD.source_of_event(BOARD.event_subject(source)) == source
 
 
-@pytest.mark.parametrize("number", ["", "07", "-1", "18446744073709551616", "x", "--"])
+@each("number", ["", "07", "-1", "18446744073709551616", "x", "--"])
 def test_an_id_that_is_no_u64_is_refused(number: str) -> None:
     with pytest.raises(BadSubject):
         BOARD.source_of(f"{BOARD.topic}.source.a.{number}.rec")
@@ -191,7 +193,7 @@ def test_each_consumer_of_one_name_finds_its_own_audit_or_none(
     assert advisories.find_reader(consumer_event, before_it, [audit for audit in there if audit != own]) is None
 
 
-@pytest.mark.parametrize("name", ["mama-abc", "JS_SRC_x", "JS_MIRROR_x"])
+@each("name", ["mama-abc", "JS_SRC_x", "JS_MIRROR_x"])
 def test_readers_of_ours_and_of_the_server_are_left_out(name: str) -> None:
     assert advisories.consumer_event(StoredMessage(1, TIME, f"{advisories.CREATED}S.{name}")) is None
 
@@ -223,7 +225,7 @@ def test_answers_are_cut_out_whatever_way_the_bytes_were_cut() -> None:
         ] * 3
 
 
-@pytest.mark.parametrize(
+@each(
     ("time", "expected"),
     [(TIME, int(datetime(2026, 11, 21, 7, 12, 16, tzinfo=UTC).timestamp()) * 10**6 + 814605), ("", 0), ("2026", 0),
      ("2026-11-21T07:12:16", 0), ("1970-01-01T00:00:00.000001Z", 1)],
@@ -232,7 +234,7 @@ def test_times_are_microseconds(time: str, expected: int) -> None:
     assert micros(time) == expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("found", "kind"),
     [
         (of(REC, 1), DiscoveryEventKind.RECORD),
@@ -265,7 +267,7 @@ def test_what_an_image_has_told_is_not_told_again() -> None:
 MAX = {"Nats_Marker_Reason": "MaxAge"}
 
 
-@pytest.mark.parametrize(
+@each(
     ("parts", "kinds"),
     [
         ([of(REC, 1)], "record"),  # a foreign one, without a TTL
@@ -326,9 +328,7 @@ IMAGE = SavedSnapshot("t", 5, 40, (100, TIME), 9, 101, 103, 7)
 HERE = DiscoveryOffset(100, (100, TIME), 9, MADE, IMAGE, 5)
 
 
-@pytest.mark.parametrize(
-    "position", [HERE, DiscoveryOffset(3, (2, ""), 0, MADE), DiscoveryOffset.in_image(IMAGE, MADE, 2)]
-)
+@each("position", [HERE, DiscoveryOffset(3, (2, ""), 0, MADE), DiscoveryOffset.in_image(IMAGE, MADE, 2)])
 def test_a_position_comes_back_from_json(position: DiscoveryOffset) -> None:
     assert offsets.parse_offset(json.loads(json.dumps(position.as_json()))) == position
 
@@ -402,7 +402,7 @@ def test_streams_made_by_us_have_no_fault() -> None:
         assert BOARD.faults(config) == ([], [])
 
 
-@pytest.mark.parametrize(
+@each(
     ("stream", "change", "word"),
     [
         (0, {"allow_msg_ttl": False}, "allow_msg_ttl"),
@@ -427,7 +427,7 @@ def test_a_stream_that_serves_badly_is_a_warning(change: dict[str, object]) -> N
     assert next(iter(change)) in doubtful[0]
 
 
-@pytest.mark.parametrize("version", ["2.10.29", "<nats server v2.9.0>", "", "new"])
+@each("version", ["2.10.29", "<nats server v2.9.0>", "", "new"])
 def test_a_server_that_is_too_old_is_told_by_its_version(version: str) -> None:
     with pytest.raises(ConfigError, match=r"2\.11"):
         check_version(version)

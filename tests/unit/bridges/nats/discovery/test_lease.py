@@ -11,6 +11,8 @@ from mama_spark.bridges.nats.discovery.layout import LIVE, REPLACED_MARKER, TTL,
 from mama_spark.bridges.nats.discovery.lease import Lease, LeaseKeeper
 from mama_spark.bridges.nats.settings import NatsSettings
 
+from tests.support.tables import each
+
 KEY = SourceKey("s", 7)
 
 
@@ -47,9 +49,7 @@ def renewed(part: str, ttl: float, last: int, **more: Any) -> tuple[dict[str, st
     return headers, one
 
 
-@pytest.mark.parametrize(
-    ("ttl", "warn", "live"), [(10.0, "5000ms", "10000ms"), (3.0, "1500ms", "3000ms"), (1.0, "1000ms", "1500ms")]
-)
+@each(("ttl", "warn", "live"), [(10.0, "5000ms", "10000ms"), (3.0, "1500ms", "3000ms"), (1.0, "1000ms", "1500ms")])
 def test_a_source_is_suspect_at_half_its_time_and_offline_when_it_is_over(ttl: float, warn: str, live: str) -> None:
     assert renewed(WARN, ttl, 5)[0][TTL] == warn
     assert renewed(LIVE, ttl, 5)[0][TTL] == live

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from mama_spark.bridges.nats.discovery.offsets import (
     DiscoveryOffset,
     RecordRange,
@@ -11,17 +10,19 @@ from mama_spark.bridges.nats.discovery.offsets import (
     steps_between,
 )
 
+from tests.support.tables import each
+
 MADE = StreamCreationTimes("s", "e", "a")
 
 
-@pytest.mark.parametrize("last", [3, 100, 5_000])
+@each("last", [3, 100, 5_000])
 def test_events_made_again_are_a_gap_and_then_all_that_the_stream_holds(last: int) -> None:
     start = DiscoveryOffset(100, (100, "t"), 9, MADE)
     end = DiscoveryOffset(last, (last, "u"), 9, StreamCreationTimes("s", "e2", "a"))
     assert steps_between(start, end) == [StreamRecreated("events", 100), RecordRange("events", 0, last)]
 
 
-@pytest.mark.parametrize("last", [3, 9, 5_000])
+@each("last", [3, 9, 5_000])
 def test_advisories_made_again_are_a_gap_and_then_all_that_the_stream_holds(last: int) -> None:
     start = DiscoveryOffset(100, (100, "t"), 9, MADE)
     end = DiscoveryOffset(100, (100, "t"), last, StreamCreationTimes("s", "e", "a2"))

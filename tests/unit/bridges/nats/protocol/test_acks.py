@@ -48,19 +48,6 @@ def test_bulk_reading_gives_each_acknowledgement_once(acks, repeat) -> None:  # 
         assert sorted(told[place]) == sorted((t, q, d) for t, q, s, d, m in rows if (s, m) == (stream, domain))
 
 
-@given(st.integers(0, 400))
-def test_a_cut_acknowledgement_waits_for_its_rest(cut: int) -> None:
-    data = b"".join(ack(i, i + 7) for i in range(5))
-    cut = min(cut, len(data))
-    at, told = read(data[:cut])
-    whole = at // (len(data) // 5) if at else 0
-    assert at <= cut
-    rest, more = read(data[at:])
-    assert at + rest == len(data)
-    assert told.get("S", []) + more.get("S", []) == [(i, i + 7, False) for i in range(5)]
-    assert len(told.get("S", [])) >= whole
-
-
 def test_errors_and_strangers_are_left_for_the_slow_path() -> None:
     clean = ack(1, 1) * 20
     others = [

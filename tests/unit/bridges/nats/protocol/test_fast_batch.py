@@ -17,6 +17,8 @@ from mama_spark.bridges.nats.protocol.fast_batch import (
 )
 from mama_spark.errors import BlockedByPredecessor, NoResponders, OutcomeUnknown, PublishError, Rejected
 
+from tests.support.tables import each
+
 
 def batch(n: int, flow: int = 10, confirmed: bool = True) -> FastBatch:
     b = FastBatch("b", flow)
@@ -54,8 +56,8 @@ def test_a_batch_that_never_began_stored_nothing() -> None:
     assert refused(b.reply(no_responders("a"), 1)) == dict.fromkeys(range(100, 103), NoResponders)
 
 
-@pytest.mark.parametrize("confirmed", [False, True])
-@pytest.mark.parametrize("code", [10060, 10071, 10054, 10166])
+@each("confirmed", [False, True])
+@each("code", [10060, 10071, 10054, 10166])
 def test_a_start_refused_for_its_own_sake_is_the_only_one_that_fails(code: int, confirmed: bool) -> None:
     told = refused(batch(3, confirmed=confirmed).reply(from_reply(400, code, "no"), 1))
     assert told == {100: type(from_reply(400, code, "no")), 101: BlockedByPredecessor, 102: BlockedByPredecessor}

@@ -11,6 +11,8 @@ from mama_spark.bridges.nats.protocol import frames, headers
 from mama_spark.errors import BadRow, TooLarge
 from mama_spark.message import HEADERS_TYPE, MessageBatch
 
+from tests.support.tables import each
+
 INBOX = frames.ReplySubject(b"_INBOX.x.")
 NAMES = st.text("abcXYZ-_09", min_size=1, max_size=5)
 VALUES = st.text(st.characters(blacklist_characters="\r\n\x00", blacklist_categories=["Cs"]), max_size=8)
@@ -67,7 +69,7 @@ def test_messages_keep_their_tokens_in_another_order(rows, first, padding, rando
     assert np.diff(made.starts).tolist() == [len(w) for w in wanted]
 
 
-@pytest.mark.parametrize("first", [0, 9_999, 10_000, 99_999_998, 10**12 - 20_001])
+@each("first", [0, 9_999, 10_000, 99_999_998, 10**12 - 20_001])
 def test_tokens_count_up_over_every_boundary(first: int) -> None:
     made = frames.tokens(first, 20_001).to_pylist()
     assert made == [b"%012d" % i for i in range(first, first + 20_001)]
@@ -106,7 +108,7 @@ def test_the_topic_prefixes_follow_the_dictionary() -> None:
         assert bytes(framer.frames(MessageBatch.of([topic], [b"1"]))) == b"PUB %s 1\r\n1\r\n" % topic.encode()
 
 
-@pytest.mark.parametrize(
+@each(
     ("pairs", "why"),
     [
         ({"": ["x"]}, "empty"),

@@ -29,6 +29,7 @@ from mama_spark.message import HEADERS_TYPE, as_binary, payload_sizes
 
 from tests.support.memory import peak_of
 from tests.support.nats.deliveries import FORMS, SID, NatsDelivery, block, frame, held_to, reply
+from tests.support.tables import each
 from tests.support.tiers import examples
 
 
@@ -67,7 +68,7 @@ def test_every_cut_gives_the_same_records(sent: list[NatsDelivery], form: tuple[
     held_to(cutter.take_buffer(), sent)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=["9 tokens", "11 tokens", "12 tokens"])
+@each("form", FORMS)
 def test_all_forms_of_the_reply_subject_are_read(form: tuple[str, str]) -> None:
     sent = [NatsDelivery("s.a", None, b"%d" % i) for i in range(5)]
     held_to(cut_all(b"".join(frame(d, reply(i, form)) for i, d in enumerate(sent, 1))), sent)
@@ -80,7 +81,7 @@ def test_a_change_of_form_in_mid_stream_is_read() -> None:
     held_to(cut_all(b"".join(frame(d, r) for d, r in zip(sent, forms, strict=True))), sent)
 
 
-@pytest.mark.parametrize(
+@each(
     "subject",
     [
         "",
@@ -232,7 +233,7 @@ def test_announced_sizes_are_never_allocated() -> None:
     assert peak_of(take_announced_sizes).python < 100_000, "5 kB; the smallest of the large sizes is 100 MB"
 
 
-@pytest.mark.parametrize(
+@each(
     "data",
     [
         b"HMSG s.a 7 %b 9 5\r\nabcde\r\n",  # a header block larger than all

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from mama_spark.bridges.nats.protocol import headers
 from mama_spark.message import MessageBatch
 from mama_spark.publisher.api import PublishOptions
@@ -18,7 +17,7 @@ EXPECTATIONS = PublishOptions(
 ).headers()
 
 
-@pytest.mark.parametrize("name", [*EXPECTATIONS, *map(str.lower, EXPECTATIONS)])
+@each("name", [*EXPECTATIONS, *map(str.lower, EXPECTATIONS)])
 def test_an_expectation_makes_its_row_fragile(name: str) -> None:
     rows: list[dict[str, list[str]] | None] = [None, {"a": ["b"], name: ["1"]}, {"Nats-TTL": ["5s"]}]
     bad, non_retriable = headers.check(MessageBatch.of(["t"] * 3, [b""] * 3, rows), 1000)

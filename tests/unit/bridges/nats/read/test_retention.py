@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from mama_spark.bridges.nats.read.retention import warnings
+
+from tests.support.tables import each
 
 KEEPS = {"retention": "limits", "discard": "old", "max_msgs": -1, "max_bytes": -1, "max_age": 0,
          "max_msgs_per_subject": -1}  # fmt: skip
@@ -16,7 +17,7 @@ def test_a_stream_that_keeps_everything_is_not_warned_of() -> None:
     assert warnings("S", {}) == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("config", "said"),
     [
         ({"max_msgs": 100}, "keeps the last 100 records (max_msgs)"),
@@ -38,7 +39,7 @@ def test_each_limit_is_one_sentence(config: dict[str, Any], said: str) -> None:
     assert said in found[0]
 
 
-@pytest.mark.parametrize(
+@each(
     "config",
     [
         {"max_msgs": 100, "discard": "new"},

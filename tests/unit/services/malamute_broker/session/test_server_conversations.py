@@ -28,7 +28,7 @@ OURS = {
 
 
 @pytest.mark.spec("ML-25")
-@pytest.mark.parametrize("vector", scenarios())
+@each("vector", scenarios())
 def test_recorded_conversations_byte_for_byte(vector: dict[str, Any]) -> None:
     """Replies of one client in the order given; those to different clients may interleave.
 
@@ -94,7 +94,7 @@ SERVER_ONLY = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("command", SERVER_ONLY, ids=lambda c: type(c).__name__)
+@each("command", SERVER_ONLY)
 def test_what_only_a_server_sends_drops_its_sender(command: Command) -> None:
     desk = MachineHarness()
     desk.open("a")

@@ -144,7 +144,7 @@ def test_a_stranger_goes_where_the_table_says(event: SessionEvent) -> None:
     assert machine.machine.counters.refused == (step.action is SessionAction.REPLY_INVALID)
 
 
-@pytest.mark.parametrize("event", NOT_A_COMMAND)
+@each("event", NOT_A_COMMAND)
 def test_what_happens_to_clients_alone_has_no_entry_for_strangers(event: SessionEvent) -> None:
     with pytest.raises(IllegalMachineStep):
         TABLE.step(START, event)

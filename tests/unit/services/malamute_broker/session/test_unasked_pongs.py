@@ -11,6 +11,7 @@ from mama_spark.malamute.protocol.extensions import Feature
 
 from tests.support.malamute.c_client import CLOSE, OK, OPEN, PING, PONG, ScriptedCClient
 from tests.support.malamute.session_machine import MachineHarness
+from tests.support.tables import each
 
 STEP = 0.1
 WRITE, SEND = encode(wire.StreamWrite(b"s"))[0], encode(wire.StreamSend(b"a"))[0]
@@ -46,7 +47,7 @@ class SlowBroker:
             self.step()
 
 
-@pytest.mark.parametrize(
+@each(
     "message",
     [
         pytest.param(SEND, id="producer"),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
 from mama_spark.services.tango_server.replay.awaited_clients import AwaitedClients, AwaitedSubscription, Place
 from mama_spark.tango.types import EventType
+
+from tests.support.tables import each
 
 PLACE: Place = ("lab/cell/1", "temperature", EventType.CHANGE)
 A, B, C = "10.0.0.1 1", "10.0.0.1 2", "10.0.0.2 1"
 
 
-@pytest.mark.parametrize(
+@each(
     ("connections", "before", "now", "clients", "missing"),
     [
         (2, {A, B}, 2, {A, B}, 0),

@@ -21,6 +21,7 @@ from mama_spark.services.malamute_broker.engines.durable.store_reader import Sto
 from mama_spark.testing.stored_engine_suite import numbered
 
 from tests.support.malamute.durable_engine import EngineHarness, Make
+from tests.support.tables import each
 
 
 def test_on_a_full_disk_messages_are_refused_and_the_stream_lives(
@@ -180,7 +181,7 @@ def test_any_name_of_a_stream_has_its_own_file(tmp_path: Path) -> None:
         one.engine.close()
 
 
-@pytest.mark.parametrize(
+@each(
     ("wrong", "text"),
     [
         ({"folder": ""}, "folder must be a text"),

@@ -15,6 +15,8 @@ from mama_spark.services.malamute_broker.engines.durable.dedup import DedupWindo
 from mama_spark.services.malamute_broker.engines.frame_columns import pack, pack_headers, unpack, unpack_headers
 from mama_spark.services.malamute_broker.engines.records import check_topic, topic_filter
 
+from tests.support.tables import each
+
 STORED, DUPLICATE, REFUSED = StoreOutcome.STORED, StoreOutcome.DUPLICATE, StoreOutcome.REFUSED
 
 
@@ -129,7 +131,7 @@ def test_what_was_not_stored_may_come_again() -> None:
 # --- topics --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("topic", "subject", "matches"),
     [
         ("a.b", b"a.b", True),
@@ -154,7 +156,7 @@ def test_the_filter_remembers_only_so_much() -> None:
     assert sum(map(wanted, subjects)) == 50_030
 
 
-@pytest.mark.parametrize("topic", [None, "", "a..b", "a.*", ">", "a b", "a\n", ".a", "x" * 256])
+@each("topic", [None, "", "a..b", "a.*", ">", "a b", "a\n", ".a", "x" * 256])
 def test_what_is_no_place_to_publish_to_is_refused(topic: str | None) -> None:
     with pytest.raises(BadTopic):
         check_topic(topic)

@@ -1,4 +1,4 @@
-"""Publishing into a JetStream stream: resends, order, and the limit of waiting messages."""
+"""What the engine over JetStream publishes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ from mama_spark.malamute.protocol.extensions import StoreOutcome
 from mama_spark.message import MessageBatch
 from mama_spark.services.malamute_broker.engines.jetstream import async_publisher
 from mama_spark.services.malamute_broker.engines.jetstream.async_publisher import AsyncPublisher, PendingPublish
+from mama_spark.services.malamute_broker.engines.jetstream.message_codec import decode
+
+from tests.support.tables import each
+
+# --- publishing into a JetStream stream: resends, order, and the limit of waiting messages ----------------------------
 
 
 class Server:
@@ -155,3 +160,22 @@ def test_what_waits_is_bounded_and_what_is_settled_waits_no_more(sending: Make) 
     late = PendingPublish(3, "client", 0, b"w", b"s", [b"x" * 100])
     sender.put(late)
     assert late.outcome is None
+
+
+# --- the payload of a message is split into frames only if the stored lengths match it --------------------------------
+
+
+@each(
+    ("lengths", "frames"),
+    [
+        (b"1.3", [b"b", b"ody"]),
+        (b"0.4.0", [b"", b"body", b""]),
+        (b"1.2", [b"body"]),
+        (b"1.4", [b"body"]),
+        (b"4.1", [b"body"]),
+        (b"1.", [b"body"]),
+        (b"-", [b"body"]),
+    ],
+)
+def test_lengths_that_do_not_add_up_to_the_payload_are_ignored(lengths: bytes, frames: list[bytes]) -> None:
+    assert decode(b"a", b"body", b"NATS/1.0\r\nMlp-Frames: %b\r\n\r\n" % lengths).content == frames

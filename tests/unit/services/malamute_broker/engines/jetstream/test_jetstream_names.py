@@ -27,11 +27,13 @@ from mama_spark.services.malamute_broker.engines.jetstream.message_codec import 
 )
 from mama_spark.services.malamute_broker.engines.jetstream.settings import JetStreamSettings
 
+from tests.support.tables import each
+
 ORIGIN = Origin("e", 1, 2)
 NO_NUL = st.binary(max_size=255).map(lambda octets: octets.replace(b"\0", b""))
 
 
-@pytest.mark.parametrize(
+@each(
     ("subject", "token"),
     [
         (b"temp.moscow", "temp.moscow"),
@@ -134,7 +136,7 @@ def test_what_malamute_cannot_carry_is_no_message_of_it(subject: bytes) -> None:
 # --- settings ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("settings", "text"),
     [
         ({}, "the key servers is missing"),

@@ -1,0 +1,287 @@
+"""A broker and plain clients: conversations, endpoints, engines that fail, limits."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mama_spark.errors import BackgroundTaskFailed, ConfigError, Unavailable
+from mama_spark.malamute.client.client import MalamuteClient
+from mama_spark.malamute.protocol import commands as wire
+from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong
+from mama_spark.malamute.protocol.extensions import ALL, AckRun, Feature, StoreOutcome, read
+from mama_spark.services.malamute_broker.broker import broker as broker_module
+from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings
+from mama_spark.services.malamute_broker.configuration import load
+from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
+from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
+from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
+from mama_spark.testing.waiting import until
+
+from tests.support.malamute.raw_malamute_clients import OK, OURS, SCENARIOS, Make, RawClient
+from tests.support.tiers import EXPLORE
+
+# --- the broker over TCP: recorded conversations, what is listed, and large messages ----------------------------------
+
+
+@pytest.mark.spec("ML-25")
+@pytest.mark.parametrize("vector", SCENARIOS, ids=lambda v: v["name"])
+def test_recorded_conversations_over_tcp(make: Make, vector: dict[str, Any]) -> None:
+    """Byte for byte but for leftover reasons, and one copy a client: see the tests of the machine."""
+    site = make(timeout=60.0)
+    peers: dict[str, RawClient] = {}
+    skipped = 0
+    for step in vector["steps"]:
+        peer = peers.setdefault(step["client"], site.peer() if step["client"] not in peers else peers[step["client"]])
+        frames = [bytes.fromhex(OURS.get(h, h)) for h in step["hex"]]
+        if step["dir"] == "C>S":
+            peer.socket.send_multipart(frames)
+        elif step["dir"] == "none":
+            site.until_nobody_is_left()
+        elif vector["name"] == "scenario_duplicate_patterns" and frames[1:] == [b"1"] and not skipped:
+            skipped += 1
+        else:
+            assert peer.frames() == frames
+    for peer in peers.values():
+        assert not peer.socket.poll(50), "and nothing more"
+
+
+@pytest.mark.spec("S3", "S4")
+def test_clients_and_streams_are_listed(make: Make) -> None:
+    site = make()
+    peers = {name: site.peer(name) for name in (b"a", b"b", b"c")}
+    site.peer(b"")
+    assert site.broker.clients() == [b"a", b"b", b"c"]
+    peers[b"a"].ask(wire.StreamWrite(b"one"), wire.StreamRead(b"two", b""), wire.StreamRead(b"one", b""))
+    assert site.broker.streams() == [b"one", b"two"]
+    peers[b"a"].send(wire.Close())
+    peers[b"a"].get()
+    peers[b"b"].ask(wire.StreamWrite(b"three"))
+    assert site.broker.clients() == [b"b", b"c"]
+    assert site.broker.streams() == [b"one", b"three", b"two"], "streams survive their producer"
+    kinds = [kind for kind, address, *_ in site.events if address == b"a"]
+    assert kinds == ["CONNECTED", "WRITING", *["SUBSCRIBED"] * 2, *["UNSUBSCRIBED"] * 2, "STOPPED", "GONE"]
+    assert repr(site.broker).startswith(f"<Broker {site.broker.endpoint} <ServerMachine 3 clients, 3 streams")
+
+
+@pytest.mark.spec("C13", "C14")
+def test_a_writer_that_is_gone_right_after_sending_is_heard(make: Make) -> None:
+    site = make()
+    reader, writer = site.peer(b"r"), site.peer(b"w")
+    reader.ask(wire.StreamRead(b"st", b""))
+    writer.send(wire.StreamWrite(b"st"), *[wire.StreamSend(b"%d" % n, [b"x"]) for n in range(100)], wire.Close())
+    got = reader.get(100)
+    assert [d.subject for d in got if isinstance(d, wire.StreamDeliver)] == [b"%d" % n for n in range(100)]
+
+
+def test_large_messages_and_many_frames_pass(make: Make) -> None:
+    site = make()
+    reader, writer = site.peer(b"r"), site.peer(b"w")
+    reader.ask(wire.StreamRead(b"st", b""))
+    bodies = [[b"x" * 5_000_000], [b"y"] * 300, [b""], []]
+    writer.send(wire.StreamWrite(b"st"), *[wire.StreamSend(b"s", body) for body in bodies])
+    assert [list(d.content) for d in reader.get(4) if isinstance(d, wire.StreamDeliver)] == bodies
+
+
+# --- A broker serves all endpoints of its configuration at once -------------------------------------------------------
+
+
+def _ipv6() -> list[str]:
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            return []  # a machine without IPv6
+    return ["tcp://[::1]:*"]
+
+
+def test_clients_of_all_endpoints_meet(tmp_path: Path) -> None:
+    endpoints = ("tcp://127.0.0.1:*", f"ipc://{tmp_path}/broker.ipc", *_ipv6())
+    with Broker(BrokerSettings(endpoints)) as broker:
+        assert broker.endpoint == broker.endpoints[0]
+        urls = [endpoint.replace("tcp://", "mlp://") for endpoint in broker.endpoints]
+        assert len(urls) == len(endpoints)
+        with MalamuteClient(urls[0], "reader") as reader:
+            reader.read("s", "")
+            for url in urls:
+                with MalamuteClient(url, "writer") as writer:
+                    writer.write("s")
+                    writer.send(url[:255], b"")
+                    writer.sync()
+                message = reader.receive(timeout=60)
+                assert message is not None
+                assert message.subject == url
+
+
+def test_an_endpoint_that_cannot_be_bound_is_named(tmp_path: Path) -> None:
+    with Broker(BrokerSettings("tcp://127.0.0.1:*")) as first:
+        broker = Broker(BrokerSettings((f"ipc://{tmp_path}/broker.ipc", first.endpoint)))
+        with pytest.raises(Unavailable, match=f"cannot bind {first.endpoint}"):
+            broker.start()
+
+
+def test_the_file_may_list_endpoints(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text('[broker]\nbind = ["tcp://a:1", "ipc://b"]\n')
+    assert load(file).endpoints == ("tcp://a:1", "ipc://b")
+    assert load(file, ["tcp://c:2"]).endpoints == ("tcp://c:2",)
+    file.write_text("[broker]\nbind = []\n")
+    with pytest.raises(ConfigError, match="bind must be a text, or a list of texts"):
+        load(file)
+
+
+# --- the broker and engines that are slow, die, cannot be made, or deliver what fits in no command --------------------
+
+
+def test_acknowledgements_come_behind_what_a_slow_engine_took(make: Make) -> None:
+    site = make()
+    writer = site.peer().open(b"w", Feature.ACKS)
+    writer.send(wire.StreamWrite(b"slow"), *[wire.StreamSend(b"s")] * 7, wire.Ping())
+    ok, pong = writer.get(2)
+    assert ok == OK
+    assert isinstance(pong, Pong)
+    assert read(pong.trailing).acks == (AckRun(StoreOutcome.ACCEPTED, 7),)
+
+
+def test_an_engine_that_dies_is_told_to_its_clients_and_to_no_others(make: Make, caplog: Any) -> None:
+    site = make()
+    peer = site.peer(b"a")
+    peer.send(wire.StreamRead(b"broken", b"x"))
+    assert peer.get() == [Error(502, b"disk full")]
+    assert peer.ask() == []
+    site.healthy()
+    assert "disk full" in caplog.text
+
+
+@pytest.mark.parametrize("subject", [b"long", b"large header"])
+def test_an_engine_that_delivers_what_fits_in_no_command_ends_its_stream_and_no_other(
+    make: Make, caplog: Any, subject: bytes
+) -> None:
+    site = make()
+    reader, writer = site.peer().open(b"r", ALL & ~Feature.CREDIT), site.peer(b"w")
+    reader.send(wire.StreamRead(b"wild", b""))
+    reader.get()
+    writer.send(wire.StreamWrite(b"wild"), wire.StreamSend(subject))
+    until(lambda: b"wild" not in site.broker.streams())
+    assert "delivers what no client can be sent" in caplog.text
+    site.healthy()
+    reader.send(wire.StreamRead(b"wild", b""))
+    while not isinstance(answer := reader.get()[0], Ok):  # once the engine has ended
+        assert isinstance(answer, Error)
+        reader.send(wire.StreamRead(b"wild", b""))
+
+
+def test_a_stream_that_cannot_be_made_is_told_and_disturbs_nobody(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
+    monkeypatch.setattr(broker_module, "_SOCKETS", 0)  # leaves 16 sockets for the broker and all streams
+    site = make()
+    peer = site.peer(b"a")
+    replies: list[Command] = []
+    for n in range(10):
+        peer.send(wire.StreamWrite(b"slow%d" % n))
+        replies += peer.get()
+    refused = [reply for reply in replies if isinstance(reply, Error)]
+    assert replies[0] == OK
+    assert refused
+    assert all(reply.code == 502 and b"Too many open files" in reply.reason for reply in refused)
+    assert peer.ask(wire.StreamWrite(b"slow0")) == [OK]
+
+
+def test_stopping_loses_nothing_that_was_accepted(make: Make) -> None:
+    site = make()
+    reader, writer = site.peer(b"r"), site.peer(b"w")
+    reader.ask(wire.StreamRead(b"slow", b""))
+    assert writer.ask(wire.StreamWrite(b"slow"), *[wire.StreamSend(b"%d" % n) for n in range(500)]) == [OK]
+    site.broker.stop()
+    assert [d.subject for d in reader.get(500) if isinstance(d, wire.StreamDeliver)] == [b"%d" % n for n in range(500)]
+
+
+# --- the broker's start and end, and how many streams and subscriptions it holds --------------------------------------
+
+
+def test_many_streams_and_as_many_clients(make: Make) -> None:
+    """And ZeroMQ gives 1023 sockets to whoever does not ask for more."""
+    site, count = make(), 1000 if EXPLORE else 350
+    readers = [site.peer() for _ in range(count)]
+    for n, reader in enumerate(readers):
+        reader.send(wire.Open(b"r%d" % n), wire.StreamRead(b"s%d" % n, b""))
+    for reader in readers:
+        assert reader.get(2) == [OK, OK]
+    writer = site.peer(b"w")
+    for n in range(count):
+        writer.send(wire.StreamWrite(b"s%d" % n), wire.StreamSend(b"x", [b"%d" % n]))
+    for n, reader in enumerate(readers):
+        assert reader.get() == [wire.StreamDeliver(b"s%d" % n, b"w", b"x", [b"%d" % n])]
+    assert len(site.broker.streams()) == count
+    assert len(site.broker.clients()) == count + 1
+
+
+def test_streams_that_have_only_readers_cost_neither_threads_nor_descriptors(make: Make, tmp_path: Path) -> None:
+    site, count = make(folder=tmp_path), 300
+    reader = site.peer(b"r", hwm=0)
+    for kind in (b"simple", b"kept"):
+        assert reader.ask(wire.StreamRead(kind, b"")) == [OK]
+    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    for kind in (b"simple", b"kept"):
+        assert reader.ask(*[wire.StreamRead(b"%s%d" % (kind, n), b"") for n in range(count)]) == [OK] * count
+    descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+    shared = SimpleEngine.shared_threads + DurableEngine.shared_threads + 1  # and a clock
+    assert threads - before[1] < shared
+    assert descriptors - before[0] <= 2 * shared, "each thread has a socket"
+    assert not list(tmp_path.glob("kept*")), "nor anything on the disk"
+    writer = site.peer(b"w")
+    for kind in (b"simple", b"kept"):
+        writer.send(wire.StreamWrite(b"%s7" % kind), wire.StreamSend(b"x", [kind]))
+        got = reader.get()[0]
+        assert isinstance(got, wire.StreamDeliver)
+        assert got.content == [kind]
+
+
+def test_many_subscriptions(make: Make) -> None:
+    site, count = make(), 10_000 if EXPLORE else 1_000
+    reader, writer = site.peer(b"r", hwm=0), site.peer(b"w")
+    for start in range(0, count, 500):
+        assert reader.ask(*[wire.StreamRead(b"st", b"^dev%d$" % n) for n in range(start, start + 500)]) == [OK] * 500
+    writer.ask(wire.StreamWrite(b"st"))
+    subjects = [b"dev%d" % n for n in range(0, count + 500, 50)]
+    writer.send(*[wire.StreamSend(subject) for subject in subjects])
+    got = [d.subject for d in reader.get(count // 50) if isinstance(d, wire.StreamDeliver)]
+    assert got == subjects[: count // 50]
+
+
+def test_streams_are_limited_by_open_files_and_it_is_said(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (1024, 4096))
+    changed: list[Any] = []
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: changed.append(limits))
+    with Broker(BrokerSettings("tcp://127.0.0.1:*")) as broker:
+        assert broker._loop is not None
+        assert broker._loop.machine.settings.streams == (4096 - 2048) // 4
+    assert changed == [(4096, 4096)]
+    assert "4096 open files allow 512 streams, not 4096" in caplog.text
+
+
+def test_a_broker_starts_where_it_can_and_says_where_not(make: Make) -> None:
+    taken = make().broker.endpoint
+    with pytest.raises(Unavailable, match="cannot bind"):
+        Broker(BrokerSettings(taken)).start()
+    broker = Broker(BrokerSettings("mlp://127.0.0.1:*"))
+    assert repr(broker).endswith("stopped>")
+    with broker:
+        assert broker.endpoint.startswith("tcp://127.0.0.1:")
+    broker.stop()
+
+
+def test_a_loop_that_dies_is_told_when_it_is_stopped(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    def defect(machine: ServerMachine) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(ServerMachine, "next_expiry", defect)
+    broker = Broker(BrokerSettings("tcp://127.0.0.1:*"))
+    broker.start()
+    with pytest.raises(BackgroundTaskFailed, match="a defect"):
+        broker.stop()
+    assert "a defect" in caplog.text

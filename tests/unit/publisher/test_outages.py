@@ -1,0 +1,198 @@
+"""An outage: how long it is waited for, what is said of it, and its end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from uuid import uuid4
+
+import numpy as np
+import pytest
+from mama_spark.bridge import Ack, Acks, BridgeEvent, EventKind, PollResult
+from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
+from mama_spark.message import MessageBatch
+from mama_spark.options.window import RetryPolicy, WindowConfig
+from mama_spark.publisher.batch_publisher import BatchPublisher
+from mama_spark.sending.flight import FlightState
+from mama_spark.sending.flight_batch import FlightBatch
+from mama_spark.sending.window import PROBE
+
+# A publisher that is to survive an outage fails what cannot be sent, and goes on when the middleware is back
+
+POLICY = WindowConfig(64, 0, retry=RetryPolicy(None, (0.01,), 0.2))
+
+
+@pytest.fixture
+def broker() -> Iterator[MemoryBroker]:
+    name = uuid4().hex
+    yield MemoryBroker.get(name)
+    MemoryBroker.forget(name)
+
+
+def batch(n: int, start: int) -> MessageBatch:
+    return MessageBatch.of(["t.x"] * n, [b"%d" % i for i in range(start, start + n)])
+
+
+def test_what_cannot_be_sent_fails_and_what_comes_later_is_published(broker: MemoryBroker) -> None:
+    bridge = MemoryBridge(broker.name)
+    bridge.open()
+    failed = threading.Semaphore(0)
+
+    def finished(_: FlightBatch) -> None:
+        failed.release()
+
+    publisher = BatchPublisher(bridge, POLICY, on_finished=finished, outage_timeout=0.3, survive_outage=True)
+    publisher.start()
+    broker.up = False
+    lost = [publisher.put(batch(500, i * 500)) for i in range(4)]
+    for _ in lost:
+        assert failed.acquire(timeout=60)
+    assert not publisher.counters.acked
+    for flights in lost:
+        assert (flights.state == FlightState.COMPLETED_EXCEPTIONALLY).all()
+        error = flights.errors[0]
+        assert error.retryable
+        assert not error.may_have_landed
+        assert "nothing was acknowledged" in error.info
+    broker.up = True
+    late = publisher.put(batch(500, 9000))
+    publisher.drain()
+    assert (late.state == FlightState.ACKED).all()
+    assert len(broker.messages()) == 500
+    bridge.close()
+
+
+# --- what is logged while nothing is acknowledged, and when that is over ----------------------------------------------
+
+WAIT = 20.0
+POLICY_OF_REPORTER = WindowConfig(128, 64, wait_timeout=WAIT)
+
+
+@pytest.mark.parametrize(
+    ("answer", "end"),
+    [
+        ("acked", "messages are acknowledged again"),
+        ("timed out", "no message waits any more, and none was acknowledged: 2 timed out, each with its reason"),
+        ("published", "no message waits any more, and none was acknowledged: 2 published, for nobody wants them"),
+        ("both", "messages are acknowledged again; meanwhile, 1 published, for nobody wants them"),
+    ],
+)
+def test_the_end_of_an_outage_says_what_became_of_the_messages(
+    answer: str, end: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bridge = MemoryBridge(uuid4().hex)
+    bridge.open()
+    bridge.broker.then(["late", "late"])
+    publisher = BatchPublisher(bridge, POLICY, on_finished=lambda flights: None, outage_timeout=10 * WAIT)
+    publisher._loop.outage.notice = WAIT / 2
+    publisher.put(MessageBatch.of(["t"] * 2, [b""] * 2))
+    publisher._launch()
+    for second in range(int(WAIT / 2) + 3):
+        publisher._end_outage(float(second))
+    assert "2 messages wait: no answer comes" in caplog.records[-1].getMessage()
+    if answer in ("published", "both"):
+        unwanted = np.arange(1 if answer == "both" else 0, 2)
+        publisher._loop.apply(PollResult([Acks(unwanted, None, None, None, 0.0, level=Ack.NONE)]))
+    if answer in ("acked", "both"):
+        bridge.broker.release()
+        publisher._loop.apply(bridge.poll(0))
+    if answer == "timed out":
+        publisher.window.expire((publisher.window.wake_at() or 0.0) + 1.0)
+    for second in range(2):
+        publisher._end_outage(WAIT + second)
+    assert caplog.records[-1].getMessage() == end
+    MemoryBroker.forget(bridge.broker.name)
+
+
+# When an outage begins and ends for what waits to be sent. The test gives the time; the publisher has no thread
+
+POLICY_OF_ENDS = WindowConfig(128, 64, retry=RetryPolicy(None, (0.01,), 60.0))
+
+TIMEOUT = 10.0
+
+
+class SteppedPublisher:
+    """A publisher without its thread: the test lets its time pass, in steps that a publisher makes."""
+
+    def __init__(self) -> None:
+        bridge = MemoryBridge(uuid4().hex)
+        bridge.open()
+        self.publisher = BatchPublisher(
+            bridge, POLICY_OF_ENDS, on_finished=lambda flights: None, outage_timeout=TIMEOUT, survive_outage=True
+        )
+        self.now = 0.0
+
+    def happens(self, *events: BridgeEvent, acks: bool = False) -> None:
+        found = [Acks(np.array([1 << 40]), None, None, None, self.now)] if acks else []
+        self.publisher._loop.apply(PollResult(events=list(events), acks=found))
+
+    def put(self, n: int = 2) -> FlightBatch:
+        return self.publisher.put(MessageBatch.of(["t"] * n, [b""] * n))
+
+    def wait(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self.now < until:
+            self.now += 0.5
+            self.publisher._end_outage(self.now)
+
+    def waits(self, seconds: float) -> bool:
+        """Whether messages that come now still wait after so many seconds."""
+        flights = self.put()
+        self.wait(seconds)
+        waiting = bool((flights.state == FlightState.QUEUED).all())
+        assert waiting or (flights.state == FlightState.COMPLETED_EXCEPTIONALLY).all()
+        self.publisher._queue.clear()
+        return waiting
+
+
+CUT = BridgeEvent(EventKind.DISCONNECTED, "cut", 0.0)
+
+
+@pytest.fixture
+def away() -> SteppedPublisher:
+    """Its connection has been lost for longer than its timeout."""
+    stepped = SteppedPublisher()
+    stepped.happens(CUT)
+    assert stepped.waits(TIMEOUT)
+    assert not stepped.waits(1.0)
+    return stepped
+
+
+def test_as_long_as_an_outage_lasts_what_comes_fails_at_once(away: SteppedPublisher) -> None:
+    assert not away.waits(0.5)
+    away.wait(3 * TIMEOUT)
+    assert not away.waits(0.5)
+
+
+def test_an_outage_is_over_when_something_is_acknowledged(away: SteppedPublisher) -> None:
+    away.happens(acks=True)
+    assert away.waits(TIMEOUT)
+    assert not away.waits(1.0)
+
+
+def test_an_outage_is_over_when_the_connection_is_back(away: SteppedPublisher) -> None:
+    away.happens(BridgeEvent(EventKind.RECONNECTED, "", away.now))
+    assert away.waits(1.0)
+    away.happens(CUT)
+    assert away.waits(1.0)
+
+
+def test_silence_is_one_outage_for_all_messages_and_a_few_show_when_it_is_over() -> None:
+    """The middleware takes messages and answers nothing: not one round of waiting after another."""
+    stepped = SteppedPublisher()
+    publisher = stepped.publisher
+    publisher.bridge.broker.then(["drop"] * 1000)  # type: ignore[attr-defined]
+    flights = stepped.put(500)
+    publisher._launch()
+    stepped.wait(TIMEOUT + 1)
+    sent = POLICY_OF_ENDS.max_in_flight
+    assert (flights.state[:sent] == FlightState.TIMEOUT).all()
+    assert (flights.state[sent:] == FlightState.COMPLETED_EXCEPTIONALLY).all()
+    assert "nothing was acknowledged for 10 s: no answer comes" in flights.errors[0].info
+    later = stepped.put(500)
+    publisher._launch()
+    stepped.wait(POLICY_OF_ENDS.wait_timeout)
+    assert (later.state[PROBE:] == FlightState.QUEUED).all()
+    stepped.wait(1.0)
+    assert (later.state[:PROBE] == FlightState.IN_FLIGHT).all()
+    assert (later.state[PROBE:] == FlightState.COMPLETED_EXCEPTIONALLY).all()

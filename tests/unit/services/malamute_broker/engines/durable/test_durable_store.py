@@ -1,0 +1,237 @@
+"""The durable engine: ids, retention and replay."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+from mama_spark.malamute.protocol.extensions import AckRun, StoreOutcome
+from mama_spark.malamute.protocol.log_query import LogQuery, Op, numbers, parse_numbers
+from mama_spark.services.malamute_broker.engines.durable import engine as durable
+from mama_spark.services.malamute_broker.engines.durable import store as durable_store
+from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
+from mama_spark.testing.stored_engine_suite import StoredEngineHarness, mix_live_and_replay, numbered
+
+from tests.support.malamute.durable_engine import SECOND, Make
+from tests.support.tiers import examples
+
+# --- ids that the durable engine remembers, and for how long ----------------------------------------------------------
+
+
+def test_ids_are_known_after_a_restart_also_those_of_removed_messages(engines: Make) -> None:
+    one = engines(max_messages=2)
+    one.publish(*numbered(5), ids=True)
+    one.engine.close()
+    two = engines(max_messages=2)
+    two.publish(b"6", ids=True)
+    two.engine.close()
+    three = engines(max_messages=2)
+    assert three.publish(*numbered(7), ids=True) == (
+        AckRun(StoreOutcome.DUPLICATE, 6, 1),
+        AckRun(StoreOutcome.STORED, 1, 7),
+    )
+
+
+def test_an_id_counts_for_the_window_and_no_longer(engines: Make) -> None:
+    one = engines(dedup_window=60, max_messages=1)
+    one.publish(b"x", ids=True)
+    one.now += 59 * SECOND
+    assert one.publish(b"x", b"z", ids=True)[0].outcome is StoreOutcome.DUPLICATE
+    one.now += 2 * SECOND
+    assert one.publish(b"x", ids=True) == (AckRun(StoreOutcome.STORED, 1, 3),)
+    one.now += 61 * SECOND
+    one.publish(b"later")
+    with closing(sqlite3.connect(one.engine.store.path)) as db:
+        assert db.execute("SELECT count(*) FROM ids").fetchone() == (0,), "the store forgets them too"
+
+
+@pytest.mark.parametrize("jump", [-3600, 3600])
+def test_an_id_counts_for_the_window_although_the_clock_is_set(engines: Make, jump: int) -> None:
+    one = engines(dedup_window=60, max_messages=1)
+    one.publish(b"x", ids=True)
+    one.set += jump * SECOND
+    one.now += 59 * SECOND
+    assert one.publish(b"x", b"z", ids=True)[0].outcome is StoreOutcome.DUPLICATE
+    one.now += 2 * SECOND
+    assert one.publish(b"x", ids=True) == (AckRun(StoreOutcome.STORED, 1, 3),)
+
+
+def test_an_id_of_a_clock_that_was_ahead_counts_for_the_window_and_no_longer(engines: Make) -> None:
+    one = engines(dedup_window=60)
+    one.publish(b"x", ids=True)
+    one.engine.close()
+    two = engines(dedup_window=60, now=one.now - 3600 * SECOND)
+    assert two.publish(b"x", ids=True)[0].outcome is StoreOutcome.DUPLICATE
+    two.now += 61 * SECOND
+    assert two.publish(b"x", ids=True)[0].outcome is StoreOutcome.STORED
+
+
+def test_no_more_ids_are_remembered_than_allowed(engines: Make) -> None:
+    one = engines(dedup_ids=3)
+    one.publish(*numbered(5), ids=True)
+    assert [run.outcome for run in one.publish(b"5", b"1", ids=True)] == [StoreOutcome.DUPLICATE, StoreOutcome.STORED]
+    assert len(one.engine._ids) <= 4
+
+
+def test_a_window_of_nothing_switches_deduplication_off(engines: Make) -> None:
+    one = engines(dedup_window=0)
+    assert one.publish(b"x", b"x", ids=True) == (AckRun(StoreOutcome.STORED, 2, 1),)
+
+
+def test_an_id_is_surely_known_for_less_than_the_window_where_there_are_too_many(engines: Make) -> None:
+    one = engines(dedup_window=60, dedup_ids=100)
+
+    def certain() -> float:
+        (answer, _) = one.engine.ask(LogQuery(Op.DEDUP, 1, b"st"))
+        return parse_numbers(answer.body, 1)[0][0] / SECOND
+
+    assert certain() == 60
+    for _ in range(15):
+        one.publish(*(b"%d.%d" % (one.now, n) for n in range(10)), ids=True)
+        one.now += SECOND
+    assert 9 < certain() < 12, "each second ten, of which 100 are remembered"
+    one.now += 100 * SECOND
+    assert certain() == 60
+    one.engine.close()
+    assert engines(dedup_window=60, dedup_ids=0).engine.ask(LogQuery(Op.DEDUP, 1))[0].body == numbers(0)
+
+
+# --- limits of a durable stream: messages, octets, age ----------------------------------------------------------------
+
+
+def test_retention_by_count(engines: Make) -> None:
+    one = engines(max_messages=10)
+    for _ in range(3):
+        one.publish(*numbered(7))
+    assert one.read() == list(range(12, 22))
+
+
+def test_retention_by_octets(engines: Make) -> None:
+    one = engines(max_octets=1000)
+    for _ in range(5):
+        one.publish(*[b"s"] * 5, content=b"x" * 93)  # and the sender's 6
+    assert one.read() == list(range(16, 26))
+    one.publish(b"s", content=b"x" * 5000)
+    assert one.read(client="later") == [26], "the newest stays, whatever its size"
+    assert one.engine.store.octets == 5007
+
+
+def test_retention_by_age_also_while_nothing_happens(engines: Make) -> None:
+    one = engines(max_age=10)
+    one.publish(*numbered(3))
+    one.now += 8 * SECOND
+    one.publish(*numbered(3))
+    one.now += 4 * SECOND
+    assert one.engine.idle() == 1.0
+    assert one.read() == [4, 5, 6]
+    one.now += 100 * SECOND
+    one.drain()
+    assert one.read(client="later") == [6], "the newest stays"
+
+
+def test_a_new_limit_on_a_large_store_is_reached_in_steps(engines: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable_store, "MAX_REMOVED", 50)
+    one = engines()
+    one.publish(*numbered(500))
+    one.engine.close()
+    two = engines(max_messages=10)
+    two.publish(b"x")
+    assert two.engine.store.first == 51
+    two.drain()
+    assert two.read() == list(range(492, 502))
+
+
+def test_replay_from_a_removed_position_begins_with_what_is_there(engines: Make) -> None:
+    one = engines(max_messages=3)
+    one.publish(*numbered(10))
+    assert one.read(after=2) == [8, 9, 10]
+
+
+def test_numbers_go_on_after_everything_was_removed(engines: Make) -> None:
+    one = engines()
+    one.publish(*numbered(3))
+    one.engine.store.trim(100)
+    one.engine.close()
+    two = engines()
+    assert two.publish(b"x") == (AckRun(StoreOutcome.STORED, 1, 4),)
+
+
+# --- the durable engine's replay: order, small pieces, turns, and credit ----------------------------------------------
+
+
+def test_times_never_fall_although_the_clock_does(engines: Make) -> None:
+    one = engines()
+    one.publish(b"a")
+    one.set -= 100 * SECOND
+    one.publish(b"b")
+    one.engine.close()
+    two = engines(now=one.now + one.set)
+    two.publish(b"c")
+    two.read()
+    two.engine.compile("x", b"", 0)
+    two.engine.flush()
+    times = [d.extension.time for d in two.got if d.extension is not None]
+    assert times == [one.now] * 3
+
+
+def test_a_large_store_is_replayed_in_small_pieces_while_commands_go_on(
+    engines: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory stays bounded, and messages published meanwhile follow in order."""
+    monkeypatch.setattr(durable, "REPLAY_OCTETS", 20_000)
+    one = engines()
+    for _ in range(10):
+        one.publish(*numbered(100), content=b"x" * 1000)
+    one.engine.compile("r", b"", 0)
+    found: list[int] = []
+    published = 1000
+    while not found or found[-1] < published:
+        before = len(found)
+        if len(found) < 500:
+            one.publish(b"new", content=b"x" * 1000)
+            published += 1
+        else:
+            one.engine.idle()
+        found += one.taken()
+        assert len(found) - before <= 21
+    assert found == list(range(1, published + 1))
+
+
+def test_readers_behind_take_turns(engines: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable, "REPLAY_ROWS", 100)
+    monkeypatch.setattr(durable, "TURN_ROWS", 60)
+    one = engines()
+    one.publish(*numbered(1000))
+    for who in ("a", "b", "c"):
+        one.engine.compile(who, b"", 0)
+    for _ in range(3):
+        one.engine.flush()
+    counts = [len(one.taken(who)) for who in ("a", "b", "c")]
+    assert min(counts) >= 60, counts
+
+
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32))
+def test_replay_and_live_delivery_have_no_gaps_or_duplicates(tmp_path: Path, seed: int) -> None:
+    """Any mix of publishing, subscribing with and without position, credit and idleness."""
+    one = StoredEngineHarness(DurableEngine(b"st", {"folder": str(tmp_path / str(seed))}))
+    try:
+        mix_live_and_replay(one, seed)
+    finally:
+        one.engine.close()
+
+
+def test_a_slow_reader_costs_no_memory(engines: Make) -> None:
+    one = engines()
+    one.engine.compile("r", b"")
+    one.engine.credit("r", 1)
+    for _ in range(20):
+        one.publish(*numbered(100), content=b"x" * 1000)
+    assert one.taken() == [1]
+    engine = one.engine
+    assert (len(engine._accepted), len(engine._acks), len(engine._behind)) == (0, 0, 1)
+    assert "1 behind" in repr(engine)

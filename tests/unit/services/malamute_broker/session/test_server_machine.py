@@ -1,0 +1,388 @@
+"""The machine of the broker: clients, credit, mailboxes, services and streams."""
+
+from __future__ import annotations
+
+import pytest
+from mama_spark.malamute.protocol import commands as wire
+from mama_spark.malamute.protocol.commands import Command, Error, StatusCode, encode
+from mama_spark.malamute.protocol.extensions import Feature
+from mama_spark.services.malamute_broker.session.byte_queue import Overflow
+from mama_spark.services.malamute_broker.session.mailboxes.mailbox_store import OVERHEAD, Limits
+from mama_spark.services.malamute_broker.session.streams import publish_handler
+
+from tests.support.malamute.session_machine import FAILED, INVALID, OK, PONG, MachineHarness, subjects, written
+from tests.support.tables import each
+
+# --- clients at the broker's session machine: addresses, expiry, and what is reported of them -------------------------
+
+
+def test_an_address_goes_to_whoever_opens_it_last_and_closing_the_older_kills_nobody() -> None:
+    desk = MachineHarness()
+    desk.open("old", "name")
+    desk.open("new", "name")
+    assert desk.got("old") == []
+    desk.open("w")
+    desk.send("w", wire.MailboxSend(b"name", b"s"))
+    assert [type(c) for c in desk.got("new")] == [wire.MailboxDeliver]
+    assert desk.send("old", wire.Ping()) == [INVALID]
+    assert desk.send("old", wire.Close()) == [OK]
+    assert desk.send("new", wire.Ping()) == [PONG]
+    desk.send("w", wire.MailboxSend(b"name", b"s"))
+    assert [type(c) for c in desk.got("new")] == [wire.MailboxDeliver], "and still owns the address"
+
+
+def test_anonymous_clients_are_many_and_have_no_mailbox() -> None:
+    desk = MachineHarness()
+    for client in ("a", "b"):
+        desk.open(client, "")
+    desk.send("a", wire.MailboxSend(b"", b"s"))
+    assert desk.got("b") == []
+    desk.open("c", "")
+    assert desk.got("c") == []
+
+
+def test_silence_drops_and_any_frame_counts_malformed_too() -> None:
+    desk = MachineHarness(timeout=10)
+    desk.open("talks")
+    desk.open("silent")
+    assert desk.machine.next_expiry() == 10
+    desk.expire(6)
+    desk.feed("talks", [b"rubbish"])
+    desk.expire(6)
+    assert desk.send("talks", wire.Ping()) == [PONG]
+    assert desk.send("silent", wire.Ping()) == [INVALID]
+    assert desk.received == {}
+
+
+def test_a_timeout_of_zero_never_drops() -> None:
+    desk = MachineHarness(timeout=0)
+    desk.open("a")
+    desk.expire(1e9)
+    assert desk.machine.next_expiry() is None
+    assert desk.send("a", wire.Ping()) == [PONG]
+
+
+def test_strangers_leave_nothing_behind() -> None:
+    desk = MachineHarness()
+    for n in range(1000):
+        desk.send(str(n), wire.Ping(), wire.StreamWrite(b"s"), wire.Close())
+        desk.feed(str(n), [b"\xaa\xa8"])
+    machine = desk.machine
+    assert len(machine.clients) == len(machine.clients.by_address) == len(machine.streams) == len(machine.engines) == 0
+
+
+def test_connects_subscriptions_and_disconnects_are_reported() -> None:
+    """Discovery of topics reads CONNECTED, SUBSCRIBED, UNSUBSCRIBED, GONE (from READ, CANCEL, CLOSE, expiry)."""
+    desk = MachineHarness(timeout=10)
+    desk.open("a")
+    desk.open("b")
+    desk.send("a", wire.StreamRead(b"s", b"p"), wire.StreamRead(b"t", b"p"), wire.StreamCancel(b"s"), wire.Close())
+    desk.send("b", wire.StreamRead(b"s", b"q"))
+    desk.expire(11)
+    assert desk.machine.events.take() == [
+        ("CONNECTED", b"a", b"", b""), ("CONNECTED", b"b", b"", b""),
+        ("SUBSCRIBED", b"a", b"s", b"p"), ("SUBSCRIBED", b"a", b"t", b"p"), ("UNSUBSCRIBED", b"a", b"s", b""),
+        ("UNSUBSCRIBED", b"a", b"t", b""), ("GONE", b"a", b"", b"close"),
+        ("SUBSCRIBED", b"b", b"s", b"q"), ("UNSUBSCRIBED", b"b", b"s", b""),
+        ("GONE", b"b", b"", b"nothing heard for too long"),
+    ]  # fmt: skip
+
+
+# --- credit of clients, and the limits of what waits for one (ML-21) --------------------------------------------------
+
+
+def flood(desk: MachineHarness, n: int, first: int = 0) -> None:
+    for i in range(first, first + n):
+        desk.send("w", wire.StreamSend(b"%d" % i, [b"x" * 100]))
+
+
+@pytest.mark.spec("ML-07", "ML-21")
+def test_nothing_is_delivered_beyond_credit_and_all_kinds_count() -> None:
+    """Stream, mailbox and service deliveries together; replies do not count."""
+    desk = MachineHarness()
+    written(desk)
+    desk.open("r")
+    desk.send("r", wire.StreamRead(b"st", b""), wire.ServiceOffer(b"svc", b""), wire.Credit(3))
+    desk.send("w", wire.MailboxSend(b"r", b"m"), wire.ServiceSend(b"svc", b"v"))
+    flood(desk, 5)
+    assert [type(c) for c in desk.got("r")] == [wire.MailboxDeliver, wire.ServiceDeliver, wire.StreamDeliver]
+    assert desk.send("r", wire.Ping()) == [PONG]
+    assert subjects(desk.send("r", wire.Credit(2))) == [b"1", b"2"]
+    assert subjects(desk.send("r", wire.Credit(65535))) == [b"3", b"4"]
+
+
+def test_a_client_that_announces_credit_begins_with_none() -> None:
+    desk = MachineHarness()
+    written(desk)
+    desk.open("r", features=Feature.CREDIT)
+    desk.send("r", wire.StreamRead(b"st", b""))
+    flood(desk, 2)
+    assert desk.got("r") == []
+    assert subjects(desk.send("r", wire.Credit(1))) == [b"0"]
+
+
+@each(
+    ("overflow", "expected"),
+    [(Overflow.DROP_NEWEST, [b"0", b"1"]), (Overflow.DROP_OLDEST, [b"8", b"9"]), (Overflow.DISCONNECT, None)],
+)
+def test_what_waits_for_one_client_is_limited(overflow: Overflow, expected: list[bytes] | None) -> None:
+    desk = MachineHarness(queue=750, overflow=overflow)
+    written(desk)
+    desk.open("r")
+    desk.send("r", wire.StreamRead(b"st", b""))
+    client = desk.machine.clients.by_identity[b"r"]
+    client.blocked = True
+    flood(desk, 10)
+    assert desk.got("r") == []
+    assert client.queue.size <= 750
+    if expected is None:
+        assert desk.send("r", wire.Ping()) == [INVALID]
+    else:
+        desk.machine.unblock(client)
+        desk.obey()
+        assert subjects(desk.got("r")) == expected
+        assert desk.machine.counters.lost_deliveries == 8
+
+
+def test_what_a_socket_did_not_take_comes_first_and_in_order() -> None:
+    desk = MachineHarness()
+    written(desk)
+    desk.open("r")
+    desk.send("r", wire.StreamRead(b"st", b""))
+    reader = desk.machine.clients.by_identity[b"r"]
+    desk.machine.output.block(reader, encode(wire.StreamDeliver(b"st", b"w", b"refused")))
+    flood(desk, 2)
+    desk.send("r", wire.Ping())
+    assert desk.got("r") == []
+    desk.machine.unblock(desk.machine.clients.by_identity[b"r"])
+    desk.obey()
+    first, pong, *rest = desk.got("r")
+    assert (subjects([first]), pong, subjects(rest)) == ([b"refused"], PONG, [b"0", b"1"])
+
+
+def test_who_asks_for_ever_and_never_reads_is_dropped() -> None:
+    desk = MachineHarness(queue=32 * 100)
+    desk.open("a")
+    desk.machine.clients.by_identity[b"a"].blocked = True
+    for _ in range(200):
+        desk.feed("a", encode(wire.Ping()))
+    assert b"a" not in desk.machine.clients.by_identity
+
+
+# --- mailboxes and services at the broker's session machine (ML-23, ML-24) --------------------------------------------
+
+
+@pytest.mark.spec("C11", "ML-23")
+def test_mailbox_messages_wait_for_an_absent_client_and_come_in_order_after_its_ok() -> None:
+    desk = MachineHarness()
+    desk.open("w")
+    desk.send("w", wire.MailboxSend(b"r", b"1", content=[b"a", b"b"]), wire.MailboxSend(b"r", b"2"))
+    ok, *letters = desk.send("r", wire.Open(b"r"))
+    assert ok == OK
+    assert letters == [
+        wire.MailboxDeliver(b"w", b"r", b"1", b"", [b"a", b"b"]), wire.MailboxDeliver(b"w", b"r", b"2", b"", [])
+    ]  # fmt: skip
+
+
+def test_mailboxes_are_limited_each_and_together_and_the_sender_is_told() -> None:
+    desk = MachineHarness(mailboxes=Limits(each=10, total=15 + 3 * OVERHEAD, count=2))
+    desk.open("w", features=Feature.CONFIRM)
+    room = Error(300, b"no room").reason
+
+    def put(address: bytes, size: int) -> list[Command]:
+        return desk.send("w", wire.MailboxSend(address, b"s", b"t", content=[b"x" * size]))
+
+    assert put(b"a", 10) == []
+    assert put(b"a", 1) == [wire.Confirm(b"t", 300, room)]
+    assert put(b"b", 5) == []
+    assert put(b"b", 1) == [wire.Confirm(b"t", 300, room)], "together"
+    assert put(b"c", 0) == [wire.Confirm(b"t", 300, room)], "addresses"
+    assert put(b"a", 0) == []
+    assert put(b"a", 0) == [wire.Confirm(b"t", 300, room)], "without content, too"
+    desk.open("r", "x")
+    assert len(desk.send("r2", wire.Open(b"a"))) == 3
+    assert desk.got("w") == [wire.Confirm(b"t")] * 2
+    assert put(b"c", 5) == []
+
+
+@pytest.mark.spec("C2", "C12", "C3", "ML-24")
+def test_requests_go_round_and_wait_when_nobody_offers() -> None:
+    """The requester may be gone."""
+    desk = MachineHarness()
+    desk.open("q")
+    desk.send("q", wire.ServiceSend(b"svc", b"early.1"), wire.ServiceSend(b"svc", b"other"), wire.Close())
+    for worker in ("k1", "k2"):
+        desk.open(worker)
+    ok, early = desk.send("k1", wire.ServiceOffer(b"svc", b"early.*"))
+    assert (ok, type(early)) == (OK, wire.ServiceDeliver)
+    desk.send("k2", wire.ServiceOffer(b"svc", b"early.*"))
+    desk.open("q")
+    for n in range(4):
+        desk.send("q", wire.ServiceSend(b"svc", b"early.%d" % n, b"trk"))
+    for worker, want in (("k1", [b"early.0", b"early.2"]), ("k2", [b"early.1", b"early.3"])):
+        got = desk.got(worker)
+        assert [c.subject for c in got if isinstance(c, wire.ServiceDeliver)] == want
+        assert all(c.tracker == b"trk" for c in got if isinstance(c, wire.ServiceDeliver))
+
+
+def test_an_offer_with_a_bad_pattern_is_refused_and_the_client_kept() -> None:
+    desk = MachineHarness()
+    desk.open("k")
+    (refused,) = desk.send("k", wire.ServiceOffer(b"svc", b")"))
+    assert isinstance(refused, Error)
+    assert (refused.code, b"pattern" in refused.reason) == (300, True)
+    assert desk.send("k", wire.Ping()) == [PONG]
+
+
+def test_requests_of_a_worker_that_went_without_confirming_go_to_another() -> None:
+    desk = MachineHarness(timeout=10)
+    desk.open("q")
+    desk.open("k1", features=Feature.CONFIRM)
+    desk.send("k1", wire.ServiceOffer(b"svc", b""))
+    desk.send("q", wire.ServiceSend(b"svc", b"1", b"t"), wire.ServiceSend(b"svc", b"2", b"u"))
+    assert len(desk.send("k1", wire.Confirm(b"t"))) == 2
+    desk.expire(11)
+    desk.open("k2")
+    ok, again = desk.send("k2", wire.ServiceOffer(b"svc", b""))
+    assert (ok, again) == (OK, wire.ServiceDeliver(b"q", b"svc", b"2", b"u", []))
+
+
+def test_letters_without_credit_go_back_when_their_receiver_leaves() -> None:
+    desk = MachineHarness()
+    desk.open("w")
+    desk.open("r", features=Feature.CREDIT)
+    desk.send("w", wire.MailboxSend(b"r", b"1"), wire.MailboxSend(b"r", b"2"))
+    assert desk.send("r", wire.Close()) == [OK]
+    assert [c.subject for c in desk.send("r", wire.Open(b"r")) if isinstance(c, wire.MailboxDeliver)] == [b"1", b"2"]
+
+
+# --- streams at the broker's session machine: who gets what, subscriptions, lost engines, limits ----------------------
+
+
+@pytest.mark.spec("S2", "S1")
+def test_a_reader_gets_what_its_pattern_matches_in_order() -> None:
+    desk = MachineHarness()
+    written(desk, b"weather")
+    desk.open("r")
+    desk.send("r", wire.StreamRead(b"weather", b"temp.*"))
+    for place in ("temp.moscow", "rain.moscow", "temp.chicago", "rain.chicago", "temp.london", "rain.london"):
+        desk.send("w", wire.StreamSend(place.encode(), [b""]))
+    assert subjects(desk.got("r")) == [b"temp.moscow", b"temp.chicago", b"temp.london"]
+
+
+def test_subjects_without_end_are_told_apart_and_not_all_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publish_handler, "MAX_CACHED_SUBJECTS", 3)
+    desk = MachineHarness()
+    written(desk, b"st")
+    desk.open("r")
+    desk.send("r", wire.StreamRead(b"st", b""))
+    sent = [b"%d" % (n // 2 % 7) for n in range(40)] + [b"", b"x" * 255, b""]
+    for subject in sent:
+        desk.send("w", wire.StreamSend(subject, [b""]))
+        assert len(desk.machine.publishing.subjects) <= 3
+    assert subjects(desk.got("r")) == sent
+
+
+def test_what_is_sent_behind_a_refused_write_does_not_go_to_the_stream_before() -> None:
+    desk = MachineHarness(streams=1)
+    desk.open("r")
+    desk.send("r", wire.StreamRead(b"1", b""))
+    desk.open("w")
+    got = desk.send("w", wire.StreamWrite(b"1"), wire.StreamWrite(b"2"), wire.StreamSend(b"s", [b"x"]))
+    assert got == [OK, Error(300, b"too many streams"), FAILED]
+    assert desk.got("r") == []
+
+
+def test_a_second_write_switches_the_stream() -> None:
+    desk = MachineHarness()
+    written(desk, b"one")
+    desk.open("r")
+    desk.send("r", wire.StreamRead(b"one", b""), wire.StreamRead(b"two", b""))
+    desk.send("w", wire.StreamSend(b"a"), wire.StreamWrite(b"two"), wire.StreamSend(b"b"))
+    assert [(d.address, d.subject) for d in desk.got("r") if isinstance(d, wire.StreamDeliver)] == [
+        (b"one", b"a"), (b"two", b"b")
+    ]  # fmt: skip
+
+
+def test_cancel_of_one_of_several_reads_keeps_the_others_and_disconnecting_is_safe() -> None:
+    """READ A, READ B, CANCEL B, disconnect, message on A: use after free in the reference."""
+    desk = MachineHarness()
+    written(desk, b"A")
+    desk.open("r")
+    desk.send("r", wire.StreamRead(b"A", b"x"), wire.StreamRead(b"B", b"x"), wire.StreamCancel(b"B"))
+    desk.send("w", wire.StreamSend(b"x"))
+    assert subjects(desk.got("r")) == [b"x"]
+    assert desk.send("r", wire.Close()) == [OK]
+    assert desk.send("w", wire.StreamSend(b"x"), wire.Ping()) == [PONG]
+    assert desk.got("r") == []
+    assert repr(desk.engines[b"A"]) == "<SimpleEngine b'A', 0 patterns, 0 clients>"
+
+
+def test_cancel_of_a_stream_never_read_is_answered_and_makes_no_stream() -> None:
+    desk = MachineHarness()
+    desk.open("a")
+    assert desk.send("a", wire.StreamCancel(b"nowhere")) == [OK]
+    assert desk.machine.streams.names == set()
+
+
+def test_a_read_is_answered_when_the_engine_took_it_and_later_replies_wait_for_it() -> None:
+    desk = MachineHarness()
+    desk.open("a")
+    desk.obedient = False
+    desk.send("a", wire.StreamRead(b"st", b"p"), wire.Ping(), wire.StreamRead(b"st", b"("), wire.Ping())
+    assert len(desk.machine.output) == 0
+    desk.obey()
+    ok, pong, refused, again = desk.got("a")
+    assert (ok, pong, again) == (OK, PONG, PONG)
+    assert isinstance(refused, Error)
+    assert refused.code == StatusCode.FAILED
+    assert b"pattern" in refused.reason
+    assert desk.machine.clients.by_identity[b"a"].subscriptions == {b"st": {b"p"}}
+
+
+def test_a_lost_engine_is_an_internal_error_to_who_waits() -> None:
+    desk = MachineHarness()
+    written(desk)
+    desk.obedient = False
+    desk.send("w", wire.StreamRead(b"st", b"p"), wire.Ping())
+    desk.machine.stream_lost(b"st", "disk full")
+    desk.obey()
+    assert desk.got("w") == [Error(502, b"disk full"), PONG]
+    desk.obedient = True
+    assert desk.send("w", wire.StreamWrite(b"st")) == [OK], "a new engine may begin"
+
+
+def test_repeated_reads_change_nothing_and_are_answered() -> None:
+    desk = MachineHarness()
+    desk.open("r")
+    assert desk.send("r", *[wire.StreamRead(b"st", b"p")] * 5) == [OK] * 5
+    assert len([e for e in desk.machine.events.take() if e[0] == "SUBSCRIBED"]) == 1
+
+
+def test_a_replay_storm_ends() -> None:
+    """The C client after remove_consumer and a restart of the broker repeats all its commands on every OK, forever."""
+    desk = MachineHarness(repeats=100)
+    desk.open("c")
+    storm = (wire.StreamWrite(b"out"), wire.StreamRead(b"in", b"^a"), wire.ServiceOffer(b"svc", b"x"))
+    oks, rounds = len(desk.send("c", *storm)), 0
+    while oks:
+        rounds += 1
+        assert rounds < 1000, "the storm feeds itself"
+        oks = len([r for _ in range(min(oks, 100)) for r in desk.send("c", *storm) if r == OK])
+    assert desk.machine.counters.repeats > 0
+    assert desk.send("c", wire.Ping()) == [PONG]
+    desk.now += 1.5
+    assert desk.send("c", *storm) == [OK] * 3, "who repeats with reason is answered again"
+
+
+def test_limits_of_streams_and_subscriptions_refuse_and_keep_the_client() -> None:
+    desk = MachineHarness(streams=1, patterns=1)
+    desk.open("a")
+    assert desk.send("a", wire.StreamWrite(b"1"), wire.StreamWrite(b"2")) == [OK, Error(300, b"too many streams")]
+    assert desk.send("a", wire.StreamRead(b"1", b"a"), wire.StreamRead(b"1", b"b")) == [
+        OK, Error(300, b"too many subscriptions")
+    ]  # fmt: skip
+    assert desk.send("a", wire.ServiceOffer(b"1", b"a"), wire.ServiceOffer(b"1", b"b")) == [
+        OK, Error(300, b"too many offers")
+    ]  # fmt: skip
+    assert desk.send("a", wire.Ping()) == [PONG]
