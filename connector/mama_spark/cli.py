@@ -27,17 +27,17 @@ SHOW, USE, DISCOVER, RUN, HELP = (
 
 
 class Subcommand(NamedTuple):
-    """:ivar extra: of the package, with what the subcommand needs
+    """:ivar module: that has its arguments and runs it
+    :ivar extra: of the package, with what the subcommand needs
     :ivar group: under which the help lists it
     :ivar examples: command lines
-    :ivar module: within this package; None = in ``commands``, by its name
     """
 
+    module: str
     help: str
     extra: str = ""
     group: str = RUN
     examples: tuple[str, ...] = ()
-    module: str | None = None
 
 
 class SubcommandModule(Protocol):
@@ -49,70 +49,88 @@ class SubcommandModule(Protocol):
 
 SUBCOMMANDS = {
     "serve": Subcommand(
+        "mama_spark.commands.serve",
         "run a NATS server with JetStream and a demo stream until Ctrl-C", "local", RUN,
         ("mama serve", "mama serve --port 0 --store .run/streams"),
     ),
     "broker": Subcommand(
+        "mama_spark.commands.broker",
         "run a Malamute broker until Ctrl-C", "malamute", RUN,
         ("mama broker", "mama broker --bind tcp://127.0.0.1:9999 --conf-file conf/broker.toml"),
     ),
     "check": Subcommand(
+        "mama_spark.commands.check",
         "try connection, permission, stream and flight log without publishing", "", USE,
         ("mama check --conf-file conf/publish.toml", "mama check --url nats://host:4222 -o flightLog=/data/log"),
     ),
     "flights": Subcommand(
+        "mama_spark.commands.flights",
         "what became of the rows: summary of a flight log", "", SHOW,
         ("mama flights /data/log", "mama flights /data/log --failed --limit 5", "mama flights sweep /data/log"),
     ),
     "report": Subcommand(
+        "mama_spark.commands.report",
         "one HTML page that shows what became of the rows: rate, latency, failures, topics", "report", SHOW,
         ("mama report /data/log --open", "mama report /data/log --since 1h -o today.html"),
     ),
     "pub": Subcommand(
+        "mama_spark.commands.pub",
         "publish a message, or every line of standard input", "", USE,
         ("mama pub demo.orders '{\"id\": 1}'", "mama pub demo.lines -H source=file <lines.txt"),
     ),
     "sub": Subcommand(
+        "mama_spark.commands.sub",
         "show messages as they are stored, until Ctrl-C", "", USE,
         ("mama sub 'demo.>'", "mama sub 'demo.orders.*' --from earliest --count 10 --json"),
     ),
     "tango-source": Subcommand(
+        "mama_spark.commands.tango_source",
         "serve the Tango events of a log to Tango clients until Ctrl-C", "tango", RUN,
         ("mama tango-source nats://host:4222/TANGO --bind 0.0.0.0:10123 --conf-file conf/tango-source.toml",),
     ),
     "mama-source": Subcommand(
+        "mama_spark.commands.mama_source",
         "serve the messages of a log to OpenMAMA's market data subscribers until Ctrl-C", "openmama", RUN,
         ("mama mama-source nats://host:4222/QUOTES --to oz://127.0.0.1:5756 --source OM",),
     ),
     "nsd": Subcommand(
+        "mama_spark.commands.nsd",
         "run a name server for OpenMAMA peers (OZ) until Ctrl-C", "openmama", RUN,
         ("mama nsd", "mama nsd -i '*' --advertise host -p 5756"),
     ),
     "record": Subcommand(
+        "mama_spark.commands.record",
         "write the events of Tango devices to a log until Ctrl-C", "tango", RUN,
         ("mama record tango://host:10000 --device 'lab/*/*' --to nats://host:4222/EVENTS",),
     ),
     "sources": Subcommand(
+        "mama_spark.commands.sources",
         "the sources that announce themselves, and what changes, until Ctrl-C", "", DISCOVER,
         ("mama sources --once", "mama sources --url nats://host:4222 --json"),
     ),
     "top": Subcommand(
+        "mama_spark.commands.top",
         "sources, publishers, readers, streams and rates as they are now, until q", "top", DISCOVER,
         ("mama top", "mama top mlp://127.0.0.1:9999", "mama top nats://host:4222 --once --json"),
     ),
     "events": Subcommand(
+        "mama_spark.commands.events",
         "what happens to publishers, topics and readers, until Ctrl-C", "", DISCOVER,
         ("mama events", "mama events --from earliest --json"),
     ),
     "jobs": Subcommand(
+        "mama_spark.commands.jobs",
         "the programs for spark-submit in this package: list them, or copy one to edit", "", USE,
         ("mama jobs", "mama jobs --copy publish"),
     ),
-    "docs": Subcommand("generated documentation", "malamute,tango", HELP, ("mama docs options",)),
+    "docs": Subcommand(
+        "mama_spark.commands.docs",
+        "generated documentation", "malamute,tango", HELP, ("mama docs options",),
+    ),
     "completion": Subcommand(
+        "mama_spark.console.completion",
         "what a shell needs to complete commands, options and files", "cli", HELP,
         ('eval "$(mama completion bash)"', 'eval "$(mama completion zsh)"', "mama completion fish | source"),
-        "console.completion",
     ),
 }  # fmt: skip
 
@@ -157,9 +175,8 @@ def parser(loaded: Collection[str] = SUBCOMMANDS) -> argparse.ArgumentParser:
 
 
 def _load(name: str, subcommand: Subcommand) -> SubcommandModule:
-    home = subcommand.module or f"commands.{name.replace('-', '_')}"
     try:
-        module: Any = import_module(f"{__package__}.{home}")
+        module: Any = import_module(subcommand.module)
     except ModuleNotFoundError as e:
         package = f"mama-spark[{subcommand.extra}]" if subcommand.extra else "mama-spark"
         raise ConfigError(f"mama {name} cannot be loaded ({e}); try: pip install '{package}'") from e

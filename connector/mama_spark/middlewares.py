@@ -10,7 +10,8 @@ from dataclasses import dataclass
 class Middleware:
     """One middleware.
 
-    :ivar name: of its bridge: the module ``mama_spark.bridges.<name>``, and the value of the option ``bridge``
+    :ivar name: of its bridge, the value of the option ``bridge``
+    :ivar module: that makes its parts
     :ivar title: for people
     :ivar schemes: of its URLs
     :ivar extra: of the package, which installs what the bridge needs; None: the package itself does
@@ -24,6 +25,7 @@ class Middleware:
     """
 
     name: str
+    module: str
     title: str
     schemes: tuple[str, ...]
     extra: str | None = None
@@ -45,11 +47,21 @@ class Middleware:
 MIDDLEWARES = {
     middleware.name: middleware
     for middleware in (
-        Middleware("nats", "NATS", ("nats", "tls"), url_login=True, ordered_batches=True),
-        Middleware("malamute", "Malamute", ("mlp",), extra="malamute", stream_of_each_row=True, patterns=True),
-        Middleware("memory", "memory", ("memory",), named_streams=False, in_process=True),
-        Middleware("tango", "Tango", ("tango",), extra="tango", keeps_logs=False),
-        Middleware("openmama", "OpenMAMA", ("oz", "zmq"), extra="openmama", keeps_logs=False),
+        Middleware("nats", "mama_spark.bridges.nats", "NATS", ("nats", "tls"), url_login=True, ordered_batches=True),
+        Middleware(
+            "malamute",
+            "mama_spark.bridges.malamute",
+            "Malamute",
+            ("mlp",),
+            extra="malamute",
+            stream_of_each_row=True,
+            patterns=True,
+        ),
+        Middleware("memory", "mama_spark.bridges.memory", "memory", ("memory",), named_streams=False, in_process=True),
+        Middleware("tango", "mama_spark.bridges.tango", "Tango", ("tango",), extra="tango", keeps_logs=False),
+        Middleware(
+            "openmama", "mama_spark.bridges.openmama", "OpenMAMA", ("oz", "zmq"), extra="openmama", keeps_logs=False
+        ),
     )
 }
 

@@ -60,7 +60,7 @@ def load(name: str) -> ModuleType:
     if name not in MIDDLEWARES:
         raise ConfigError(f"no bridge {name!r}; there are {', '.join(MIDDLEWARES)}")
     try:
-        return import_module(f"{__name__}.{name}")
+        return import_module(MIDDLEWARES[name].module)
     except ModuleNotFoundError as error:
         install = MIDDLEWARES[name].install
         raise ConfigError(f"the bridge {name!r} cannot be loaded ({error}); try: {install}") from error

@@ -3,22 +3,3 @@
 ``add_arguments(parser)`` declares the arguments of a subcommand; ``run(args)`` executes it and returns the exit code.
 A module is imported only for its own subcommand (:mod:`mama_spark.cli`), and may import whatever that needs.
 """
-
-__all__ = [
-    "broker",
-    "check",
-    "docs",
-    "events",
-    "flights",
-    "jobs",
-    "mama_source",
-    "nsd",
-    "pub",
-    "record",
-    "report",
-    "serve",
-    "sources",
-    "sub",
-    "tango_source",
-    "top",
-]

@@ -38,9 +38,9 @@ def test_a_bridge_is_attached_as_it_is() -> None:
 
 
 def test_what_a_bridge_does_not_export_it_does_not_offer(monkeypatch: pytest.MonkeyPatch) -> None:
-    bare = ModuleType("mama_spark.bridges.bare")
+    bare = ModuleType("bare")
     monkeypatch.setitem(sys.modules, bare.__name__, bare)
-    monkeypatch.setitem(MIDDLEWARES, "bare", Middleware("bare", "Bare", ("bare",)))
+    monkeypatch.setitem(MIDDLEWARES, "bare", Middleware("bare", "bare", "Bare", ("bare",)))
     o = SinkOptions(bridge="bare")
     for ask, why in (
         (lambda: publisher_bridge(o), "cannot publish"),

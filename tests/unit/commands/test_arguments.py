@@ -7,7 +7,7 @@ import logging
 from datetime import timedelta
 
 import pytest
-from mama_spark import cli, commands
+from mama_spark import cli
 from mama_spark.console.arguments import duration_argument, options, pairs, transport
 from mama_spark.errors import ConfigError, OptionError
 from mama_spark.options import ANY_USE, SinkOptions
@@ -17,10 +17,7 @@ from mama_spark.options.values import Duration
 from tests.support.tables import each
 
 
-def test_every_module_of_a_subcommand_is_listed_and_declares_its_arguments() -> None:
-    assert sorted(name.replace("-", "_") for name, one in cli.SUBCOMMANDS.items() if one.module is None) == sorted(
-        commands.__all__
-    )
+def test_every_module_of_a_subcommand_declares_its_arguments() -> None:
     for name in cli.SUBCOMMANDS:
         with pytest.raises(SystemExit) as end:
             cli.parse([name, "--help"])

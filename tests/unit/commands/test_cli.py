@@ -190,8 +190,7 @@ def test_commands_that_run_until_a_signal_end_with_what_the_help_says(
 
 
 def test_the_table_of_signals_has_all_commands_that_stop_on_them() -> None:
-    modules = {name: import_module(f"mama_spark.commands.{name.replace('-', '_')}")
-               for name, subcommand in cli.SUBCOMMANDS.items() if subcommand.module is None}  # fmt: skip
+    modules = {name: import_module(subcommand.module) for name, subcommand in cli.SUBCOMMANDS.items()}
     assert {name for name, module in modules.items() if hasattr(module, "stop_on_signals")} == set(STOPPED_BY_SIGNALS)
 
 
