@@ -21,6 +21,7 @@ class Middleware:
     :ivar keeps_logs: stores records that can be read again
     :ivar named_streams: a server keeps many logs, each with a name
     :ivar in_process: exists in one process only
+    :ivar recorded_discovery: ``module:class`` of what reads the sources that a recorder has written
     :ivar ordered_batches: keeps the order of messages that it acknowledges in batches
     """
 
@@ -36,6 +37,7 @@ class Middleware:
     named_streams: bool = True
     in_process: bool = False
     ordered_batches: bool = False
+    recorded_discovery: str | None = None
 
     @property
     def install(self) -> str:
@@ -58,9 +60,23 @@ MIDDLEWARES = {
             patterns=True,
         ),
         Middleware("memory", "mama_spark.bridges.memory", "memory", ("memory",), named_streams=False, in_process=True),
-        Middleware("tango", "mama_spark.bridges.tango", "Tango", ("tango",), extra="tango", keeps_logs=False),
         Middleware(
-            "openmama", "mama_spark.bridges.openmama", "OpenMAMA", ("oz", "zmq"), extra="openmama", keeps_logs=False
+            "tango",
+            "mama_spark.bridges.tango",
+            "Tango",
+            ("tango",),
+            extra="tango",
+            keeps_logs=False,
+            recorded_discovery="mama_spark.bridges.tango.discovery:RecordedDevices",
+        ),
+        Middleware(
+            "openmama",
+            "mama_spark.bridges.openmama",
+            "OpenMAMA",
+            ("oz", "zmq"),
+            extra="openmama",
+            keeps_logs=False,
+            recorded_discovery="mama_spark.bridges.openmama.recorded_peers:RecordedPeers",
         ),
     )
 }

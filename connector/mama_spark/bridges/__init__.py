@@ -152,13 +152,9 @@ def _recorded(o: DiscoveryOptions) -> DiscoveryBridge:
     """The devices or peers that a recorder tells of, in a log of whatever middleware."""
     servers, stream = split_stream(o.url)
     log, name = log_bridge(replace(o, url=servers), o.wait_timeout), o.stream or stream
-    if o.omnm:
-        from .recorded_peers import RecordedPeers
-
-        return RecordedPeers(log, name)
-    from .tango.discovery import RecordedDevices
-
-    return RecordedDevices(log, name)
+    module, _, cls = str(MIDDLEWARES["openmama" if o.omnm else "tango"].recorded_discovery).partition(":")
+    recorded: DiscoveryBridge = getattr(import_module(module), cls)(log, name)
+    return recorded
 
 
 def log_bridge(o: TransportOptions, timeout: float) -> RecordLogBridge:

@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.console import progress as console_progress
+from mama_spark.errors import ConfigError
 from mama_spark.flightlog.transaction import described_writes
 from mama_spark.spark import write_progress
 from mama_spark.spark.write_counts import PROPERTY
@@ -68,7 +69,7 @@ def test_spark_connect_is_told_what_to_do() -> None:
     class Connected:
         """A session of Spark Connect has no JVM."""
 
-    with pytest.raises(mama_spark.errors.ConfigError, match="Spark Connect"):
+    with pytest.raises(ConfigError, match="Spark Connect"):
         mama_spark.last_write(Connected())  # type: ignore[arg-type]
-    with pytest.raises(mama_spark.errors.ConfigError, match="Spark Connect"), write_progress.progress(Connected()):  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="Spark Connect"), write_progress.progress(Connected()):  # type: ignore[arg-type]
         pass

@@ -181,7 +181,7 @@ def test_commands_that_run_until_a_signal_end_with_what_the_help_says(
     command: str, number: int, code: int, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In order, after what they say when they are ready."""
-    module = import_module(f"mama_spark.commands.{command.replace('-', '_')}")
+    module = import_module(cli.SUBCOMMANDS[command].module)
     monkeypatch.setattr(module, "say_as", lambda as_json: lambda text: signal.raise_signal(number))
     to = f"oz://127.0.0.1:{lasting_port()}?mode=direct&incoming=tcp://127.0.0.1:{lasting_port()}"
     given = {"LOG": log, "SERVER": log.removesuffix(f"/{DEMO}"), "TO": to, "FOLDER": str(tmp_path)}

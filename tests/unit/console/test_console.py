@@ -106,7 +106,8 @@ def test_text_of_rows_cannot_steer_the_terminal(
 def test_without_rich_everything_is_plain(log: str) -> None:
     program = (
         "import sys; sys.modules.update(dict.fromkeys(('rich', 'rich_argparse', 'argcomplete')))\n"
-        "from mama_spark import cli; assert cli.main(sys.argv[1:]) == 0; assert cli.main(['completion', 'bash']) == 2\n"
+        "from mama_spark import cli\n"
+        "assert cli.main(sys.argv[1:]) == 0; assert cli.main(['completion', 'bash']) == 2\n"
         "cli.main(['flights', '--help'])"
     )
     done = subprocess.run([sys.executable, "-c", program, "flights", log], capture_output=True, text=True, timeout=120)
