@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mama_spark.services.malamute_broker.engines.durable.store_reader import StoreReader, store_path
+from mama_spark.malamute.broker.engines.durable.store_reader import StoreReader, store_path
 
 from ..broker import Broker
 from ..contenders import flight_log, sink

@@ -25,10 +25,10 @@ from typing import Any
 
 import re2
 import zmq
+from mama_spark.malamute.broker.broker.broker import Broker
+from mama_spark.malamute.broker.broker.settings import BrokerSettings, EngineChoice
+from mama_spark.malamute.broker.serve import SWITCH, spare_collector
 from mama_spark.malamute.protocol.commands import Ok, Pong, encode
-from mama_spark.services.malamute_broker.broker.broker import Broker
-from mama_spark.services.malamute_broker.broker.settings import BrokerSettings, EngineChoice
-from mama_spark.services.malamute_broker.serve import SWITCH, spare_collector
 
 ROUND = 500  #: messages that are read at a time
 _OK, _PONG = encode(Ok())[0], encode(Pong())[0]

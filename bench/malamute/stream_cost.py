@@ -14,8 +14,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from mama_spark.malamute.broker.engines.durable.engine import REST
 from mama_spark.malamute.client.client import MalamuteClient
-from mama_spark.services.malamute_broker.engines.durable.engine import REST
 
 from .__main__ import serving
 

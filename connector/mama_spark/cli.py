@@ -54,7 +54,7 @@ SUBCOMMANDS = {
         ("mama serve", "mama serve --port 0 --store .run/streams"),
     ),
     "broker": Subcommand(
-        "mama_spark.commands.broker",
+        "mama_spark.malamute.commands.broker",
         "run a Malamute broker until Ctrl-C", "malamute", RUN,
         ("mama broker", "mama broker --bind tcp://127.0.0.1:9999 --conf-file conf/broker.toml"),
     ),

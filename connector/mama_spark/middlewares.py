@@ -52,7 +52,7 @@ MIDDLEWARES = {
         Middleware("nats", "mama_spark.bridges.nats", "NATS", ("nats", "tls"), url_login=True, ordered_batches=True),
         Middleware(
             "malamute",
-            "mama_spark.bridges.malamute",
+            "mama_spark.malamute.bridge",
             "Malamute",
             ("mlp",),
             extra="malamute",

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from mama_spark.cli import parser
 from mama_spark.flightlog.schema import DEAD_LETTERS, table_schema
+from mama_spark.malamute.broker.engines import StreamEngine
 from mama_spark.options import DiscoveryOptions, SinkOptions, SubscribeOptions, option_names
-from mama_spark.services.malamute_broker.engines import StreamEngine
 from mama_spark.spark.sink.encoding.columns import KNOWN
 from mama_spark.spark.subscribe.schema import schema_of
 from pyspark.sql.types import StructType

@@ -15,10 +15,10 @@ from mama_spark.bridges.nats import NatsSettings
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.cli import main
 from mama_spark.errors import MamaError
+from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings
+from mama_spark.malamute.broker.broker.security import Security
+from mama_spark.malamute.broker.configuration import load
 from mama_spark.options import DiscoveryOptions, SinkOptions, SubscribeOptions, TransportOptions
-from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings
-from mama_spark.services.malamute_broker.broker.security import Security
-from mama_spark.services.malamute_broker.configuration import load
 
 from tests.support.canaries import (
     CREDENTIALS,

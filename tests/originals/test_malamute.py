@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.client.client import MalamuteClient
-from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.testing.waiting import eventually
 
 from tests.support.nats.nats import account

@@ -24,8 +24,8 @@ from mama_spark.cli import parser
 from mama_spark.commands.record import settings_of
 from mama_spark.conf_file import as_options, load
 from mama_spark.jobs import find
+from mama_spark.malamute.broker.configuration import load as load_broker
 from mama_spark.options import SinkOptions
-from mama_spark.services.malamute_broker.configuration import load as load_broker
 from packaging.requirements import Requirement
 
 from scripts import recipes_check

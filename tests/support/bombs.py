@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.bridges import snapshot_codec
-from mama_spark.bridges.malamute import records as mlp_records
-from mama_spark.bridges.malamute.discovery.codec import DiscoveryCodec, stored
 from mama_spark.bridges.nats.protocol.records import DeliveryBuffer, columns
+from mama_spark.malamute.bridge import records as mlp_records
+from mama_spark.malamute.bridge.discovery.codec import DiscoveryCodec, stored
 from mama_spark.malamute.protocol.commands import StreamDeliver, encode
 from mama_spark.malamute.protocol.extensions import Extension, write
 from mama_spark.malamute.protocol.extensions import read as read_extension

@@ -22,6 +22,7 @@ from mama_spark.bridges.nats.discovery.offsets import parse_offset
 from mama_spark.bridges.nats.jetstream.api import answer_of
 from mama_spark.bridges.nats.protocol import acks, direct_get, fast_batch, parser, records
 from mama_spark.errors import ConfigError, MamaError, PublishError, Unavailable
+from mama_spark.malamute.broker.engines.jetstream import message_codec
 from mama_spark.malamute.protocol import log_query
 from mama_spark.malamute.protocol.commands import BadFrame
 from mama_spark.mama.messages import event_records, omnm, source_records
@@ -29,7 +30,6 @@ from mama_spark.mama.messages.omnm import BadMessage
 from mama_spark.mama.messages.source_records import BadSourceRecord
 from mama_spark.packing.format import BadPack
 from mama_spark.packing.ipc import read_pack
-from mama_spark.services.malamute_broker.engines.jetstream import message_codec
 from mama_spark.spark.subscribe.offsets import from_json
 from mama_spark.tango.errors import BadReply
 from mama_spark.tango.events import event_codec, frames

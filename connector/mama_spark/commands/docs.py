@@ -8,14 +8,14 @@ from pathlib import Path
 
 from ..console.help import examples
 from ..errors import ConfigError
+from ..malamute.broker.broker.security import Security
+from ..malamute.broker.broker.settings import BrokerSettings
+from ..malamute.broker.configuration import EventsTable
+from ..malamute.broker.engines.registry import settings_classes
+from ..malamute.broker.session.mailboxes.mailbox_store import Limits
+from ..malamute.broker.session.settings import SessionSettings
 from ..options import camel, markdown
 from ..options.document import FileSection, described
-from ..services.malamute_broker.broker.security import Security
-from ..services.malamute_broker.broker.settings import BrokerSettings
-from ..services.malamute_broker.configuration import EventsTable
-from ..services.malamute_broker.engines.registry import settings_classes
-from ..services.malamute_broker.session.mailboxes.mailbox_store import Limits
-from ..services.malamute_broker.session.settings import SessionSettings
 from ..services.openmama_recorder.settings import OpenMamaRecorderSettings
 from ..services.tango_recorder.settings import RecorderSettings
 from ..services.tango_server.replay.log_replayer import Rule

@@ -12,12 +12,12 @@ from itertools import count
 
 import pytest
 
+from ..malamute.broker.engines import engine_class
+from ..malamute.broker.engines.engine_handle import EngineHandle, QueryAnswered
 from ..malamute.protocol import commands
 from ..malamute.protocol.commands import StatusCode, StreamDeliver
 from ..malamute.protocol.extensions import NO_EXTENSION, Extension, read
 from ..malamute.protocol.log_query import LogQuery, Op, Selection, parse_numbers
-from ..services.malamute_broker.engines import engine_class
-from ..services.malamute_broker.engines.engine_handle import EngineHandle, QueryAnswered
 from .engine_setup import EngineKind, EngineSetup, Ref
 
 _FAR = 2**63 - 1

@@ -10,17 +10,11 @@ from typing import Any
 
 import zmq
 
+from ..malamute.broker.engines import Delivery, StreamEngine, engine_class
+from ..malamute.broker.engines.base import shared_threads
+from ..malamute.broker.engines.engine_handle import CommandDone, EngineHandle, QueryAnswered, Report, ReportSocket
+from ..malamute.broker.engines.shared_threads import SharedThreads
 from ..malamute.protocol.log_query import LogQuery
-from ..services.malamute_broker.engines import Delivery, StreamEngine, engine_class
-from ..services.malamute_broker.engines.base import shared_threads
-from ..services.malamute_broker.engines.engine_handle import (
-    CommandDone,
-    EngineHandle,
-    QueryAnswered,
-    Report,
-    ReportSocket,
-)
-from ..services.malamute_broker.engines.shared_threads import SharedThreads
 
 TIMEOUT = 60.0  #: seconds for what a sound engine does at once
 

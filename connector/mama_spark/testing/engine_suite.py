@@ -18,10 +18,10 @@ from collections.abc import Hashable, Iterator
 
 import pytest
 
+from ..malamute.broker.engines import Delivery
+from ..malamute.broker.engines.engine_handle import CommandDone
 from ..malamute.protocol.extensions import NO_EXTENSION, Extension, StoreOutcome
 from ..malamute.protocol.message_blocks import MessageBlock
-from ..services.malamute_broker.engines import Delivery
-from ..services.malamute_broker.engines.engine_handle import CommandDone
 from .engine_query_suite import QueryRules, ReadableRules
 from .engine_setup import TIMEOUT, EngineKind, EngineSetup, Ref
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Hashable, Iterator
 
 import pytest
 
+from ..malamute.broker.engines import Delivery, StreamEngine
 from ..malamute.protocol.extensions import NO_EXTENSION, AckRun, Extension, StoreOutcome
-from ..services.malamute_broker.engines import Delivery, StreamEngine
 from .engine_setup import TIMEOUT
 
 Acks = tuple[AckRun, ...]

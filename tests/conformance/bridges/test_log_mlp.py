@@ -10,9 +10,14 @@ from pathlib import Path
 
 import pytest
 import zmq
-from mama_spark.bridges.malamute.logs import MalamuteLogs
-from mama_spark.bridges.malamute.settings import MalamuteSettings
 from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.malamute.bridge.logs import MalamuteLogs
+from mama_spark.malamute.bridge.settings import MalamuteSettings
+from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
+from mama_spark.malamute.broker.engines.durable.store_reader import store_path
+from mama_spark.malamute.broker.session.settings import SessionSettings
+from mama_spark.malamute.broker.session.streams import log_query_server
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol import commands, log_query
@@ -20,11 +25,6 @@ from mama_spark.malamute.protocol.extensions import Extension, Feature, write
 from mama_spark.malamute.protocol.log_query import LogQuery, Op
 from mama_spark.message import MessageBatch
 from mama_spark.record_log import MatchRange
-from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
-from mama_spark.services.malamute_broker.engines.durable.store_reader import store_path
-from mama_spark.services.malamute_broker.session.settings import SessionSettings
-from mama_spark.services.malamute_broker.session.streams import log_query_server
 from mama_spark.testing.log_suite import LogSetup, LogSuite, everything, numbers, rows
 from mama_spark.testing.waiting import eventually
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 from mama_spark.bridge import DiscoveryBridge
-from mama_spark.bridges.malamute.discovery import lease
-from mama_spark.bridges.malamute.discovery.bridge import MalamuteDiscovery
-from mama_spark.bridges.malamute.discovery.client import DiscoverySettings
-from mama_spark.bridges.malamute.discovery.codec import EVENTS
-from mama_spark.bridges.malamute.logs import MalamuteLogs
-from mama_spark.bridges.malamute.settings import MalamuteSettings
+from mama_spark.malamute.bridge.discovery import lease
+from mama_spark.malamute.bridge.discovery.bridge import MalamuteDiscovery
+from mama_spark.malamute.bridge.discovery.client import DiscoverySettings
+from mama_spark.malamute.bridge.discovery.codec import EVENTS
+from mama_spark.malamute.bridge.logs import MalamuteLogs
+from mama_spark.malamute.bridge.settings import MalamuteSettings
+from mama_spark.malamute.broker.broker.broker import Broker
+from mama_spark.malamute.broker.configuration import load
+from mama_spark.malamute.broker.engines.durable import engine
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
-from mama_spark.services.malamute_broker.broker.broker import Broker
-from mama_spark.services.malamute_broker.configuration import load
-from mama_spark.services.malamute_broker.engines.durable import engine
 from mama_spark.testing.clocks import Clock
 from mama_spark.testing.discovery_suite import DiscoverySetup, DiscoverySuite, follow
 from mama_spark.testing.waiting import eventually

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
+from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
 from mama_spark.testing.engine_suite import EngineKind, ReadableEngineSuite
 from mama_spark.testing.stored_engine_suite import MakeEngine, StoredEngineSuite
 

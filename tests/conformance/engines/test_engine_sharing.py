@@ -9,18 +9,18 @@ from typing import Any, ClassVar
 import pytest
 import zmq
 from mama_spark.errors import ConfigError
-from mama_spark.malamute.protocol.extensions import Extension
-from mama_spark.services.malamute_broker.engines import Delivery
-from mama_spark.services.malamute_broker.engines.base import shared_threads
-from mama_spark.services.malamute_broker.engines.engine_handle import (
+from mama_spark.malamute.broker.engines import Delivery
+from mama_spark.malamute.broker.engines.base import shared_threads
+from mama_spark.malamute.broker.engines.engine_handle import (
     CommandDone,
     EngineFailed,
     EngineHandle,
     Report,
     ReportSocket,
 )
-from mama_spark.services.malamute_broker.engines.shared_threads import SharedThreads
-from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
+from mama_spark.malamute.broker.engines.shared_threads import SharedThreads
+from mama_spark.malamute.broker.engines.simple import SimpleEngine
+from mama_spark.malamute.protocol.extensions import Extension
 from mama_spark.testing.waiting import eventually
 
 TIMEOUT = 60.0

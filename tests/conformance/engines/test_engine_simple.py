@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import zmq
 from mama_spark.errors import BackgroundTaskFailed, ConfigError
-from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome
-from mama_spark.services.malamute_broker.engines import Delivery, StreamEngine, engine_class, names, register, registry
-from mama_spark.services.malamute_broker.engines.engine_handle import (
+from mama_spark.malamute.broker.engines import Delivery, StreamEngine, engine_class, names, register, registry
+from mama_spark.malamute.broker.engines.engine_handle import (
     CommandDone,
     CreditReturned,
     EngineFailed,
@@ -20,8 +19,9 @@ from mama_spark.services.malamute_broker.engines.engine_handle import (
     Report,
     ReportSocket,
 )
-from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
-from mama_spark.services.malamute_broker.engines.subscription_index import CACHED_SUBJECTS
+from mama_spark.malamute.broker.engines.simple import SimpleEngine
+from mama_spark.malamute.broker.engines.subscription_index import CACHED_SUBJECTS
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome
 from mama_spark.testing.engine_setup import TIMEOUT
 from mama_spark.testing.engine_suite import EngineKind, EngineSetup, EngineSuite, Ref
 from mama_spark.testing.waiting import until

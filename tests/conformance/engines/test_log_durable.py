@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from mama_spark.errors import ConfigError
+from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
+from mama_spark.malamute.broker.engines.durable.log import DurableLog, DurableLogs
+from mama_spark.malamute.broker.engines.durable.store_reader import store_path
 from mama_spark.message import MessageBatch
-from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
-from mama_spark.services.malamute_broker.engines.durable.log import DurableLog, DurableLogs
-from mama_spark.services.malamute_broker.engines.durable.store_reader import store_path
 from mama_spark.testing.log_suite import LogSetup, LogSuite, everything, numbers
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import zmq
+from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.protocol.commands import (
     Ok,
     Open,
@@ -17,7 +18,6 @@ from mama_spark.malamute.protocol.commands import (
     decode,
     encode,
 )
-from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"

@@ -11,15 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.bridge import EventKind
-from mama_spark.bridges.malamute import MalamuteBridge, MalamuteSettings
-from mama_spark.bridges.malamute.pool import MAX_PENDING_WRITES, POOL
 from mama_spark.errors import BadRow, ConfigError, NotReady, PublishError, Rejected, Unavailable
+from mama_spark.malamute.bridge import MalamuteBridge, MalamuteSettings
+from mama_spark.malamute.bridge.pool import MAX_PENDING_WRITES, POOL
+from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.broker.engines.durable.log import DurableLogs
+from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
-from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.services.malamute_broker.engines.durable.log import DurableLogs
-from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.testing.bridge_suite import TIMEOUT, Answers, publish
 
 from tests.support.ports import lasting_port

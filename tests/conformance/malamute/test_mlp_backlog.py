@@ -9,22 +9,22 @@ from typing import Any
 
 import pytest
 import zmq
-from mama_spark.bridges.malamute.bridge import MalamuteBridge
-from mama_spark.bridges.malamute.settings import MalamuteSettings
+from mama_spark.malamute.bridge.bridge import MalamuteBridge
+from mama_spark.malamute.bridge.settings import MalamuteSettings
+from mama_spark.malamute.broker.broker import loop as broker_loop
+from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.broker.engines import register
+from mama_spark.malamute.broker.engines.commands import AcceptMessage, SyncOutcomes
+from mama_spark.malamute.broker.engines.simple import SimpleEngine
+from mama_spark.malamute.broker.session.engine_backlog import MAX_LAG, PACE, EngineBacklog, EngineBacklogPolicy
+from mama_spark.malamute.broker.session.settings import SessionSettings
+from mama_spark.malamute.broker.session.streams import stream_opener
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import FEATURES, ConnectionSettings
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Error, Ok, StreamDeliver
 from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.message import MessageBatch
-from mama_spark.services.malamute_broker.broker import loop as broker_loop
-from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.services.malamute_broker.engines import register
-from mama_spark.services.malamute_broker.engines.commands import AcceptMessage, SyncOutcomes
-from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
-from mama_spark.services.malamute_broker.session.engine_backlog import MAX_LAG, PACE, EngineBacklog, EngineBacklogPolicy
-from mama_spark.services.malamute_broker.session.settings import SessionSettings
-from mama_spark.services.malamute_broker.session.streams import stream_opener
 from mama_spark.testing.clocks import Clock
 from mama_spark.testing.waiting import until
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import zmq
+from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Command, Ok, Pong, StreamDeliver
 from mama_spark.malamute.protocol.extensions import Feature
-from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.services.malamute_broker.session.settings import SessionSettings
 
 from tests.support.malamute.mlp import Peer
 

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 import zmq
 from mama_spark.errors import BackgroundTaskFailed, ConfigError, Unavailable
+from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.broker.broker.metrics import CONTENT_TYPE, Metric, exposition, summary
+from mama_spark.malamute.broker.broker.security import Security
+from mama_spark.malamute.broker.serve import run
+from mama_spark.malamute.broker.session.mailboxes.mailbox_store import Limits
+from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.protocol import commands
-from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.services.malamute_broker.broker.metrics import CONTENT_TYPE, Metric, exposition, summary
-from mama_spark.services.malamute_broker.broker.security import Security
-from mama_spark.services.malamute_broker.serve import run
-from mama_spark.services.malamute_broker.session.mailboxes.mailbox_store import Limits
-from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.services.prometheus.server import MetricsServer
 from prometheus_client.parser import text_string_to_metric_families
 

@@ -9,10 +9,10 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings
+from mama_spark.malamute.broker.engines import Delivery
+from mama_spark.malamute.broker.engines.simple import SimpleEngine
 from mama_spark.malamute.client.client import MalamuteClient
-from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings
-from mama_spark.services.malamute_broker.engines import Delivery
-from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
 
 PATIENCE = 60.0
 Make = Callable[..., MalamuteClient]

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import zmq
 from mama_spark.errors import ConfigError, MamaError, Unavailable
+from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings
+from mama_spark.malamute.broker.broker.security import Security
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.zmtp_probe import mechanism_of
-from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings
-from mama_spark.services.malamute_broker.broker.security import Security
 from mama_spark.testing.waiting import eventually
 
 PATIENCE = 60.0

@@ -18,9 +18,14 @@ import numpy as np
 import pytest
 import zmq
 from mama_spark.bridge import Ack, EventKind
-from mama_spark.bridges.malamute import MalamuteBridge, MalamuteSettings
 from mama_spark.cli import main
 from mama_spark.errors import BackgroundTaskFailed, ConfigError
+from mama_spark.malamute.bridge import MalamuteBridge, MalamuteSettings
+from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings
+from mama_spark.malamute.broker.broker.security import Security
+from mama_spark.malamute.broker.configuration import load
+from mama_spark.malamute.broker.serve import run
+from mama_spark.malamute.broker.session.byte_queue import Overflow
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.message import MessageBatch
@@ -29,11 +34,6 @@ from mama_spark.publisher.batch_publisher import BatchPublisher
 from mama_spark.sending.flight import FlightState
 from mama_spark.sending.flight_batch import FlightBatch
 from mama_spark.sending.send_loop import messages_of
-from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings
-from mama_spark.services.malamute_broker.broker.security import Security
-from mama_spark.services.malamute_broker.configuration import load
-from mama_spark.services.malamute_broker.serve import run
-from mama_spark.services.malamute_broker.session.byte_queue import Overflow
 from mama_spark.testing.oracle import Outcome, conserve
 
 from tests.support.ports import lasting_port
@@ -95,7 +95,7 @@ def test_a_port_that_is_taken_and_a_wrong_file_are_exit_code_2(tmp_path: Path, c
 
 
 def test_a_broker_that_dies_ends_the_command(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
+    from mama_spark.malamute.broker.session.state_machine import ServerMachine
 
     def defect(*_: object) -> None:
         raise RuntimeError("a defect")

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import zmq
 from mama_spark.errors import ConfigError
+from mama_spark.malamute.broker.broker import engine_pool, loop
+from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.broker.engines import register
+from mama_spark.malamute.broker.engines.simple import SimpleEngine
+from mama_spark.malamute.broker.session.settings import SessionSettings
+from mama_spark.malamute.broker.session.streams import stream_opener, stream_table
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Error, Ok, Pong, StreamDeliver
-from mama_spark.services.malamute_broker.broker import engine_pool, loop
-from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.services.malamute_broker.engines import register
-from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
-from mama_spark.services.malamute_broker.session.settings import SessionSettings
-from mama_spark.services.malamute_broker.session.streams import stream_opener, stream_table
 from mama_spark.testing.waiting import TIMEOUT, until
 
 from tests.support.malamute.mlp import Peer

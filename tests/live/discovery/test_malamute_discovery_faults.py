@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 import zmq
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
-from mama_spark.bridges.malamute.discovery import client as discovery_client
-from mama_spark.bridges.malamute.discovery import lease
-from mama_spark.bridges.malamute.discovery.bridge import MalamuteDiscovery
-from mama_spark.bridges.malamute.discovery.codec import DiscoveryMessage
 from mama_spark.errors import ConfigError, DataLost, MamaError
+from mama_spark.malamute.bridge.discovery import client as discovery_client
+from mama_spark.malamute.bridge.discovery import lease
+from mama_spark.malamute.bridge.discovery.bridge import MalamuteDiscovery
+from mama_spark.malamute.bridge.discovery.codec import DiscoveryMessage
+from mama_spark.malamute.broker.broker.loop import BrokerLoop
 from mama_spark.malamute.client.calls import CallFailed
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.extensions import AckRun, Feature
 from mama_spark.mama.messages.event_records import EventRecord, decode_event
 from mama_spark.mama.messages.omnm import decode
-from mama_spark.services.malamute_broker.broker.loop import BrokerLoop
 from mama_spark.testing.waiting import eventually
 
 from tests.support.malamute.broker_process import BrokerHere, BrokerProcess

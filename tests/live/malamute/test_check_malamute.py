@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 import zmq
-from mama_spark.bridges.malamute.check import check_server
-from mama_spark.bridges.malamute.settings import MalamuteSettings
 from mama_spark.cli import main
+from mama_spark.malamute.bridge.check import check_server
+from mama_spark.malamute.bridge.settings import MalamuteSettings
+from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.broker.broker.security import Security
+from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol.extensions import Feature
-from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.services.malamute_broker.broker.security import Security
-from mama_spark.services.malamute_broker.session.settings import SessionSettings
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import zmq
+from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Error, Ok, Pong, StreamDeliver
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
-from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.testing.waiting import until
 
 from tests.support.malamute.mlp import Peer
@@ -24,8 +24,8 @@ SETTLED = (StoreOutcome.STORED, StoreOutcome.DUPLICATE)
 FEATURES = Feature.CREDIT | Feature.SEQUENCE | Feature.ACKS | Feature.HEADERS
 PROGRAM = """
 import resource, sys
-from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.services.malamute_broker.session.settings import SessionSettings
+from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.broker.session.settings import SessionSettings
 
 folder, limit = sys.argv[1], int(sys.argv[2])
 if limit:

@@ -11,21 +11,21 @@ from pathlib import Path
 
 import pytest
 import zmq
-from mama_spark.bridges.malamute.check import check_server
-from mama_spark.bridges.malamute.logs import MalamuteLogs
-from mama_spark.bridges.malamute.settings import MalamuteSettings
 from mama_spark.bridges.nats.read.logs import NatsLogs
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import MamaError, Unavailable
+from mama_spark.malamute.bridge.check import check_server
+from mama_spark.malamute.bridge.logs import MalamuteLogs
+from mama_spark.malamute.bridge.settings import MalamuteSettings
+from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.broker.engines.jetstream import async_publisher, engine
+from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Ok, Pong, StreamDeliver
 from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcome, read
-from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.services.malamute_broker.engines.jetstream import async_publisher, engine
-from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.testing.waiting import eventually
 
 from tests.support.malamute.broker_process import BrokerProcess

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from mama_spark.bridges.connection_pool import IDLE
-from mama_spark.bridges.malamute import MalamuteBridge, MalamuteSettings
-from mama_spark.bridges.malamute.pool import KNOWN_FOR, POOL, MalamutePool
+from mama_spark.malamute.bridge import MalamuteBridge, MalamuteSettings
+from mama_spark.malamute.bridge.pool import KNOWN_FOR, POOL, MalamutePool
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.message import MessageBatch
 from mama_spark.testing.bridge_suite import TIMEOUT, publish
@@ -57,7 +57,7 @@ def test_what_was_told_of_a_stream_is_believed_for_a_minute(
 ) -> None:
     publish_one(plain)
     assert KNOWN_FOR == 60.0
-    monkeypatch.setattr("mama_spark.bridges.malamute.pool.KNOWN_FOR", 0.0)
+    monkeypatch.setattr("mama_spark.malamute.bridge.pool.KNOWN_FOR", 0.0)
     publish_one(plain)
     assert (len(plain.commands(OPEN)), len(plain.commands(WRITE))) == (1, 2)
 

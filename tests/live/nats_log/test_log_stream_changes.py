@@ -11,8 +11,8 @@ from mama_spark.bridges.nats.batches.ledger import NatsBatchLedger
 from mama_spark.bridges.nats.read import stream_log as module
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError
-from mama_spark.services.malamute_broker.engines.jetstream.settings import JetStreamSettings
-from mama_spark.services.malamute_broker.engines.jetstream.stream_reader import JetStreamReader
+from mama_spark.malamute.broker.engines.jetstream.settings import JetStreamSettings
+from mama_spark.malamute.broker.engines.jetstream.stream_reader import JetStreamReader
 from mama_spark.testing.log_suite import everything, numbers, rows
 from mama_spark.testing.waiting import eventually
 

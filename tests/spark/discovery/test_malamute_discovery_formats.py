@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.malamute.discovery import lease
+from mama_spark.malamute.bridge.discovery import lease
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.mama.messages.event_records import EventRecord
 from pyspark.sql import SparkSession

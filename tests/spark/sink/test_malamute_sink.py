@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.messages import Message
-from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.testing.oracle import Outcome, conserve
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException

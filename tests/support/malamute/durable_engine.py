@@ -6,9 +6,9 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
+from mama_spark.malamute.broker.engines import Delivery
+from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
 from mama_spark.malamute.protocol.extensions import NO_EXTENSION, AckRun, Extension
-from mama_spark.services.malamute_broker.engines import Delivery
-from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
 
 SECOND = 1_000_000
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from mama_spark.errors import Unavailable
+from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.client.client import MalamuteClient
-from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.services.malamute_broker.session.settings import SessionSettings
 
 from tests.support.ports import lasting_port
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.malamute.discovery import lease
-from mama_spark.bridges.malamute.discovery.bridge import MalamuteDiscovery
-from mama_spark.bridges.malamute.discovery.client import DiscoveryClient, DiscoverySettings
-from mama_spark.bridges.malamute.discovery.codec import EVENT, EVENTS, DiscoveryMessage
-from mama_spark.bridges.malamute.logs import MalamuteLogs
-from mama_spark.bridges.malamute.settings import MalamuteSettings
+from mama_spark.malamute.bridge.discovery import lease
+from mama_spark.malamute.bridge.discovery.bridge import MalamuteDiscovery
+from mama_spark.malamute.bridge.discovery.client import DiscoveryClient, DiscoverySettings
+from mama_spark.malamute.bridge.discovery.codec import EVENT, EVENTS, DiscoveryMessage
+from mama_spark.malamute.bridge.logs import MalamuteLogs
+from mama_spark.malamute.bridge.settings import MalamuteSettings
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol.extensions import Extension
 from mama_spark.mama.messages.event_records import EventRecord, encode_event

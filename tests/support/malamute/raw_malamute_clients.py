@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import zmq
+from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.broker.engines import Delivery, register
+from mama_spark.malamute.broker.engines.simple import SimpleEngine
+from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, decode, encode
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
-from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.services.malamute_broker.engines import Delivery, register
-from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
-from mama_spark.services.malamute_broker.session.settings import SessionSettings
 from mama_spark.testing.clocks import Clock
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "malamute.json").read_text())

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mama_spark.malamute.protocol import commands as wire
-from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, decode, encode
-from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, write
-from mama_spark.malamute.protocol.patterns import BadPattern
-from mama_spark.services.malamute_broker.engines import Delivery
-from mama_spark.services.malamute_broker.engines.commands import (
+from mama_spark.malamute.broker.engines import Delivery
+from mama_spark.malamute.broker.engines.commands import (
     AcceptMessage,
     CancelSubscriptions,
     CompilePattern,
@@ -17,10 +13,14 @@ from mama_spark.services.malamute_broker.engines.commands import (
     GiveCredit,
     SyncOutcomes,
 )
-from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
-from mama_spark.services.malamute_broker.session.client_session import ClientSession
-from mama_spark.services.malamute_broker.session.settings import SessionSettings
-from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
+from mama_spark.malamute.broker.engines.simple import SimpleEngine
+from mama_spark.malamute.broker.session.client_session import ClientSession
+from mama_spark.malamute.broker.session.settings import SessionSettings
+from mama_spark.malamute.broker.session.state_machine import ServerMachine
+from mama_spark.malamute.protocol import commands as wire
+from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, decode, encode
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, write
+from mama_spark.malamute.protocol.patterns import BadPattern
 
 OK, INVALID, FAILED, PONG = Ok(), Error(500), Error(300), Pong()
 

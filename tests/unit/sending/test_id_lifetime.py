@@ -7,8 +7,8 @@ from mama_spark.bridges.nats.jetstream.streams import StreamInfo, _duplicate_win
 from mama_spark.bridges.nats.publish.stream_router import StreamRouter
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import Unavailable
+from mama_spark.malamute.broker.engines.jetstream.async_publisher import AsyncPublisher, PendingPublish
 from mama_spark.sending.id_lifetime import known_for, window_for
-from mama_spark.services.malamute_broker.engines.jetstream.async_publisher import AsyncPublisher, PendingPublish
 
 
 def test_publishers_streams_and_brokers_trust_an_id_for_the_same_time() -> None:

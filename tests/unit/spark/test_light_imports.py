@@ -97,7 +97,7 @@ STEPS = {
     "mama_spark.bridges.nats.read.logs": {"asyncio", "nats", "ssl", "pyarrow.compute"},
     "mama_spark.bridges.nats.discovery.bridge": {"asyncio", "nats", "ssl", "pyarrow.compute"},
     "mama_spark.bridges.nats.publish.bridge": {"asyncio", "nats", "ssl", "pyarrow.compute"},
-    "mama_spark.bridges.malamute": {"asyncio", "ssl", "zmq", "pyarrow.compute"},
+    "mama_spark.malamute.bridge": {"asyncio", "ssl", "zmq", "pyarrow.compute"},
     "mama_spark.bridges.tango": {"pyarrow.compute"},
     "mama_spark.spark.discovery.data_source": {"pyarrow.compute"},
     "mama_spark.spark.subscribe.packed_rows": {"pyarrow.compute"},

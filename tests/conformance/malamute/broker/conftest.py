@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from mama_spark.services.malamute_broker.broker import loop as broker_loop
+from mama_spark.malamute.broker.broker import loop as broker_loop
 from mama_spark.testing.clocks import Clock
 
 from tests.support.malamute.raw_malamute_clients import Make, Site

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 from mama_spark.errors import BackgroundTaskFailed, ConfigError, Unavailable
+from mama_spark.malamute.broker.broker import broker as broker_module
+from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings
+from mama_spark.malamute.broker.configuration import load
+from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
+from mama_spark.malamute.broker.engines.simple import SimpleEngine
+from mama_spark.malamute.broker.session.state_machine import ServerMachine
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong
 from mama_spark.malamute.protocol.extensions import ALL, AckRun, Feature, StoreOutcome, read
-from mama_spark.services.malamute_broker.broker import broker as broker_module
-from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings
-from mama_spark.services.malamute_broker.configuration import load
-from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
-from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
-from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 from mama_spark.testing.waiting import until
 
 from tests.support.malamute.raw_malamute_clients import OK, OURS, SCENARIOS, Make, RawClient

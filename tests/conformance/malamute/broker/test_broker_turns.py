@@ -11,21 +11,21 @@ from pathlib import Path
 
 import pytest
 import zmq
+from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.broker.broker.client_router import CLIENT_TURN, ClientRouter
+from mama_spark.malamute.broker.broker.security import Security, ZapHandler
+from mama_spark.malamute.broker.broker.traffic_counters import SocketCounters
+from mama_spark.malamute.broker.engines import Delivery, register
+from mama_spark.malamute.broker.engines.engine_actor import REPORT
+from mama_spark.malamute.broker.engines.engine_handle import EngineHandle, ReportSocket
+from mama_spark.malamute.broker.engines.simple import SimpleEngine
+from mama_spark.malamute.broker.session.byte_queue import Overflow
+from mama_spark.malamute.broker.session.settings import SessionSettings
+from mama_spark.malamute.broker.session.state_machine import ServerMachine
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import decode, encode
 from mama_spark.malamute.protocol.extensions import Feature
-from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.services.malamute_broker.broker.client_router import CLIENT_TURN, ClientRouter
-from mama_spark.services.malamute_broker.broker.security import Security, ZapHandler
-from mama_spark.services.malamute_broker.broker.traffic_counters import SocketCounters
-from mama_spark.services.malamute_broker.engines import Delivery, register
-from mama_spark.services.malamute_broker.engines.engine_actor import REPORT
-from mama_spark.services.malamute_broker.engines.engine_handle import EngineHandle, ReportSocket
-from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
-from mama_spark.services.malamute_broker.session.byte_queue import Overflow
-from mama_spark.services.malamute_broker.session.settings import SessionSettings
-from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 from mama_spark.testing.waiting import eventually, until
 
 from tests.support.malamute.raw_malamute_clients import Make

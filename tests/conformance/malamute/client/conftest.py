@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from mama_spark.malamute.broker.broker.broker import Broker
 from mama_spark.malamute.client.client import MalamuteClient
-from mama_spark.services.malamute_broker.broker.broker import Broker
 
 from tests.support.malamute.malamute_clients import PATIENCE, Make, start
 from tests.support.malamute.scripted_broker import Scripted

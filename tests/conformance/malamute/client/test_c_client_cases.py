@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from mama_spark.errors import ClientClosed, ConfigError, Unavailable
+from mama_spark.malamute.broker.broker.broker import Broker, EngineChoice
 from mama_spark.malamute.client.calls import CallFailed
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.messages import Message
 from mama_spark.malamute.protocol.extensions import AckRun, StoreOutcome
-from mama_spark.services.malamute_broker.broker.broker import Broker, EngineChoice
 from mama_spark.testing.waiting import until
 
 from tests.support.malamute.malamute_clients import PATIENCE, Make, nothing, start

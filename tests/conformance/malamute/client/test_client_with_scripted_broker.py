@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from mama_spark.errors import MamaError, Unavailable
+from mama_spark.malamute.broker.broker.broker import Broker
 from mama_spark.malamute.client import client as client_module
 from mama_spark.malamute.client import connection
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Ok, Pong, decode, encode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, write
-from mama_spark.services.malamute_broker.broker.broker import Broker
 from mama_spark.testing.clocks import Clock
 
 from tests.support.malamute.malamute_clients import C_CLIENT, PATIENCE

@@ -10,12 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridge import PollResult
-from mama_spark.bridges.malamute import frames as fr
-from mama_spark.bridges.malamute import log_queries, pool, records
-from mama_spark.bridges.malamute.bridge import _Chunk, _report_outcomes
-from mama_spark.bridges.malamute.pool import WritableStream
-from mama_spark.bridges.malamute.refusals import passes, refused
-from mama_spark.bridges.malamute.settings import MalamuteSettings, stream_of
 from mama_spark.errors import (
     BadRow,
     BadTopic,
@@ -27,6 +21,12 @@ from mama_spark.errors import (
     TooLarge,
     Unavailable,
 )
+from mama_spark.malamute.bridge import frames as fr
+from mama_spark.malamute.bridge import log_queries, pool, records
+from mama_spark.malamute.bridge.bridge import _Chunk, _report_outcomes
+from mama_spark.malamute.bridge.pool import WritableStream
+from mama_spark.malamute.bridge.refusals import passes, refused
+from mama_spark.malamute.bridge.settings import MalamuteSettings, stream_of
 from mama_spark.malamute.client.calls import Call, CallFailed
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol.commands import Ping, StatusCode, StreamSend, decode, encode

@@ -7,15 +7,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import ClientClosed, Unavailable
+from mama_spark.malamute.broker.engines.commands import AnsweredCommand
+from mama_spark.malamute.broker.session.client_session import ClientSession
+from mama_spark.malamute.broker.session.state_machine import ServerMachine
 from mama_spark.malamute.client.calls import Call, NoStream
 from mama_spark.malamute.client.state_machine import ClientMachine, ClientSettings
 from mama_spark.malamute.client.states import ClientState
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, encode
 from mama_spark.malamute.protocol.extensions import Extension, write
-from mama_spark.services.malamute_broker.engines.commands import AnsweredCommand
-from mama_spark.services.malamute_broker.session.client_session import ClientSession
-from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 from tests.support.malamute.client_machine import ALL, FAR, do
 from tests.support.tiers import examples

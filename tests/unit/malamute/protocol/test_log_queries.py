@@ -9,6 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from mama_spark.malamute.broker.broker.stream_catalog import StreamCatalog, name_of
+from mama_spark.malamute.broker.engines.commands import AnswerQuery
+from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
+from mama_spark.malamute.broker.engines.query_answers import MAX_PATTERNS
+from mama_spark.malamute.broker.session.settings import SessionSettings
+from mama_spark.malamute.broker.session.state_machine import ServerMachine
+from mama_spark.malamute.broker.session.streams import log_query_server
 from mama_spark.malamute.client.state_machine import ClientMachine, ClientSettings
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol import log_query as qu
@@ -23,13 +30,6 @@ from mama_spark.malamute.protocol.log_query import (
     parse_numbers,
     parse_query,
 )
-from mama_spark.services.malamute_broker.broker.stream_catalog import StreamCatalog, name_of
-from mama_spark.services.malamute_broker.engines.commands import AnswerQuery
-from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
-from mama_spark.services.malamute_broker.engines.query_answers import MAX_PATTERNS
-from mama_spark.services.malamute_broker.session.settings import SessionSettings
-from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
-from mama_spark.services.malamute_broker.session.streams import log_query_server
 
 from tests.support.malamute.log_queries import NAMES, QUESTIONS, RECORD, U32, bounds
 from tests.support.tables import each

@@ -9,6 +9,19 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mama_spark.malamute.broker.engines import Delivery
+from mama_spark.malamute.broker.engines.commands import (
+    AcceptMessage,
+    CancelSubscriptions,
+    CompilePattern,
+    ConnectTraffic,
+    EngineCommand,
+    GiveCredit,
+    RecallCredit,
+)
+from mama_spark.malamute.broker.session.client_session import ClientSession
+from mama_spark.malamute.broker.session.settings import SessionSettings
+from mama_spark.malamute.broker.session.state_machine import ServerMachine
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import encode
@@ -21,19 +34,6 @@ from mama_spark.malamute.protocol.credit import (
     SendWindow,
 )
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
-from mama_spark.services.malamute_broker.engines import Delivery
-from mama_spark.services.malamute_broker.engines.commands import (
-    AcceptMessage,
-    CancelSubscriptions,
-    CompilePattern,
-    ConnectTraffic,
-    EngineCommand,
-    GiveCredit,
-    RecallCredit,
-)
-from mama_spark.services.malamute_broker.session.client_session import ClientSession
-from mama_spark.services.malamute_broker.session.settings import SessionSettings
-from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 from tests.support.tables import each
 from tests.support.tiers import examples

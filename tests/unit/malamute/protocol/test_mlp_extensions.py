@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mama_spark.malamute.broker.session.settings import SessionSettings
+from mama_spark.malamute.broker.session.state_machine import ServerMachine
 from mama_spark.malamute.client.state_machine import ClientMachine, ClientSettings
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import BadFrame, Command, Confirm, Ok, Pong, decode, encode
@@ -18,8 +20,6 @@ from mama_spark.malamute.protocol.extensions import (
     read,
     write,
 )
-from mama_spark.services.malamute_broker.session.settings import SessionSettings
-from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 from tests.support.tables import each
 from tests.support.tiers import examples

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from mama_spark.errors import ConfigError
-from mama_spark.services.malamute_broker.malamute_cfg import load_malamute_cfg, parse_zpl
+from mama_spark.malamute.broker.malamute_cfg import load_malamute_cfg, parse_zpl
 
 SHIPPED = """\
 #   Malamute configuration

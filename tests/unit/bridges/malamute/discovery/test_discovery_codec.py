@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
-from mama_spark.bridges.malamute.discovery import offsets
-from mama_spark.bridges.malamute.discovery.codec import (
+from mama_spark.errors import ConfigError
+from mama_spark.malamute.bridge.discovery import offsets
+from mama_spark.malamute.bridge.discovery.codec import (
     EVENT,
     REC,
     WARN,
@@ -18,14 +19,13 @@ from mama_spark.bridges.malamute.discovery.codec import (
     StoredRecord,
     stored,
 )
-from mama_spark.bridges.malamute.discovery.offsets import EventStreamOffset, WrittenSnapshot, next_offset, same_log
-from mama_spark.errors import ConfigError
+from mama_spark.malamute.bridge.discovery.offsets import EventStreamOffset, WrittenSnapshot, next_offset, same_log
+from mama_spark.malamute.broker.session.broker_events import BrokerEvent
 from mama_spark.malamute.protocol.commands import StreamDeliver, encode
 from mama_spark.mama.discovery.broker_events import broker_event
 from mama_spark.mama.messages.event_records import decode_event
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.record_log import Bounds
-from mama_spark.services.malamute_broker.session.broker_events import BrokerEvent
 
 from tests.support.tables import each
 

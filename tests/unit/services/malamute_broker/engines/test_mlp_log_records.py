@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.bridges.malamute.read_session import AHEAD, ReadSession
-from mama_spark.bridges.malamute.records import block, records
-from mama_spark.bridges.malamute.selection import pattern_of, selection_of
 from mama_spark.errors import Unavailable
+from mama_spark.malamute.bridge.read_session import AHEAD, ReadSession
+from mama_spark.malamute.bridge.records import block, records
+from mama_spark.malamute.bridge.selection import pattern_of, selection_of
+from mama_spark.malamute.broker.engines.records import topic_filter
 from mama_spark.malamute.client.log_query_client import PendingQuery
 from mama_spark.malamute.protocol import log_query as qu
 from mama_spark.malamute.protocol.commands import StreamDeliver, encode
 from mama_spark.malamute.protocol.extensions import Extension, read, write
 from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Selection, numbers
 from mama_spark.malamute.protocol.patterns import Pattern
-from mama_spark.services.malamute_broker.engines.records import topic_filter
 from mama_spark.testing.log_suite import rows
 
 from tests.support.tiers import examples

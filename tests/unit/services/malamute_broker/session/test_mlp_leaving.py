@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mama_spark.malamute.broker.engines.commands import AcceptMessage, CancelSubscriptions, SyncOutcomes
+from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
+from mama_spark.malamute.broker.session.settings import SessionSettings
+from mama_spark.malamute.broker.session.state_machine import ServerMachine
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import encode
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
-from mama_spark.services.malamute_broker.engines.commands import AcceptMessage, CancelSubscriptions, SyncOutcomes
-from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
-from mama_spark.services.malamute_broker.session.settings import SessionSettings
-from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 from tests.support.malamute.session_machine import MachineHarness as SessionHarness
 from tests.support.tiers import EXPLORE

@@ -5,11 +5,11 @@ from __future__ import annotations
 import struct
 
 import pytest
+from mama_spark.malamute.broker.session.client_session import PendingReply
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol import message_blocks
 from mama_spark.malamute.protocol.commands import Error, Ok, Pong, StatusCode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
-from mama_spark.services.malamute_broker.session.client_session import PendingReply
 
 from tests.support.malamute.session_machine import ALL, OK, PONG, MachineHarness, written
 

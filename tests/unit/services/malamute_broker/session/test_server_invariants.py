@@ -7,12 +7,12 @@ from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
+from mama_spark.malamute.broker.session.byte_queue import Overflow
+from mama_spark.malamute.broker.session.mailboxes.mailbox_store import OVERHEAD, Limits
+from mama_spark.malamute.broker.session.state_machine import ServerMachine
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Error, Ok, encode
 from mama_spark.malamute.protocol.extensions import Extension, write
-from mama_spark.services.malamute_broker.session.byte_queue import Overflow
-from mama_spark.services.malamute_broker.session.mailboxes.mailbox_store import OVERHEAD, Limits
-from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 from tests.support.malamute.session_machine import ALL, MachineHarness
 from tests.support.tiers import examples

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from mama_spark.malamute.broker.session.byte_queue import Overflow
+from mama_spark.malamute.broker.session.mailboxes.mailbox_store import OVERHEAD, Limits
+from mama_spark.malamute.broker.session.streams import publish_handler
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Error, StatusCode, encode
 from mama_spark.malamute.protocol.extensions import Feature
-from mama_spark.services.malamute_broker.session.byte_queue import Overflow
-from mama_spark.services.malamute_broker.session.mailboxes.mailbox_store import OVERHEAD, Limits
-from mama_spark.services.malamute_broker.session.streams import publish_handler
 
 from tests.support.malamute.session_machine import FAILED, INVALID, OK, PONG, MachineHarness, subjects, written
 from tests.support.tables import each

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from mama_spark.malamute.protocol import commands as wire
-from mama_spark.malamute.protocol.commands import encode
-from mama_spark.malamute.protocol.extensions import ALL, Extension, Feature, write
-from mama_spark.malamute.protocol.transition_table import IllegalMachineStep
-from mama_spark.services.malamute_broker.session.states import (
+from mama_spark.malamute.broker.session.states import (
     CONNECTED,
     EVENTS,
     START,
@@ -18,6 +14,10 @@ from mama_spark.services.malamute_broker.session.states import (
     SessionEvent,
     SessionState,
 )
+from mama_spark.malamute.protocol import commands as wire
+from mama_spark.malamute.protocol.commands import encode
+from mama_spark.malamute.protocol.extensions import ALL, Extension, Feature, write
+from mama_spark.malamute.protocol.transition_table import IllegalMachineStep
 
 from tests.support.malamute.session_machine import INVALID, OK, MachineHarness
 from tests.support.tables import each

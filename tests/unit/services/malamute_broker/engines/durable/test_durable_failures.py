@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from mama_spark.errors import ConfigError
+from mama_spark.malamute.broker.engines.durable import engine as durable
+from mama_spark.malamute.broker.engines.durable import store as durable_store
+from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
+from mama_spark.malamute.broker.engines.durable.store import MessageStore
+from mama_spark.malamute.broker.engines.durable.store_reader import StoreFull, StoreReader, store_path
 from mama_spark.malamute.protocol.extensions import NO_EXTENSION, AckRun, StoreOutcome
 from mama_spark.malamute.protocol.log_query import LogQuery, Op
-from mama_spark.services.malamute_broker.engines.durable import engine as durable
-from mama_spark.services.malamute_broker.engines.durable import store as durable_store
-from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
-from mama_spark.services.malamute_broker.engines.durable.store import MessageStore
-from mama_spark.services.malamute_broker.engines.durable.store_reader import StoreFull, StoreReader, store_path
 from mama_spark.testing.stored_engine_suite import numbered
 
 from tests.support.malamute.durable_engine import EngineHarness, Make

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import BadTopic
+from mama_spark.malamute.broker.engines import ack_tracker
+from mama_spark.malamute.broker.engines.ack_tracker import MOST_RUNS, AckTracker, OutcomeRuns
+from mama_spark.malamute.broker.engines.durable.dedup import DedupWindow
+from mama_spark.malamute.broker.engines.frame_columns import pack, pack_headers, unpack, unpack_headers
+from mama_spark.malamute.broker.engines.records import check_topic, topic_filter
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome, write
-from mama_spark.services.malamute_broker.engines import ack_tracker
-from mama_spark.services.malamute_broker.engines.ack_tracker import MOST_RUNS, AckTracker, OutcomeRuns
-from mama_spark.services.malamute_broker.engines.durable.dedup import DedupWindow
-from mama_spark.services.malamute_broker.engines.frame_columns import pack, pack_headers, unpack, unpack_headers
-from mama_spark.services.malamute_broker.engines.records import check_topic, topic_filter
 
 from tests.support.tables import each
 

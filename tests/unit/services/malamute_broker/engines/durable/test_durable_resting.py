@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from mama_spark.errors import ConfigError
+from mama_spark.malamute.broker.engines.durable import engine as durable_engine
+from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
+from mama_spark.malamute.broker.engines.durable.store_lock import StoreLock
+from mama_spark.malamute.broker.engines.durable.store_reader import store_path
 from mama_spark.malamute.protocol.extensions import AckRun, StoreOutcome
-from mama_spark.services.malamute_broker.engines.durable import engine as durable_engine
-from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
-from mama_spark.services.malamute_broker.engines.durable.store_lock import StoreLock
-from mama_spark.services.malamute_broker.engines.durable.store_reader import store_path
 
 from tests.support.malamute.durable_engine import EngineHarness, Make
 

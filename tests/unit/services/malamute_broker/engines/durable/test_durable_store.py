@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from mama_spark.malamute.broker.engines.durable import engine as durable
+from mama_spark.malamute.broker.engines.durable import store as durable_store
+from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
 from mama_spark.malamute.protocol.extensions import AckRun, StoreOutcome
 from mama_spark.malamute.protocol.log_query import LogQuery, Op, numbers, parse_numbers
-from mama_spark.services.malamute_broker.engines.durable import engine as durable
-from mama_spark.services.malamute_broker.engines.durable import store as durable_store
-from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
 from mama_spark.testing.stored_engine_suite import StoredEngineHarness, mix_live_and_replay, numbered
 
 from tests.support.malamute.durable_engine import SECOND, Make

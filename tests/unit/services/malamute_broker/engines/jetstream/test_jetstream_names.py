@@ -12,9 +12,8 @@ from mama_spark.bridges.nats.protocol.frames import Framer
 from mama_spark.bridges.nats.protocol.headers import check
 from mama_spark.bridges.nats.protocol.parser import read_frame
 from mama_spark.errors import ConfigError
-from mama_spark.malamute.protocol.extensions import Extension, write
-from mama_spark.services.malamute_broker.engines.jetstream.async_publisher import PendingPublish, batch_of
-from mama_spark.services.malamute_broker.engines.jetstream.message_codec import (
+from mama_spark.malamute.broker.engines.jetstream.async_publisher import PendingPublish, batch_of
+from mama_spark.malamute.broker.engines.jetstream.message_codec import (
     JetStreamMessage,
     Origin,
     Unreadable,
@@ -25,7 +24,8 @@ from mama_spark.services.malamute_broker.engines.jetstream.message_codec import 
     encode_subject,
     header_lines,
 )
-from mama_spark.services.malamute_broker.engines.jetstream.settings import JetStreamSettings
+from mama_spark.malamute.broker.engines.jetstream.settings import JetStreamSettings
+from mama_spark.malamute.protocol.extensions import Extension, write
 
 from tests.support.tables import each
 

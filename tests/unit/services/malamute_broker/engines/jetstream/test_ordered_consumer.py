@@ -12,8 +12,8 @@ from mama_spark.backoff import Backoff
 from mama_spark.bridges.nats.jetstream.api import ApiError
 from mama_spark.bridges.nats.jetstream.consumers import TOO_MANY
 from mama_spark.errors import ConfigError
-from mama_spark.services.malamute_broker.engines.jetstream import ordered_consumer
-from mama_spark.services.malamute_broker.engines.jetstream.ordered_consumer import OrderedConsumer
+from mama_spark.malamute.broker.engines.jetstream import ordered_consumer
+from mama_spark.malamute.broker.engines.jetstream.ordered_consumer import OrderedConsumer
 
 
 def test_a_stream_that_has_all_its_consumers_is_asked_again(

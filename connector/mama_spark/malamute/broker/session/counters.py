@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class SessionCounters:
-    """Counters since the start of the broker; see :mod:`~mama_spark.services.malamute_broker.broker.metrics`."""
+    """Counters since the start of the broker; see :mod:`~mama_spark.malamute.broker.broker.metrics`."""
 
     malformed: int = 0
     refused: int = 0

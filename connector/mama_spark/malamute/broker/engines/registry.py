@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 GROUP = "mama_spark.stream_engines"
 _BUILT_IN = {
-    "simple": "mama_spark.services.malamute_broker.engines.simple:SimpleEngine",
-    "durable": "mama_spark.services.malamute_broker.engines.durable.engine:DurableEngine",
-    "jetstream": "mama_spark.services.malamute_broker.engines.jetstream.engine:JetStreamEngine",
+    "simple": "mama_spark.malamute.broker.engines.simple:SimpleEngine",
+    "durable": "mama_spark.malamute.broker.engines.durable.engine:DurableEngine",
+    "jetstream": "mama_spark.malamute.broker.engines.jetstream.engine:JetStreamEngine",
 }
 _registered: dict[str, type[StreamEngine]] = {}
 

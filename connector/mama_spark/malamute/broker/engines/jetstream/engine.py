@@ -108,7 +108,7 @@ class _CatchUp:
 
 class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
     """:param settings: see
-    :class:`~mama_spark.services.malamute_broker.engines.jetstream.settings.JetStreamSettings`"""
+    :class:`~mama_spark.malamute.broker.engines.jetstream.settings.JetStreamSettings`"""
 
     settings_class = JetStreamSettings
 

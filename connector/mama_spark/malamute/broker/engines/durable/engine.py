@@ -65,7 +65,7 @@ def _monotonic_us() -> int:
 
 
 class DurableEngine(StoredStreamEngine[Row]):
-    """:param settings: see :class:`~mama_spark.services.malamute_broker.engines.durable.settings.DurableSettings`"""
+    """:param settings: see :class:`~mama_spark.malamute.broker.engines.durable.settings.DurableSettings`"""
 
     settings_class = DurableSettings
     shared_threads: ClassVar[int] = 16  # it waits for its disk

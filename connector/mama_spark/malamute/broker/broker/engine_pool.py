@@ -1,7 +1,7 @@
 """The engines of all streams: opens them, sends them commands in batches, and applies their reports.
 
 An engine gets its commands when it has started. An engine that lags behind has a backlog with a limit and a policy
-(:mod:`mama_spark.services.malamute_broker.session.engine_backlog`).
+(:mod:`mama_spark.malamute.broker.session.engine_backlog`).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from mama_spark.malamute.client.calls import Call, CallFailed
 from mama_spark.malamute.client.connection import ClientConnection
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 
-from ..connection_pool import ConnectionPool
+from ...bridges.connection_pool import ConnectionPool
 from .refusals import passes
 
 #: Seconds for which a bridge relies on what an earlier user of its connection learned of a stream.

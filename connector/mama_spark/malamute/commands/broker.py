@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..console.arguments import add_metrics
-from ..console.output import say_as
-from ..console.signals import stop_on_signals
-from ..services.malamute_broker.serve import run as run_broker
-from ..services.malamute_broker.session.broker_events import BrokerEvent
+from ...console.arguments import add_metrics
+from ...console.output import say_as
+from ...console.signals import stop_on_signals
+from ..broker.serve import run as run_broker
+from ..broker.session.broker_events import BrokerEvent
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     def encode(event: BrokerEvent) -> bytes:
-        from ..mama.discovery.broker_events import broker_event  # not needed to start
+        from ...mama.discovery.broker_events import broker_event  # not needed to start
 
         return broker_event(*event)
 
