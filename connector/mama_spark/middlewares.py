@@ -59,7 +59,7 @@ MIDDLEWARES = {
             stream_of_each_row=True,
             patterns=True,
         ),
-        Middleware("memory", "mama_spark.bridges.memory", "memory", ("memory",), named_streams=False, in_process=True),
+        Middleware("memory", "mama_spark.memory", "memory", ("memory",), named_streams=False, in_process=True),
         Middleware(
             "tango",
             "mama_spark.bridges.tango",

@@ -20,13 +20,13 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from mama_spark.bridges.memory import MemoryBroker
-from mama_spark.bridges.memory.logs import MemoryLogs
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.bridges.reconnecting import ReconnectingBridge
 from mama_spark.bridges.tango import RecordCodec
 from mama_spark.cli import main
 from mama_spark.commands.record import log_options, record
+from mama_spark.memory import MemoryBroker
+from mama_spark.memory.logs import MemoryLogs
 from mama_spark.message import MessageBatch
 from mama_spark.metrics.provider import meter_provider
 from mama_spark.options import SinkOptions

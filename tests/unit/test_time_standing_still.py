@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 from mama_spark.bridge import PollResult
-from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.mama import Publisher, Transport
+from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.message import MessageBatch
 from mama_spark.options.window import WindowConfig
 from mama_spark.publisher.batch_publisher import BatchPublisher

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
-from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
+from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.testing.bridge_suite import BridgeSuite, PublishedMessage, SuiteSetup
 
 

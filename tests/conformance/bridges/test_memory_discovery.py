@@ -5,8 +5,8 @@ from uuid import uuid4
 
 import pytest
 from mama_spark.bridge import DiscoveryEventKind, SourceKey
-from mama_spark.bridges.memory.discovery import MemoryDiscovery, MemorySources
 from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.memory.discovery import MemoryDiscovery, MemorySources
 from mama_spark.testing.discovery_suite import DiscoverySetup, DiscoverySuite
 
 

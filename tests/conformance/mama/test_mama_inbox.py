@@ -246,7 +246,7 @@ def test_everything_is_destroyed_in_time_although_the_server_is_gone(tmp_path: P
 def test_a_bridge_without_inboxes_says_not_implemented(monkeypatch: pytest.MonkeyPatch) -> None:
     on = MemoryMamaHarness(EventStyle.PUBLISHER)
     transport = on.transport()
-    monkeypatch.delattr("mama_spark.bridges.memory.MemoryBridge.requests")
+    monkeypatch.delattr("mama_spark.memory.MemoryBridge.requests")
     with pytest.raises(StatusError, match="NOT_IMPLEMENTED"):
         Inbox.create(transport, None, lambda *_: None)
     on.close()

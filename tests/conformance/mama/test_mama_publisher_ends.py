@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from mama_spark.bridge import EventStyle
-from mama_spark.bridges.memory import MemoryBridge
 from mama_spark.mama import (
     Publisher,
     PublisherState,
@@ -16,6 +15,7 @@ from mama_spark.mama import (
     StatusError,
 )
 from mama_spark.mama.messages.omnm import encode
+from mama_spark.memory import MemoryBridge
 from mama_spark.testing.waiting import until
 
 from tests.support.mama.mama_harness import (

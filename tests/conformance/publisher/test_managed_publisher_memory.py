@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from mama_spark.bridge import PollResult
-from mama_spark.bridges.memory import MemoryBridge
 from mama_spark.errors import (
     AckTimeout,
     BackgroundTaskFailed,
@@ -19,6 +18,7 @@ from mama_spark.errors import (
     RateLimited,
     Rejected,
 )
+from mama_spark.memory import MemoryBridge
 from mama_spark.message import MessageBatch
 from mama_spark.publisher.api import PublishOptions, RetryConfig
 from mama_spark.publisher.managed.managed_publisher import ManagedPublisher

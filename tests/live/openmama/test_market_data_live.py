@@ -10,11 +10,11 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from mama_spark.bridges.memory.bridge import MemoryBroker
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import MamaMsg, MamaPrice
 from mama_spark.mama.messages.omnm import decode, encode
 from mama_spark.mama.messages.status import MsgStatus
+from mama_spark.memory.bridge import MemoryBroker
 from mama_spark.openmama_wire.peer import OpenMamaPeer
 from mama_spark.openmama_wire.protocol.dictionary import DictionaryEntry, dictionary_of
 from mama_spark.openmama_wire.protocol.market_data import (

@@ -7,8 +7,6 @@ from typing import Any
 from uuid import uuid4
 
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.memory import MemoryBridge
-from mama_spark.bridges.memory.discovery import MemoryDiscovery, MemorySources
 from mama_spark.mama import (
     MamaMsg,
     SourceDiscovery,
@@ -26,6 +24,8 @@ from mama_spark.mama.messages.source_records import (
     decode_source,
     encode_source,
 )
+from mama_spark.memory import MemoryBridge
+from mama_spark.memory.discovery import MemoryDiscovery, MemorySources
 from mama_spark.testing.waiting import until
 
 TTL = 30.0

@@ -14,7 +14,6 @@ from uuid import uuid4
 
 import pytest
 from mama_spark.bridge import EventStyle, PublisherBridge
-from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.bridges.nats.connection.pool import POOL
 from mama_spark.bridges.nats.server.nats_server import NatsServer
@@ -28,6 +27,7 @@ from mama_spark.mama import (
     Transport,
     TransportTopicEvent,
 )
+from mama_spark.memory import MemoryBridge, MemoryBroker
 
 from tests.support.nats.nats_servers import Admin
 

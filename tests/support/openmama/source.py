@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mama_spark.bridges.memory.logs import MemoryLogs
 from mama_spark.bridges.reconnecting import ReconnectingBridge
+from mama_spark.memory.logs import MemoryLogs
 from mama_spark.message import MessageBatch
 from mama_spark.openmama_wire.peer import OpenMamaPeer, PeerSettings
 from mama_spark.openmama_wire.protocol.dictionary import by_name

@@ -19,7 +19,6 @@ from uuid import uuid4
 import pytest
 from mama_spark import cli
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.memory.discovery import MemoryDiscovery, MemorySources
 from mama_spark.console import discovery_follow as follow
 from mama_spark.console import progress as progress_module
 from mama_spark.console.output import print_tables
@@ -27,6 +26,7 @@ from mama_spark.console.progress import Progress
 from mama_spark.flightlog.commit import commit
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import SourceRecord, encode_source
+from mama_spark.memory.discovery import MemoryDiscovery, MemorySources
 from mama_spark.options import ANY_USE
 from mama_spark.testing.waiting import eventually
 

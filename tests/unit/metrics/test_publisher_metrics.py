@@ -10,8 +10,8 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from mama_spark.bridges.memory.bridge import MemoryBroker
 from mama_spark.errors import ConfigError, OptionError
+from mama_spark.memory.bridge import MemoryBroker
 from mama_spark.metrics import provider as provider_module
 from mama_spark.metrics.provider import meter_provider
 from mama_spark.options import SinkOptions

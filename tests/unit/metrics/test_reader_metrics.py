@@ -8,9 +8,9 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from mama_spark.bridges.memory import MemoryBroker
-from mama_spark.bridges.memory.logs import MemoryLogs
 from mama_spark.mama.discovery.discovery_rows import BAD_RECORD, DiscoveryRow
+from mama_spark.memory import MemoryBroker
+from mama_spark.memory.logs import MemoryLogs
 from mama_spark.message import MessageBatch
 from mama_spark.metrics.provider import meter_provider
 from mama_spark.options import DiscoveryOptions

@@ -10,7 +10,6 @@ from uuid import uuid4
 import numpy as np
 import pytest
 from mama_spark.bridge import PollResult, ValidationResult
-from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.errors import (
     BackgroundTaskFailed,
     BadRow,
@@ -20,6 +19,7 @@ from mama_spark.errors import (
     PublishError,
     Unavailable,
 )
+from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.message import MessageBatch
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publisher.batch_publisher import BatchPublisher

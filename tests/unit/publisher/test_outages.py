@@ -9,7 +9,7 @@ from uuid import uuid4
 import numpy as np
 import pytest
 from mama_spark.bridge import Ack, Acks, BridgeEvent, EventKind, PollResult
-from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
+from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.message import MessageBatch
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publisher.batch_publisher import BatchPublisher

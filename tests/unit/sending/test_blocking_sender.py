@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 from mama_spark.bridge import PollResult
-from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.errors import AckTimeout, BadTopic, NoResponders, OutcomeUnknown, Rejected, Unavailable
+from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.message import MessageBatch
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.sending.blocking_sender import BlockingSender

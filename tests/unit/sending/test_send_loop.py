@@ -9,7 +9,6 @@ from uuid import uuid4
 import numpy as np
 import pytest
 from mama_spark.bridge import BridgeEvent, EventKind, PollResult, Refusals
-from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.errors import (
     AckTimeout,
     BadRow,
@@ -22,6 +21,7 @@ from mama_spark.errors import (
     Stopped,
     Unavailable,
 )
+from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.message import MessageBatch
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.sending.flight import FlightState

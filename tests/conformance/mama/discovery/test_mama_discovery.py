@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, EventStyle, SourceKey
-from mama_spark.bridges.memory.discovery import MemoryDiscovery
 from mama_spark.errors import ConfigError
 from mama_spark.mama import (
     MAMA_SOURCE_DISCOVERY_TOPIC,
@@ -31,6 +30,7 @@ from mama_spark.mama.discovery.discovery import Sources
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import DEFAULT_FIELDS, OFFLINE, decode_source, encode_source
 from mama_spark.mama.properties import Properties, TransportProperties
+from mama_spark.memory.discovery import MemoryDiscovery
 from mama_spark.testing.waiting import until
 
 from tests.support.mama.mama_discovery import TTL, DiscoveryRecorder, MamaDiscoverySetup, as_bytes, record

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from mama_spark.bridge import EventStyle
-from mama_spark.bridges.memory import MemoryBridge
 from mama_spark.mama import (
     BridgePublisher,
     Publisher,
@@ -21,6 +20,7 @@ from mama_spark.mama import (
 from mama_spark.mama.bridge_loop import PendingSend
 from mama_spark.mama.callback_delivery import CallbackDelivery
 from mama_spark.mama.messages.omnm import encode
+from mama_spark.memory import MemoryBridge
 from mama_spark.testing.waiting import until
 
 from tests.support.mama.mama_harness import (

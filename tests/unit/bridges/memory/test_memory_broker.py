@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
-from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
-from mama_spark.bridges.memory.logs import MemoryLogs
 from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.memory import MemoryBridge, MemoryBroker
+from mama_spark.memory.logs import MemoryLogs
 from mama_spark.message import MessageBatch
 
 

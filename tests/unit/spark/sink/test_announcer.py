@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 from mama_spark import bridges
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind
-from mama_spark.bridges.memory import MemoryBroker
-from mama_spark.bridges.memory.discovery import MemoryDiscovery, MemorySources
 from mama_spark.errors import ConfigError, OptionError, Unavailable
 from mama_spark.mama.messages.event_records import EventRecord, decode_event
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.mama.messages.source_records import FieldId, SourceFields, SourceRecord, decode_source
 from mama_spark.mama.messages.status import Status, StatusError
+from mama_spark.memory import MemoryBroker
+from mama_spark.memory.discovery import MemoryDiscovery, MemorySources
 from mama_spark.options import ANY_USE, BATCH_WRITE, DiscoveryOptions, SinkOptions, TransportOptions
 from mama_spark.spark.option_loading import DiscoveryProperties, read_options
 from mama_spark.spark.sink import announcer

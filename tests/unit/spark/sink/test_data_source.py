@@ -12,11 +12,11 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from mama_spark.bridges.memory import MemoryBroker
 from mama_spark.errors import ConfigError, FlightLogError, OptionError, RowsFailed
 from mama_spark.flightlog import dead_letter_table
 from mama_spark.flightlog.commit import commit as commit_log
 from mama_spark.flightlog.write_id import WriteId
+from mama_spark.memory import MemoryBroker
 from mama_spark.spark.last_write import LastWrite
 from mama_spark.spark.sink.data_source import MamaPubWriter, batch_writer
 from mama_spark.spark.sink.job import PartitionReport, TaskInfo

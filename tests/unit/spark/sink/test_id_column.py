@@ -12,9 +12,9 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from mama_spark.bridges.memory import MemoryBroker
 from mama_spark.errors import ConfigError, OptionError, RowsFailed, SchemaError
 from mama_spark.flightlog.report import shared_ids
+from mama_spark.memory import MemoryBroker
 from mama_spark.options import SinkOptions
 from mama_spark.spark.sink import packed_messages
 from mama_spark.spark.sink.data_source import MamaPubWriter

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from mama_spark.bridges.memory import MemoryBroker
 from mama_spark.errors import (
     BadRow,
     ConfigError,
@@ -30,6 +29,7 @@ from mama_spark.errors import (
     TooLarge,
     Unavailable,
 )
+from mama_spark.memory import MemoryBroker
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.sending.retry import is_final

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from mama_spark.bridge import Ack, Capabilities
-from mama_spark.bridges.memory import MemoryBroker
-from mama_spark.bridges.memory.bridge import MemoryMessage
 from mama_spark.errors import ConfigError, OptionError, SchemaError
 from mama_spark.flightlog.schema import packed_rows_field
+from mama_spark.memory import MemoryBroker
+from mama_spark.memory.bridge import MemoryMessage
 from mama_spark.options import SinkOptions
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan

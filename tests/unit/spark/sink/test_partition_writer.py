@@ -13,10 +13,10 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.flightlog.columns import FlightColumns
 from mama_spark.flightlog.staging import Staging
+from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.options import SinkOptions
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo

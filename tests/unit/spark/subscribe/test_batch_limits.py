@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
-from mama_spark.bridges.memory import MemoryBroker
-from mama_spark.bridges.memory.logs import MemoryLog, MemoryLogs
+from mama_spark.memory import MemoryBroker
+from mama_spark.memory.logs import MemoryLog, MemoryLogs
 from mama_spark.message import MessageBatch
 from mama_spark.record_log import Bounds, MatchRange, RecordLog
 from mama_spark.spark.subscribe.matching import BatchLimits, matching_records, next_offsets

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.bridges.memory import MemoryBroker
-from mama_spark.bridges.memory.logs import MemoryLogs
 from mama_spark.errors import CorruptPack, OptionError
+from mama_spark.memory import MemoryBroker
+from mama_spark.memory.logs import MemoryLogs
 from mama_spark.message import HEADERS_TYPE, MessageBatch
 from mama_spark.options import SubscribeOptions
 from mama_spark.record_log import Records

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import pytest
-from mama_spark.bridges.memory import MemoryBroker
-from mama_spark.bridges.memory.logs import MemoryLogs
 from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.memory import MemoryBroker
+from mama_spark.memory.logs import MemoryLogs
 from mama_spark.message import MessageBatch
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.subscribe.data_source import MamaSubStreamReader
