@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import nats
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats.server.nats_server import NatsServer
 
 STREAM, SUBJECTS = "BENCH", "b.>"
 

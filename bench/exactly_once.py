@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-from mama_spark.bridges.nats.batches.ledger import NatsBatchLedger
-from mama_spark.bridges.nats.connection.pool import POOL
-from mama_spark.bridges.nats.read.logs import NatsLogs
-from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.bridges.nats.settings import NatsSettings
+from mama_spark.nats.batches.ledger import NatsBatchLedger
+from mama_spark.nats.connection.pool import POOL
+from mama_spark.nats.read.logs import NatsLogs
+from mama_spark.nats.server.nats_server import NatsServer
+from mama_spark.nats.settings import NatsSettings
 from mama_spark.publisher.exactly_once.stored_rows import IdReader, StoredRows
 from mama_spark.spark.sink.data_source import stream_writer
 from mama_spark.spark.sink.job import TaskInfo

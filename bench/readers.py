@@ -125,8 +125,8 @@ def _counted(df: Any) -> tuple[int, int]:
 
 
 def log(_: SparkSession, url: str, rows: int) -> tuple[int, int]:
-    from mama_spark.bridges.nats import NatsSettings
-    from mama_spark.bridges.nats.read.logs import NatsLogs
+    from mama_spark.nats import NatsSettings
+    from mama_spark.nats.read.logs import NatsLogs
 
     found = total = 0
     with NatsLogs(NatsSettings((url,))) as logs:

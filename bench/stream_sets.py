@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 import psutil
 import pyarrow as pa
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats.server.nats_server import NatsServer
 
 PROCESSES, TOPICS, PAYLOAD = 2, 400, 100
 WAYS: dict[str, dict[str, str]] = {"one stream": {}, "set of 4": {"streams": "orders-{0..3}"}}

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import mama_spark
 from mama_spark.bridges import discovery_bridge
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.flightlog.report import summarise
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import DiscoveryOptions
 from mama_spark.report_page.page import report as report_page
 from pyspark.sql import DataFrame, SparkSession

@@ -26,9 +26,9 @@ import numpy as np
 import pyarrow as pa
 import zmq
 from mama_spark.bridges import publisher_bridge
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.commands.record import few_collections, log_options
 from mama_spark.message import MessageBatch
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.openmama_wire.peer import FrameColumns
 from mama_spark.openmama_wire.protocol.framings import OZ
 from mama_spark.packing import rows_of_messages

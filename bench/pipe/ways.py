@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from mama_spark.bridges.nats.read.logs import NatsLogs
-from mama_spark.bridges.nats.settings import NatsSettings
+from mama_spark.nats.read.logs import NatsLogs
+from mama_spark.nats.settings import NatsSettings
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter

@@ -9,9 +9,9 @@ from tempfile import TemporaryDirectory
 
 import psutil
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
-from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.bridges.nats.settings import NatsSettings
+from mama_spark.nats.discovery.bridge import NatsDiscovery
+from mama_spark.nats.server.nats_server import NatsServer
+from mama_spark.nats.settings import NatsSettings
 
 TITLE = "Sources that are announced"
 UNIT = "sources"

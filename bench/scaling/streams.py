@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psutil
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.spark.subscribe.data_source import schema_for, stream_reader
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 

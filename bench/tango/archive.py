@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 from delta import configure_spark_with_delta_pip
 from mama_spark.bridges import log_bridge
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.message import MessageBatch
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SubscribeOptions
 from mama_spark.record_log import RecordLog
 from mama_spark.tango.events.event_codec import Event, encode

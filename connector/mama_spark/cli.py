@@ -49,7 +49,7 @@ class SubcommandModule(Protocol):
 
 SUBCOMMANDS = {
     "serve": Subcommand(
-        "mama_spark.commands.serve",
+        "mama_spark.nats.commands.serve",
         "run a NATS server with JetStream and a demo stream until Ctrl-C", "local", RUN,
         ("mama serve", "mama serve --port 0 --store .run/streams"),
     ),

@@ -49,7 +49,7 @@ class Middleware:
 MIDDLEWARES = {
     middleware.name: middleware
     for middleware in (
-        Middleware("nats", "mama_spark.bridges.nats", "NATS", ("nats", "tls"), url_login=True, ordered_batches=True),
+        Middleware("nats", "mama_spark.nats", "NATS", ("nats", "tls"), url_login=True, ordered_batches=True),
         Middleware(
             "malamute",
             "mama_spark.malamute.bridge",

@@ -22,9 +22,9 @@ from pathlib import Path
 import nats
 from deltalake import DeltaTable
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama.messages.event_records import EventRecord, encode_event
 from mama_spark.mama.messages.omnm import encode
+from mama_spark.nats.server.nats_server import NatsServer
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from tests.campaign.brokers import SUBJECTS

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Protocol, Self
 
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.malamute.broker.engines.durable.store_reader import store_path
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 
 from tests.campaign.oracle import StoredMessage, read_nats, read_sqlite

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pyarrow as pa
 from mama_spark.bridges import log_bridge
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.bridges.tango import RecordCodec
 from mama_spark.flightlog.dead_letter_table import commit_dead_letters
 from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.message import MessageBatch
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.openmama_wire.log.records import MamaRecord, MamaRecordKind, messages, record_topic
 from mama_spark.openmama_wire.protocol.framings import OZ, BridgeFrame, FrameType
 from mama_spark.options import SubscribeOptions

@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from mama_spark.bridges.nats.connection.pool import POOL
-from mama_spark.bridges.nats.discovery import lease
+from mama_spark.nats.connection.pool import POOL
+from mama_spark.nats.discovery import lease
 
 from tests.support.nats.nats_discovery import opened
 

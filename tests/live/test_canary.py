@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import zmq
 from mama_spark.bridges import discovery_bridge, log_bridge, publisher_bridge
-from mama_spark.bridges.nats import NatsSettings
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.cli import main
 from mama_spark.errors import MamaError
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings
 from mama_spark.malamute.broker.broker.security import Security
 from mama_spark.malamute.broker.configuration import load
+from mama_spark.nats import NatsSettings
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import DiscoveryOptions, SinkOptions, SubscribeOptions, TransportOptions
 
 from tests.support.canaries import (

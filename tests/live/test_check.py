@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from mama_spark.bridges.nats import NatsSettings
-from mama_spark.bridges.nats.check import check_server
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.cli import main
+from mama_spark.nats import NatsSettings
+from mama_spark.nats.check import check_server
+from mama_spark.nats.server.nats_server import NatsServer
 
 from tests.support.nats.nats_servers import Admin
 

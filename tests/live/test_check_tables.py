@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.cli import main
 from mama_spark.flightlog import check
 from mama_spark.flightlog.mounts import file_system
+from mama_spark.nats.server.nats_server import NatsServer
 
 Run = Callable[..., tuple[int, str]]
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import psutil
 import pytest
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.cli import parse
 from mama_spark.errors import ConfigError
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings
 from mama_spark.malamute.broker.broker.security import Security
 from mama_spark.malamute.broker.configuration import load
 from mama_spark.malamute.broker.serve import open_to_all
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.services.prometheus.server import MetricsServer
 from mama_spark.services.tango_server.event_source import TangoEventSource
 

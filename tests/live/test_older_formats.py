@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.flightlog.replay import unpublished
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.spark.subscribe.data_source import batch_reader, schema_for
 
 from tests.data.record_formats import NOON, PACKS, ROWS, STORED, dead_letters

@@ -20,7 +20,6 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.bridges.reconnecting import ReconnectingBridge
 from mama_spark.bridges.tango import RecordCodec
 from mama_spark.cli import main
@@ -29,6 +28,7 @@ from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
 from mama_spark.message import MessageBatch
 from mama_spark.metrics.provider import meter_provider
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SinkOptions
 from mama_spark.record_log import RecordLogBridge
 from mama_spark.services.openmama_recorder.settings import OpenMamaRecorderSettings

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.cli import main
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 
 from tests.support.nats.nats_servers import Admin

@@ -16,12 +16,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.cli import main
 from mama_spark.live_view.app import DetailScreen, LiveViewApp
 from mama_spark.live_view.collector import Collector
 from mama_spark.live_view.model import LiveModel
 from mama_spark.mama.messages.event_records import EventRecord
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SinkOptions
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.job import SinkJob, TaskInfo

@@ -14,10 +14,10 @@ from typing import Any
 
 import nkeys  # type: ignore[import-untyped]
 import pytest
-from mama_spark.bridges.nats import NatsBridge, NatsSettings
-from mama_spark.bridges.nats.check import check_server
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError
+from mama_spark.nats import NatsBridge, NatsSettings
+from mama_spark.nats.check import check_server
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 
 from tests.support.fault_driver import Driver, fresh_message_gets_through

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import mama_spark
 import pytest
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats.server.nats_server import NatsServer
 from pyspark import SparkContext
 
 from tests.support.wheels import LIBRARIES, ROOT, bare_environment, build_wheel, site_of

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from mama_spark import jobs
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats.server.nats_server import NatsServer
 from pyspark.sql import SparkSession
 
 from tests.support.malamute.restartable_broker import (

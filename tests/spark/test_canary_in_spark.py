@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats.server.nats_server import NatsServer
 
 from tests.spark.conftest import CONF
 from tests.support.canaries import CREDENTIALS, ENCODED, SEED, STORAGE, WORDS, shown_below, shown_in

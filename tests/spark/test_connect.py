@@ -11,12 +11,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from mama_spark.bridge import DiscoveryEventKind
-from mama_spark.bridges.nats import NatsSettings
-from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
-from mama_spark.bridges.nats.discovery.layout import DiscoveryLayout
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.mama.messages.source_records import decode_source
+from mama_spark.nats import NatsSettings
+from mama_spark.nats.discovery.bridge import NatsDiscovery
+from mama_spark.nats.discovery.layout import DiscoveryLayout
+from mama_spark.nats.server.nats_server import NatsServer
 
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.sink_harness import counts, flights, verdict

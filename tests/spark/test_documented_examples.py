@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.bridges.nats.server.serve import add_demo_stream
 from mama_spark.cli import main
+from mama_spark.nats.server.nats_server import NatsServer
+from mama_spark.nats.server.serve import add_demo_stream
 from pyspark.sql import SparkSession
 
 from tests.support.malamute.broker_process import BrokerProcess

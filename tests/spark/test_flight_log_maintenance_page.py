@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.cli import main
+from mama_spark.nats.server.nats_server import NatsServer
 from pyspark.sql import SparkSession
 
 from tests.support.flight_logs import rows

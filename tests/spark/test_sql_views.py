@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats.server.nats_server import NatsServer
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 

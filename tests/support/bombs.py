@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.bridges import snapshot_codec
-from mama_spark.bridges.nats.protocol.records import DeliveryBuffer, columns
 from mama_spark.malamute.bridge import records as mlp_records
 from mama_spark.malamute.bridge.discovery.codec import DiscoveryCodec, stored
 from mama_spark.malamute.protocol.commands import StreamDeliver, encode
@@ -26,6 +25,7 @@ from mama_spark.malamute.protocol.extensions import read as read_extension
 from mama_spark.mama.discovery.discovery_rows import DiscoveryRowReader
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.message import HEADERS_TYPE
+from mama_spark.nats.protocol.records import DeliveryBuffer, columns
 from mama_spark.options import SubscribeOptions
 from mama_spark.record_log import Records
 from mama_spark.spark.subscribe.packed_rows import RowUnpacker

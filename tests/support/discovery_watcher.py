@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind
-from mama_spark.bridges.nats import NatsSettings
-from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
-from mama_spark.bridges.nats.discovery.layout import DiscoveryLayout
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama.messages.event_records import EventRecord, decode_event
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.mama.messages.source_records import SourceRecord, decode_source
+from mama_spark.nats import NatsSettings
+from mama_spark.nats.discovery.bridge import NatsDiscovery
+from mama_spark.nats.discovery.layout import DiscoveryLayout
+from mama_spark.nats.server.nats_server import NatsServer
 
 
 class Watcher:

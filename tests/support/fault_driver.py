@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.message import MessageBatch
+from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publisher.batch_publisher import BatchPublisher
 from mama_spark.sending.flight import EVENT, FlightState

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from mama_spark.bridges.nats.connection.event_loop import EventLoopThread
-from mama_spark.bridges.nats.connection.nats_py_compat import close_abandoned, close_client
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.memory import MemoryBridge, MemoryBroker
+from mama_spark.nats.connection.event_loop import EventLoopThread
+from mama_spark.nats.connection.nats_py_compat import close_abandoned, close_client
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.publisher.api import Flight, PublishAck
 from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
 from nats.aio.client import Client

@@ -13,8 +13,8 @@ CONNECTOR = Path(__file__).resolve().parents[2] / "connector" / "mama_spark"
 #: Tries with 0 to 20 descriptors more than are open; prints the outcomes.
 SCRIPT = """
 import os, resource
-import nats.aio.client, zmq, mama_spark.bridges.nats.publish.bridge  # files that imports open are not the point
-from mama_spark.bridges.nats import publisher_bridge
+import nats.aio.client, zmq, mama_spark.nats.publish.bridge  # files that imports open are not the point
+from mama_spark.nats import publisher_bridge
 from mama_spark.errors import Unavailable
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.options import SinkOptions

@@ -17,10 +17,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from mama_spark.bridges import snapshot_codec
-from mama_spark.bridges.nats.discovery.layout import BadSubject, DiscoveryLayout
-from mama_spark.bridges.nats.discovery.offsets import parse_offset
-from mama_spark.bridges.nats.jetstream.api import answer_of
-from mama_spark.bridges.nats.protocol import acks, direct_get, fast_batch, parser, records
 from mama_spark.errors import ConfigError, MamaError, PublishError, Unavailable
 from mama_spark.malamute.broker.engines.jetstream import message_codec
 from mama_spark.malamute.protocol import log_query
@@ -28,6 +24,10 @@ from mama_spark.malamute.protocol.commands import BadFrame
 from mama_spark.mama.messages import event_records, omnm, source_records
 from mama_spark.mama.messages.omnm import BadMessage
 from mama_spark.mama.messages.source_records import BadSourceRecord
+from mama_spark.nats.discovery.layout import BadSubject, DiscoveryLayout
+from mama_spark.nats.discovery.offsets import parse_offset
+from mama_spark.nats.jetstream.api import answer_of
+from mama_spark.nats.protocol import acks, direct_get, fast_batch, parser, records
 from mama_spark.packing.format import BadPack
 from mama_spark.packing.ipc import read_pack
 from mama_spark.spark.subscribe.offsets import from_json

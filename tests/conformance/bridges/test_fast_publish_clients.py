@@ -28,20 +28,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mama_spark.bridges.nats import NatsBridge, NatsSettings
-from mama_spark.bridges.nats.errors import from_reply
-from mama_spark.bridges.nats.protocol import fast_batch
-from mama_spark.bridges.nats.protocol.acks import BatchGap, BatchRejection, FlowAck, PubAck, Reply, classify_parts
-from mama_spark.bridges.nats.protocol.fast_batch import (
-    MAX_MESSAGES,
-    FastBatch,
-    Phase,
-    SettledTokens,
-    reply_prefix,
-)
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import BlockedByPredecessor, ExpectationFailed, OutcomeUnknown, PublishError, Rejected
 from mama_spark.message import MessageBatch
+from mama_spark.nats import NatsBridge, NatsSettings
+from mama_spark.nats.errors import from_reply
+from mama_spark.nats.protocol import fast_batch
+from mama_spark.nats.protocol.acks import BatchGap, BatchRejection, FlowAck, PubAck, Reply, classify_parts
+from mama_spark.nats.protocol.fast_batch import MAX_MESSAGES, FastBatch, Phase, SettledTokens, reply_prefix
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.waiting import eventually
 

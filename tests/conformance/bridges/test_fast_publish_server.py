@@ -24,18 +24,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mama_spark.bridges.nats import errors
-from mama_spark.bridges.nats.protocol.acks import BatchGap, BatchRejection, FlowAck, PubAck, Reply
-from mama_spark.bridges.nats.protocol.fast_batch import (
-    END,
-    START,
-    FastBatch,
-    Phase,
-    parse_reply,
-    reply_prefix,
-    reply_suffix,
-)
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import (
     BlockedByPredecessor,
     ExpectationFailed,
@@ -45,6 +33,10 @@ from mama_spark.errors import (
     Rejected,
     TooLarge,
 )
+from mama_spark.nats import errors
+from mama_spark.nats.protocol.acks import BatchGap, BatchRejection, FlowAck, PubAck, Reply
+from mama_spark.nats.protocol.fast_batch import END, START, FastBatch, Phase, parse_reply, reply_prefix, reply_suffix
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 
 from tests.support.nats.nats import account

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from mama_spark.bridge import PublisherBridge
-from mama_spark.bridges.nats import NatsBridge, NatsSettings
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats import NatsBridge, NatsSettings
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.bridge_suite import BridgeSuite, PublishedMessage, SuiteSetup
 
 from tests.support.nats.nats_servers import Admin

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 from mama_spark.bridge import DiscoveryBridge
-from mama_spark.bridges.nats.connection.pool import POOL
-from mama_spark.bridges.nats.discovery import lease
-from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
-from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.bridges.nats.settings import NatsSettings
+from mama_spark.nats.connection.pool import POOL
+from mama_spark.nats.discovery import lease
+from mama_spark.nats.discovery.bridge import NatsDiscovery
+from mama_spark.nats.server.nats_server import NatsServer
+from mama_spark.nats.settings import NatsSettings
 from mama_spark.testing.discovery_suite import DiscoverySetup, DiscoverySuite
 
 from tests.support.nats.nats_servers import Admin

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from mama_spark.bridges.nats.connection import connection
-from mama_spark.bridges.nats.connection.pool import POOL
 from mama_spark.malamute.broker.engines.jetstream import engine
+from mama_spark.nats.connection import connection
+from mama_spark.nats.connection.pool import POOL
 from mama_spark.testing.engine_suite import EngineKind, EngineSuite, ReadableEngineSuite
 
 from tests.support.nats.nats import account

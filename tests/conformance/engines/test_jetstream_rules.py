@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.malamute.broker.engines.jetstream import async_publisher, engine
 from mama_spark.malamute.broker.engines.jetstream.engine import JetStreamEngine
 from mama_spark.malamute.protocol.extensions import NO_EXTENSION, AckRun, Extension, StoreOutcome
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.engine_setup import TIMEOUT
 from mama_spark.testing.stored_engine_suite import MakeEngine, StoredEngineHarness, StoredEngineSuite, numbered
 

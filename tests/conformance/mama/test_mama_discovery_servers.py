@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.nats import NatsSettings
-from mama_spark.bridges.nats.connection.pool import POOL
-from mama_spark.bridges.nats.discovery import lease
-from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.mama import MamaMsg, SourceDiscovery, SourceDiscoveryCallbacks, SourceRecord, Transport
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import OFFLINE, OK, ONLINE, SUSPECT, decode_source, encode_source
 from mama_spark.mama.states import TransportTopicEvent
+from mama_spark.nats import NatsSettings
+from mama_spark.nats.connection.pool import POOL
+from mama_spark.nats.discovery import lease
+from mama_spark.nats.discovery.bridge import NatsDiscovery
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import until
 
 from tests.support.malamute.malamute_discovery import LASTING, SourceAnnouncers, discovering_broker

@@ -9,12 +9,12 @@ from typing import Any
 import mama_spark.mama
 import pytest
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama import SourceRecord
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import encode_source
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.discovery import MemoryDiscovery, MemorySources
+from mama_spark.nats.server.nats_server import NatsServer
 
 from tests.support.nats.nats_servers import Admin
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from mama_spark.bridge import EventStyle
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama import (
     DQPublisher,
     DQPublisherManager,
@@ -24,6 +23,7 @@ from mama_spark.mama import (
     Transport,
 )
 from mama_spark.mama.messages.omnm import decode
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import until
 
 from tests.support.mama.mama_harness import (

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from mama_spark.bridge import EventStyle
-from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.mama import (
     MamaMsg,
     Publisher,
@@ -22,6 +21,7 @@ from mama_spark.mama import (
 )
 from mama_spark.mama.states import TABLE
 from mama_spark.memory import MemoryBroker
+from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.testing.waiting import until
 
 from tests.support.mama.mama_harness import CallbackRecorder, MemoryMamaHarness, a_message, fails, published

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.publisher.api import PublishOptions, RetryConfig
 from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
 

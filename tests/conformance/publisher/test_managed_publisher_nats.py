@@ -10,9 +10,6 @@ from typing import Any
 
 import nats
 import pytest
-from mama_spark.bridges.nats import NatsBridge, NatsSettings
-from mama_spark.bridges.nats.connection.pool import POOL
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import (
     AckTimeout,
     BackgroundTaskFailed,
@@ -21,6 +18,9 @@ from mama_spark.errors import (
     PermissionDenied,
     PublishError,
 )
+from mama_spark.nats import NatsBridge, NatsSettings
+from mama_spark.nats.connection.pool import POOL
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.publisher.api import Flight, PublishOptions, RetryConfig
 from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
 from mama_spark.testing.waiting import until

@@ -10,11 +10,11 @@ from multiprocessing import get_context
 
 import pytest
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.nats.discovery import lease
-from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
-from mama_spark.bridges.nats.discovery.layout import DiscoveryLayout
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ClientClosed
+from mama_spark.nats.discovery import lease
+from mama_spark.nats.discovery.bridge import NatsDiscovery
+from mama_spark.nats.discovery.layout import DiscoveryLayout
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 
 from tests.support.nats.nats_discovery import (

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.bridges import discovery_bridge
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError
 from mama_spark.mama.discovery.discovery_rows import (
     BAD_RECORD,
@@ -28,6 +27,7 @@ from mama_spark.mama.discovery.discovery_rows import (
 )
 from mama_spark.mama.messages.event_records import CREATE, DESTROY, ERROR, LIVE, TOPIC
 from mama_spark.mama.states import TransportTopicEvent
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import DiscoveryOptions
 from mama_spark.testing.waiting import eventually
 

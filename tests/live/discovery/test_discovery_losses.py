@@ -9,15 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from mama_spark.bridge import DiscoveryEventKind, SourceKey
-from mama_spark.bridges.nats.discovery import lease
-from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
-from mama_spark.bridges.nats.discovery.layout import DiscoveryLayout
-from mama_spark.bridges.nats.jetstream import stream_client
-from mama_spark.bridges.nats.jetstream.stream_client import StreamClient
-from mama_spark.bridges.nats.protocol.direct_get import StoredMessage
-from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import ConfigError
+from mama_spark.nats.discovery import lease
+from mama_spark.nats.discovery.bridge import NatsDiscovery
+from mama_spark.nats.discovery.layout import DiscoveryLayout
+from mama_spark.nats.jetstream import stream_client
+from mama_spark.nats.jetstream.stream_client import StreamClient
+from mama_spark.nats.protocol.direct_get import StoredMessage
+from mama_spark.nats.server.nats_server import NatsServer
+from mama_spark.nats.settings import NatsSettings
 from mama_spark.testing.waiting import eventually
 
 from tests.support.nats.nats_discovery import (

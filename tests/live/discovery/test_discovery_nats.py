@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from mama_spark.bridge import DiscoveryEventKind, SourceKey
-from mama_spark.bridges.nats.discovery import lease
-from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
-from mama_spark.bridges.nats.discovery.layout import ADVISORY_BYTES, DiscoveryLayout
-from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.bridges.nats.settings import NatsSettings
-from mama_spark.bridges.nats.subjects import PROGRESS_METADATA
 from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.nats.discovery import lease
+from mama_spark.nats.discovery.bridge import NatsDiscovery
+from mama_spark.nats.discovery.layout import ADVISORY_BYTES, DiscoveryLayout
+from mama_spark.nats.server.nats_server import NatsServer
+from mama_spark.nats.settings import NatsSettings
+from mama_spark.nats.subjects import PROGRESS_METADATA
 from mama_spark.testing.waiting import eventually
 
 from tests.support.nats.nats_cluster import Cluster

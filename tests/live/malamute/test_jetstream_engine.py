@@ -11,9 +11,6 @@ from pathlib import Path
 
 import pytest
 import zmq
-from mama_spark.bridges.nats.read.logs import NatsLogs
-from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import MamaError, Unavailable
 from mama_spark.malamute.bridge.check import check_server
 from mama_spark.malamute.bridge.logs import MalamuteLogs
@@ -26,6 +23,9 @@ from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Ok, Pong, StreamDeliver
 from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcome, read
+from mama_spark.nats.read.logs import NatsLogs
+from mama_spark.nats.server.nats_server import NatsServer
+from mama_spark.nats.settings import NatsSettings
 from mama_spark.testing.waiting import eventually
 
 from tests.support.malamute.broker_process import BrokerProcess

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from mama_spark.bridges import batch_ledger
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError
 from mama_spark.malamute.bridge import bridge as bridges
 from mama_spark.malamute.bridge.logs import MalamuteLogs
@@ -23,6 +22,7 @@ from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol import log_query
 from mama_spark.malamute.protocol.log_query import Op
 from mama_spark.message import MessageBatch
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SinkOptions
 from mama_spark.sending.batch_ledger import MarkerChanged
 from mama_spark.testing.waiting import eventually

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from mama_spark.bridge import EventKind, PollResult
-from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.message import MessageBatch
+from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.testing.waiting import TIMEOUT, eventually
 
 from tests.support.fault_driver import Driver, fresh_message_gets_through

@@ -18,13 +18,13 @@ from typing import Any
 import nats
 import pytest
 from mama_spark.bridge import EventKind
-from mama_spark.bridges.nats import NatsBridge, NatsSettings
-from mama_spark.bridges.nats.connection.event_loop import EventLoopThread
-from mama_spark.bridges.nats.connection.pool import IDLE, POOL, NatsPool
-from mama_spark.bridges.nats.server import serve
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import BackgroundTaskFailed, Unavailable
 from mama_spark.message import MessageBatch
+from mama_spark.nats import NatsBridge, NatsSettings
+from mama_spark.nats.connection.event_loop import EventLoopThread
+from mama_spark.nats.connection.pool import IDLE, POOL, NatsPool
+from mama_spark.nats.server import serve
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.waiting import eventually
 from nats.aio.client import Client

@@ -6,10 +6,10 @@ import logging
 from typing import Any
 
 import pytest
-from mama_spark.bridges.nats import NatsBridge, NatsSettings
-from mama_spark.bridges.nats.jetstream import api
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.message import MessageBatch
+from mama_spark.nats import NatsBridge, NatsSettings
+from mama_spark.nats.jetstream import api
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.publisher import resilient_publisher
 from mama_spark.publisher.resilient_publisher import ResilientPublisher
 from mama_spark.testing.bridge_suite import publish

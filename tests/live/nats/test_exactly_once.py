@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from mama_spark.bridges.nats.batches.ledger import NatsBatchLedger
-from mama_spark.bridges.nats.protocol.acks import AckColumns
-from mama_spark.bridges.nats.publish.bridge import NatsBridge
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.nats.batches.ledger import NatsBatchLedger
+from mama_spark.nats.protocol.acks import AckColumns
+from mama_spark.nats.publish.bridge import NatsBridge
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 
 from tests.support.nats.nats_accounts import SharedNatsCluster

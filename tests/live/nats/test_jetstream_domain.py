@@ -13,13 +13,13 @@ import nats
 import nats.errors
 import pytest
 from mama_spark.bridge import DiscoveryEventKind, SourceKey
-from mama_spark.bridges.nats import NatsBridge, NatsSettings
-from mama_spark.bridges.nats.check import check_server
-from mama_spark.bridges.nats.discovery import lease
-from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
-from mama_spark.bridges.nats.read.logs import NatsLogs
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import Unavailable
+from mama_spark.nats import NatsBridge, NatsSettings
+from mama_spark.nats.check import check_server
+from mama_spark.nats.discovery import lease
+from mama_spark.nats.discovery.bridge import NatsDiscovery
+from mama_spark.nats.read.logs import NatsLogs
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.record_log import MatchRange
 from mama_spark.testing.waiting import eventually
 

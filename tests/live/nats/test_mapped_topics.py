@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats.server.nats_server import NatsServer
 
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.attempts import Query, Row

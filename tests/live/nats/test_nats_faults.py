@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from mama_spark.bridges.nats import NatsBridge
-from mama_spark.bridges.nats.connection.nats_py_compat import close_abandoned
-from mama_spark.bridges.nats.connection.pool import POOL
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.message import MessageBatch
+from mama_spark.nats import NatsBridge
+from mama_spark.nats.connection.nats_py_compat import close_abandoned
+from mama_spark.nats.connection.pool import POOL
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.waiting import eventually
 from nats.aio.client import Client

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.bridges.nats import NatsBridge, NatsSettings
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError
 from mama_spark.message import MessageBatch
+from mama_spark.nats import NatsBridge, NatsSettings
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options.stream_names import stream_range
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.subscribe.schema import SCHEMA

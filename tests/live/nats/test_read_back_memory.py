@@ -11,9 +11,9 @@ from time import process_time
 
 import numpy as np
 import pytest
-from mama_spark.bridges.nats.batches.ledger import NatsBatchLedger
-from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.bridges.nats.settings import NatsSettings
+from mama_spark.nats.batches.ledger import NatsBatchLedger
+from mama_spark.nats.server.nats_server import NatsServer
+from mama_spark.nats.settings import NatsSettings
 from mama_spark.publisher.exactly_once.stored_rows import IdReader, StoredRows
 from mama_spark.publisher.ids import texts
 from mama_spark.testing.waiting import eventually

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import DataLost
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.spark.subscribe.data_source import MamaSubStreamReader, stream_reader
 from mama_spark.spark.subscribe.schema import SCHEMA
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError, DataLost, MamaError, OptionError
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.sink.job import OutcomeCounts
 from mama_spark.spark.subscribe.schema import SCHEMA

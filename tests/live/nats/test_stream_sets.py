@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 import pytest
-from mama_spark.bridges.nats import NatsSettings
-from mama_spark.bridges.nats.check import check_server
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats import NatsSettings
+from mama_spark.nats.check import check_server
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SinkOptions
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.subscribe import data_source

@@ -6,8 +6,8 @@ import logging
 from pathlib import Path
 
 import pytest
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError, DataLost
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.subscribe.data_source import MamaSubStreamReader
 from mama_spark.spark.subscribe.schema import SCHEMA

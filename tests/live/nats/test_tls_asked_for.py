@@ -17,11 +17,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
-from mama_spark.bridges.nats import NatsBridge, NatsSettings
-from mama_spark.bridges.nats.connection.connection import Connection
-from mama_spark.bridges.nats.connection.event_loop import EventLoopThread
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.nats import NatsBridge, NatsSettings
+from mama_spark.nats.connection.connection import Connection
+from mama_spark.nats.connection.event_loop import EventLoopThread
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import TIMEOUT, until
 from nats.aio.client import Client
 
@@ -180,7 +180,7 @@ def test_clients_of_nats_are_made_in_one_place() -> None:
             r"(?<![\w.`])((Nats|Tls)?Client|NATS|nats\.connect|nats\.NATS)\(", path.read_text(encoding="utf-8")
         )
     }
-    assert makers == {"bridges/nats/connection/nats_py_compat.py"}
+    assert makers == {"nats/connection/nats_py_compat.py"}
 
 
 def test_a_server_where_tls_is_a_choice_is_used_with_tls(tmp_path: Path) -> None:

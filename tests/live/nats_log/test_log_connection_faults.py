@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mama_spark.bridges.nats import NatsSettings
-from mama_spark.bridges.nats.connection.pool import POOL
-from mama_spark.bridges.nats.read.logs import NatsLogs
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.nats import NatsSettings
+from mama_spark.nats.connection.pool import POOL
+from mama_spark.nats.read.logs import NatsLogs
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.log_suite import LoggedRecord, everything, rows
 from mama_spark.testing.waiting import eventually
 

@@ -6,10 +6,10 @@ from itertools import count
 from typing import Any
 
 import pytest
-from mama_spark.bridges.nats.jetstream.consumers import create_consumer
-from mama_spark.bridges.nats.protocol.records import DeliveryBuffer, DeliveryParser
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ClientClosed, Unavailable
+from mama_spark.nats.jetstream.consumers import create_consumer
+from mama_spark.nats.protocol.records import DeliveryBuffer, DeliveryParser
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.log_suite import LoggedRecord, everything, rows
 from mama_spark.testing.waiting import eventually
 
@@ -65,7 +65,7 @@ def test_a_range_ends_where_the_server_counts_records_that_it_never_sends(
         name, info = create_consumer(*given)
         return name, {**info, "num_pending": 3}
 
-    monkeypatch.setattr("mama_spark.bridges.nats.read.range_reader.create_consumer", hopeful)
+    monkeypatch.setattr("mama_spark.nats.read.range_reader.create_consumer", hopeful)
     with reading(shared.url) as logs:
         assert everything(logs.log(full).read(0, MANY, [f"{full}.1*"])) == []
     assert next(made) == 3, "it asks once more"

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from mama_spark.bridges.nats import NatsSettings
-from mama_spark.bridges.nats.read.logs import NatsLog, NatsLogs
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError
+from mama_spark.nats import NatsSettings
+from mama_spark.nats.read.logs import NatsLog, NatsLogs
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.log_suite import numbers
 from mama_spark.testing.waiting import eventually
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats.server.nats_server import NatsServer
 
 from tests.support.nats.nats_log import fill, reading
 from tests.support.nats.nats_servers import Admin

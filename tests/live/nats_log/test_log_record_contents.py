@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.log_suite import everything, numbers
 from mama_spark.testing.waiting import eventually
 

@@ -6,13 +6,13 @@ import contextlib
 
 import pyarrow as pa
 import pytest
-from mama_spark.bridges.nats import NatsSettings
-from mama_spark.bridges.nats.batches.ledger import NatsBatchLedger
-from mama_spark.bridges.nats.read import stream_log as module
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError
 from mama_spark.malamute.broker.engines.jetstream.settings import JetStreamSettings
 from mama_spark.malamute.broker.engines.jetstream.stream_reader import JetStreamReader
+from mama_spark.nats import NatsSettings
+from mama_spark.nats.batches.ledger import NatsBatchLedger
+from mama_spark.nats.read import stream_log as module
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.log_suite import everything, numbers, rows
 from mama_spark.testing.waiting import eventually
 

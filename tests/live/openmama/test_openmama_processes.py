@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from mama_spark.bridges import log_bridge
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.openmama_wire.peer import OpenMamaPeer, PeerSettings
 from mama_spark.options import SubscribeOptions
 from mama_spark.spark.subscribe.openmama_rows import OpenMamaColumns

@@ -8,12 +8,12 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.commands.record import log_options, record
 from mama_spark.errors import ConfigError
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import Field, MamaMsg
 from mama_spark.mama.messages.omnm import encode
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.openmama_wire.protocol.market_data import Stamp, stamped
 from mama_spark.services.openmama_recorder.settings import OpenMamaRecorderSettings
 

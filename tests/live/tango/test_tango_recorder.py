@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.commands.record import log_options, record
 from mama_spark.errors import ConfigError
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_events import SubscriptionEvent
 from mama_spark.tango.log.records import GapCause, RecordKind, errors_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import MamaError
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.tango.client.device_proxy import device_names
 from mama_spark.tango.log.records import RecordKind
 from mama_spark.testing.waiting import until

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.tango.log.records import RecordKind, errors_of
 from mama_spark.testing.waiting import until
 

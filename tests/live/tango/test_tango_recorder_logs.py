@@ -8,11 +8,11 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.cli import parse
 from mama_spark.commands.record import log_options, record
 from mama_spark.console.signals import StopEvent
 from mama_spark.errors import ConfigError
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.tango.log.records import GapCause, RecordKind
 from mama_spark.testing.waiting import until
 

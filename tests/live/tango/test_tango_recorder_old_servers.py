@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.tango.events.event_codec import Event, decode
 from mama_spark.tango.log.records import RecordKind
 from mama_spark.tango.types import PipeData

@@ -20,7 +20,6 @@ import pyarrow as pa
 import pytest
 import zmq
 from mama_spark.bridges import log_bridge, publisher_bridge
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.bridges.tango import RecordCodec
 from mama_spark.cli import parse
 from mama_spark.commands import tango_source
@@ -28,6 +27,7 @@ from mama_spark.commands.record import log_options
 from mama_spark.console.signals import StopEvent
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.message import MessageBatch
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SubscribeOptions
 from mama_spark.publisher.resilient_publisher import ResilientPublisher
 from mama_spark.record_log import RecordLog

@@ -15,7 +15,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.oracle import Verdict
 from mama_spark.testing.waiting import eventually
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats.server.nats_server import NatsServer
 
 from tests.data.record_formats import openmama, tango
 from tests.support.malamute.restartable_broker import RestartableNatsServer

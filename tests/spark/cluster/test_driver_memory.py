@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from deltalake import DeltaTable
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats.server.nats_server import NatsServer
 
 from tests.support.nats.nats_servers import Admin
 from tests.support.processes import descendants, resident_memory

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pyarrow.parquet as pq
 import pytest
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 
 from tests.support.malamute.restartable_broker import RestartableNatsServer

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.nats import NatsSettings
-from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import SourceRecord, encode_source
+from mama_spark.nats import NatsSettings
+from mama_spark.nats.discovery.bridge import NatsDiscovery
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.spark.discovery.rows import SCHEMA
 from mama_spark.testing.waiting import eventually
 from pyspark.sql import DataFrame, SparkSession

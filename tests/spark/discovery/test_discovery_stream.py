@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama.messages.event_records import EventRecord
+from mama_spark.nats.server.nats_server import NatsServer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery

@@ -17,13 +17,13 @@ import psutil
 import pytest
 from deltalake import DeltaTable
 from mama_spark.bridge import DiscoveryEventKind
-from mama_spark.bridges.nats import NatsSettings
-from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
-from mama_spark.bridges.nats.discovery.layout import DiscoveryLayout
-from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.bridges.nats.server.serve import add_demo_stream
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.mama.messages.source_records import SourceRecord, decode_source
+from mama_spark.nats import NatsSettings
+from mama_spark.nats.discovery.bridge import NatsDiscovery
+from mama_spark.nats.discovery.layout import DiscoveryLayout
+from mama_spark.nats.server.nats_server import NatsServer
+from mama_spark.nats.server.serve import add_demo_stream
 from mama_spark.testing.waiting import eventually
 from pyspark.sql import SparkSession
 

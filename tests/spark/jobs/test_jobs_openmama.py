@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from mama_spark.bridges import log_bridge
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama.messages.msg import MamaMsg, MamaPrice, MamaTime
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.message import MessageBatch
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.openmama_wire.log.records import (
     MamaGapCause,
     MamaPeerState,

@@ -9,8 +9,8 @@ from typing import Any
 import mama_spark
 import pytest
 from deltalake import DeltaTable
-from mama_spark.bridges.nats.discovery.layout import LIVE, DiscoveryLayout
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats.discovery.layout import LIVE, DiscoveryLayout
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.spark.sink.announcer import source_id
 from mama_spark.testing.waiting import eventually
 from py4j.protocol import Py4JJavaError

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 from pyspark.sql import DataFrame, SparkSession
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.oracle import Outcome, conserve
 from mama_spark.testing.waiting import eventually
 from py4j.protocol import Py4JJavaError

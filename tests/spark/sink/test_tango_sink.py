@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.tango.events.event_codec import Event, decode
 from mama_spark.tango.log import records
 from mama_spark.tango.types import AttributeValue, Encoded, Quality

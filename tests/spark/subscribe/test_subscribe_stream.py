@@ -11,7 +11,7 @@ import mama_spark
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException

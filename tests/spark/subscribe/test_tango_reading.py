@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.commands.record import log_options
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.tango.events.event_codec import Event, decode
 from mama_spark.tango.log.records import RecordKind
 from mama_spark.tango.types import AttributeValue, Quality

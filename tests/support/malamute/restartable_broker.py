@@ -22,10 +22,10 @@ from types import TracebackType
 from typing import Protocol, Self
 from urllib.parse import quote
 
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError
 from mama_spark.malamute.broker.engines.durable.store_reader import StoreReader, store_path
 from mama_spark.malamute.broker.engines.frame_columns import unpack_headers
+from mama_spark.nats.server.nats_server import NatsServer
 
 from tests.support.nats.nats_accounts import SharedNatsServer
 from tests.support.nats.nats_servers import Admin, FetchedMessage

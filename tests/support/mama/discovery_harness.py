@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
-from mama_spark.bridges.nats.discovery.layout import LIVE, REC, WARN, DiscoveryLayout
-from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.mama.messages.event_records import EventRecord, encode_event
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import SourceRecord, encode_source
+from mama_spark.nats.discovery.bridge import NatsDiscovery
+from mama_spark.nats.discovery.layout import LIVE, REC, WARN, DiscoveryLayout
+from mama_spark.nats.settings import NatsSettings
 from mama_spark.testing.waiting import eventually
 
 from tests.support.nats.nats_servers import Admin

@@ -14,9 +14,6 @@ from uuid import uuid4
 
 import pytest
 from mama_spark.bridge import EventStyle, PublisherBridge
-from mama_spark.bridges.nats import NatsBridge, NatsSettings
-from mama_spark.bridges.nats.connection.pool import POOL
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama import (
     MamaMsg,
     Publisher,
@@ -28,6 +25,9 @@ from mama_spark.mama import (
     TransportTopicEvent,
 )
 from mama_spark.memory import MemoryBridge, MemoryBroker
+from mama_spark.nats import NatsBridge, NatsSettings
+from mama_spark.nats.connection.pool import POOL
+from mama_spark.nats.server.nats_server import NatsServer
 
 from tests.support.nats.nats_servers import Admin
 

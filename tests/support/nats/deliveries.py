@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mama_spark.bridges.nats.protocol.records import DeliveryBuffer, columns
+from mama_spark.nats.protocol.records import DeliveryBuffer, columns
 
 SID = 7
 PLAIN = "$JS.ACK.S.mama-x"

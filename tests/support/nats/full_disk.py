@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats.server.nats_server import NatsServer
 
 #: Octets of a file at which writes fail.
 LARGEST_FILE = 64 << 10

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats.server.nats_server import NatsServer
 
 from tests.support.nats.nats_accounts import Accounts, SharedNatsCluster, SharedNatsServer
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Never
 
 import orjson
-from mama_spark.bridges.nats.connection.pool import POOL
-from mama_spark.bridges.nats.discovery import lease
-from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.nats.connection.pool import POOL
+from mama_spark.nats.discovery import lease
+from mama_spark.nats.server.nats_server import NatsServer
 
 from tests.support.nats.nats_cluster import Cluster
 from tests.support.nats.plain_nats_connection import PlainNatsConnection

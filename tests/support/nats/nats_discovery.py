@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
-from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
-from mama_spark.bridges.nats.discovery.layout import ADVISORIES, DiscoveryLayout
-from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.bridges.nats.settings import NatsSettings
+from mama_spark.nats.discovery.bridge import NatsDiscovery
+from mama_spark.nats.discovery.layout import ADVISORIES, DiscoveryLayout
+from mama_spark.nats.server.nats_server import NatsServer
+from mama_spark.nats.settings import NatsSettings
 from mama_spark.testing.waiting import eventually
 
 from tests.support.nats.nats_servers import Admin
@@ -123,10 +123,10 @@ def stop_renewing(bridge: NatsDiscovery, source: SourceKey = DESK) -> None:
 ANNOUNCE = """
 import sys, time
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.nats.protocol.direct_get import StoredMessage
-from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
-from mama_spark.bridges.nats.settings import NatsSettings
-from mama_spark.bridges.nats.jetstream.stream_client import StreamClient
+from mama_spark.nats.protocol.direct_get import StoredMessage
+from mama_spark.nats.discovery.bridge import NatsDiscovery
+from mama_spark.nats.settings import NatsSettings
+from mama_spark.nats.jetstream.stream_client import StreamClient
 bridge = NatsDiscovery(NatsSettings((sys.argv[1],)))
 bridge.open()
 bridge.announce(SourceKey("desk", 7), b"r", float(sys.argv[2]))

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Self, TypeVar
 import nats
 import orjson
 import trustme
-from mama_spark.bridges.nats.connection.event_loop import EventLoopThread
-from mama_spark.bridges.nats.connection.nats_py_compat import close_abandoned, close_client
+from mama_spark.nats.connection.event_loop import EventLoopThread
+from mama_spark.nats.connection.nats_py_compat import close_abandoned, close_client
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 

@@ -9,8 +9,8 @@ from typing import Self
 from urllib.parse import urlparse
 
 import orjson
-from mama_spark.bridges.nats.protocol import parser
-from mama_spark.bridges.nats.protocol.acks import Reply, classify
+from mama_spark.nats.protocol import parser
+from mama_spark.nats.protocol.acks import Reply, classify
 
 _PATIENCE = 60.0
 

@@ -10,7 +10,6 @@ from uuid import uuid4
 
 import pyarrow as pa
 from mama_spark.bridges import log_bridge, publisher_bridge
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.commands.record import log_options
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import Field, MamaMsg
@@ -18,6 +17,7 @@ from mama_spark.mama.messages.omnm import decode, encode
 from mama_spark.mama.messages.status import MsgStatus, MsgType, SubscriptionMsgType
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.openmama_wire.peer import OpenMamaPeer, ReceivedFrame
 from mama_spark.openmama_wire.protocol.dictionary import DictionaryEntry, dictionary_message
 from mama_spark.openmama_wire.protocol.frames import FrameType

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.malamute.bridge import MalamuteLogs, MalamuteSettings
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 
 from tests.support.malamute.broker_process import BrokerProcess

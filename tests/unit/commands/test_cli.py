@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import pytest
 from mama_spark import __version__, cli
-from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.bridges.nats.server.serve import DEMO, add_demo_stream
 from mama_spark.errors import Unavailable
+from mama_spark.nats.server.nats_server import NatsServer
+from mama_spark.nats.server.serve import DEMO, add_demo_stream
 
 from tests.support.ports import lasting_port
 from tests.support.processes import descendants, none_alive

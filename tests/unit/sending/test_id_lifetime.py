@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from mama_spark.bridges.nats.jetstream.streams import StreamInfo, _duplicate_window
-from mama_spark.bridges.nats.publish.stream_router import StreamRouter
-from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import Unavailable
 from mama_spark.malamute.broker.engines.jetstream.async_publisher import AsyncPublisher, PendingPublish
+from mama_spark.nats.jetstream.streams import StreamInfo, _duplicate_window
+from mama_spark.nats.publish.stream_router import StreamRouter
+from mama_spark.nats.settings import NatsSettings
 from mama_spark.sending.id_lifetime import known_for, window_for
 
 

@@ -33,9 +33,9 @@ HEAVY = (
     "textual",
     "xxhash",
     "zmq",
-    "mama_spark.bridges.nats.publish",
-    "mama_spark.bridges.nats.read",
-    "mama_spark.bridges.nats.discovery",
+    "mama_spark.nats.publish",
+    "mama_spark.nats.read",
+    "mama_spark.nats.discovery",
     "mama_spark.console",
     "mama_spark.flightlog.commit",
     "mama_spark.flightlog.storage",
@@ -94,9 +94,9 @@ pickle.loads(pickle.dumps(source.streamReader(from_arrow_schema(SCHEMA))))
 #: What connects, plans and reads or publishes, by task or planner: module -> libraries of HEAVY that it may load.
 #: Whatever makes an Arrow value of a Python value at import loads pandas, too.
 STEPS = {
-    "mama_spark.bridges.nats.read.logs": {"asyncio", "nats", "ssl", "pyarrow.compute"},
-    "mama_spark.bridges.nats.discovery.bridge": {"asyncio", "nats", "ssl", "pyarrow.compute"},
-    "mama_spark.bridges.nats.publish.bridge": {"asyncio", "nats", "ssl", "pyarrow.compute"},
+    "mama_spark.nats.read.logs": {"asyncio", "nats", "ssl", "pyarrow.compute"},
+    "mama_spark.nats.discovery.bridge": {"asyncio", "nats", "ssl", "pyarrow.compute"},
+    "mama_spark.nats.publish.bridge": {"asyncio", "nats", "ssl", "pyarrow.compute"},
     "mama_spark.malamute.bridge": {"asyncio", "ssl", "zmq", "pyarrow.compute"},
     "mama_spark.bridges.tango": {"pyarrow.compute"},
     "mama_spark.spark.discovery.data_source": {"pyarrow.compute"},

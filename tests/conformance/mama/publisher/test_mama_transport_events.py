@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from mama_spark.bridge import EventStyle
-from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import Unavailable
 from mama_spark.mama import (
     Publisher,
@@ -20,6 +19,7 @@ from mama_spark.mama import (
     TransportTopicEvent,
 )
 from mama_spark.mama.messages.omnm import encode
+from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import until
 
 from tests.support.mama.mama_harness import (

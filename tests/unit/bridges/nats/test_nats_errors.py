@@ -7,8 +7,6 @@ import nats.errors
 import nats.js.errors
 import nkeys  # type: ignore[import-untyped]
 import pytest
-from mama_spark.bridges.nats import errors
-from mama_spark.bridges.nats.connection import client_errors
 from mama_spark.errors import (
     Backpressure,
     ConfigError,
@@ -19,6 +17,8 @@ from mama_spark.errors import (
     RateLimited,
     Rejected,
 )
+from mama_spark.nats import errors
+from mama_spark.nats.connection import client_errors
 
 from tests.support.tables import each
 

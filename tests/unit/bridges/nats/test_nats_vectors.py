@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from mama_spark import topics
-from mama_spark.bridges.nats.protocol import acks, fast_batch, frames, headers, parser
 from mama_spark.errors import (
     DuplicateInFlight,
     ExpectationFailed,
@@ -21,6 +20,7 @@ from mama_spark.errors import (
     Rejected,
 )
 from mama_spark.message import MessageBatch
+from mama_spark.nats.protocol import acks, fast_batch, frames, headers, parser
 
 from tests.support.tables import each
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.bridges.nats.stream_set import StreamSet, partition
+from mama_spark.nats.stream_set import StreamSet, partition
 from mama_spark.options.stream_names import StreamRange
 
 

@@ -11,10 +11,10 @@ from typing import Any
 from urllib.parse import urlparse
 
 import pytest
-from mama_spark.bridges.nats.connection.gathered_write import GatheredWriter, fits
-from mama_spark.bridges.nats.connection.nats_py_compat import stream_of
-from mama_spark.bridges.nats.connection.raw_read import RawReadProtocol
-from mama_spark.bridges.nats.protocol.receive_buffer import ReceiveBuffer
+from mama_spark.nats.connection.gathered_write import GatheredWriter, fits
+from mama_spark.nats.connection.nats_py_compat import stream_of
+from mama_spark.nats.connection.raw_read import RawReadProtocol
+from mama_spark.nats.protocol.receive_buffer import ReceiveBuffer
 from nats.aio.transport import TcpTransport
 
 _LARGE = memoryview(bytes(range(256)) * 4_096 * 20)  # more than a socket takes at once

@@ -7,9 +7,9 @@ from itertools import pairwise
 
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from mama_spark.bridges.nats.connection.inbound_parser import InboundParser
-from mama_spark.bridges.nats.protocol.receive_buffer import ReceiveBuffer
-from mama_spark.bridges.nats.protocol.records import DeliveryParser
+from mama_spark.nats.connection.inbound_parser import InboundParser
+from mama_spark.nats.protocol.receive_buffer import ReceiveBuffer
+from mama_spark.nats.protocol.records import DeliveryParser
 
 from tests.support.nats.deliveries import SID, NatsDelivery, frame, held_to, reply
 from tests.support.tiers import examples

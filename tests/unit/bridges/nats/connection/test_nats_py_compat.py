@@ -13,12 +13,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mama_spark.bridges.nats.connection import nats_py_compat as compat
 from mama_spark.errors import ConfigError
+from mama_spark.nats.connection import nats_py_compat as compat
 from nats.aio.client import Client
 
 ROOT = Path(__file__).resolve().parents[5]
-BRIDGE = ROOT / "connector/mama_spark/bridges/nats"
+BRIDGE = ROOT / "connector/mama_spark/nats"
 ATTACHED = ("_error_cb", "_disconnected_cb", "_reconnected_cb", "_closed_cb", "_reading_task")
 
 

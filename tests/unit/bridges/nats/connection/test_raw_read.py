@@ -7,8 +7,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from mama_spark.bridges.nats.connection.raw_read import RawReadProtocol, fits
-from mama_spark.bridges.nats.protocol.receive_buffer import ReceiveBuffer
+from mama_spark.nats.connection.raw_read import RawReadProtocol, fits
+from mama_spark.nats.protocol.receive_buffer import ReceiveBuffer
 from nats.aio.transport import TcpTransport
 
 tcp_transport: Any = TcpTransport

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
-from mama_spark.bridges.nats.discovery import advisories, offsets
-from mama_spark.bridges.nats.discovery.events import event_of, image_of
-from mama_spark.bridges.nats.discovery.layout import (
+from mama_spark.bridges.snapshot_codec import pack, unpack
+from mama_spark.errors import ConfigError
+from mama_spark.nats.discovery import advisories, offsets
+from mama_spark.nats.discovery.events import event_of, image_of
+from mama_spark.nats.discovery.layout import (
     LIVE,
     MARKER,
     REC,
@@ -26,7 +28,7 @@ from mama_spark.bridges.nats.discovery.layout import (
     as_token,
     from_token,
 )
-from mama_spark.bridges.nats.discovery.offsets import (
+from mama_spark.nats.discovery.offsets import (
     DiscoveryOffset,
     RecordRange,
     SavedSnapshot,
@@ -35,17 +37,8 @@ from mama_spark.bridges.nats.discovery.offsets import (
     StreamRecreated,
     steps_between,
 )
-from mama_spark.bridges.nats.discovery.streams import check_version
-from mama_spark.bridges.nats.protocol.direct_get import (
-    SOURCED,
-    DirectGetParser,
-    StoredMessage,
-    headers_of,
-    micros,
-    stored,
-)
-from mama_spark.bridges.snapshot_codec import pack, unpack
-from mama_spark.errors import ConfigError
+from mama_spark.nats.discovery.streams import check_version
+from mama_spark.nats.protocol.direct_get import SOURCED, DirectGetParser, StoredMessage, headers_of, micros, stored
 
 from tests.support.tables import each
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.nats.discovery.layout import LIVE, REPLACED_MARKER, TTL, WARN, DiscoveryLayout
-from mama_spark.bridges.nats.discovery.lease import Lease, LeaseKeeper
-from mama_spark.bridges.nats.settings import NatsSettings
+from mama_spark.nats.discovery.layout import LIVE, REPLACED_MARKER, TTL, WARN, DiscoveryLayout
+from mama_spark.nats.discovery.lease import Lease, LeaseKeeper
+from mama_spark.nats.settings import NatsSettings
 
 from tests.support.tables import each
 

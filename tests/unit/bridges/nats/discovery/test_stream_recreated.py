@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mama_spark.bridges.nats.discovery.offsets import (
+from mama_spark.nats.discovery.offsets import (
     DiscoveryOffset,
     RecordRange,
     StreamCreationTimes,

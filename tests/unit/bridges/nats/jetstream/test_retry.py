@@ -9,8 +9,9 @@ from typing import Any
 
 import orjson
 import pytest
-from mama_spark.bridges.nats.jetstream import api, retry, streams
-from mama_spark.bridges.nats.jetstream.api import (
+from mama_spark.errors import ConfigError, NoResponders, OutOfResources, Rejected, Unavailable
+from mama_spark.nats.jetstream import api, retry, streams
+from mama_spark.nats.jetstream.api import (
     NO_RESPONDERS,
     NO_STREAM,
     ApiError,
@@ -18,8 +19,7 @@ from mama_spark.bridges.nats.jetstream.api import (
     BlockingJetStreamClient,
     JetStreamClient,
 )
-from mama_spark.bridges.nats.settings import NatsSettings
-from mama_spark.errors import ConfigError, NoResponders, OutOfResources, Rejected, Unavailable
+from mama_spark.nats.settings import NatsSettings
 from nats.errors import NoRespondersError
 
 Answer = object  # bytes, None (forbidden), or an exception

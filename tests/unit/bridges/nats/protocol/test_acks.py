@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.bridges.nats.protocol.acks import AckColumns, BulkReader
+from mama_spark.nats.protocol.acks import AckColumns, BulkReader
 
 INBOX = b"_INBOX.abc."
 

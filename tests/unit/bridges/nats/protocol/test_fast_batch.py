@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.bridges.nats.errors import from_reply, no_responders
-from mama_spark.bridges.nats.protocol.acks import BatchGap, BatchRejection, FlowAck, PubAck, Reply
-from mama_spark.bridges.nats.protocol.fast_batch import (
+from mama_spark.errors import BlockedByPredecessor, NoResponders, OutcomeUnknown, PublishError, Rejected
+from mama_spark.nats.errors import from_reply, no_responders
+from mama_spark.nats.protocol.acks import BatchGap, BatchRejection, FlowAck, PubAck, Reply
+from mama_spark.nats.protocol.fast_batch import (
     MAX_MESSAGES,
     OUTSTANDING,
     TABLE,
@@ -15,7 +16,6 @@ from mama_spark.bridges.nats.protocol.fast_batch import (
     Phase,
     SettledTokens,
 )
-from mama_spark.errors import BlockedByPredecessor, NoResponders, OutcomeUnknown, PublishError, Rejected
 
 from tests.support.tables import each
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from mama_spark.bridges.nats.protocol.headers import MAX_BLOCK, blocks, check
 from mama_spark.errors import TooLarge
 from mama_spark.message import MessageBatch
+from mama_spark.nats.protocol.headers import MAX_BLOCK, blocks, check
 
 MAX_PAYLOAD = 8 << 20
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.bridges.nats.protocol.receive_buffer import ReceiveBuffer
+from mama_spark.nats.protocol.receive_buffer import ReceiveBuffer
 
 from tests.support.tiers import examples
 

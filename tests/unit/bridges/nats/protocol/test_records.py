@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from mama_spark.bridges.nats.protocol import parser, records
-from mama_spark.bridges.nats.protocol.records import (
+from mama_spark.message import HEADERS_TYPE, as_binary, payload_sizes
+from mama_spark.nats.protocol import parser, records
+from mama_spark.nats.protocol.records import (
     DeliveryBuffer,
     DeliveryParser,
     OutOfOrder,
@@ -25,7 +26,6 @@ from mama_spark.bridges.nats.protocol.records import (
     records_of,
     records_up_to,
 )
-from mama_spark.message import HEADERS_TYPE, as_binary, payload_sizes
 
 from tests.support.memory import peak_of
 from tests.support.nats.deliveries import FORMS, SID, NatsDelivery, block, frame, held_to, reply

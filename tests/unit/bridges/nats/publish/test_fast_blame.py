@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from mama_spark.bridges.nats.protocol.acks import BatchGap, BatchRejection, FlowAck, PubAck
-from mama_spark.bridges.nats.protocol.fast_batch import OUTSTANDING, FastBatch, SettledTokens
 from mama_spark.errors import BlockedByPredecessor, ExpectationFailed, OutcomeUnknown, PublishError, TooLarge
+from mama_spark.nats.protocol.acks import BatchGap, BatchRejection, FlowAck, PubAck
+from mama_spark.nats.protocol.fast_batch import OUTSTANDING, FastBatch, SettledTokens
 
 LARGE, EXPECTED = TooLarge("large"), ExpectationFailed("another")
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 from mama_spark.bridge import Ack, Acks, Capabilities, PollResult, Refusals, ValidationResult
-from mama_spark.bridges.nats.read import append as appending
-from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import NoResponders, OutcomeUnknown, PublishError, Rejected
 from mama_spark.message import MessageBatch
+from mama_spark.nats.read import append as appending
+from mama_spark.nats.settings import NatsSettings
 
 TOPIC = "t"
 ACKNOWLEDGES = Capabilities(Ack.STORED, True, True, True, False, 1 << 20, 1024)

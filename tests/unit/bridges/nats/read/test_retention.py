@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mama_spark.bridges.nats.read.retention import warnings
+from mama_spark.nats.read.retention import warnings
 
 from tests.support.tables import each
 

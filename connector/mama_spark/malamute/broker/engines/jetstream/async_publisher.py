@@ -25,12 +25,12 @@ import pyarrow as pa
 
 from mama_spark.backoff import Backoff
 from mama_spark.bridge import Acks, EventKind, Refusals
-from mama_spark.bridges.nats.protocol import headers as hd
-from mama_spark.bridges.nats.publish.bridge import NatsBridge
-from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import AckTimeout, ClientClosed, ExpectationFailed, OutcomeUnknown, PublishError, Unavailable
 from mama_spark.malamute.protocol.extensions import StoreOutcome
 from mama_spark.message import HEADERS_TYPE, MessageBatch
+from mama_spark.nats.protocol import headers as hd
+from mama_spark.nats.publish.bridge import NatsBridge
+from mama_spark.nats.settings import NatsSettings
 from mama_spark.sending.id_lifetime import known_for
 from mama_spark.sending.retry import may_resend
 

@@ -27,12 +27,12 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome, of_stored
 from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer
 from mama_spark.malamute.protocol.ttl import TtlDirective, expected_sequence_of, ttl_directive_of
+from mama_spark.nats.settings import NatsSettings
 from mama_spark.sending.id_lifetime import known_for
 
 from ..ack_tracker import OutcomeRuns, PerClient

@@ -16,17 +16,17 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from mama_spark.bridges.nats.batches.message_ids import find_ids
-from mama_spark.bridges.nats.jetstream.api import NO_MESSAGE, ApiError
-from mama_spark.bridges.nats.protocol.records import DeliveryBuffer, DeliveryNumbers
-from mama_spark.bridges.nats.read.logs import NatsLog, NatsLogs
-from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import ConfigError, MamaError
 from mama_spark.malamute.protocol import log_query as qu
 from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op, Selection, numbers, texts
 from mama_spark.malamute.protocol.patterns import BadPattern
 from mama_spark.malamute.protocol.ttl import ttl_directive_of
+from mama_spark.nats.batches.message_ids import find_ids
+from mama_spark.nats.jetstream.api import NO_MESSAGE, ApiError
+from mama_spark.nats.protocol.records import DeliveryBuffer, DeliveryNumbers
+from mama_spark.nats.read.logs import NatsLog, NatsLogs
+from mama_spark.nats.settings import NatsSettings
 
 from ..frame_columns import pack, pack_headers
 from ..query_answers import BadQuery, QueryRecords, Row, Wanted, as_block, frames_of, ids_block, selection_test

@@ -18,15 +18,15 @@ from nats.aio.msg import Msg
 from nats.nuid import NUID
 
 from mama_spark.backoff import Backoff
-from mama_spark.bridges.nats.connection.connection import Connection
-from mama_spark.bridges.nats.jetstream.api import ApiError
-from mama_spark.bridges.nats.jetstream.consumers import TOO_MANY
-from mama_spark.bridges.nats.protocol.parser import ProtocolError
-from mama_spark.bridges.nats.protocol.records import DeliveryBuffer, columns, read_reply
-from mama_spark.bridges.nats.read.pull_subscription import BYTES, ROWS, PullSubscription, SubscriptionBroken
-from mama_spark.bridges.nats.read.range_reader import KEPT
-from mama_spark.bridges.nats.subjects import CONSUMER_PREFIX
 from mama_spark.errors import ConfigError, MamaError, Unavailable
+from mama_spark.nats.connection.connection import Connection
+from mama_spark.nats.jetstream.api import ApiError
+from mama_spark.nats.jetstream.consumers import TOO_MANY
+from mama_spark.nats.protocol.parser import ProtocolError
+from mama_spark.nats.protocol.records import DeliveryBuffer, columns, read_reply
+from mama_spark.nats.read.pull_subscription import BYTES, ROWS, PullSubscription, SubscriptionBroken
+from mama_spark.nats.read.range_reader import KEPT
+from mama_spark.nats.subjects import CONSUMER_PREFIX
 
 from .message_codec import JetStreamMessage, Unreadable, decode
 from .stream_reader import JetStreamReader, request

@@ -140,7 +140,7 @@ class JetStreamSettings:
 
     @property
     def connection(self) -> dict[str, Any]:
-        """Arguments for :class:`~mama_spark.bridges.nats.settings.NatsSettings`."""
+        """Arguments for :class:`~mama_spark.nats.settings.NatsSettings`."""
         return {"servers": self.servers, **{name: getattr(self, name) for name in _CONNECTION}}
 
     def configuration(self, name: str, prefix: str) -> dict[str, Any]:

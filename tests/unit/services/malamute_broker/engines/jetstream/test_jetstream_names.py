@@ -8,9 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.bridges.nats.protocol.frames import Framer
-from mama_spark.bridges.nats.protocol.headers import check
-from mama_spark.bridges.nats.protocol.parser import read_frame
 from mama_spark.errors import ConfigError
 from mama_spark.malamute.broker.engines.jetstream.async_publisher import PendingPublish, batch_of
 from mama_spark.malamute.broker.engines.jetstream.message_codec import (
@@ -26,6 +23,9 @@ from mama_spark.malamute.broker.engines.jetstream.message_codec import (
 )
 from mama_spark.malamute.broker.engines.jetstream.settings import JetStreamSettings
 from mama_spark.malamute.protocol.extensions import Extension, write
+from mama_spark.nats.protocol.frames import Framer
+from mama_spark.nats.protocol.headers import check
+from mama_spark.nats.protocol.parser import read_frame
 
 from tests.support.tables import each
 

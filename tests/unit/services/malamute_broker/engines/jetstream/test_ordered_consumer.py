@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from mama_spark.backoff import Backoff
-from mama_spark.bridges.nats.jetstream.api import ApiError
-from mama_spark.bridges.nats.jetstream.consumers import TOO_MANY
 from mama_spark.errors import ConfigError
 from mama_spark.malamute.broker.engines.jetstream import ordered_consumer
 from mama_spark.malamute.broker.engines.jetstream.ordered_consumer import OrderedConsumer
+from mama_spark.nats.jetstream.api import ApiError
+from mama_spark.nats.jetstream.consumers import TOO_MANY
 
 
 def test_a_stream_that_has_all_its_consumers_is_asked_again(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..bridges.nats.server.serve import run as run_server
-from ..console.output import say_as
-from ..console.signals import stop_on_signals
+from ...console.output import say_as
+from ...console.signals import stop_on_signals
+from ..server.serve import run as run_server
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -149,7 +149,7 @@ class NatsLogs:
 
 class _OpenSubscriptions:
     """Forwards events of the connection to the subscriptions, on the loop's thread: see
-    :class:`~mama_spark.bridges.nats.connection.connection.ConnectionListener`."""
+    :class:`~mama_spark.nats.connection.connection.ConnectionListener`."""
 
     def __init__(self, logs: NatsLogs) -> None:
         self._logs = logs

@@ -107,14 +107,14 @@ class PullSubscription:
         self.connection.loop.loop.create_task(self._renew())
 
     def take(self, data: bytes, at: int) -> tuple[int, int]:
-        """See :class:`~mama_spark.bridges.nats.connection.inbound_parser.Deliveries`."""
+        """See :class:`~mama_spark.nats.connection.inbound_parser.Deliveries`."""
         end, missing = self._parser.take(data, at)
         if end > at:
             self._records_added()
         return end, missing
 
     def take_shared(self, received: ReceiveBuffer) -> int:
-        """See :class:`~mama_spark.bridges.nats.connection.inbound_parser.SharedDeliveries`."""
+        """See :class:`~mama_spark.nats.connection.inbound_parser.SharedDeliveries`."""
         before = len(received)
         missing = self._parser.take_shared(received)
         if len(received) < before:
@@ -131,7 +131,7 @@ class PullSubscription:
         self._ended = self._ended or last
 
     def on_status(self, subject: str, status: int, text: str) -> None:
-        """See :class:`~mama_spark.bridges.nats.connection.inbound_parser.Deliveries`."""
+        """See :class:`~mama_spark.nats.connection.inbound_parser.Deliveries`."""
         size = self._open_requests.pop(subject, None)
         if size is None:
             return

@@ -214,11 +214,11 @@ class DirectGetReply:
         return self
 
     def take(self, data: bytes, at: int) -> tuple[int, int]:
-        """See :class:`~mama_spark.bridges.nats.connection.inbound_parser.Deliveries`."""
+        """See :class:`~mama_spark.nats.connection.inbound_parser.Deliveries`."""
         return self._parser.take(data, at)
 
     def on_status(self, subject: str, status: int, text: str) -> None:
-        """See :class:`~mama_spark.bridges.nats.connection.inbound_parser.Deliveries`."""
+        """See :class:`~mama_spark.nats.connection.inbound_parser.Deliveries`."""
         if not self.ended.done():
             self.ended.set_result((status, text))
 

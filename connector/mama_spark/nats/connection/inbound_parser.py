@@ -4,7 +4,7 @@ Clean acknowledgements of our inbox are taken in bulk, other replies of our inbo
 subscription that reads them; every other frame goes to nats-py's own parser, whole.
 
 Bytes are parsed as each read brings them. Once a large delivery is incomplete, what follows is received into a
-:class:`~mama_spark.bridges.nats.protocol.receive_buffer.ReceiveBuffer` and parsed there, until no large one comes.
+:class:`~mama_spark.nats.protocol.receive_buffer.ReceiveBuffer` and parsed there, until no large one comes.
 """
 
 from __future__ import annotations

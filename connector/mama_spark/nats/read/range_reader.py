@@ -67,7 +67,7 @@ Convert = Callable[[DeliveryBuffer, DeliveryNumbers], T | None]
 def as_records(wanted: SequenceRange, views: bool = False) -> Convert[Records]:
     """Records of the range.
 
-    :param views: see :func:`~mama_spark.bridges.nats.protocol.records.records_of`
+    :param views: see :func:`~mama_spark.nats.protocol.records.records_of`
     """
 
     def convert(buffer: DeliveryBuffer, numbers: DeliveryNumbers) -> Records | None:
