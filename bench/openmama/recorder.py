@@ -29,12 +29,12 @@ from mama_spark.bridges import publisher_bridge
 from mama_spark.commands.record import few_collections, log_options
 from mama_spark.message import MessageBatch
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.openmama_wire.peer import FrameColumns
-from mama_spark.openmama_wire.protocol.framings import OZ
+from mama_spark.openmama.recorder import OpenMamaRecorder, OpenMamaRecorderSettings
+from mama_spark.openmama.recorder.frame_recorder import FrameRecorder
+from mama_spark.openmama.wire.peer import FrameColumns
+from mama_spark.openmama.wire.protocol.framings import OZ
 from mama_spark.packing import rows_of_messages
 from mama_spark.publisher.resilient_publisher import ResilientPublisher
-from mama_spark.services.openmama_recorder import OpenMamaRecorder, OpenMamaRecorderSettings
-from mama_spark.services.openmama_recorder.frame_recorder import FrameRecorder
 
 from .sink import FRAME, ROWS, TOPIC, encoded_frames
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import pyarrow as pa
 import zmq
-from mama_spark.bridges.openmama import FieldCodec, OpenMamaBridge, OpenMamaSettings
-from mama_spark.bridges.openmama.field_types import FieldForms
 from mama_spark.message import MessageBatch
-from mama_spark.openmama_wire.protocol.framings import OZ
+from mama_spark.openmama.bridge import FieldCodec, OpenMamaBridge, OpenMamaSettings
+from mama_spark.openmama.bridge.field_types import FieldForms
+from mama_spark.openmama.wire.protocol.framings import OZ
 from mama_spark.options import SinkOptions
 from mama_spark.options.window import WindowConfig
 from mama_spark.publisher.batch_publisher import BatchPublisher

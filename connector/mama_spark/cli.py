@@ -89,12 +89,12 @@ SUBCOMMANDS = {
         ("mama tango-source nats://host:4222/TANGO --bind 0.0.0.0:10123 --conf-file conf/tango-source.toml",),
     ),
     "mama-source": Subcommand(
-        "mama_spark.commands.mama_source",
+        "mama_spark.openmama.commands.mama_source",
         "serve the messages of a log to OpenMAMA's market data subscribers until Ctrl-C", "openmama", RUN,
         ("mama mama-source nats://host:4222/QUOTES --to oz://127.0.0.1:5756 --source OM",),
     ),
     "nsd": Subcommand(
-        "mama_spark.commands.nsd",
+        "mama_spark.openmama.commands.nsd",
         "run a name server for OpenMAMA peers (OZ) until Ctrl-C", "openmama", RUN,
         ("mama nsd", "mama nsd -i '*' --advertise host -p 5756"),
     ),

@@ -71,12 +71,12 @@ MIDDLEWARES = {
         ),
         Middleware(
             "openmama",
-            "mama_spark.bridges.openmama",
+            "mama_spark.openmama.bridge",
             "OpenMAMA",
             ("oz", "zmq"),
             extra="openmama",
             keeps_logs=False,
-            recorded_discovery="mama_spark.bridges.openmama.recorded_peers:RecordedPeers",
+            recorded_discovery="mama_spark.openmama.bridge.recorded_peers:RecordedPeers",
         ),
     )
 }

@@ -17,8 +17,8 @@ from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.message import MessageBatch
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.openmama_wire.log.records import MamaRecord, MamaRecordKind, messages, record_topic
-from mama_spark.openmama_wire.protocol.framings import OZ, BridgeFrame, FrameType
+from mama_spark.openmama.wire.log.records import MamaRecord, MamaRecordKind, messages, record_topic
+from mama_spark.openmama.wire.protocol.framings import OZ, BridgeFrame, FrameType
 from mama_spark.options import SubscribeOptions
 
 from tests.support.nats.nats_servers import Admin

@@ -29,10 +29,10 @@ from mama_spark.memory.logs import MemoryLogs
 from mama_spark.message import MessageBatch
 from mama_spark.metrics.provider import meter_provider
 from mama_spark.nats.server.nats_server import NatsServer
+from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings
+from mama_spark.openmama.source import SourceRules
 from mama_spark.options import SinkOptions
 from mama_spark.record_log import RecordLogBridge
-from mama_spark.services.openmama_recorder.settings import OpenMamaRecorderSettings
-from mama_spark.services.openmama_source import SourceRules
 from mama_spark.services.prometheus.server import served_metrics
 from mama_spark.services.tango_recorder.settings import RecorderSettings
 from mama_spark.services.tango_server.event_source import TangoEventSource

@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mama_spark.bridges.openmama import OpenMamaBridge, OpenMamaSettings
 from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.status import MsgStatus, MsgType
 from mama_spark.message import MessageBatch
-from mama_spark.openmama_wire.peer import PeerSettings
-from mama_spark.openmama_wire.protocol.dictionary import parse_dictionary
-from mama_spark.openmama_wire.protocol.market_data import Stamp, stamped
+from mama_spark.openmama.bridge import OpenMamaBridge, OpenMamaSettings
+from mama_spark.openmama.source import SourceRules
+from mama_spark.openmama.wire.peer import PeerSettings
+from mama_spark.openmama.wire.protocol.dictionary import parse_dictionary
+from mama_spark.openmama.wire.protocol.market_data import Stamp, stamped
 from mama_spark.options.window import WindowConfig
 from mama_spark.publisher.batch_publisher import BatchPublisher
 from mama_spark.sending.flight_batch import FlightBatch
-from mama_spark.services.openmama_source import SourceRules
 from mama_spark.testing.waiting import eventually
 
 from tests.support.openmama.originals import PREFIX, OriginalProcess, OriginalPrograms

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from mama_spark.mama.messages.omnm import decode, encode
 from mama_spark.mama.messages.status import SubscriptionMsgType
-from mama_spark.openmama_wire.peer import OpenMamaPeer, PeerPresence
-from mama_spark.openmama_wire.protocol.dictionary import dictionary_of
-from mama_spark.openmama_wire.protocol.frames import FrameType
-from mama_spark.openmama_wire.protocol.market_data import (
+from mama_spark.openmama.wire.peer import OpenMamaPeer, PeerPresence
+from mama_spark.openmama.wire.protocol.dictionary import dictionary_of
+from mama_spark.openmama.wire.protocol.frames import FrameType
+from mama_spark.openmama.wire.protocol.market_data import (
     DICTIONARY,
     DICTIONARY_SYMBOL,
     NORMAL,

@@ -14,9 +14,9 @@ from ..malamute.broker.configuration import EventsTable
 from ..malamute.broker.engines.registry import settings_classes
 from ..malamute.broker.session.mailboxes.mailbox_store import Limits
 from ..malamute.broker.session.settings import SessionSettings
+from ..openmama.recorder.settings import OpenMamaRecorderSettings
 from ..options import camel, markdown
 from ..options.document import FileSection, described
-from ..services.openmama_recorder.settings import OpenMamaRecorderSettings
 from ..services.tango_recorder.settings import RecorderSettings
 from ..services.tango_server.replay.log_replayer import Rule
 

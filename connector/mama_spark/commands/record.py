@@ -22,16 +22,16 @@ from ..console.signals import stop_on_signals
 from ..errors import ConfigError
 from ..mama.properties import Properties
 from ..middlewares import MIDDLEWARES
-from ..openmama_wire.peer.property_urls import property_urls
+from ..openmama.recorder.metrics import measure as measure_openmama
+from ..openmama.recorder.recorder import OpenMamaRecorder
+from ..openmama.recorder.settings import SCHEMES, OpenMamaRecorderSettings
+from ..openmama.wire.peer.property_urls import property_urls
 from ..options import SinkOptions, command
 from ..options.urls import split_stream
 from ..packing import rows_of_messages
 from ..publisher.resilient_publisher import ResilientPublisher
 from ..record_log import RecordLog, RecordLogBridge, RecordWriter
 from ..redaction import redact_url
-from ..services.openmama_recorder.metrics import measure as measure_openmama
-from ..services.openmama_recorder.recorder import OpenMamaRecorder
-from ..services.openmama_recorder.settings import SCHEMES, OpenMamaRecorderSettings
 from ..services.prometheus.exposition import Metric
 from ..services.prometheus.server import served_metrics
 from ..services.tango_recorder.metrics import measure as measure_tango

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Self
 
 from ..errors import ConfigError, OptionError
-from ..openmama_wire.peer.property_urls import property_urls
+from ..openmama.wire.peer.property_urls import property_urls
 from ..options import nearest
 from .messages.source_records import DEFAULT_FIELDS, SourceFields
 

@@ -10,10 +10,10 @@ from functools import partial
 from typing import ClassVar
 
 import pytest
-from mama_spark.bridges.openmama import OpenMamaBridge, OpenMamaSettings
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.message import MessageBatch
-from mama_spark.openmama_wire.peer import OpenMamaPeer, PeerSettings
+from mama_spark.openmama.bridge import OpenMamaBridge, OpenMamaSettings
+from mama_spark.openmama.wire.peer import OpenMamaPeer, PeerSettings
 from mama_spark.testing.bridge_suite import BridgeSuite, PublishedMessage, SuiteSetup, publish
 from mama_spark.testing.waiting import eventually
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 from mama_spark.bridge import Ack
-from mama_spark.bridges.openmama import OpenMamaBridge, OpenMamaSettings
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.message import MessageBatch
-from mama_spark.openmama_wire.peer import OpenMamaPeer, PeerSettings
+from mama_spark.openmama.bridge import OpenMamaBridge, OpenMamaSettings
+from mama_spark.openmama.wire.peer import OpenMamaPeer, PeerSettings
 from mama_spark.options.window import WindowConfig
 from mama_spark.publisher.batch_publisher import BatchPublisher
 from mama_spark.sending.flight import FlightState
@@ -240,7 +240,7 @@ def test_numbers_count_for_each_topic_and_stand_before_others() -> None:
 @pytest.mark.spec("OW13")
 def test_requests_and_replies_through_bridges(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first request is lost on its way, as if our subscription to the inbox came too late: it is sent again."""
-    monkeypatch.setattr("mama_spark.bridges.openmama.requests.AGAIN", 0.05)
+    monkeypatch.setattr("mama_spark.openmama.bridge.requests.AGAIN", 0.05)
     with naming() as server:
         one, two = (OpenMamaBridge(OpenMamaSettings(PeerSettings.from_urls([url_of(server)]), wait_for_subscribers=t))
                     for t in (60.0, 0.5))  # fmt: skip

@@ -15,15 +15,15 @@ from mama_spark.mama.messages.msg import MamaMsg, MamaPrice
 from mama_spark.mama.messages.omnm import decode, encode
 from mama_spark.mama.messages.status import MsgStatus
 from mama_spark.memory.bridge import MemoryBroker
-from mama_spark.openmama_wire.peer import OpenMamaPeer
-from mama_spark.openmama_wire.protocol.dictionary import DictionaryEntry, dictionary_of
-from mama_spark.openmama_wire.protocol.market_data import (
+from mama_spark.openmama.source import SourceRules, SourceState
+from mama_spark.openmama.wire.peer import OpenMamaPeer
+from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, dictionary_of
+from mama_spark.openmama.wire.protocol.market_data import (
     MarketDataRequest,
     dictionary_topic,
     request_message,
     subscription_topic,
 )
-from mama_spark.services.openmama_source import SourceRules, SourceState
 from mama_spark.testing.waiting import eventually
 
 from tests.support.openmama.network import Watched, message, naming, peer, url_of

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from mama_spark.mama.messages.status import MsgStatus, SubscriptionMsgType
-from mama_spark.openmama_wire.protocol.frames import FrameType
-from mama_spark.services.openmama_recorder.recorder import OpenMamaRecorder
-from mama_spark.services.openmama_source.name_server import NameServer
+from mama_spark.openmama.recorder.recorder import OpenMamaRecorder
+from mama_spark.openmama.source.name_server import NameServer
+from mama_spark.openmama.wire.protocol.frames import FrameType
 
 from tests.support.openmama.network import Watched, naming, peer, url_of
 from tests.support.openmama.recorder import MarketDataScript, RecordedLog, basic, recorded_log, recording
@@ -203,7 +203,7 @@ def test_messages_wait_while_the_log_takes_nothing_and_the_peer_stays_known(serv
         def drain(self, timeout: float) -> bool:
             return True
 
-    from mama_spark.services.openmama_recorder.settings import OpenMamaRecorderSettings
+    from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings
 
     writer, stop = SlowWriter(), threading.Event()
     settings = OpenMamaRecorderSettings.of({"url": url_of(server), "topics": "OM.>", "buffer": 100, "report": "off"})

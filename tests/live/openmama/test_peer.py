@@ -7,10 +7,10 @@ import logging
 import pytest
 import zmq
 from mama_spark.errors import ConfigError, PublishError
-from mama_spark.openmama_wire.peer import OpenMamaPeer, PeerPresence, PeerSettings
-from mama_spark.openmama_wire.peer.peer import _PORTION, JoinTimeout
-from mama_spark.openmama_wire.protocol.frames import BridgeFrame, FrameType
-from mama_spark.openmama_wire.protocol.framings import OZ, ZMQ
+from mama_spark.openmama.wire.peer import OpenMamaPeer, PeerPresence, PeerSettings
+from mama_spark.openmama.wire.peer.peer import _PORTION, JoinTimeout
+from mama_spark.openmama.wire.protocol.frames import BridgeFrame, FrameType
+from mama_spark.openmama.wire.protocol.framings import OZ, ZMQ
 
 from tests.support.openmama.network import Watched, message, naming, peer, url_of
 from tests.support.ports import lasting_port

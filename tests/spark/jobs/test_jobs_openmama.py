@@ -14,7 +14,7 @@ from mama_spark.mama.messages.msg import MamaMsg, MamaPrice, MamaTime
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.message import MessageBatch
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.openmama_wire.log.records import (
+from mama_spark.openmama.wire.log.records import (
     MamaGapCause,
     MamaPeerState,
     MamaRecord,
@@ -22,8 +22,8 @@ from mama_spark.openmama_wire.log.records import (
     messages,
     record_topic,
 )
-from mama_spark.openmama_wire.protocol.framings import OZ, BridgeFrame, FrameType
-from mama_spark.openmama_wire.protocol.naming import CONNECT, NamingFrame, encode_naming
+from mama_spark.openmama.wire.protocol.framings import OZ, BridgeFrame, FrameType
+from mama_spark.openmama.wire.protocol.naming import CONNECT, NamingFrame, encode_naming
 from mama_spark.options import SubscribeOptions
 from mama_spark.record_log import RecordLog
 from pyspark.sql import SparkSession

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mama_spark.openmama_wire.peer import FrameColumns, ReceivedFrame
+from mama_spark.openmama.wire.peer import FrameColumns, ReceivedFrame
 
 
 def columns_of(frames: Iterable[ReceivedFrame]) -> FrameColumns:

@@ -9,8 +9,8 @@ from typing import Any
 
 from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import encode
-from mama_spark.openmama_wire.peer import OpenMamaPeer, PeerInput, PeerSettings
-from mama_spark.services.openmama_source.name_server import NameServer
+from mama_spark.openmama.source.name_server import NameServer
+from mama_spark.openmama.wire.peer import OpenMamaPeer, PeerInput, PeerSettings
 from mama_spark.testing.waiting import eventually
 
 

@@ -18,10 +18,14 @@ from mama_spark.mama.messages.status import MsgStatus, MsgType, SubscriptionMsgT
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.openmama_wire.peer import OpenMamaPeer, ReceivedFrame
-from mama_spark.openmama_wire.protocol.dictionary import DictionaryEntry, dictionary_message
-from mama_spark.openmama_wire.protocol.frames import FrameType
-from mama_spark.openmama_wire.protocol.market_data import (
+from mama_spark.openmama.recorder.recorder import OpenMamaRecorder
+from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings
+from mama_spark.openmama.rows.openmama_rows import OpenMamaColumns
+from mama_spark.openmama.rows.openmama_schema import TYPE
+from mama_spark.openmama.wire.peer import OpenMamaPeer, ReceivedFrame
+from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, dictionary_message
+from mama_spark.openmama.wire.protocol.frames import FrameType
+from mama_spark.openmama.wire.protocol.market_data import (
     RECAPS,
     MarketDataRequest,
     Stamp,
@@ -34,10 +38,6 @@ from mama_spark.options import SinkOptions, SubscribeOptions
 from mama_spark.packing import rows_of_messages, unpack
 from mama_spark.publisher.resilient_publisher import ResilientPublisher
 from mama_spark.record_log import RecordLog
-from mama_spark.services.openmama_recorder.recorder import OpenMamaRecorder
-from mama_spark.services.openmama_recorder.settings import OpenMamaRecorderSettings
-from mama_spark.spark.subscribe.openmama_rows import OpenMamaColumns
-from mama_spark.spark.subscribe.openmama_schema import TYPE
 
 DICTIONARY = [DictionaryEntry(237, "wBidPrice", FieldType.F64)]
 

@@ -7,15 +7,15 @@ from uuid import uuid4
 
 import pytest
 from mama_spark.bridge import DiscoveryEvent
-from mama_spark.bridges.recorded_peers import UNSEEN, RecordedPeers
 from mama_spark.errors import ConfigError
 from mama_spark.mama.discovery.discovery_rows import DiscoveryRow
 from mama_spark.mama.messages.source_records import DEFAULT_FIELDS
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
 from mama_spark.message import MessageBatch
-from mama_spark.openmama_wire.log.records import MamaPeerState, MamaRecord, MamaRecordKind
-from mama_spark.openmama_wire.protocol.naming import CONNECT, NamingFrame, encode_naming
+from mama_spark.openmama.bridge.recorded_peers import UNSEEN, RecordedPeers
+from mama_spark.openmama.wire.log.records import MamaPeerState, MamaRecord, MamaRecordKind
+from mama_spark.openmama.wire.protocol.naming import CONNECT, NamingFrame, encode_naming
 from mama_spark.options import DiscoveryOptions
 from mama_spark.spark.discovery.job import DiscoveryJob
 

@@ -12,7 +12,7 @@ from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import Field, MamaMsg
 from mama_spark.mama.messages.omnm import decode, encode
 from mama_spark.mama.messages.status import MsgStatus, MsgType, SubscriptionMsgType
-from mama_spark.openmama_wire.protocol.dictionary import (
+from mama_spark.openmama.wire.protocol.dictionary import (
     DictionaryEntry,
     by_name,
     dictionary_message,
@@ -20,8 +20,8 @@ from mama_spark.openmama_wire.protocol.dictionary import (
     dictionary_text,
     parse_dictionary,
 )
-from mama_spark.openmama_wire.protocol.framings import FRAMINGS
-from mama_spark.openmama_wire.protocol.market_data import (
+from mama_spark.openmama.wire.protocol.framings import FRAMINGS
+from mama_spark.openmama.wire.protocol.market_data import (
     DICTIONARY,
     GROUP,
     NORMAL,

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.openmama_wire.log.records import (
+from mama_spark.openmama.wire.log.records import (
     HEAD_SIZE,
     MamaRecord,
     MamaRecordKind,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from mama_spark.errors import ConfigError
-from mama_spark.openmama_wire.peer.settings import Endpoint, PeerSettings
-from mama_spark.openmama_wire.protocol.framings import OZ, ZMQ
+from mama_spark.openmama.wire.peer.settings import Endpoint, PeerSettings
+from mama_spark.openmama.wire.protocol.framings import OZ, ZMQ
 
 from tests.support.tables import each
 

@@ -9,9 +9,9 @@ import pytest
 from mama_spark.commands import record
 from mama_spark.errors import ConfigError
 from mama_spark.mama.properties import Properties, expand
-from mama_spark.openmama_wire.peer.property_urls import property_urls
-from mama_spark.openmama_wire.peer.settings import Endpoint, PeerSettings
-from mama_spark.services.openmama_recorder.settings import OpenMamaRecorderSettings
+from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings
+from mama_spark.openmama.wire.peer.property_urls import property_urls
+from mama_spark.openmama.wire.peer.settings import Endpoint, PeerSettings
 
 from tests.support.tables import each
 

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.status import MsgType
-from mama_spark.openmama_wire.log.gap_tracker import GapTracker
-from mama_spark.openmama_wire.log.records import MamaGapCause, MamaRecordKind, decode_records
-from mama_spark.openmama_wire.peer import ReceivedFrame, frame_filter
-from mama_spark.openmama_wire.peer.frame_filter import FrameFilter, PeerCounters
-from mama_spark.openmama_wire.peer.inboxes import OpenInboxes
-from mama_spark.openmama_wire.protocol.framings import FRAMINGS, OZ
-from mama_spark.openmama_wire.protocol.market_data import Stamp, stamped
-from mama_spark.services.openmama_recorder.frame_recorder import FrameRecorder
+from mama_spark.openmama.recorder.frame_recorder import FrameRecorder
+from mama_spark.openmama.wire.log.gap_tracker import GapTracker
+from mama_spark.openmama.wire.log.records import MamaGapCause, MamaRecordKind, decode_records
+from mama_spark.openmama.wire.peer import ReceivedFrame, frame_filter
+from mama_spark.openmama.wire.peer.frame_filter import FrameFilter, PeerCounters
+from mama_spark.openmama.wire.peer.inboxes import OpenInboxes
+from mama_spark.openmama.wire.protocol.framings import FRAMINGS, OZ
+from mama_spark.openmama.wire.protocol.market_data import Stamp, stamped
 
 from tests.support.openmama.frames import columns_of
 from tests.support.tiers import examples

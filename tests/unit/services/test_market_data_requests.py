@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mama_spark.services.openmama_recorder.market_data_requests import (
+from mama_spark.openmama.recorder.market_data_requests import (
     ASK_AGAIN,
     ATTEMPTS,
     Asks,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from mama_spark.errors import ConfigError
+from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings
 from mama_spark.options.declare import option_names
-from mama_spark.services.openmama_recorder.settings import OpenMamaRecorderSettings
 
 from tests.support.tables import each
 

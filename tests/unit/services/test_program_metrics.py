@@ -8,9 +8,9 @@ from collections import Counter
 
 import pytest
 from mama_spark.errors import ConfigError, Unavailable
-from mama_spark.services.openmama_recorder.metrics import measure as measure_openmama
-from mama_spark.services.openmama_recorder.recorder import OpenMamaRecorderCounts
-from mama_spark.services.openmama_source.metrics import measure as measure_mama_source
+from mama_spark.openmama.recorder.metrics import measure as measure_openmama
+from mama_spark.openmama.recorder.recorder import OpenMamaRecorderCounts
+from mama_spark.openmama.source.metrics import measure as measure_mama_source
 from mama_spark.services.prometheus.exposition import Metric, exposition
 from mama_spark.services.prometheus.server import served_metrics
 from mama_spark.services.tango_recorder.metrics import measure as measure_tango

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 from mama_spark.message import MessageBatch
-from mama_spark.services.openmama_recorder.recorder import OpenMamaRecorder
-from mama_spark.services.openmama_recorder.settings import OpenMamaRecorderSettings
+from mama_spark.openmama.recorder.recorder import OpenMamaRecorder
+from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings
 from mama_spark.services.tango_recorder.recorder import Recorder
 from mama_spark.services.tango_recorder.settings import RecorderSettings
 from mama_spark.services.tango_server.device import Attribute, Device

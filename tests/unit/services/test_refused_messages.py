@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mama_spark.openmama_wire.log.records import MamaGapCause, MamaRecord, MamaRecordKind
-from mama_spark.services.openmama_recorder.refused_messages import RefusedMessages
+from mama_spark.openmama.recorder.refused_messages import RefusedMessages
+from mama_spark.openmama.wire.log.records import MamaGapCause, MamaRecord, MamaRecordKind
 
 
 def gap(first: int, last: int, topic: str = "mama.A", cause: MamaGapCause = MamaGapCause.REFUSED) -> MamaRecord:

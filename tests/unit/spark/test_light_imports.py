@@ -102,7 +102,7 @@ STEPS = {
     "mama_spark.spark.discovery.data_source": {"pyarrow.compute"},
     "mama_spark.spark.subscribe.packed_rows": {"pyarrow.compute"},
     "mama_spark.spark.subscribe.tango_rows": {"pyarrow.compute"},
-    "mama_spark.spark.subscribe.openmama_rows": {"pyarrow.compute"},
+    "mama_spark.openmama.rows.openmama_rows": {"pyarrow.compute"},
     "mama_spark.spark.sink.partition_writer": {"pyarrow.compute", "xxhash"},
     "mama_spark.flightlog.staging": {"deltalake", "pyarrow.compute", "pyarrow.parquet", "ssl"},
 }

@@ -32,7 +32,7 @@ class DiscoveryJob:
 
             return TangoReader.of(self.options, self.fields)
         if self.options.omnm:
-            from .openmama import OpenMamaReader
+            from ...openmama.rows.peer_events import OpenMamaReader
 
             return OpenMamaReader.of(self.options, self.fields)
         return DiscoveryRowReader.of(self.options, self.fields)

@@ -18,7 +18,7 @@ from ..trace_column import valid_traces
 from .schema import ARROW_SCHEMA, TRACE, MessageColumns
 
 if TYPE_CHECKING:
-    from .openmama_rows import OpenMamaColumns
+    from ...openmama.rows.openmama_rows import OpenMamaColumns
     from .tango_rows import TangoColumns
 
 #: Header that carries the id of a message. It is the column ``id``, as the sink takes it, and not among the headers.
@@ -156,7 +156,7 @@ def tango_columns(strict: bool) -> TangoColumns:
 
 def openmama_columns(columns: MessageColumns, strict: bool) -> OpenMamaColumns:
     """What makes the columns of OpenMAMA messages, for one thread."""
-    from .openmama_rows import OpenMamaColumns
+    from ...openmama.rows.openmama_rows import OpenMamaColumns
 
     names = columns.arrow.names
     return OpenMamaColumns(columns.arrow.field("mama").type if "mama" in names else None, columns.fields, strict)

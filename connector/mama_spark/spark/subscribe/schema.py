@@ -23,8 +23,8 @@ from mama_spark.errors import OptionError, SchemaError
 from mama_spark.mama.messages.column_types import TypedField, check_type
 from mama_spark.options import SubscribeOptions
 
-from .field_columns import struct_fields, typed_fields
-from .openmama_schema import TYPE as OPENMAMA_TYPE
+from ...openmama.rows.field_columns import struct_fields, typed_fields
+from ...openmama.rows.openmama_schema import TYPE as OPENMAMA_TYPE
 from .tango_schema import TYPE as TANGO_TYPE
 
 #: Column with the trace context of each message.

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.bridges.openmama import FieldCodec, row_codec
-from mama_spark.bridges.openmama.field_types import FieldForms
 from mama_spark.errors import ConfigError, OptionError, SchemaError
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import MamaPrice, MamaTime
 from mama_spark.mama.messages.omnm import decode, encode
-from mama_spark.openmama_wire.protocol.dictionary import DictionaryEntry
-from mama_spark.openmama_wire.protocol.market_data import Stamp, stamped
+from mama_spark.openmama.bridge import FieldCodec, row_codec
+from mama_spark.openmama.bridge.field_types import FieldForms
+from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry
+from mama_spark.openmama.wire.protocol.market_data import Stamp, stamped
 from mama_spark.options import SinkOptions
 from mama_spark.options.values import mama_fields
 

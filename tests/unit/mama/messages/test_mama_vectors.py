@@ -18,8 +18,8 @@ from mama_spark.mama.messages.msg import FieldType, MamaMsg, MamaPrice, MamaTime
 from mama_spark.mama.messages.omnm import BadMessage
 from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.mama.properties import Properties
-from mama_spark.openmama_wire.protocol import frames, naming
-from mama_spark.openmama_wire.protocol.framings import FRAMINGS, OZ, ZMQ
+from mama_spark.openmama.wire.protocol import frames, naming
+from mama_spark.openmama.wire.protocol.framings import FRAMINGS, OZ, ZMQ
 
 from tests.support.mama import capture
 from tests.support.tables import each

@@ -11,10 +11,7 @@ from mama_spark.mama.messages.msg import Field, MamaMsg
 from mama_spark.mama.messages.omnm import decode, encode
 from mama_spark.mama.messages.status import MsgStatus, MsgType, SubscriptionMsgType
 from mama_spark.mama.messages.values import MamaPrice, MamaTime
-from mama_spark.openmama_wire.protocol.dictionary import DictionaryEntry, by_name, dictionary_of
-from mama_spark.openmama_wire.protocol.frames import BridgeFrame, FrameType
-from mama_spark.openmama_wire.protocol.market_data import REFUSALS, MarketDataRequest, request_message
-from mama_spark.services.openmama_source.market_data_source import (
+from mama_spark.openmama.source.market_data_source import (
     AnswerRequest,
     MarketDataSource,
     PublishedTopic,
@@ -23,8 +20,11 @@ from mama_spark.services.openmama_source.market_data_source import (
     SourceAction,
     SourceRules,
 )
-from mama_spark.services.openmama_source.record_fields import BadRecord, fields_of
-from mama_spark.services.openmama_source.source_state import SourceState
+from mama_spark.openmama.source.record_fields import BadRecord, fields_of
+from mama_spark.openmama.source.source_state import SourceState
+from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, by_name, dictionary_of
+from mama_spark.openmama.wire.protocol.frames import BridgeFrame, FrameType
+from mama_spark.openmama.wire.protocol.market_data import REFUSALS, MarketDataRequest, request_message
 
 from tests.support.tables import each
 

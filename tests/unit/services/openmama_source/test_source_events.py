@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.mama.messages.event_records import EventRecord
+from mama_spark.openmama.source.event_reporter import SourceEventReporter, SourceEventReporters
+from mama_spark.openmama.source.event_stores import FlightLogStore
+from mama_spark.openmama.source.market_data_source import PublisherEvent
+from mama_spark.openmama.source.source_events import SourceEvents
 from mama_spark.report_page.page import report
-from mama_spark.services.openmama_source.event_reporter import SourceEventReporter, SourceEventReporters
-from mama_spark.services.openmama_source.event_stores import FlightLogStore
-from mama_spark.services.openmama_source.market_data_source import PublisherEvent
-from mama_spark.services.openmama_source.source_events import SourceEvents
 from mama_spark.testing.waiting import eventually
 
 from tests.support.flight_logs import rows

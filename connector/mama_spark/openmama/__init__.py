@@ -1,0 +1,1 @@
+"""The network of OpenMAMA programs: its wire, a peer, the bridge, a source, a recorder."""

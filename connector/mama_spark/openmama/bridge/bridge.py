@@ -1,0 +1,293 @@
+"""Publisher bridge of OpenMAMA: rows to the programs that subscribe to their topics, without a broker between.
+
+An acknowledgement means that the message was written to the connection of each reader (``sent``), never that a reader
+has it. Nothing is lost on the way: a socket takes nothing more when one reader's queue is full. Messages stay in order,
+for none is sent again.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import time
+from collections import OrderedDict, deque
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mama_spark.bridge import Ack, Acks, Capabilities, PollResult, Refusals, ValidationResult
+from mama_spark.errors import BadRow, BadTopic, PublishError, Rejected, TooLarge
+from mama_spark.mama.messages.field_types import FieldType
+from mama_spark.mama.messages.msg import Field, MamaMsg
+from mama_spark.mama.messages.omnm import HEADER, encode
+from mama_spark.mama.messages.status import RESERVED
+from mama_spark.message import Bools, Int64s, MessageBatch
+from mama_spark.openmama.wire.peer.peer import OpenMamaPeer, PeerInput
+from mama_spark.openmama.wire.protocol.frames import MAX_TOPIC, why_unsendable
+from mama_spark.openmama.wire.protocol.market_data import next_number
+
+from .requests import PeerRequests
+from .settings import OpenMamaSettings
+
+logger = logging.getLogger("mama_spark")
+
+MAX_PAYLOAD = 16 << 20
+_RETRY = 0.002  #: seconds until a full socket, or missing readers, are looked at again
+_LOOK, _LAST_LOOK = 0.005, 0.02  #: seconds between looks whether all was written, and when no more comes for now
+_KNOWN_TOPICS = 100_000
+
+
+class NoSubscribers(Rejected):
+    """Nobody subscribed to the topic in time (``waitForSubscribers``), and ``requireSubscribers`` is on. Not sent."""
+
+    default_status = "NO_SUBSCRIBERS"
+
+
+class ReaderStalled(Rejected):
+    """A reader took nothing for ``waitTimeout``, so that nothing can be sent to its topics. Not sent."""
+
+    default_status = "QUEUE_FULL"
+
+
+class OpenMamaBridge:
+    """A :class:`~mama_spark.bridge.PublisherBridge`; one peer of the network."""
+
+    def __init__(self, settings: OpenMamaSettings) -> None:
+        self._settings = settings
+        self.peer = OpenMamaPeer(settings.peer)
+        self.capabilities = Capabilities(
+            ack=Ack.SENT if settings.acks else Ack.NONE, sequence=False, dedup=False, headers=False, ordered=True,
+            max_payload=MAX_PAYLOAD, max_topic=MAX_TOPIC, packs=False,
+        )  # fmt: skip
+        self._polled = PollResult()
+        self._requests: PeerRequests | None = None
+        self._topics = _KnownTopics(self.peer)
+        self._numbers = _Numbers() if settings.numbers else None
+        self._readers_until: float | None = None
+        self._full_since: float | None = None
+        self._given_up = False
+        self._blocked = False
+        self._held: deque[tuple[Int64s, float]] = deque()  # handed over, and when; written or not
+        self._next_look, self._writable_at = 0.0, -math.inf
+        self._flushed = False
+
+    def __repr__(self) -> str:
+        return f"<OpenMamaBridge on {self.peer!r}>"
+
+    def open(self) -> None:
+        """See :class:`~mama_spark.bridge.PublisherBridge`: joins the network."""
+        self.peer.open()
+
+    def prepare(self, batch: MessageBatch) -> ValidationResult:
+        bad: dict[int, PublishError] = {}
+        faults = [None if t is None else why_unsendable(t) for t in batch.topics.dictionary.to_pylist()]
+        if batch.topics.null_count or any(faults):
+            for row, code in enumerate(batch.topics.indices.to_pylist()):
+                fault = "the topic is null" if code is None else faults[code]
+                if fault:
+                    bad[row] = BadTopic(fault)
+        sizes = np.asarray(pc.fill_null(pc.binary_length(batch.payloads), 0))
+        for row in np.flatnonzero(sizes > MAX_PAYLOAD).tolist():
+            bad.setdefault(row, TooLarge(f"{sizes[row]} bytes, the most is {MAX_PAYLOAD}"))
+        if batch.headers is not None:
+            for row in (row for row, pairs in enumerate(batch.headers.to_pylist()) if pairs):
+                bad.setdefault(row, BadRow("a message of OpenMAMA has no headers: drop the column, or make it fields"))
+        return ValidationResult(sorted(bad.items()))
+
+    # --- sending ---------------------------------------------------------------------------------------------
+
+    def send(self, batch: MessageBatch, first_token: int) -> int:
+        """See :class:`~mama_spark.bridge.PublisherBridge`. Takes nothing while readers are waited for, or one of them
+        is slow."""
+        self._take(self.peer.poll(0.0))
+        self._flushed = False
+        now = time.monotonic()
+        if self._readers_until is None:
+            self._readers_until = now + self._settings.wait_for_subscribers
+        codes, names = _used_topics(batch.topics)
+        wanted = np.fromiter((self._topics.wanted(name) for name in names), np.bool_, len(names))[codes]
+        n = len(batch)
+        if now < self._readers_until and not wanted.all():
+            n = int(np.argmin(wanted))
+        taken = self._send(batch, codes[:n], names, wanted[:n], first_token, now) if n else 0
+        self._blocked = taken < len(batch)
+        return taken
+
+    def _send(
+        self, batch: MessageBatch, codes: Int64s, names: list[str], wanted: Bools, first_token: int, now: float
+    ) -> int:
+        """How many messages were sent, or refused."""
+        n = len(codes)
+        rows = np.flatnonzero(wanted) if self._settings.require_subscribers else np.arange(n)
+        frames = self._frames(batch, rows, codes[rows], names)
+        sent = self.peer.send_many(frames)
+        if self._numbers is not None:
+            self._numbers.used(names, codes[rows[:sent]])
+        taken = n if sent == len(rows) else int(rows[sent])
+        self._answer(first_token + rows[:sent], wanted[rows[:sent]], now)
+        unwanted = np.setdiff1d(np.arange(taken), rows, assume_unique=True)
+        if len(unwanted):
+            topics = ", ".join(sorted({names[code] for code in codes[unwanted].tolist()})[:3])
+            waited = f"{self._settings.wait_for_subscribers:g} s"
+            self._refuse(first_token + unwanted, NoSubscribers(f"nobody subscribed to {topics} within {waited}"), now)
+        return taken if taken == n else self._full(taken, n, first_token, now)
+
+    def _full(self, taken: int, n: int, first_token: int, now: float) -> int:
+        """A reader's queue is full: wait, and after a while refuse what cannot be sent."""
+        if taken or self._full_since is None:
+            self._full_since, self._given_up = now, self._given_up and not taken
+        timeout = self._settings.full_timeout
+        if not self._settings.acks or not (self._given_up or now - self._full_since >= timeout):
+            return taken
+        self._given_up = True
+        error = ReaderStalled(
+            f"a reader took nothing for {timeout:g} s (waitTimeout), and a message goes to all readers or to none: let "
+            "it go on or end it, or wait longer"
+        )
+        self._refuse(first_token + np.arange(taken, n), error, now)
+        return n
+
+    def _frames(self, batch: MessageBatch, rows: Int64s, codes: Int64s, names: list[str]) -> list[bytes]:
+        payloads = batch.payloads if len(rows) == len(batch) else batch.payloads.take(pa.array(rows))
+        heads = pa.array([self._topics.head(name) for name in names], pa.binary())
+        if self._numbers is not None:
+            return self._numbers.frames(heads.to_pylist(), payloads.to_pylist(), names, codes.tolist())
+        whole = pc.binary_join_element_wise(heads.take(pa.array(codes)), payloads.cast(pa.binary()), b"")
+        found: list[bytes] = whole.to_pylist()
+        return found
+
+    def _answer(self, tokens: Int64s, wanted: Bools, now: float) -> None:
+        if len(tokens):
+            self._full_since = None
+            self._given_up = False
+        if not self._settings.acks:
+            return
+        if wanted.any():
+            self._held.append((tokens[wanted], now))
+        if not wanted.all():
+            self._polled.acks.append(Acks(tokens[~wanted], None, None, None, now, level=Ack.NONE))
+
+    def _acknowledge_written(self, now: float) -> None:
+        """Acknowledge what was handed over before two looks in a row at which nothing waited for a reader."""
+        if not self._held or now < self._next_look:
+            return
+        self._next_look = now + (_LAST_LOOK if self._flushed else _LOOK)
+        before, self._writable_at = self._writable_at, now if self.peer.is_writable() else -math.inf
+        written = []
+        while self._held and self._held[0][1] <= min(before, self._writable_at):
+            written.append(self._held.popleft()[0])
+        if written:
+            self._polled.acks.append(Acks(np.concatenate(written), None, None, None, now))
+
+    def explain_missing_acks(self) -> str:
+        """See :class:`~mama_spark.bridge.MissingAckReporter`."""
+        return "" if self.peer.is_writable() else "a reader takes nothing, and what was sent waits for it"
+
+    def _refuse(self, tokens: Int64s, error: PublishError, now: float) -> None:
+        self._polled.refusals.append(Refusals(tokens, error, now))
+
+    def flush(self) -> None:
+        """No more comes for now, so there is time to look twice whether all was written."""
+        self._flushed = True
+
+    # --- receiving -------------------------------------------------------------------------------------------
+
+    def poll(self, timeout: float, want: int = 1) -> PollResult:
+        until = time.monotonic() + timeout
+        while not self._polled:
+            now = time.monotonic()
+            left = max(0.0, until - now)
+            if self._blocked or self._held:
+                left = min(left, _RETRY if self._blocked else max(0.0, self._next_look - now))
+            self._take(self.peer.poll(left))
+            self._acknowledge_written(time.monotonic())
+            if self._blocked or time.monotonic() >= until:
+                break
+        polled, self._polled = self._polled, PollResult()
+        return polled
+
+    def _take(self, came: PeerInput) -> None:
+        if self._requests is not None and came.frames:
+            self._requests.take(came.frames)
+
+    def requests(self) -> PeerRequests:
+        """Requests and replies over the same peer."""
+        if self._requests is None:
+            self._requests = PeerRequests(self.peer, self._settings.wait_for_subscribers)
+        return self._requests
+
+    def close(self) -> None:
+        """See :class:`~mama_spark.bridge.PublisherBridge`: ends in order, when everything is written."""
+        if not self.peer.close():
+            linger = self.peer.settings.linger
+            logger.error("%r: not everything was written within %g s: a reader takes nothing", self, linger)
+
+
+class _KnownTopics:
+    """What frames of a topic begin with, and whether somebody wants it."""
+
+    def __init__(self, peer: OpenMamaPeer) -> None:
+        self._peer = peer
+        self._heads: OrderedDict[str, bytes] = OrderedDict()
+        self._wanted: dict[str, bool] = {}
+        self._version = -1
+
+    def head(self, topic: str) -> bytes:
+        found = self._heads.get(topic)
+        if found is None:
+            found = self._heads[topic] = self._peer.settings.framing.publish_head(topic)
+            if len(self._heads) > _KNOWN_TOPICS:
+                self._heads.popitem(last=False)
+        return found
+
+    def wanted(self, topic: str) -> bool:
+        if self._peer.readers.version != self._version or len(self._wanted) > _KNOWN_TOPICS:
+            self._wanted.clear()
+            self._version = self._peer.readers.version
+        found = self._wanted.get(topic)
+        if found is None:
+            found = self._wanted[topic] = self._peer.wanted(topic)
+        return found
+
+
+class _Numbers:
+    """Numbers of the messages of each topic, behind the header of the payload: there they count before any others."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, int] = {}
+        self._sender = secrets.randbits(63) | 1
+
+    def frames(self, heads: list[bytes], payloads: list[bytes], names: list[str], codes: list[int]) -> list[bytes]:
+        found, last = [], {code: self._last.get(names[code], 0) for code in set(codes)}
+        for code, payload in zip(codes, payloads, strict=True):
+            last[code] = next_number(last[code])
+            found.append(heads[code] + self._stamped(last[code], payload))
+        return found
+
+    def used(self, names: list[str], codes: Int64s) -> None:
+        """These messages were sent."""
+        for code, times in zip(*np.unique(codes, return_counts=True), strict=True):
+            number = self._last.get(names[code], 0)
+            for _ in range(times):
+                number = next_number(number)
+            self._last[names[code]] = number
+
+    def _stamped(self, number: int, payload: bytes) -> bytes:
+        stamp = encode(
+            MamaMsg(
+                [
+                    Field("MdSeqNum", RESERVED["MdSeqNum"].fid, FieldType.U32, number),
+                    Field("MamaSenderId", RESERVED["MamaSenderId"].fid, FieldType.U64, self._sender),
+                ]
+            )
+        )
+        return stamp + payload[len(HEADER) :]
+
+
+def _used_topics(topics: pa.DictionaryArray) -> tuple[Int64s, list[str]]:
+    """The topics that occur, and which of them each message has: a dictionary may hold those of a whole partition."""
+    used, codes = np.unique(np.asarray(topics.indices), return_inverse=True)
+    names: list[str] = topics.dictionary.take(pa.array(used)).to_pylist()
+    return codes.astype(np.int64), names

@@ -1,0 +1,225 @@
+"""``mama mama-source``: serves what is in a log to OpenMAMA's market data subscribers, until Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...bridges import discovery_bridge, log_bridge
+from ...bridges.reconnecting import ReconnectingBridge
+from ...console.arguments import add_metrics, add_option, add_url, duration_argument, options, pairs
+from ...console.output import print_error, say_as
+from ...console.served_log import LOG, add_begin, default_state_file, served_log, served_urls
+from ...console.signals import stop_on_signals
+from ...errors import ConfigError, OptionError
+from ...mama.messages.event_records import LIVE
+from ...mama.messages.source_records import BEST, OK, ONLINE, UNKNOWN, SourceRecord
+from ...mama.messages.status import MsgStatus
+from ...options import DiscoveryOptions, command
+from ...options.paths import table_path
+from ...options.toml_file import read_toml
+from ...options.urls import urls as server_urls
+from ...options.values import Duration, topic_prefix
+from ...redaction import redact_url
+from ...services.prometheus.server import served_metrics
+from ..source.event_reporter import SourceEventReporter, SourceEventReporters
+from ..source.event_stores import DiscoveryStore, FlightLogStore
+from ..source.log_follower import LogFollower
+from ..source.market_data_source import MarketDataSource, PublisherEvent, SourceRules
+from ..source.server import MarketDataServer
+from ..source.source_events import SourceEvents
+from ..source.source_state import SourceState
+from ..wire.peer.peer import OpenMamaPeer
+from ..wire.peer.settings import PeerSettings
+from ..wire.protocol.dictionary import DictionaryEntry, by_name, parse_dictionary
+from ..wire.protocol.market_data import REFUSALS
+
+_USE = command("mama-source", "stream", "wait_timeout")
+_HEARTBEAT = 30.0  #: seconds that a subscriber's process may stand still before it is disconnected
+_LINGER = 5.0  #: seconds that an end waits for subscribers
+_ANNOUNCE_INTERVAL, SOURCE_TTL = 1.0, 30.0  #: seconds
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_url(parser, LOG)
+    parser.add_argument(
+        "--to", default="oz://127.0.0.1:5756", metavar="URL",
+        help="the network: oz://host:5756 (name server; the default is this machine's), "
+        "zmq://*:5557?incoming=tcp://*:5556",
+    )  # fmt: skip
+    parser.add_argument("--source", required=True, metavar="NAME", help="what subscribers name: topics are NAME.SYMBOL")
+    parser.add_argument(
+        "--topic-prefix", type=lambda text: topic_prefix(text) if text else "", metavar="TEXT",
+        help="of the log's topics; the rest is the symbol (default: the source)",
+    )  # fmt: skip
+    parser.add_argument("--dictionary", type=Path, metavar="FILE", help="lines fid|name|type; served to who asks")
+    parser.add_argument(
+        "--conf-file", type=Path, metavar="FILE.toml", help="refusals and groups: conf/mama-source.toml"
+    )
+    parser.add_argument(
+        "--state", type=Path, metavar="FILE", help="numbers, images, position (default: ~/.local/state)"
+    )
+    add_begin(parser, "saved (at first: earliest), latest, earliest or a sequence")
+    parser.add_argument("--events", action="store_true", help="show requests and subscriptions as they come")
+    parser.add_argument("--flight-log", metavar="PATH", help="table that gets the events of the publisher")
+    parser.add_argument(
+        "--flight-log-every", type=duration_argument("--flight-log-every", Duration(bare=None)), default="1m",
+        metavar="TIME", help="time between two commits (default: 1m)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--storage", action="append", default=[], metavar="NAME=VALUE", help="storage option of the flight log"
+    )
+    parser.add_argument(
+        "--announce", nargs="?", const="", metavar="URL",
+        help="announce the source, and its events, to discovery there (default: at the servers of the log)",
+    )  # fmt: skip
+    add_metrics(parser)
+    parser.add_argument("--json", action="store_true", help='each line as JSON: {"text": ...}')
+    add_option(parser, "of the log's connection")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Until Ctrl-C or SIGTERM.
+
+    :raises MamaError: it cannot serve
+    """
+    say = say_as(args.json)
+    log = served_urls(args)
+    o = served_log(args, log, _USE)
+    if "." in args.source or not args.source.isprintable() or not args.source:
+        raise OptionError(f"--source is one name without dots, got {args.source!r}")
+    entries = read_dictionary(args.dictionary)
+    rules = read_rules(args.conf_file, entries)
+    settings = peer_settings(args.to)
+    state = SourceState(args.state or default_state_file("mama-source", log, args.source, ".sqlite"), args.source)
+    bridge = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
+    follower = LogFollower(bridge, str(o.stream), args.begin, state.identity, state.served, state.time)
+    peer = OpenMamaPeer(settings)
+    reports = reporters(args, state.sender)
+    try:
+        with stop_on_signals() as stop, reports:
+            source = MarketDataSource(args.source, state.sender, rules, state.topics())
+            server = MarketDataServer(
+                peer, source, state, follower, prefix=args.source if args.topic_prefix is None else args.topic_prefix,
+                dictionary=by_name(entries), say=say, warn=print_error,
+                on_event=partial(_report, reports, say if args.events else None),
+            )  # fmt: skip
+            follower.start()
+            peer.open()
+            reports.lifecycle(LIVE)
+            say(
+                f"serving {o.stream} as {args.source} at {args.to} ({len(source.topics)} symbols; from record "
+                f"{follower.begins_at} on; Ctrl-C ends it)"
+            )
+            with served_metrics(args.metrics, server.metrics, say, print_error):
+                server.run(stop.is_set)
+            say(f"ended: {server.progress()}")
+    finally:
+        follower.close()
+        bridge.close()
+        peer.close()
+        state.close()
+    return stop.exit_code
+
+
+def peer_settings(text: str) -> PeerSettings:
+    """Of the network at ``--to``.
+
+    :raises ConfigError: it says nothing sound
+    """
+    try:
+        settings = PeerSettings.from_urls(server_urls(text))
+    except ConfigError as e:
+        raise ConfigError(str(e).replace("option url", "--to")) from e
+    except ValueError as e:
+        raise OptionError(f"--to {e}") from None
+    if not settings.naming and not settings.incoming:
+        raise ConfigError("--to needs incoming=tcp://host:port in direct mode: where subscribers send their requests")
+    return replace(settings, heartbeat=_HEARTBEAT, linger=_LINGER, program="mama-source")
+
+
+def read_dictionary(path: Path | None) -> list[DictionaryEntry]:
+    """:raises ConfigError: it cannot be read, or is no dictionary"""
+    if path is None:
+        return []
+    try:
+        return parse_dictionary(path.read_text(encoding="utf-8", errors="replace"))
+    except (OSError, ConfigError) as e:
+        raise ConfigError(f"--dictionary {path}: {e}") from e
+
+
+def read_rules(path: Path | None, dictionary: list[DictionaryEntry]) -> SourceRules:
+    """The tables of the configuration file.
+
+    :raises ConfigError: something else stands there
+    """
+    content = {} if path is None else read_toml(path)
+    unknown = content.pop("unknown", "NOT_FOUND")
+    refuse, groups = content.pop("refuse", {}), content.pop("groups", {})
+    if content or not isinstance(refuse, dict) or not isinstance(groups, dict):
+        raise ConfigError(f"{path}: only unknown, and the tables [refuse] and [groups], are known")
+    for name, members in groups.items():
+        if not isinstance(members, list) or not members or not all(isinstance(member, str) for member in members):
+            raise ConfigError(f"{path}: [groups] {name} must be a list of symbols")
+    return SourceRules(
+        [(pattern, _status(path, f"[refuse] {pattern}", word)) for pattern, word in refuse.items()],
+        None if unknown == "wait" else _status(path, "unknown", unknown), groups, dictionary,
+    )  # fmt: skip
+
+
+def _status(path: Path | None, key: str, word: Any) -> MsgStatus:
+    if word not in REFUSALS:
+        raise ConfigError(f"{path}: {key} must be one of {', '.join(sorted(REFUSALS))}, got {word!r}")
+    return REFUSALS[word]
+
+
+def reporters(args: argparse.Namespace, sender: int) -> SourceEventReporters:
+    """What stores the events of the source, not started.
+
+    :param args: with ``url``, the servers of the log
+    :raises ConfigError: the options say nothing sound
+    """
+    run_id, made = uuid.uuid4().hex, []
+    if args.flight_log is not None:
+        try:
+            uri = table_path(args.flight_log)
+        except ValueError as e:
+            raise OptionError(f"--flight-log {e}") from None
+        store = FlightLogStore(uri, dict(pairs(args.storage, "--storage")), run_id)
+        made.append(SourceEventReporter(store, SourceEvents(args.source, sender), args.flight_log_every, print_error))
+    elif args.storage:
+        raise OptionError("--storage is for --flight-log PATH")
+    if args.announce is not None:
+        announced = DiscoveryStore(
+            partial(discovery_bridge, _discovery_options(args)),
+            _source_record(args, sender),
+            run_id,
+            SOURCE_TTL,
+        )
+        made.append(SourceEventReporter(announced, SourceEvents(args.source, sender), _ANNOUNCE_INTERVAL, print_error))
+    return SourceEventReporters(made)
+
+
+def _discovery_options(args: argparse.Namespace) -> DiscoveryOptions:
+    there = argparse.Namespace(
+        url=args.announce or args.url,
+        option=[o for o in args.option if o.partition("=")[0].strip().lower() != "stream"],
+    )
+    return options(there, DiscoveryOptions, command("mama-source --announce", "wait_timeout"))
+
+
+def _source_record(args: argparse.Namespace, sender: int) -> SourceRecord:
+    about = {"format": "mama-source", "bridge": "openmama", "url": redact_url(args.to), "log": redact_url(args.log)}
+    dictionary = UNKNOWN if args.dictionary is None else args.dictionary.name
+    return SourceRecord(args.source, sender, ONLINE, OK, BEST, BEST, dictionary, about)
+
+
+def _report(reports: SourceEventReporters, say: Callable[[str], None] | None, event: PublisherEvent) -> None:
+    reports.callback(event)
+    if say is not None:
+        say(f"{event.callback} {event.symbol}{f': {event.info}' if event.info else ''}".rstrip())

@@ -1,0 +1,263 @@
+"""Makes records of what a peer received, gaps included. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from mama_spark.mama.messages.omnm_columns import ColumnDecoder, DecodedColumns
+from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType
+from mama_spark.mama.messages.typed_columns import first_of_each
+from mama_spark.message import Int64s, MessageBatch
+from mama_spark.openmama.wire.log.gap_tracker import GapTracker, MissingNumbers
+from mama_spark.openmama.wire.log.records import (
+    DICTIONARY,
+    HEAD_SIZE,
+    FrameRecords,
+    MamaGapCause,
+    MamaRecord,
+    MamaRecordKind,
+    MamaRecords,
+    decode_records,
+    message_topic,
+    record_topic,
+)
+from mama_spark.openmama.wire.peer import FrameColumns
+from mama_spark.packing import unpack
+from mama_spark.record_log import Records
+
+from .market_data_requests import Asks, MarketDataAsk
+
+CONFLATE_COUNT = ("wConflateCount", 22)
+_NUMBERS: dict[str, int] = {
+    **{name: RESERVED[name].fid for name in ("MdMsgType", "MdMsgStatus", "MdSeqNum", "MamaSenderId")},
+    CONFLATE_COUNT[0]: CONFLATE_COUNT[1],
+}
+_STATES = frozenset((MsgType.INITIAL, MsgType.RECAP, MsgType.SNAPSHOT, MsgType.REFRESH))
+_NUMBERED = (MamaRecordKind.MESSAGE, MamaRecordKind.IMAGE, MamaRecordKind.RECAP)
+_IS_NUMBERED = np.isin(np.arange(256), _NUMBERED)
+_HIGHEST_NUMBER = 2**32 - 1
+
+Numbers = npt.NDArray[np.uint64]
+Kinds = npt.NDArray[np.int64]
+
+
+class RecordedFrames(NamedTuple):
+    """Records to write.
+
+    :ivar topics: of the records in the log, dictionary<int32, string>; ``payloads``: the records, binary
+    :ivar gaps: topics in which messages are missing, one for each gap
+    :ivar recaps: topics of which a recap came
+    """
+
+    topics: pa.DictionaryArray
+    payloads: pa.Array
+    gaps: list[str]
+    recaps: list[str]
+
+
+class FrameRecorder:
+    """Makes the records of one recorder, in order. For one thread.
+
+    :param framing: name of the network's framing
+    :ivar tracker: numbers of topics and senders
+    """
+
+    def __init__(self, prefix: str, framing: str) -> None:
+        self._prefix, self._framing = prefix, framing
+        self.tracker = GapTracker()
+        self._decoder = ColumnDecoder(_is_number)
+        self._restored: set[tuple[str, int]] = set()  #: topics and senders of which only the log is known
+        self._topics: dict[str, str] = {}
+
+    def records(
+        self, frames: FrameColumns, asked: Mapping[int, MarketDataAsk], received: int | Int64s
+    ) -> RecordedFrames:
+        """The records of these frames, with gap records before the messages that show them.
+
+        :param asked: frame -> what it answers; all others were published
+        :param received: nanoseconds since the epoch, of all or of each
+        """
+        n = len(frames)
+        received = np.broadcast_to(np.asarray(received, np.int64), n)
+        made = FrameRecords(frames.raws)
+        begins, ends = made.bounds[:-1] + HEAD_SIZE + frames.payload_at, made.bounds[1:]
+        found = self._decoder.decode(made.data, begins, ends)
+        columns = {name: _numbers(found, name, n) for name in _NUMBERS}
+        kinds = np.where(columns["MdMsgType"] == MsgType.RECAP, MamaRecordKind.RECAP, MamaRecordKind.MESSAGE)
+        topics, codes = list(frames.topics), frames.codes.copy()
+        stored = [self._topic(topic) for topic in topics]
+        for row, ask in asked.items():
+            kinds[row] = _answer_kind(ask, int(columns["MdMsgType"][row]), int(columns["MdMsgStatus"][row]))
+            codes[row] = len(topics)
+            topics.append(f"{ask.source}.{ask.symbol}")
+            stored.append(self._topic(topics[-1]) if ask.symbol else self.own_topic(f"{DICTIONARY}.{ask.source}"))
+        names, name_codes = _distinct(topics, codes) if asked else (topics, codes)
+        payloads = made.filled(kinds, self._framing, received, frames.payload_at)
+        gaps = self._gaps(names, name_codes, kinds, columns, received)
+        if gaps:
+            all_topics, all_payloads = [stored[code] for code in codes.tolist()], payloads.to_pylist()
+            for row, gap in reversed(gaps):
+                all_topics.insert(row, gap.topic)
+                all_payloads.insert(row, gap.encode())
+            stored, codes = _distinct(all_topics, np.arange(len(all_topics)))
+            payloads = pa.array(all_payloads, pa.binary())
+        coded = pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), pa.array(stored, pa.string()))
+        recaps = np.unique(name_codes[kinds == MamaRecordKind.RECAP]).tolist()
+        return RecordedFrames(
+            coded, payloads, [names[name_codes[row]] for row, _ in gaps], [names[code] for code in recaps]
+        )
+
+    def own_topic(self, rest: str) -> str:
+        """Topic in the log of what is about no topic of messages."""
+        return record_topic(rest, self._prefix)
+
+    def restore(self, records: Records) -> None:
+        """Take the last numbers from what an earlier recorder wrote."""
+        decoded, records_topics = _unpacked(records)
+        found = self._decoder.decode(decoded.data, decoded.begins, decoded.ends)
+        numbers, senders = (_numbers(found, name, len(decoded)) for name in ("MdSeqNum", "MamaSenderId"))
+        rows = np.flatnonzero(np.isin(decoded.heads["kind"], _NUMBERED) & (numbers > 0) & (numbers <= _HIGHEST_NUMBER))
+        names = [message_topic(topic) for topic in records_topics.dictionary.to_pylist()]
+        codes = records_topics.indices.to_numpy()
+        for row in rows.tolist():
+            topic, sender = names[codes[row]], int(senders[row])
+            self.tracker.restore(topic, sender, int(numbers[row]))
+            self._restored.add((topic, sender))
+
+    def refused(self, batch: MessageBatch, received: int) -> list[MamaRecord]:
+        """Gaps for records that the log rejected; a gap record that it rejected is one again."""
+        none = np.zeros(len(batch), np.int64)
+        decoded, coded = _unpacked(Records(none, none, batch.topics, batch.payloads, batch.headers))
+        found = self._decoder.decode(decoded.data, decoded.begins, decoded.ends)
+        numbers, senders = (_numbers(found, name, len(decoded)) for name in ("MdSeqNum", "MamaSenderId"))
+        numbers[numbers > _HIGHEST_NUMBER] = 0
+        topics, heads = coded.cast(pa.string()).to_pylist(), decoded.heads
+        gaps = []
+        for row in np.flatnonzero(np.isin(heads["kind"], (*_NUMBERED, MamaRecordKind.GAP))).tolist():
+            if (head := heads[row])["kind"] == MamaRecordKind.GAP:
+                cause, sender, first, last = (int(head[name]) for name in ("cause", "sender", "first", "last"))
+            else:
+                cause, sender, first, last = MamaGapCause.REFUSED, int(senders[row]), *2 * (int(numbers[row]),)
+            gaps.append(
+                MamaRecord(
+                    MamaRecordKind.GAP, topics[row], received, cause=cause, sender=sender, first=first, last=last
+                )
+            )
+        return gaps
+
+    def _gaps(
+        self, names: list[str], codes: Int64s, kinds: Kinds, columns: Mapping[str, Numbers], received: Int64s
+    ) -> list[tuple[int, MamaRecord]]:
+        """Gap records, each with the row that shows it, in the order of the rows."""
+        numbers = columns["MdSeqNum"]
+        rows = np.flatnonzero(numbers)
+        rows = rows[_IS_NUMBERED[kinds[rows]] & (numbers[rows] <= _HIGHEST_NUMBER)]
+        rows = self._without_consecutive(names, codes, kinds, columns, rows)
+        fields = (columns[name][rows].tolist() for name in ("MdMsgType", "MdSeqNum", "MamaSenderId", CONFLATE_COUNT[0]))
+        gaps: list[tuple[int, MamaRecord]] = []
+        for row, what, kind, number, sender, conflated in zip(
+            rows.tolist(), kinds[rows].tolist(), *fields, strict=True
+        ):
+            topic = names[codes[row]]
+            if what != MamaRecordKind.MESSAGE or kind in _STATES:
+                missing = self.tracker.image(topic, sender, number)
+            else:
+                missing = self.tracker.update(topic, sender, number, conflated)
+            if missing is not None:
+                gaps.append((row, self._gap(topic, sender, missing, int(received[row]))))
+            self._restored.discard((topic, sender))
+        return gaps
+
+    def _without_consecutive(
+        self, names: list[str], codes: Int64s, kinds: Kinds, columns: Mapping[str, Numbers], rows: Int64s
+    ) -> Int64s:
+        """The rows of topics and senders whose messages are other than published ones with one number after the other;
+        all others are taken by the tracker, topic by topic and not row by row."""
+        if not len(rows):
+            return rows
+        code = codes[rows]
+        sender, number = columns["MamaSenderId"][rows], columns["MdSeqNum"][rows].astype(np.int64)
+        order = np.lexsort((sender, code))  # stable: rows of one topic and sender stay in order
+        code, sender, number = code[order], sender[order], number[order]
+        begins = np.flatnonzero(np.concatenate(([True], (np.diff(code) != 0) | (sender[1:] != sender[:-1]))))
+        ends = np.concatenate((begins[1:], [len(rows)]))
+        good = ((kinds[rows] == MamaRecordKind.MESSAGE) & ~np.isin(columns["MdMsgType"][rows], list(_STATES)))[order]
+        begin = np.zeros(len(rows), np.bool_)
+        begin[begins] = True
+        good[1:] &= begin[1:] | (np.diff(number) == 1)
+        left = np.ones(len(rows), np.bool_)
+        for group in np.flatnonzero(np.logical_and.reduceat(good, begins)).tolist():
+            first, last = int(begins[group]), int(ends[group]) - 1
+            key = names[code[first]], int(sender[first])
+            if self.tracker.continues(*key, int(number[first]), int(number[last])):
+                left[first : last + 1] = False
+                self._restored.discard(key)
+        return np.sort(rows[order][left])
+
+    def _gap(self, topic: str, sender: int, missing: MissingNumbers, received: int) -> MamaRecord:
+        cause = MamaGapCause.AWAY if (topic, sender) in self._restored else MamaGapCause.WAY
+        return MamaRecord(
+            MamaRecordKind.GAP, self._topic(topic), received, cause=cause, sender=sender, first=missing.first,
+            last=missing.last,
+        )  # fmt: skip
+
+    def _topic(self, topic: str) -> str:
+        found = self._topics.get(topic)
+        if found is None:
+            if len(self._topics) > 100_000:
+                self._topics.clear()
+            found = self._topics[topic] = record_topic(topic, self._prefix)
+        return found
+
+
+def _unpacked(records: Records) -> tuple[MamaRecords, pa.DictionaryArray]:
+    """Records of the recorder, those in packs too, and their topics in the log."""
+    found = unpack(records)
+    topics = records.topics if pa.types.is_dictionary(records.topics.type) else records.topics.dictionary_encode()
+    return decode_records(found.values), topics.take(pa.array(found.records))
+
+
+def _distinct(topics: list[str], codes: Int64s) -> tuple[list[str], Int64s]:
+    """Each topic once, and the codes that say the same of these.
+
+    :param codes: places in ``topics``
+    """
+    known: dict[str, int] = {}
+    place = np.array([known.setdefault(topic, len(known)) for topic in topics], np.int64)
+    return list(known), place[codes]
+
+
+def _is_number(name: str, fid: int) -> bool:
+    return name in _NUMBERS or fid in _NUMBERS.values()
+
+
+def _numbers(found: DecodedColumns, name: str, n: int) -> Numbers:
+    """A field of whole numbers of each message, shape (n,); 0 where it is missing, negative or no number."""
+    fid = _NUMBERS[name]
+    named = [block for block in found.blocks if block.name == name or block.fid == fid]
+    mine = [block for block in named if isinstance(block.values, np.ndarray) and block.values.dtype.kind in "iu"]
+    if len(mine) == 1 and len(mine[0].rows) == n:  # rows are ascending, so these are all
+        return _unsigned(mine[0].values)
+    at, ordered = first_of_each(mine, n)
+    numbers = np.zeros(n, np.uint64)
+    if ordered:
+        values: npt.NDArray[Any] = np.concatenate([_unsigned(block.values) for block in ordered])
+        numbers[at >= 0] = values[at[at >= 0]]
+    return numbers
+
+
+def _unsigned(values: npt.NDArray[Any]) -> Numbers:
+    return np.where(values < 0, 0, values).astype(np.uint64) if values.dtype.kind == "i" else values.astype(np.uint64)
+
+
+def _answer_kind(ask: MarketDataAsk, kind: int, status: int) -> MamaRecordKind:
+    if ask.asks is Asks.DICTIONARY:
+        return MamaRecordKind.DICTIONARY
+    if status not in (MsgStatus.OK, MsgStatus.STALE, MsgStatus.POSSIBLY_STALE):
+        return MamaRecordKind.REFUSAL
+    return MamaRecordKind.RECAP if kind == MsgType.RECAP else MamaRecordKind.IMAGE

@@ -1,0 +1,138 @@
+"""Settings of a recorder of OpenMAMA messages: the table ``[recorder]`` of its configuration file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mama_spark.errors import ConfigError
+from mama_spark.openmama.wire.log.records import PREFIX
+from mama_spark.openmama.wire.peer.settings import PeerSettings
+from mama_spark.openmama.wire.protocol.frames import why_unsendable
+from mama_spark.options import camel, duration
+from mama_spark.options.declare import option
+from mama_spark.options.tables import parse_table
+from mama_spark.options.values import duration_or_off, integer, nonempty_text, plain_name, some_names, text
+
+SCHEMES = ("oz://", "zmq://")
+_GROUP = "recorder"
+
+
+def _symbols(value: Any) -> tuple[tuple[str, str], ...]:
+    found = []
+    for name in some_names(value):
+        source, dot, symbol = name.partition(".")
+        if not (source and dot and symbol):
+            raise ValueError("must be SOURCE.SYMBOL, such as OM.IBM")
+        found.append((source, symbol))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class OpenMamaRecorderSettings:
+    """Settings of a recorder. Durations are in seconds. :meth:`of` makes them from a table.
+
+    :ivar peer: how it is connected with its network
+    """
+
+    peer: PeerSettings
+    topics: tuple[str, ...] = option(
+        "names", some_names, (), _GROUP,
+        "Topics whose messages are recorded as they are published, such as `OM.IBM`; `OM.>`: all that begin so.",
+        shown="none",
+    )  # fmt: skip
+    symbols: tuple[tuple[str, str], ...] = option(
+        "names", _symbols, (), _GROUP,
+        "Market data, SOURCE.SYMBOL: subscribed to, with an image (`oz`), and asked for a recap after a gap.",
+        shown="none",
+    )  # fmt: skip
+    dictionary: str = option(
+        "name", text, "auto", _GROUP,
+        "Source that the data dictionary is fetched from (`oz`); `off`: none; `auto`: the sources of the symbols, and "
+        "WOMBAT, whichever serves one.",
+    )  # fmt: skip
+    name: str = option("name", plain_name, "recorder", _GROUP, "Of this recorder; one log has one recorder of a name.")
+    prefix: str = option("name", plain_name, PREFIX, _GROUP, "First part of the topics in the log.")
+    buffer: int = option(
+        "integer", integer(1), 200_000, _GROUP,
+        "Messages that wait while the log is away; then the network is not read, and publishers hold or drop.",
+    )  # fmt: skip
+    request_timeout: float = option(
+        "duration", duration, 10.0, _GROUP, "Of an answer to a subscription; it is asked three times.", shown="10s"
+    )
+    pack_max_rows: int = option(
+        "integer", integer(1, 1_000_000), 1, _GROUP,
+        "Messages of one topic that become one record of the log together, in their order, as [packed messages]"
+        "(packed-messages.md) do: the log then bounds the rate no more. 1: each message is a record.",
+    )  # fmt: skip
+    pack_max_bytes: int = option(
+        "integer", integer(1), 65_536, _GROUP, "Bytes of a packed record, at most what the log takes.",
+    )  # fmt: skip
+    pack_delay: float = option(
+        "duration", duration, 0.1, _GROUP,
+        "Longest time that a message waits for others of its topic, with `packMaxRows` above 1.", shown="100ms",
+    )  # fmt: skip
+    look_back: int = option(
+        "integer", integer(0), 200_000, _GROUP,
+        "Records at the end of the log from which the last numbers are taken, so that what was published meanwhile is "
+        "a gap; 0: none.",
+    )  # fmt: skip
+    report: float = option(
+        "duration", duration_or_off, 60.0, _GROUP, "Between two lines of progress; 0 or `off`: none.", shown="60s"
+    )
+    metrics: str | None = option(
+        "text", nonempty_text, None, _GROUP, "`host:port` of an HTTP server: Prometheus text at `/metrics`.",
+        shown="none",
+    )  # fmt: skip
+    drain: float = option(
+        "duration", duration, 10.0, _GROUP, "Longest wait at the end for what the log has not acknowledged.",
+        shown="10s",
+    )  # fmt: skip
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> OpenMamaRecorderSettings:
+        """Make settings from the table of a file.
+
+        :param given: key -> value in the table
+        :raises ConfigError: a key is unknown or missing, or a value is invalid; the message names the key
+        """
+        rest = {key: value for key, value in given.items() if key != "url"}
+        values = parse_table(cls, rest, "[recorder]", camel)
+        if "url" not in given:
+            raise ConfigError("[recorder] the key url is missing; give oz://host:5756 of the name server")
+        url = given["url"]
+        urls = [part.strip() for part in url.split(",")] if isinstance(url, str) else list(url)
+        peer = replace(PeerSettings.from_urls(urls, receiver=True), program="mama-record")
+        settings = cls(peer, **values)
+        if not settings.topics and not settings.symbols:
+            raise ConfigError("[recorder] what is to be recorded? give topics (OM.IBM, OM.>) or symbols (OM.IBM)")
+        for topic in settings.exact_topics:
+            if (fault := why_unsendable(topic)) is not None:
+                raise ConfigError(f"[recorder] {fault}")
+        return settings
+
+    @property
+    def exact_topics(self) -> list[str]:
+        """Topics without wildcard, those of symbols included."""
+        mine = [topic for topic in self.topics if not topic.endswith(">")]
+        return list(dict.fromkeys((*mine, *(f"{source}.{symbol}" for source, symbol in self.symbols))))
+
+    @property
+    def topic_prefixes(self) -> list[str]:
+        """Beginnings of topics; empty: all."""
+        return [topic.removesuffix(">") for topic in self.topics if topic.endswith(">")]
+
+    @property
+    def may_request(self) -> bool:
+        """Whether the publishers of the network survive requests."""
+        return self.peer.framing.answers_requests or self.peer.allow_requests
+
+    @property
+    def dictionary_sources(self) -> list[str]:
+        """Sources that may serve the dictionary, in the order in which they are asked."""
+        if self.dictionary == "off" or not self.may_request:
+            return []
+        if self.dictionary != "auto":
+            return [self.dictionary]
+        return list(dict.fromkeys((*(source for source, _ in self.symbols), "WOMBAT")))

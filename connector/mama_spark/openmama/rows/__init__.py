@@ -1,0 +1,1 @@
+"""Messages and peers of OpenMAMA as rows of Spark."""

@@ -1,0 +1,138 @@
+"""The columns that a query names for fields of OpenMAMA messages, and the data dictionary that says their types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    TimestampType,
+)
+
+from mama_spark.bridges import logs_to_read
+from mama_spark.errors import ConfigError, OptionError
+from mama_spark.mama.messages.column_types import TypedField, arrow_type_of
+from mama_spark.mama.messages.omnm import BadMessage, decode
+from mama_spark.openmama.wire.log.records import DICTIONARY, MamaRecordKind, decode_records
+from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, by_name, dictionary_of, parse_dictionary
+from mama_spark.options import SubscribeOptions
+from mama_spark.record_log import RecordLogBridge
+
+from ...spark.subscribe import log_reader
+
+FEED = "feed"
+_TYPES: dict[str, DataType] = {
+    "boolean": BooleanType(),
+    "tinyint": ByteType(), "byte": ByteType(),
+    "smallint": ShortType(), "short": ShortType(),
+    "int": IntegerType(), "integer": IntegerType(),
+    "bigint": LongType(), "long": LongType(),
+    "float": FloatType(), "real": FloatType(),
+    "double": DoubleType(),
+    "string": StringType(),
+    "binary": BinaryType(),
+    "timestamp": TimestampType(),
+}  # fmt: skip
+_DECIMAL = re.compile(r"decimal\(\s*(\d{1,2})\s*(?:,\s*(\d{1,2})\s*)?\)")
+_ARRAY = re.compile(r"array<(.+)>")
+
+
+def type_named(text: str) -> DataType | None:
+    """The type of this name in Spark's SQL; None: fields of messages can be in no column of it."""
+    low = text.strip().lower()
+    if (array := _ARRAY.fullmatch(low)) is not None:
+        element = type_named(array[1])
+        return None if element is None or isinstance(element, ArrayType) else ArrayType(element)
+    if (decimal := _DECIMAL.fullmatch(low)) is not None:
+        precision, scale = int(decimal[1]), int(decimal[2] or 0)
+        return DecimalType(precision, scale) if 0 < precision <= 38 and scale <= precision else None
+    return _TYPES.get(low)
+
+
+def struct_fields(o: SubscribeOptions) -> list[StructField]:
+    """The columns of option ``fields``.
+
+    :raises OptionError: a type is not known, or not given although there is no dictionary
+    :raises ConfigError: the dictionary cannot be read, or lacks a field
+    """
+    dictionary = read_dictionary(o) if any(not kind for _, kind in o.fields) else {}
+    return [StructField(name, _type_of(name, kind, o, dictionary)) for name, kind in o.fields]
+
+
+def _type_of(name: str, kind: str, o: SubscribeOptions, dictionary: Mapping[str, DictionaryEntry]) -> DataType:
+    if kind:
+        found = type_named(kind)
+        if found is None:
+            raise OptionError(f"option fields: {name} {kind}: no such type; give one of {', '.join(_TYPES)}, "
+                              "decimal(p,s), array<...>")  # fmt: skip
+        return found
+    if o.dictionary is None:
+        raise OptionError(f"option fields: {name} has no type; give one ({name} double), or option dictionary")
+    if name not in dictionary:
+        raise ConfigError(f"option fields: the dictionary ({o.dictionary}) has no field {name}; give its type")
+    return from_arrow_type(arrow_type_of(dictionary[name].type))
+
+
+def typed_fields(columns: pa.Schema, o: SubscribeOptions) -> list[TypedField]:
+    """What is to be decoded for these columns.
+
+    :raises ConfigError: the dictionary cannot be read
+    """
+    dictionary = read_dictionary(o) if o.dictionary is not None and len(columns) else {}
+    return [TypedField(f.name, f.type, dictionary[f.name].fid if f.name in dictionary else 0) for f in columns]
+
+
+def read_dictionary(o: SubscribeOptions) -> Mapping[str, DictionaryEntry]:
+    """The data dictionary of option ``dictionary``, by name; empty without it.
+
+    :raises ConfigError: it cannot be read
+    """
+    if o.dictionary is None:
+        return {}
+    if o.dictionary.lower() == FEED:
+        return by_name(log_reader.call(o, lambda bridge: _of_feed(bridge, o)))
+    try:
+        text = Path(o.dictionary).read_text(encoding="utf-8", errors="replace")
+    except OSError as e:
+        raise ConfigError(f"option dictionary: {o.dictionary}: {e.strerror or e}") from e
+    return by_name(parse_dictionary(text))
+
+
+def _of_feed(bridge: RecordLogBridge, o: SubscribeOptions) -> list[DictionaryEntry]:
+    """The newest dictionary that a recorder wrote."""
+    streams = logs_to_read(o, bridge)
+    for stream in streams:
+        log = bridge.log(stream)
+        bounds = log.bounds()
+        newest: list[DictionaryEntry] = []
+        for records in log.read(bounds.first - 1, bounds.last, (f"*.{DICTIONARY}.>",)):
+            decoded = decode_records(records.payloads)
+            for row in np.flatnonzero(decoded.heads["kind"] == MamaRecordKind.DICTIONARY).tolist():
+                payload = bytes(memoryview(decoded.data)[int(decoded.begins[row]) : int(decoded.ends[row])])
+                try:
+                    newest = dictionary_of(decode(payload))
+                except BadMessage:
+                    continue
+        if newest:
+            return newest
+    raise ConfigError(
+        f"option dictionary=feed: no recorder wrote a dictionary into {', '.join(streams)}: its source serves none, or "
+        "the recorder was told dictionary=off; give the path of a file"
+    )

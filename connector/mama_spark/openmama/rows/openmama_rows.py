@@ -1,0 +1,296 @@
+"""Converts OMNM messages, and records of OpenMAMA messages, to columns of ``mamasub``: batch by batch.
+
+The column ``mama`` says what each message is (``kind``), and for records of a recorder when and where it came from.
+``fields`` is its fields by name (by ``#`` and number where they have no name; the first of a name), each with number,
+type and value as text; it is null where the query names fields as columns of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mama_spark.errors import MamaError
+from mama_spark.mama.messages.column_types import TypedField
+from mama_spark.mama.messages.field_types import FieldType
+from mama_spark.mama.messages.omnm import BadMessage, decode
+from mama_spark.mama.messages.omnm_columns import ColumnDecoder, DecodedColumns, FieldBlock
+from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType
+from mama_spark.mama.messages.typed_columns import first_of_each, text_of_value, time_text, typed_columns
+from mama_spark.message import Int64s
+from mama_spark.openmama.wire.log.records import (
+    FRAMING_NAMES,
+    MamaGapCause,
+    MamaPeerState,
+    MamaRecordKind,
+    MamaRecords,
+    decode_records,
+    message_topic,
+)
+from mama_spark.openmama.wire.protocol.dictionary import dictionary_of
+from mama_spark.openmama.wire.protocol.frames import payload_fault
+from mama_spark.openmama.wire.protocol.naming import decode_naming
+
+from .openmama_schema import FIELD_TYPE
+
+CORRUPT = "corrupt"
+_NO_FAULTS: Mapping[int, str] = {}
+_STAMPS = {
+    "msg_type": TypedField("MdMsgType", pa.int64(), RESERVED["MdMsgType"].fid),
+    "msg_status": TypedField("MdMsgStatus", pa.int64(), RESERVED["MdMsgStatus"].fid),
+    "seq_num": TypedField("MdSeqNum", pa.int64(), RESERVED["MdSeqNum"].fid),
+    "sender": TypedField("MamaSenderId", pa.string(), RESERVED["MamaSenderId"].fid),
+}
+_NAMES: dict[str, dict[int, str]] = {
+    "msg_type": {int(t): t.name for t in MsgType},
+    "msg_status": {int(s): s.name for s in MsgStatus},
+}
+
+
+class CorruptMessage(MamaError):
+    """A message that is not OMNM, with ``failOnCorrupt``."""
+
+
+class OpenMamaColumns:
+    """Makes the columns of batches of messages. For one thread.
+
+    :param column_type: of the column ``mama``, what Spark makes of the type; None: it is not wanted
+    :param fields: the columns that the query names; empty: the map has all fields
+    :param strict: raise for a message that cannot be read, instead of describing it in its row
+    """
+
+    def __init__(self, column_type: pa.StructType | None, fields: Sequence[TypedField] = (), strict: bool = False):
+        self._type, self._fields, self._strict = column_type, tuple(fields), strict
+        self.bad = 0
+        self._with_map = column_type is not None and not fields
+        stamps = tuple(_STAMPS.values()) if column_type is not None else ()
+        chosen = (*self._fields, *stamps)
+        self._decoder = ColumnDecoder(
+            None if self._with_map else lambda name, fid: any(field.takes(name, fid) for field in chosen)
+        )
+
+    def columns(
+        self, payloads: pa.Array, topics: pa.Array, sequences: Int64s, faults: Mapping[int, str] = _NO_FAULTS
+    ) -> dict[str, pa.Array]:
+        """The column ``mama``, if it is wanted, and those of the fields.
+
+        :param topics: of the messages in the log
+        :param faults: message -> why it cannot be read, where that is known
+        :raises CorruptMessage: a message cannot be read, with ``strict``
+        """
+        records = decode_records(payloads)
+        n = len(records)
+        found = self._decoder.decode(records.data, records.begins, records.ends)
+        reasons = {**_reasons(records, found), **faults}
+        self.bad += len(reasons)
+        if self._strict and reasons:
+            row = min(reasons)
+            raise CorruptMessage(f"message {sequences[row]}: {reasons[row]}")
+        typed, unfit = typed_columns(found, self._fields, n)
+        columns = {field.name: column for field, column in zip(self._fields, typed, strict=True)}
+        if self._type is not None:
+            cells = self._cells(records, found, reasons, unfit, topics)
+            arrays = [cells[f.name] if cells[f.name].type == f.type else cells[f.name].cast(f.type) for f in self._type]
+            columns["mama"] = pa.StructArray.from_arrays(arrays, fields=list(self._type))
+        return columns
+
+    def _cells(
+        self, records: MamaRecords, found: DecodedColumns, reasons: dict[int, str], unfit: dict[int, str],
+        topics: pa.Array,
+    ) -> dict[str, pa.Array]:  # fmt: skip
+        n = len(records)
+        heads = records.heads
+        stamps, _ = typed_columns(found, tuple(_STAMPS.values()), n)
+        stamped = dict(zip(_STAMPS, stamps, strict=True))
+        gap = heads["kind"] == MamaRecordKind.GAP
+        if gap.any():
+            sender = pa.array(heads["sender"], mask=~gap).cast(pa.string())
+            stamped["sender"] = pc.coalesce(stamped["sender"], sender)
+        texts = {**unfit, **reasons}
+        return {
+            "kind": _kinds(records, reasons),
+            "framing": _named(heads["framing"], FRAMING_NAMES),
+            "topic": _topics(records, topics),
+            "received": pa.array(heads["received"], mask=~records.is_record),
+            "msg_type": _of_numbers(stamped["msg_type"], _NAMES["msg_type"]),
+            "msg_status": _of_numbers(stamped["msg_status"], _NAMES["msg_status"]),
+            "seq_num": stamped["seq_num"],
+            "sender": stamped["sender"],
+            "fields": _maps(found, n) if self._with_map else pa.nulls(n, pa.map_(pa.string(), FIELD_TYPE)),
+            "gap_from": pa.array(heads["first"].astype(np.int64), mask=~gap),
+            "gap_to": pa.array(heads["last"].astype(np.int64), mask=~gap),
+            "cause": _causes(heads),
+            "detail": _details(records),
+            "reason": _sparse(texts, n),
+        }
+
+
+def _reasons(records: MamaRecords, found: DecodedColumns) -> dict[int, str]:
+    """Why messages cannot be read. A record without a payload has nothing to read."""
+    reasons = dict(records.bad)
+    empty = records.is_record & (records.begins == records.ends)
+    for row, why in found.bad.items():
+        if row not in reasons and not empty[row]:
+            begin, end = int(records.begins[row]), int(records.ends[row])
+            reasons[row] = payload_fault(bytes(memoryview(records.data)[begin : min(end, begin + 1)])) or why
+    return reasons
+
+
+def _kinds(records: MamaRecords, reasons: dict[int, str]) -> pa.Array:
+    names = {int(kind): kind.name.lower() for kind in MamaRecordKind}
+    kinds = np.where(records.is_record, records.heads["kind"], np.uint8(MamaRecordKind.MESSAGE))
+    if reasons:
+        kinds[list(reasons)] = 0
+    return _named(kinds, {**names, 0: CORRUPT})
+
+
+def _named(numbers: npt.NDArray[Any], names: dict[int, str]) -> pa.Array:
+    """Names instead of small numbers; null for those without one."""
+    words = list(names.values())
+    place = np.full(256, -1, np.int32)
+    place[list(names)] = np.arange(len(words))
+    index = place[numbers]
+    none = index < 0
+    codes = pa.array(index, mask=none) if none.any() else pa.array(index)
+    return pa.DictionaryArray.from_arrays(codes, pa.array(words)).cast(pa.string())
+
+
+def _of_numbers(numbers: pa.Array, names: dict[int, str]) -> pa.Array:
+    """Names of numbers; of those without one the number."""
+    given = numbers.to_numpy(zero_copy_only=False) if not numbers.null_count else numbers.fill_null(-1).to_numpy()
+    there = np.asarray(numbers.is_valid())
+    if not there.any():
+        return pa.nulls(len(numbers), pa.string())
+    distinct, codes = np.unique(given, return_inverse=True)
+    words = pa.array([names.get(int(number), str(int(number))) for number in distinct.tolist()])
+    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32), mask=~there), words).cast(pa.string())
+
+
+def _topics(records: MamaRecords, topics: pa.Array) -> pa.Array:
+    """Topics of messages in the network, which only records have."""
+    if not records.is_record.any():
+        return pa.nulls(len(records), pa.string())
+    coded = topics if pa.types.is_dictionary(topics.type) else topics.dictionary_encode()
+    names = pa.array([message_topic(topic) or None for topic in coded.dictionary.to_pylist()], pa.string())
+    found = names.take(coded.indices)
+    return found if records.is_record.all() else pc.if_else(pa.array(records.is_record), found, None)
+
+
+def _causes(heads: npt.NDArray[Any]) -> pa.Array:
+    """Of gaps why, of peers what they are now."""
+    n = len(heads)
+    if not heads["cause"].any():
+        return pa.nulls(n, pa.string())
+    gaps = {int(cause): cause.name.lower() for cause in MamaGapCause if cause}
+    peers = {100 + state: state.name.lower() for state in MamaPeerState}
+    is_peer = heads["kind"] == MamaRecordKind.PEER
+    return _named(np.where(is_peer, heads["cause"] + 100, heads["cause"]), {**gaps, **peers})
+
+
+def _details(records: MamaRecords) -> pa.Array:
+    """JSON of dictionaries and of peers."""
+    kinds = records.heads["kind"]
+    rows = np.flatnonzero((kinds == MamaRecordKind.DICTIONARY) | (kinds == MamaRecordKind.PEER)).tolist()
+    return _sparse({row: text for row in rows if (text := _detail(records, row)) is not None}, len(records))
+
+
+def _detail(records: MamaRecords, row: int) -> str | None:
+    try:
+        if records.heads["kind"][row] == MamaRecordKind.PEER:
+            frame = decode_naming(records.body(row))
+            names = ("program", "host", "pid", "uuid", "endpoint")
+            return orjson.dumps({name: getattr(frame, name) for name in names}).decode()
+        payload = bytes(memoryview(records.data)[int(records.begins[row]) : int(records.ends[row])])
+        entries = [{"fid": fid, "name": name, "type": kind.name} for fid, name, kind in dictionary_of(decode(payload))]
+    except BadMessage:
+        return None
+    return orjson.dumps(entries).decode()
+
+
+def _sparse(texts: dict[int, str], n: int) -> pa.Array:
+    if not texts:
+        return pa.nulls(n, pa.string())
+    place = np.full(n, -1, np.int64)
+    place[list(texts)] = np.arange(len(texts))
+    return pa.array(list(texts.values()), pa.string()).take(pa.array(place, mask=place < 0))
+
+
+# --- the map of fields ---------------------------------------------------------------------------------------
+
+
+def _maps(found: DecodedColumns, n: int) -> pa.MapArray:
+    """All fields of each message by name, in the order of the message; the first of a name."""
+    blocks = _first_of_names(found.blocks, n)
+    if not blocks:
+        counts = np.zeros(n, np.int64)
+        parts = [
+            pa.array([], pa.string()),
+            pa.array([], pa.int32()),
+            pa.array([], pa.string()),
+            pa.array([], pa.string()),
+        ]
+    else:
+        rows = np.concatenate([block.rows for block in blocks])
+        places = np.repeat([block.place for block in blocks], [len(block.rows) for block in blocks])
+        order = pa.array(np.lexsort((places, rows)))
+        counts = np.bincount(rows, minlength=n)
+        code = np.repeat(np.arange(len(blocks), dtype=np.int32), [len(block.rows) for block in blocks])
+        codes = pa.array(code).take(order)
+        parts = [
+            pa.array([block.name or f"#{block.fid}" for block in blocks]).take(codes),
+            pa.array([block.fid for block in blocks], pa.int32()).take(codes),
+            pa.array([block.type.name for block in blocks]).take(codes),
+            pa.concat_arrays([_texts(block) for block in blocks]).take(order),
+        ]
+    offsets = np.zeros(n + 1, np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    values = pa.StructArray.from_arrays(parts[1:], fields=list(FIELD_TYPE))
+    maps = pa.MapArray.from_arrays(pa.array(offsets), parts[0], values)
+    if not found.bad:
+        return maps
+    good = np.ones(n, np.bool_)
+    good[list(found.bad)] = False
+    return pc.if_else(pa.array(good), maps, pa.scalar(None, maps.type))
+
+
+def _first_of_names(blocks: Iterable[FieldBlock], n: int) -> list[FieldBlock]:
+    by_key: dict[str, list[FieldBlock]] = {}
+    for block in blocks:
+        by_key.setdefault(block.name or f"#{block.fid}", []).append(block)
+    first: list[FieldBlock] = []
+    for mine in by_key.values():
+        rows_seen = sum(len(block.rows) for block in mine)
+        at, ordered = first_of_each(mine, n)
+        if rows_seen == int((at >= 0).sum()):
+            first += mine
+            continue
+        begin = 0
+        for block in ordered:
+            count = len(block.rows)
+            keep = at[block.rows] == np.arange(begin, begin + count)
+            begin += count
+            first.append(block if keep.all() else block.of_rows(keep))
+    return first
+
+
+def _texts(block: FieldBlock) -> pa.Array:
+    """Values as text."""
+    values = block.values
+    if isinstance(values, pa.Array):
+        return values
+    if isinstance(values, list):
+        return pa.array([text_of_value(value) for value in values], pa.string())
+    if block.type is FieldType.TIME:
+        times = zip(values["seconds"].tolist(), values["nanos"].tolist(), values["hints"].tolist(), strict=True)
+        return pa.array([time_text(*time) for time in times], pa.string())
+    if block.type is FieldType.PRICE:
+        return pa.array([repr(value) for value in values["value"].tolist()], pa.string())
+    if block.type is FieldType.CHAR:
+        return pa.array([chr(value) for value in values.tolist()], pa.string())
+    return pa.array(values).cast(pa.string())

@@ -1,0 +1,246 @@
+"""A market data publisher: what it answers to requests, and what it publishes. Pure.
+
+Each topic has a number, which counts its updates, and an image, the newest value of each of its fields. An image has
+the number of the last update and the next update one more: a subscriber that misses a number asks for an image again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from mama_spark.mama.messages.field_types import FieldType
+from mama_spark.mama.messages.msg import Field, MamaMsg
+from mama_spark.mama.messages.omnm import BadMessage, decode, encode
+from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType, Status, SubscriptionMsgType
+from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, dictionary_message
+from mama_spark.openmama.wire.protocol.frames import BridgeFrame, FrameType
+from mama_spark.openmama.wire.protocol.market_data import (
+    RECAPS,
+    MarketDataRequest,
+    Stamp,
+    dictionary_topic,
+    next_number,
+    read_request,
+    refresh_answer,
+    refusal,
+    stamped,
+    subscription_topic,
+)
+
+DICTIONARY_SOURCE = "WOMBAT"  #: where real programs ask for the dictionary, whatever source they subscribe to
+
+
+#: Requests that an image of type INITIAL answers.
+_IMAGES = (SubscriptionMsgType.SUBSCRIBE, SubscriptionMsgType.SNAPSHOT)
+
+
+class PublishMessage(NamedTuple):
+    """Send a message to all subscribers of a topic."""
+
+    topic: str
+    payload: bytes
+
+
+class AnswerRequest(NamedTuple):
+    """Reply to a request."""
+
+    request: BridgeFrame
+    payload: bytes
+    topic: str
+
+
+class PublisherEvent(NamedTuple):
+    """One of the callbacks of OpenMAMA's publishers: ``onRequest``, ``onNewRequest``, ``onRefresh``, ``onMsg``,
+    ``onError``, ``onCreate``, ``onDestroy``.
+
+    :ivar status: name of the status of an error, or of a refusal
+    """
+
+    callback: str
+    symbol: str
+    info: str = ""
+    status: str = ""
+
+
+SourceAction = PublishMessage | AnswerRequest | PublisherEvent
+
+
+StoredTopic = tuple[str, int, bytes]  #: symbol, number and image of a :class:`PublishedTopic`
+
+
+@dataclass(slots=True)
+class PublishedTopic:
+    """One symbol.
+
+    :ivar number: of its last update; 0: there was none
+    :ivar image: the newest value of each field, by name and number
+    """
+
+    symbol: str
+    number: int = 0
+    image: dict[tuple[str, int], Field] = field(default_factory=dict)
+
+    def payload(self) -> bytes:
+        """The image as octets, for storing it."""
+        return encode(MamaMsg(list(self.image.values())))
+
+    @classmethod
+    def of(cls, symbol: str, number: int, payload: bytes) -> PublishedTopic:
+        """:raises BadMessage: the octets are no image"""
+        return cls(symbol, number, {(f.name, f.fid): f for f in decode(payload)})
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRules:
+    """How a source answers.
+
+    :ivar refuse: patterns of symbols (``*``, ``?``) and the status that refuses them; the first match counts
+    :ivar unknown: refuses symbols without a record so far; None: they get no answer, and ask again
+    :ivar groups: name of a group -> symbols of its members
+    :ivar dictionary: served to who asks
+    """
+
+    refuse: Sequence[tuple[str, MsgStatus]] = ()
+    unknown: MsgStatus | None = MsgStatus.NOT_FOUND
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    dictionary: Sequence[DictionaryEntry] = ()
+
+    def status_for(self, symbol: str) -> MsgStatus | None:
+        return next((status for pattern, status in self.refuse if fnmatchcase(symbol, pattern)), None)
+
+
+class MarketDataSource:
+    """One source.
+
+    :param sender: identifies this publisher: the same after a restart
+    :ivar changed: symbols whose number or image changed since :meth:`take_changed`
+    """
+
+    def __init__(self, name: str, sender: int, rules: SourceRules = SourceRules(),
+                 topics: Iterable[PublishedTopic] = ()) -> None:  # fmt: skip
+        self.name, self.sender, self._rules = name, sender, rules
+        self.topics = {topic.symbol: topic for topic in topics}
+        self.changed: set[str] = set()
+        self._groups_of: dict[str, list[str]] = {}
+        for group, members in rules.groups.items():
+            for member in members:
+                self._groups_of.setdefault(member, []).append(group)
+        self._dictionary = encode(dictionary_message(rules.dictionary)) if rules.dictionary else None
+
+    @property
+    def request_topics(self) -> list[str]:
+        """What the publisher subscribes to."""
+        sources = dict.fromkeys((self.name, DICTIONARY_SOURCE)) if self._dictionary is not None else ()
+        return [subscription_topic(self.name), *(dictionary_topic(source) for source in sources)]
+
+    def take_changed(self) -> list[StoredTopic]:
+        """What must be stored, as of now."""
+        changed, self.changed = self.changed, set()
+        return [(t.symbol, t.number, t.payload()) for t in (self.topics[symbol] for symbol in sorted(changed))]
+
+    # --- updates ---------------------------------------------------------------------------------------------
+
+    def update(self, symbol: str, fields: Sequence[Field], kind: int = MsgType.UPDATE) -> list[SourceAction]:
+        """New values of a symbol: published with the next number, and kept for images."""
+        actions: list[SourceAction] = []
+        topic = self.topics.get(symbol)
+        if topic is None:
+            topic = self.topics[symbol] = PublishedTopic(symbol)
+            actions.append(PublisherEvent("onCreate", symbol))
+        topic.number = next_number(topic.number)
+        for f in fields:
+            topic.image[f.name, f.fid] = f
+        self.changed.add(symbol)
+        payload = encode(stamped(self._stamp(topic, kind), list(fields)))
+        for place in (symbol, *self._groups_of.get(symbol, ())):
+            actions.append(PublishMessage(self.topic_of(place), payload))
+        return actions
+
+    def topic_of(self, symbol: str) -> str:
+        return f"{self.name}.{symbol}"
+
+    def _stamp(self, topic: PublishedTopic, kind: int) -> Stamp:
+        return Stamp(kind, MsgStatus.OK, topic.number, self.sender, topic.symbol)
+
+    def _image(self, topic: PublishedTopic, kind: int, part: tuple[int, int] | None = None) -> bytes:
+        """:param part: which image of how many, where one request has several"""
+        msg = stamped(self._stamp(topic, kind), list(topic.image.values()))
+        if part is not None:
+            for name, value in zip(("MdMsgNum", "MdMsgTotal"), part, strict=True):
+                msg.fields.append(Field(name, RESERVED[name].fid, FieldType.U16, value))
+        return encode(msg)
+
+    # --- requests --------------------------------------------------------------------------------------------
+
+    def received(self, frame: BridgeFrame) -> list[SourceAction]:
+        """A message that came to one of :attr:`request_topics`."""
+        try:
+            msg = decode(frame.payload)
+        except BadMessage as e:
+            return [_no_request(f"no OMNM message: {e.info}")]
+        if frame.topic != subscription_topic(self.name):
+            return self._ask_dictionary(frame)
+        request = read_request(msg)
+        if request is None:
+            symbol = msg.get("wIssueSymbol", None) or msg.get("MdSubscSymbol", None) or ""
+            return [PublisherEvent("onMsg", symbol if isinstance(symbol, str) else "")]
+        if isinstance(request, str):
+            return [_no_request(request)]
+        return self._requested(frame, request)
+
+    def _ask_dictionary(self, frame: BridgeFrame) -> list[SourceAction]:
+        asked: list[SourceAction] = [PublisherEvent("onRequest", frame.topic, "dictionary")]
+        if frame.type is FrameType.REQUEST and self._dictionary is not None:
+            asked.append(AnswerRequest(frame, self._dictionary, frame.topic))
+        return asked
+
+    def _requested(self, frame: BridgeFrame, request: MarketDataRequest) -> list[SourceAction]:
+        symbol, info = request.symbol, _shown(request)
+        refused = self._rules.status_for(symbol)
+        members = [self.topics[s] for s in self._rules.groups.get(symbol, ()) if s in self.topics]
+        topic = self.topics.get(symbol)
+        if topic is not None:
+            members = [topic]
+        if refused is None and not members:
+            refused, callback = self._rules.unknown, "onNewRequest"
+            if refused is None:
+                return [PublisherEvent(callback, symbol, f"{info}; not answered")]
+        else:
+            callback = "onRefresh" if request.message == SubscriptionMsgType.REFRESH else "onRequest"
+        if refused is not None:
+            event = PublisherEvent(callback, symbol, f"{info}; refused: {refused.name}", refused.name)
+            return [event, *self._answer(frame, symbol, [encode(refusal(symbol, refused, 1, self.sender))])]
+        event = PublisherEvent(callback, symbol, info)
+        if request.message == SubscriptionMsgType.REFRESH:
+            answer = encode(refresh_answer(members[0].number, self.sender))
+            return [event, PublishMessage(self.topic_of(symbol), answer)]
+        kind = MsgType.RECAP if request.message in RECAPS else MsgType.INITIAL
+        if kind != MsgType.RECAP and request.message not in _IMAGES:
+            return [event]
+        several = symbol in self._rules.groups and topic is None
+        images = [self._image(one, kind, (n, len(members)) if several else None) for n, one in enumerate(members, 1)]
+        if frame.type is not FrameType.REQUEST and kind != MsgType.RECAP:
+            return [event]  # a subscription that wants no image
+        return [event, *self._answer(frame, symbol, images)]
+
+    def _answer(self, frame: BridgeFrame, symbol: str, payloads: list[bytes]) -> list[SourceAction]:
+        """Into the inbox of a request; to all, if it has none."""
+        topic = self.topic_of(symbol)
+        if frame.type is FrameType.REQUEST:
+            return [AnswerRequest(frame, payload, topic) for payload in payloads]
+        return [PublishMessage(topic, payload) for payload in payloads]
+
+
+def _no_request(why: str) -> PublisherEvent:
+    status = Status.NOT_FOUND.name
+    return PublisherEvent("onError", "", f"{status}: {why}", status)
+
+
+def _shown(request: MarketDataRequest) -> str:
+    try:
+        return SubscriptionMsgType(request.message).name
+    except ValueError:
+        return f"message type {request.message}"

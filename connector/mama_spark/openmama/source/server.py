@@ -1,0 +1,252 @@
+"""The loop of ``mama mama-source``: records of a log out to subscribers, and answers to their requests.
+
+The position is saved when subscribers are known to have taken what was published up to it. After a crash, and after an
+end that some of them did not let come to its end, the rest is published again with the numbers that it had, which
+subscribers that have it take for duplicates.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from mama_spark.openmama.wire.peer.peer import OpenMamaPeer
+from mama_spark.openmama.wire.peer.subscription_table import SubscriptionChange
+from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry
+
+from ...services.prometheus.exposition import Metric
+from .log_follower import LogBatch, LogFollower
+from .market_data_source import (
+    AnswerRequest,
+    MarketDataSource,
+    PublisherEvent,
+    PublishMessage,
+    SourceAction,
+    StoredTopic,
+)
+from .metrics import measure
+from .record_fields import BadRecord, fields_of
+from .source_state import SourceState
+
+SAVE_INTERVAL, REPORT_INTERVAL = 1.0, 10.0  #: seconds
+HOLD = 20.0  #: seconds that a start waits for subscribers: programs without naming come back after 10 to 20
+_SERVED = ("records", "other topics", "bad records", "messages")  #: counts that begin anew where the position does
+_IDLE, _FULL = 0.02, 0.002  #: seconds of a poll when nothing is to do, and when a reader's queue is full
+_REASONS = 10  #: bad records that are shown
+
+
+class _Published(NamedTuple):
+    """What is saved once subscribers have taken it, as of one moment."""
+
+    identity: str
+    served: int
+    time: int | None
+    topics: list[StoredTopic]
+    wanted: int
+    counts: dict[str, int]
+
+
+class MarketDataServer:
+    """Serves one log until ``stop`` says so.
+
+    :param prefix: of the topics of the log; what follows it and a dot is the symbol
+    :param on_event: gets each callback of the publisher
+    :ivar counts: of records, bad ones, others' topics, messages and answers
+    """
+
+    def __init__(
+        self,
+        peer: OpenMamaPeer,
+        source: MarketDataSource,
+        state: SourceState,
+        log: LogFollower,
+        *,
+        prefix: str,
+        dictionary: Mapping[str, DictionaryEntry],
+        say: Callable[[str], None],
+        warn: Callable[[str], None],
+        on_event: Callable[[PublisherEvent], None] = lambda event: None,
+    ) -> None:
+        self._peer, self._source, self._state, self._log = peer, source, state, log
+        self._prefix, self._dictionary = f"{prefix}." if prefix else "", dictionary
+        self._say, self._warn, self._on_event = say, warn, on_event
+        self._framing = peer.settings.framing
+        self._unsent: list[bytes] = []
+        self._position = (state.identity, state.served, state.time)
+        self._looked = self._reported = time.monotonic()
+        self._published: _Published | None = None
+        self._writable = False  # nothing waited for a subscriber at the last look
+        self._waited = False  # for the subscribers of the last run
+        self._saved_counts: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
+
+    def run(self, stop: Callable[[], bool]) -> None:
+        """Serve, and close the peer.
+
+        :raises MamaError: the log cannot be read any more, or the state cannot be saved
+        """
+        for topic in self._source.request_topics:
+            self._peer.subscribe(topic)
+        for symbol in sorted(self._source.topics):
+            self._on_event(PublisherEvent("onCreate", symbol))
+        try:
+            self._wait_for_subscribers(stop)
+            while not stop():
+                self._serve_peers(_FULL if self._unsent else 0.0 if self._serve_log() else _IDLE)
+                self._look_and_report()
+        finally:
+            self._end()
+            for symbol in sorted(self._source.topics):
+                self._on_event(PublisherEvent("onDestroy", symbol))
+
+    def _wait_for_subscribers(self, stop: Callable[[], bool]) -> None:
+        """After a restart, until as many have subscribed as before: what is published earlier does not reach them."""
+        until, before = time.monotonic() + HOLD, self._state.wanted
+        if before:
+            self._say(f"waiting up to {HOLD:g} s for {before:,} subscriptions to come back")
+        while (missing := before - self._wanted()) > 0 and not stop():
+            if time.monotonic() >= until:
+                self._warn(f"{missing:,} subscriptions have not come back after {HOLD:g} s: going on without them")
+                break
+            self._serve_peers(_IDLE)
+        self._waited = not stop()
+
+    def _wanted(self) -> int:
+        """Subscriptions to topics of the source."""
+        readers, begin = self._peer.readers, f"{self._source.name}.".encode()
+        return sum(readers.readers(prefix) for prefix in readers.prefixes() if prefix.startswith(begin))
+
+    def _serve_peers(self, timeout: float) -> None:
+        came = self._peer.poll(timeout)
+        for change in came.subscriptions:
+            self._subscription(change)
+        for got in came.frames:
+            self.counts["requests"] += 1
+            self._act(self._source.received(got.frame))
+        self._flush()
+
+    def _subscription(self, change: SubscriptionChange) -> None:
+        begin = f"{self._source.name}."
+        if change.topic.startswith(begin):
+            callback = "SUBSCRIBED" if change.begins else "UNSUBSCRIBED"
+            self._on_event(PublisherEvent(callback, change.topic.removeprefix(begin)))
+
+    def _serve_log(self) -> bool:
+        """Publish the next records, if readers take more; whether there were some."""
+        if self._unsent:
+            return True
+        batch = self._log.take()
+        if batch is None:
+            return False
+        if batch.warning:
+            self._warn(batch.warning)
+        if batch.records is not None:
+            self._publish(batch)
+        time = None if batch.records is None else int(batch.records.times[-1])
+        self._position = (batch.identity, batch.served, time)
+        return True
+
+    def _publish(self, batch: LogBatch) -> None:
+        assert batch.records is not None
+        records = batch.records
+        for sequence, topic, payload in zip(
+            records.sequences.tolist(), records.topics.to_pylist(), records.payloads.to_pylist(), strict=True
+        ):
+            self.counts["records"] += 1
+            if not topic.startswith(self._prefix):
+                self.counts["other topics"] += 1
+                continue
+            try:
+                kind, fields = fields_of(payload, self._dictionary)
+            except BadRecord as e:
+                self.counts["bad records"] += 1
+                if self.counts["bad records"] <= _REASONS:
+                    self._warn(f"record {sequence} ({topic}) is not served: {e}")
+                continue
+            self._act(self._source.update(topic.removeprefix(self._prefix), fields, kind))
+        self._flush()
+
+    def _act(self, actions: Sequence[SourceAction]) -> None:
+        for action in actions:
+            if isinstance(action, PublishMessage):
+                self.counts["messages"] += 1
+                self._unsent.append(self._framing.publish_head(action.topic) + action.payload)
+            elif isinstance(action, AnswerRequest):
+                self.counts["answers"] += 1
+                self._flush()  # an image states what was sent before it
+                self._peer.reply(action.request, action.payload, action.topic)
+            else:
+                self._on_event(action)
+
+    def _flush(self) -> bool:
+        """Send what waits; whether all of it was sent."""
+        if self._unsent:
+            del self._unsent[: self._peer.send_many(self._unsent)]
+        return not self._unsent
+
+    def _look_and_report(self) -> None:
+        now = time.monotonic()
+        if now - self._looked >= SAVE_INTERVAL:
+            self._looked = now
+            self._note_written()
+        if now - self._reported >= REPORT_INTERVAL:
+            self._reported = now
+            self._say(self.progress())
+
+    def _note_written(self) -> None:
+        """Save what was published before two looks in a row at which nothing waited for a subscriber."""
+        before, self._writable = self._writable, not self._unsent and self._peer.is_writable()
+        if self._writable and before:
+            self._save()
+        if self._writable and self._published is None:
+            self._published = self._now()
+
+    def _now(self) -> _Published:
+        wanted = self._wanted() if self._waited else self._state.wanted  # or else the next run waits for them
+        return _Published(*self._position, self._source.take_changed(), wanted, dict(self.counts))
+
+    def _save(self) -> None:
+        published, self._published = self._published, None
+        if published is not None:
+            self._saved_counts = published.counts
+            if published.topics or published[:3] != self._saved or published.wanted != self._state.wanted:
+                self._state.save(*published[:5])
+
+    @property
+    def _saved(self) -> tuple[str, int, int | None]:
+        return self._state.identity, self._state.served, self._state.time
+
+    def _end(self) -> None:
+        """Wait until subscribers have taken what was published, and save what they have."""
+        linger = self._peer.settings.linger
+        until = time.monotonic() + linger
+        if self._unsent or not self._peer.is_writable():
+            self._say(f"ending: waiting up to {linger:g} s until subscribers have taken what was sent")
+        while self._unsent and time.monotonic() < until:
+            self._serve_peers(_FULL)
+        now = self._now()
+        if self._peer.close(max(0.0, until - time.monotonic())) and not self._unsent:
+            self._save()
+            self._published = now
+            self._save()
+            return
+        self._state.save(*self._saved, (), now.wanted)
+        first = self._state.served + 1 if self._state.identity == self._position[0] else 1
+        if first <= self._position[1]:
+            self._warn(
+                f"subscribers did not take everything within {linger:g} s: records {first} to {self._position[1]} are "
+                "not counted, and are served again by the next start"
+            )
+        self.counts.update({what: self._saved_counts.get(what, 0) - self.counts[what] for what in _SERVED})
+
+    def metrics(self) -> list[Metric]:
+        """What it counts; may be called in any thread."""
+        source, readers = self._source, len(self._peer.readers)
+        return measure(source.name, self.counts, len(source.topics), readers, len(self._unsent))
+
+    def progress(self) -> str:
+        """One line."""
+        counted = ", ".join(f"{n:,} {what}" for what, n in self.counts.items()) or "nothing yet"
+        return f"{len(self._source.topics)} symbols, {len(self._peer.readers)} subscriptions; {counted}"
