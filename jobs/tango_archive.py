@@ -15,9 +15,9 @@ from typing import Any
 
 import mama_spark
 from mama_spark.conf_file import as_options, load
-from mama_spark.spark.tango_archive.archived_rows import COLUMNS, rows
-from mama_spark.spark.tango_archive.configurations import add_configurations, configurations
-from mama_spark.spark.tango_archive.thinning import thin_out
+from mama_spark.tango.archive.archived_rows import COLUMNS, rows
+from mama_spark.tango.archive.configurations import add_configurations, configurations
+from mama_spark.tango.archive.thinning import thin_out
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 

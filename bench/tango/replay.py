@@ -20,10 +20,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
-from mama_spark.services.tango_server.device import Attribute, Device
-from mama_spark.services.tango_server.event_source import TangoEventSource
 from mama_spark.tango.events.frame_layout import ScalarEncoder
 from mama_spark.tango.idl.negotiation import EndpointPair
+from mama_spark.tango.source.device import Attribute, Device
+from mama_spark.tango.source.event_source import TangoEventSource
 from mama_spark.tango.topics import event_topic
 from mama_spark.tango.types import DataType, EventType, Quality
 

@@ -18,10 +18,10 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
-from mama_spark.services.tango_server.device import Attribute, Device
-from mama_spark.services.tango_server.event_source import TangoEventSource
 from mama_spark.tango.client.device_proxy import open_device
 from mama_spark.tango.idl.negotiation import SubscriberInfo
+from mama_spark.tango.source.device import Attribute, Device
+from mama_spark.tango.source.event_source import TangoEventSource
 from mama_spark.tango.types import EventType
 from mama_spark.testing.waiting import until
 

@@ -84,7 +84,7 @@ SUBCOMMANDS = {
         ("mama sub 'demo.>'", "mama sub 'demo.orders.*' --from earliest --count 10 --json"),
     ),
     "tango-source": Subcommand(
-        "mama_spark.commands.tango_source",
+        "mama_spark.tango.commands.tango_source",
         "serve the Tango events of a log to Tango clients until Ctrl-C", "tango", RUN,
         ("mama tango-source nats://host:4222/TANGO --bind 0.0.0.0:10123 --conf-file conf/tango-source.toml",),
     ),

@@ -62,12 +62,12 @@ MIDDLEWARES = {
         Middleware("memory", "mama_spark.memory", "memory", ("memory",), named_streams=False, in_process=True),
         Middleware(
             "tango",
-            "mama_spark.bridges.tango",
+            "mama_spark.tango.bridge",
             "Tango",
             ("tango",),
             extra="tango",
             keeps_logs=False,
-            recorded_discovery="mama_spark.bridges.tango.discovery:RecordedDevices",
+            recorded_discovery="mama_spark.tango.bridge.discovery:RecordedDevices",
         ),
         Middleware(
             "openmama",

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pyarrow as pa
 from mama_spark.bridges import log_bridge
-from mama_spark.bridges.tango import RecordCodec
 from mama_spark.flightlog.dead_letter_table import commit_dead_letters
 from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import encode
@@ -20,6 +19,7 @@ from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.openmama.wire.log.records import MamaRecord, MamaRecordKind, messages, record_topic
 from mama_spark.openmama.wire.protocol.framings import OZ, BridgeFrame, FrameType
 from mama_spark.options import SubscribeOptions
+from mama_spark.tango.bridge import RecordCodec
 
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.attempts import Query, rows

@@ -21,7 +21,6 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 from mama_spark.bridges.reconnecting import ReconnectingBridge
-from mama_spark.bridges.tango import RecordCodec
 from mama_spark.cli import main
 from mama_spark.commands.record import log_options, record
 from mama_spark.memory import MemoryBroker
@@ -34,16 +33,17 @@ from mama_spark.openmama.source import SourceRules
 from mama_spark.options import SinkOptions
 from mama_spark.record_log import RecordLogBridge
 from mama_spark.services.prometheus.server import served_metrics
-from mama_spark.services.tango_recorder.settings import RecorderSettings
-from mama_spark.services.tango_server.event_source import TangoEventSource
-from mama_spark.services.tango_server.replay.log_replayer import LogReplayer
-from mama_spark.services.tango_server.replay.replay_service import ReplayService
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.query_progress import QueryProgress
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.job import SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 from mama_spark.spark.subscribe.schema import SCHEMA
+from mama_spark.tango.bridge import RecordCodec
+from mama_spark.tango.recorder.settings import RecorderSettings
+from mama_spark.tango.source.event_source import TangoEventSource
+from mama_spark.tango.source.replay.log_replayer import LogReplayer
+from mama_spark.tango.source.replay.replay_service import ReplayService
 from mama_spark.testing.waiting import eventually
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider

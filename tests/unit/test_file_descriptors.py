@@ -18,7 +18,7 @@ from mama_spark.nats import publisher_bridge
 from mama_spark.errors import Unavailable
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.options import SinkOptions
-from mama_spark.services.tango_server.event_source import TangoEventSource
+from mama_spark.tango.source.event_source import TangoEventSource
 from mama_spark.tango.client import TangoSubscriber
 from mama_spark.zmq_context import open_context
 

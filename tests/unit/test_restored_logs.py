@@ -18,7 +18,7 @@ from mama_spark.message import MessageBatch
 from mama_spark.openmama.bridge.recorded_peers import RecordedPeers
 from mama_spark.openmama.source import LogFollower
 from mama_spark.record_log import RecordLogBridge, Records, went_back
-from mama_spark.services.tango_server.replay.replay_service import ReplayService, StartPosition
+from mama_spark.tango.source.replay.replay_service import ReplayService, StartPosition
 from mama_spark.testing.waiting import eventually
 
 #: Messages that were there, that are left, and that are there when the log is looked at again.

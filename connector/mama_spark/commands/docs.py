@@ -17,8 +17,8 @@ from ..malamute.broker.session.settings import SessionSettings
 from ..openmama.recorder.settings import OpenMamaRecorderSettings
 from ..options import camel, markdown
 from ..options.document import FileSection, described
-from ..services.tango_recorder.settings import RecorderSettings
-from ..services.tango_server.replay.log_replayer import Rule
+from ..tango.recorder.settings import RecorderSettings
+from ..tango.source.replay.log_replayer import Rule
 
 FILES = (
     FileSection(

@@ -34,11 +34,11 @@ from ..record_log import RecordLog, RecordLogBridge, RecordWriter
 from ..redaction import redact_url
 from ..services.prometheus.exposition import Metric
 from ..services.prometheus.server import served_metrics
-from ..services.tango_recorder.metrics import measure as measure_tango
-from ..services.tango_recorder.other_recorders import OtherRecorders
-from ..services.tango_recorder.recorder import Recorder
-from ..services.tango_recorder.settings import RecorderSettings
 from ..tango.log.recovery import WriterState, restore, writer_states
+from ..tango.recorder.metrics import measure as measure_tango
+from ..tango.recorder.other_recorders import OtherRecorders
+from ..tango.recorder.recorder import Recorder
+from ..tango.recorder.settings import RecorderSettings
 
 _USE = command(
     "record",

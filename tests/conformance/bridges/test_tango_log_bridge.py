@@ -7,9 +7,9 @@ from uuid import uuid4
 
 import pytest
 from mama_spark.bridge import Ack
-from mama_spark.bridges.tango import TangoBridge
 from mama_spark.errors import ConfigError
 from mama_spark.memory import MemoryBridge, MemoryBroker
+from mama_spark.tango.bridge import TangoBridge
 from mama_spark.testing.bridge_suite import BridgeSuite, PublishedMessage, SuiteSetup
 
 

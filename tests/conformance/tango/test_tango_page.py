@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from mama_spark.bridges.tango import RecordCodec
-from mama_spark.bridges.tango.columns import COLUMNS
 from mama_spark.cli import parse
-from mama_spark.commands.tango_source import read_rules
 from mama_spark.conf_file import load
 from mama_spark.options import SinkOptions, SubscribeOptions, option_names
-from mama_spark.services.tango_recorder.settings import RecorderSettings
+from mama_spark.tango.bridge import RecordCodec
+from mama_spark.tango.bridge.columns import COLUMNS
+from mama_spark.tango.commands.tango_source import read_rules
+from mama_spark.tango.recorder.settings import RecorderSettings
 
 ROOT = Path(__file__).parents[3]
 GUIDES = "".join(

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from mama_spark.services.tango_server.device import Attribute, Criteria, Device
-from mama_spark.services.tango_server.event_source import TangoEventSource
+from mama_spark.tango.source.device import Attribute, Criteria, Device
+from mama_spark.tango.source.event_source import TangoEventSource
 from mama_spark.tango.types import (
     DataType,
     DevError,

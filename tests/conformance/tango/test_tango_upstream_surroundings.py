@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mama_spark.services.tango_server.device import Attribute, Criteria, Device
-from mama_spark.services.tango_server.event_source import TangoEventSource
 from mama_spark.tango.client.device_proxy import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import EventSubMode
@@ -19,6 +17,8 @@ from mama_spark.tango.client.subscription_events import SubscriptionEvent, Subsc
 from mama_spark.tango.errors import DevFailed
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.idl.negotiation import SubscriberInfo
+from mama_spark.tango.source.device import Attribute, Criteria, Device
+from mama_spark.tango.source.event_source import TangoEventSource
 from mama_spark.tango.types import (
     AttributeConfig,
     DevError,

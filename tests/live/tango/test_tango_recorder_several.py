@@ -12,8 +12,8 @@ from mama_spark.commands.record import record
 from mama_spark.errors import ConfigError
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import DiscoveryOptions
-from mama_spark.services.tango_recorder.settings import RecorderSettings
 from mama_spark.tango.log.records import RecordKind
+from mama_spark.tango.recorder.settings import RecorderSettings
 from mama_spark.testing.waiting import eventually, until
 
 from tests.support.malamute.restartable_broker import RestartableNatsServer

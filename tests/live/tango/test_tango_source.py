@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 import zmq
 from mama_spark.errors import ConfigError, Unavailable
-from mama_spark.services.tango_server.device import Attribute, Criteria, Device
-from mama_spark.services.tango_server.event_source import TangoEventSource
 from mama_spark.tango.client.device_proxy import open_device
 from mama_spark.tango.client.subscription_events import SubscriptionEvent
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.idl.negotiation import EndpointPair, SubscriberInfo
+from mama_spark.tango.source.device import Attribute, Criteria, Device
+from mama_spark.tango.source.event_source import TangoEventSource
 from mama_spark.tango.types import (
     AttributeValue,
     DataType,

@@ -20,9 +20,7 @@ import pyarrow as pa
 import pytest
 import zmq
 from mama_spark.bridges import log_bridge, publisher_bridge
-from mama_spark.bridges.tango import RecordCodec
 from mama_spark.cli import parse
-from mama_spark.commands import tango_source
 from mama_spark.commands.record import log_options
 from mama_spark.console.signals import StopEvent
 from mama_spark.errors import ConfigError, Unavailable
@@ -31,12 +29,14 @@ from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SubscribeOptions
 from mama_spark.publisher.resilient_publisher import ResilientPublisher
 from mama_spark.record_log import RecordLog
-from mama_spark.services.tango_server.replay import replay_service
+from mama_spark.tango.bridge import RecordCodec
 from mama_spark.tango.client.device_proxy import open_device
+from mama_spark.tango.commands import tango_source
 from mama_spark.tango.events.event_codec import Event, decode
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.idl.negotiation import SubscriberInfo
 from mama_spark.tango.log.records import RecordKind
+from mama_spark.tango.source.replay import replay_service
 from mama_spark.tango.types import AttributeValue, EventType
 from mama_spark.testing.waiting import eventually, until
 

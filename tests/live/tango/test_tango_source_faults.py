@@ -12,8 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from mama_spark.services.tango_server.device import Attribute, Device
-from mama_spark.services.tango_server.event_source import TangoEventSource
 from mama_spark.tango.client.device_proxy import DeviceProxy as Remote
 from mama_spark.tango.client.device_proxy import open_device
 from mama_spark.tango.giop import messages
@@ -21,6 +19,8 @@ from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.giop.typecode import STRINGS
 from mama_spark.tango.idl.calls import CommandCall, ReadCall, write_command, write_reading
 from mama_spark.tango.idl.negotiation import Confirmation, SubscriberInfo
+from mama_spark.tango.source.device import Attribute, Device
+from mama_spark.tango.source.event_source import TangoEventSource
 from mama_spark.tango.types import EventType, Format
 from mama_spark.testing.waiting import until
 
@@ -128,8 +128,8 @@ def test_a_silent_client_is_dropped_and_one_that_confirms_is_kept(monkeypatch: p
     """The test advances the clock by ten minutes."""
     clock = SimpleNamespace(now=time.monotonic(), time_ns=time.time_ns)
     clock.monotonic = lambda: clock.now
-    monkeypatch.setattr("mama_spark.services.tango_server.event_source._clock", clock)
-    monkeypatch.setattr("mama_spark.services.tango_server.event_server.time", clock)
+    monkeypatch.setattr("mama_spark.tango.source.event_source._clock", clock)
+    monkeypatch.setattr("mama_spark.tango.source.event_server.time", clock)
     device = Device(DEVICE, [Attribute("kept"), Attribute("silent")])
     with TangoEventSource([device], "127.0.0.1") as source, admin_of(source) as admin:
         for name in ("kept", "silent"):

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from mama_spark.errors import ConfigError
-from mama_spark.services.tango_server.device import Attribute, Device
-from mama_spark.services.tango_server.event_source import TangoEventSource
 from mama_spark.tango.client.device_proxy import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_events import SubscriptionEvent
 from mama_spark.tango.giop.cdr import CdrError
 from mama_spark.tango.giop.ior import parse_device
+from mama_spark.tango.source.device import Attribute, Device
+from mama_spark.tango.source.event_source import TangoEventSource
 from mama_spark.tango.types import AttributeConfig, DataType, DevError, EventType, Severity
 from mama_spark.testing.waiting import until
 

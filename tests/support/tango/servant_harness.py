@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from mama_spark.services.tango_server.attribute_state import DeviceState
-from mama_spark.services.tango_server.device import Attribute, Criteria, Device
-from mama_spark.services.tango_server.device_servant import DeviceServant, reply, reply_exception
-from mama_spark.services.tango_server.dserver_servant import Caller, Identity
-from mama_spark.services.tango_server.event_supplier import EventSupplier
 from mama_spark.tango.errors import DevFailed, SystemException
 from mama_spark.tango.events.event_codec import Event, decode
 from mama_spark.tango.giop import messages as giop
@@ -25,6 +20,11 @@ from mama_spark.tango.idl.calls import (
     write_reading,
 )
 from mama_spark.tango.idl.negotiation import EndpointPair, SubscriptionInfo
+from mama_spark.tango.source.attribute_state import DeviceState
+from mama_spark.tango.source.device import Attribute, Criteria, Device
+from mama_spark.tango.source.device_servant import DeviceServant, reply, reply_exception
+from mama_spark.tango.source.dserver_servant import Caller, Identity
+from mama_spark.tango.source.event_supplier import EventSupplier
 from mama_spark.tango.types import AttributeValue, DataType, EventType, Format
 
 DEVICE, ADMIN = "test/pub/1", "dserver/mama/t"

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 from mama_spark.commands.record import log_options, record
 from mama_spark.options import SinkOptions
-from mama_spark.services.tango_recorder.settings import RecorderSettings
 from mama_spark.tango.events.event_codec import Event, decode
 from mama_spark.tango.log.records import GapCause, RecordKind, RecordTopic, parse_record_topic
 from mama_spark.tango.log.records import decode as decode_records
+from mama_spark.tango.recorder.settings import RecorderSettings
 from mama_spark.tango.types import AttributeValue
 from mama_spark.testing.waiting import until
 

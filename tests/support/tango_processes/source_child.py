@@ -11,8 +11,8 @@ import sys
 import time
 from typing import Any
 
-from mama_spark.services.tango_server.device import Attribute, Device
-from mama_spark.services.tango_server.event_source import TangoEventSource
+from mama_spark.tango.source.device import Attribute, Device
+from mama_spark.tango.source.event_source import TangoEventSource
 from mama_spark.tango.types import EVENT_NAMES, EventType, Quality
 
 

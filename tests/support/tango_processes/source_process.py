@@ -13,7 +13,7 @@ from tests.support.tango_processes.servers import _Server
 class SourceProcess(_Server):
     """A source with one device, whose attributes are doubles, 0.0 at first.
 
-    :param settings: more parameters of :class:`~mama_spark.services.tango_server.event_source.TangoEventSource`
+    :param settings: more parameters of :class:`~mama_spark.tango.source.event_source.TangoEventSource`
     """
 
     module = "tests.support.tango_processes.source_child"

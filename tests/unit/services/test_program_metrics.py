@@ -13,10 +13,10 @@ from mama_spark.openmama.recorder.recorder import OpenMamaRecorderCounts
 from mama_spark.openmama.source.metrics import measure as measure_mama_source
 from mama_spark.services.prometheus.exposition import Metric, exposition
 from mama_spark.services.prometheus.server import served_metrics
-from mama_spark.services.tango_recorder.metrics import measure as measure_tango
-from mama_spark.services.tango_recorder.recorder import RecorderCounts
-from mama_spark.services.tango_server.replay.log_replayer import ReplayCounts
-from mama_spark.services.tango_server.replay.metrics import measure as measure_tango_source
+from mama_spark.tango.recorder.metrics import measure as measure_tango
+from mama_spark.tango.recorder.recorder import RecorderCounts
+from mama_spark.tango.source.replay.log_replayer import ReplayCounts
+from mama_spark.tango.source.replay.metrics import measure as measure_tango_source
 
 from tests.support.tables import each
 

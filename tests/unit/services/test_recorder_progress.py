@@ -9,10 +9,10 @@ import pytest
 from mama_spark.message import MessageBatch
 from mama_spark.openmama.recorder.recorder import OpenMamaRecorder
 from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings
-from mama_spark.services.tango_recorder.recorder import Recorder
-from mama_spark.services.tango_recorder.settings import RecorderSettings
-from mama_spark.services.tango_server.device import Attribute, Device
-from mama_spark.services.tango_server.event_source import TangoEventSource
+from mama_spark.tango.recorder.recorder import Recorder
+from mama_spark.tango.recorder.settings import RecorderSettings
+from mama_spark.tango.source.device import Attribute, Device
+from mama_spark.tango.source.event_source import TangoEventSource
 
 from tests.support.ports import lasting_port
 

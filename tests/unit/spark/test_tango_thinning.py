@@ -7,12 +7,12 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
-from mama_spark.services.tango_server.attribute_readings import ReadingFactory
-from mama_spark.services.tango_server.device import Attribute, Criteria
-from mama_spark.services.tango_server.event_filters import ChangeFilter
-from mama_spark.spark.subscribe.tango_schema import VALUES
-from mama_spark.spark.tango_archive.thinning import reading
-from mama_spark.tango.archive_strategies import Reading, Strategy
+from mama_spark.tango.archive.archive_strategies import Reading, Strategy
+from mama_spark.tango.archive.thinning import reading
+from mama_spark.tango.rows.tango_schema import VALUES
+from mama_spark.tango.source.attribute_readings import ReadingFactory
+from mama_spark.tango.source.device import Attribute, Criteria
+from mama_spark.tango.source.event_filters import ChangeFilter
 from mama_spark.tango.types import DataType
 
 from tests.support.tables import each

@@ -28,7 +28,7 @@ class DiscoveryJob:
     @property
     def reader(self) -> DiscoveryRowReader:
         if self.options.tango:
-            from .tango import TangoReader
+            from ...tango.rows.device_events import TangoReader
 
             return TangoReader.of(self.options, self.fields)
         if self.options.omnm:

@@ -19,7 +19,7 @@ from .schema import ARROW_SCHEMA, TRACE, MessageColumns
 
 if TYPE_CHECKING:
     from ...openmama.rows.openmama_rows import OpenMamaColumns
-    from .tango_rows import TangoColumns
+    from ...tango.rows.tango_rows import TangoColumns
 
 #: Header that carries the id of a message. It is the column ``id``, as the sink takes it, and not among the headers.
 ID_HEADER = "Nats-Msg-Id"
@@ -149,7 +149,7 @@ def _tango_column(columns: TangoColumns | None, records: Records) -> pa.Array:
 
 def tango_columns(strict: bool) -> TangoColumns:
     """What makes the column ``tango``, for one thread."""
-    from .tango_rows import TangoColumns
+    from ...tango.rows.tango_rows import TangoColumns
 
     return TangoColumns(ARROW_SCHEMA.field("tango").type, strict)
 

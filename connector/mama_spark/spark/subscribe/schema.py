@@ -25,7 +25,7 @@ from mama_spark.options import SubscribeOptions
 
 from ...openmama.rows.field_columns import struct_fields, typed_fields
 from ...openmama.rows.openmama_schema import TYPE as OPENMAMA_TYPE
-from .tango_schema import TYPE as TANGO_TYPE
+from ...tango.rows.tango_schema import TYPE as TANGO_TYPE
 
 #: Column with the trace context of each message.
 TRACE = "traceparent"

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import zmq
-from mama_spark.services.tango_server.device import Attribute, Device
-from mama_spark.services.tango_server.event_source import TangoEventSource
 from mama_spark.tango.client.device_proxy import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_events import SubscriptionEventKind
@@ -17,6 +15,8 @@ from mama_spark.tango.errors import DevFailed
 from mama_spark.tango.giop.cdr import CdrReader, CdrWriter
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.idl.negotiation import SubscriberInfo
+from mama_spark.tango.source.device import Attribute, Device
+from mama_spark.tango.source.event_source import TangoEventSource
 from mama_spark.tango.types import EventType
 from mama_spark.testing.waiting import until
 

@@ -6,13 +6,13 @@ import socket
 
 import pytest
 from mama_spark.errors import ConfigError
-from mama_spark.services.tango_server.device import Attribute, Device
-from mama_spark.services.tango_server.event_source import TangoEventSource
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_calls import choose
 from mama_spark.tango.client.subscription_events import SubscriptionEventKind
 from mama_spark.tango.errors import ServerAway
 from mama_spark.tango.idl.negotiation import EndpointPair
+from mama_spark.tango.source.device import Attribute, Device
+from mama_spark.tango.source.event_source import TangoEventSource
 from mama_spark.tango.topics import BadEndpoint, MulticastRefused
 
 from tests.support.ports import lasting_port

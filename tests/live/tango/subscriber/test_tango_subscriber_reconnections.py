@@ -11,13 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 from mama_spark.backoff import Backoff
-from mama_spark.services.tango_server.device import Attribute, Device
-from mama_spark.services.tango_server.event_source import TangoEventSource
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import EventSubMode
 from mama_spark.tango.client.subscription_events import SubscriptionEventKind
 from mama_spark.tango.client.subscription_states import SubscriptionState, Timeouts
 from mama_spark.tango.events.sequence_tracker import SequenceRestart
+from mama_spark.tango.source.device import Attribute, Device
+from mama_spark.tango.source.event_source import TangoEventSource
 from mama_spark.testing.waiting import until
 
 from tests.support.ports import lasting_port

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridge import Ack, EncodedRows, EventStyle
 from mama_spark.bridges import UnsupportedFeature, log_bridge, publisher_bridge, row_codec
-from mama_spark.bridges.tango import RecordCodec, TangoBridge
 from mama_spark.errors import BadRow, BadTopic, OptionError, SchemaError
 from mama_spark.memory import MemoryBridge
 from mama_spark.options import SinkOptions, SubscribeOptions
+from mama_spark.tango.bridge import RecordCodec, TangoBridge
 from mama_spark.tango.events.event_codec import Event, decode
 from mama_spark.tango.log import records
 from mama_spark.tango.types import AttributeValue, DataType, DevState, Dim, Encoded, Format, Quality, ValueKind

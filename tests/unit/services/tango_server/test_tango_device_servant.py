@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from mama_spark.services.tango_server.device_servant import locate_reply
 from mama_spark.tango.errors import DevFailed, SystemException
 from mama_spark.tango.giop import messages as giop
 from mama_spark.tango.giop.cdr import CdrWriter
 from mama_spark.tango.giop.typecode import STRINGS
 from mama_spark.tango.idl import structs
 from mama_spark.tango.idl.calls import CommandCall, read_info, write_command
+from mama_spark.tango.source.device_servant import locate_reply
 from mama_spark.tango.types import DevState, Quality
 
 from tests.support.tango.servant_harness import ADMIN, DEVICE, Source, read

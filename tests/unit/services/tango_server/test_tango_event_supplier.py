@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from mama_spark.services.tango_server.attribute_readings import AttributeReading
-from mama_spark.services.tango_server.device import Attribute, Criteria
+from mama_spark.tango.source.attribute_readings import AttributeReading
+from mama_spark.tango.source.device import Attribute, Criteria
 from mama_spark.tango.types import AttributeValue, DataReady, DataType, DevError, EventType, Format, Quality, Severity
 
 from tests.support.tango.servant_harness import DEVICE, Source, events, read, values
@@ -59,7 +59,7 @@ def test_the_first_event_after_a_new_client_is_sent_twice(source: Source) -> Non
 @pytest.mark.spec("TG-45")
 def test_the_number_of_remembered_clients_is_limited(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients that call with ever new identities use limited memory."""
-    monkeypatch.setattr("mama_spark.services.tango_server.event_supplier.MAX_CLIENTS", 3)
+    monkeypatch.setattr("mama_spark.tango.source.event_supplier.MAX_CLIENTS", 3)
     for pid in range(20):
         source.subscribe(pid=pid)
         assert len(source.supplier._clients) <= 3

@@ -12,16 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind
-from mama_spark.bridges.tango.discovery import source_key
 from mama_spark.mama.discovery.discovery_rows import DiscoveryRow
 from mama_spark.options import DiscoveryOptions
-from mama_spark.spark.discovery.tango import TangoReader
-from mama_spark.spark.subscribe.tango_rows import CorruptRecord, TangoColumns
-from mama_spark.spark.subscribe.tango_schema import TYPE, VALUES
+from mama_spark.tango.bridge.discovery import source_key
 from mama_spark.tango.events.event_codec import Event, encode, write_except
 from mama_spark.tango.events.frames import CallInfo, usual_call
 from mama_spark.tango.log.device_states import RecordedDevice
 from mama_spark.tango.log.records import GapCause, RecordKind, device_topic, record_topic
+from mama_spark.tango.rows.device_events import TangoReader
+from mama_spark.tango.rows.tango_rows import CorruptRecord, TangoColumns
+from mama_spark.tango.rows.tango_schema import TYPE, VALUES
 from mama_spark.tango.topics import event_topic
 from mama_spark.tango.types import (
     KIND_OF,

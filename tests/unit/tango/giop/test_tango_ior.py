@@ -7,7 +7,6 @@ import contextlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.services.tango_recorder.settings import RecorderSettings
 from mama_spark.tango.giop.ior import (
     Address,
     BadAddress,
@@ -18,6 +17,7 @@ from mama_spark.tango.giop.ior import (
     parse_ior,
     parse_tango_host,
 )
+from mama_spark.tango.recorder.settings import RecorderSettings
 
 from tests.support.tables import each
 

@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import ConfigError
-from mama_spark.services.tango_recorder.other_recorders import about, conflict
-from mama_spark.services.tango_recorder.settings import RecorderSettings
 from mama_spark.tango.client.subscription_events import (
     QueueOverflow,
     SubscriptionEvent,
@@ -44,6 +42,8 @@ from mama_spark.tango.log.records import (
     writer_topic,
 )
 from mama_spark.tango.log.recovery import WriterState
+from mama_spark.tango.recorder.other_recorders import about, conflict
+from mama_spark.tango.recorder.settings import RecorderSettings
 from mama_spark.tango.topics import Topic, event_topic, parse
 from mama_spark.tango.types import AttributeValue, DataType, DevError, EventType, Quality, Severity, ValueKind
 

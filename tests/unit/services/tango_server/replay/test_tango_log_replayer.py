@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from mama_spark.bridges.tango import RecordCodec
-from mama_spark.commands.tango_source import read_rules
 from mama_spark.console.served_log import default_state_file
 from mama_spark.errors import ConfigError
 from mama_spark.record_log import Records
-from mama_spark.services.tango_server.device import Attribute, Criteria
-from mama_spark.services.tango_server.event_source import TangoEventSource
-from mama_spark.services.tango_server.replay.log_replayer import LogReplayer, Rule
-from mama_spark.services.tango_server.replay.replay_service import StartPosition
+from mama_spark.tango.bridge import RecordCodec
+from mama_spark.tango.commands.tango_source import read_rules
 from mama_spark.tango.log.records import RecordKind
+from mama_spark.tango.source.device import Attribute, Criteria
+from mama_spark.tango.source.event_source import TangoEventSource
+from mama_spark.tango.source.replay.log_replayer import LogReplayer, Rule
+from mama_spark.tango.source.replay.replay_service import StartPosition
 from mama_spark.tango.types import AttributeValue, DataType, Format, Quality
 
 from tests.support.tango.records import encode_one

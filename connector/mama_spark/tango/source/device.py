@@ -1,6 +1,6 @@
 """Declarations of an event source's devices, attributes, and event criteria (TG-03, TG-06). Pure.
 
-They are the arguments of :class:`~mama_spark.services.tango_server.event_source.TangoEventSource`; clients get them as
+They are the arguments of :class:`~mama_spark.tango.source.event_source.TangoEventSource`; clients get them as
 attribute configurations. They contain no values.
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...prometheus.exposition import Metric, counter, gauge
+from ....services.prometheus.exposition import Metric, counter, gauge
 from .log_replayer import ReplayCounts
 
 

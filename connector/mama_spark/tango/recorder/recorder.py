@@ -3,7 +3,7 @@
 Its loop takes events from the subscriber, makes records, and passes them to the writer, which blocks while the log is
 slow or cannot be reached. Meanwhile events wait in the queue of the subscriber. Gap records report the events that the
 full queue dropped and the records that the log rejected. Subscriptions are made in
-:mod:`~mama_spark.services.tango_recorder.device_subscriptions`.
+:mod:`~mama_spark.tango.recorder.device_subscriptions`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mama_spark.tango.log.records import RecordKind, decode
 from mama_spark.tango.log.recovery import WriterState
 from mama_spark.tango.types import EventType
 
-from ..progress_lines import with_progress
+from ...services.progress_lines import with_progress
 from .device_subscriptions import DeviceSubscriptions
 from .loss_check_thread import LossCheckThread
 from .other_recorders import OtherRecorders, about, conflict

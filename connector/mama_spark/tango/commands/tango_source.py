@@ -9,21 +9,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..bridges import log_bridge
-from ..bridges.reconnecting import ReconnectingBridge
-from ..console.arguments import add_metrics, add_option, add_url, duration_argument
-from ..console.output import print_error, say_as
-from ..console.served_log import LOG, add_begin, default_state_file, served_log, served_urls
-from ..console.signals import stop_on_signals
-from ..errors import ConfigError, OptionError, Unavailable
-from ..options import command
-from ..options.toml_file import read_toml
-from ..options.values import Duration
-from ..services.prometheus.server import served_metrics
-from ..services.tango_server.event_source import HWM, TangoEventSource
-from ..services.tango_server.replay.log_replayer import LogReplayer, Rule
-from ..services.tango_server.replay.replay_service import ReplayService
-from ..tango.giop.ior import BadAddress, parse_tango_host
+from ...bridges import log_bridge
+from ...bridges.reconnecting import ReconnectingBridge
+from ...console.arguments import add_metrics, add_option, add_url, duration_argument
+from ...console.output import print_error, say_as
+from ...console.served_log import LOG, add_begin, default_state_file, served_log, served_urls
+from ...console.signals import stop_on_signals
+from ...errors import ConfigError, OptionError, Unavailable
+from ...options import command
+from ...options.toml_file import read_toml
+from ...options.values import Duration
+from ...services.prometheus.server import served_metrics
+from ..giop.ior import BadAddress, parse_tango_host
+from ..source.event_source import HWM, TangoEventSource
+from ..source.replay.log_replayer import LogReplayer, Rule
+from ..source.replay.replay_service import ReplayService
 
 _USE = command("tango-source", "stream", "wait_timeout")
 _HOLD = duration_argument("--hold", Duration(bare="s", zero=True, warn=True))

@@ -12,7 +12,7 @@ sockets silently drop events above the high-water mark of a client. The client s
 last event was lost.
 
 Methods may be called in any thread. Times are nanoseconds since the epoch; None: now. The sockets and threads are in
-:mod:`~mama_spark.services.tango_server.event_server`.
+:mod:`~mama_spark.tango.source.event_server`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class TangoEventSource:
     :param expiry: seconds after which a subscription without confirmation ends (TG-37, TG-43)
     :param heartbeat_period: seconds between heartbeats (TG-36)
     :param database: ``host:port`` (or a list, as in ``TANGO_HOST``) of the database by which clients find the devices,
-        which :class:`~mama_spark.services.tango_server.registration.Registration` tells about them; None: none
+        which :class:`~mama_spark.tango.source.registration.Registration` tells about them; None: none
     :raises ConfigError: a name, an endpoint or a period is invalid
     """
 

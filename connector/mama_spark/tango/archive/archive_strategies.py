@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import ConfigError
-from ..options import camel, duration
-from ..options.declare import option
-from ..options.tables import parse_table
-from .value_changes import has_changed
+from ...errors import ConfigError
+from ...options import camel, duration
+from ...options.declare import option
+from ...options.tables import parse_table
+from ..value_changes import has_changed
 
 _GROUP = "archive"
 

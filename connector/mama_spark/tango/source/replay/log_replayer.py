@@ -2,7 +2,7 @@
 Pure.
 
 Each record is pushed as a change, an archive and a user event. If a rule for its attribute has criteria, these select
-the events as in a device server (:mod:`mama_spark.services.tango_server.event_filters`). The module does no I/O.
+the events as in a device server (:mod:`mama_spark.tango.source.event_filters`). The module does no I/O.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _STATE_AND_STATUS = {"state": DataType.STATE, "status": DataType.STRING}
 
 
 class ReplayTarget(Protocol):
-    """The part of :class:`~mama_spark.services.tango_server.event_source.TangoEventSource` that the replayer needs."""
+    """The part of :class:`~mama_spark.tango.source.event_source.TangoEventSource` that the replayer needs."""
 
     @property
     def devices(self) -> tuple[str, ...]: ...

@@ -1,8 +1,8 @@
 """Event server: the sockets and threads of an event source, and the lock of its event supplier.
 
-It connects the :class:`~mama_spark.services.tango_server.giop_server.GiopServer` (calls), the
-:class:`~mama_spark.services.tango_server.zmq_publisher.ZmqPublisher` (heartbeats and events) and the
-:class:`~mama_spark.services.tango_server.event_supplier.EventSupplier` (decides what is sent).
+It connects the :class:`~mama_spark.tango.source.giop_server.GiopServer` (calls), the
+:class:`~mama_spark.tango.source.zmq_publisher.ZmqPublisher` (heartbeats and events) and the
+:class:`~mama_spark.tango.source.event_supplier.EventSupplier` (decides what is sent).
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ import numpy as np
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ...tango.archive_strategies import Reading, parse_strategies, strategy_of, text_of
-from ...tango.value_changes import WITHOUT_THRESHOLDS
-from ..subscribe.tango_schema import VALUES
+from ..rows.tango_schema import VALUES
+from ..value_changes import WITHOUT_THRESHOLDS
+from .archive_strategies import Reading, parse_strategies, strategy_of, text_of
 
 _WITHOUT_THRESHOLDS = {kind.name for kind in WITHOUT_THRESHOLDS}
 

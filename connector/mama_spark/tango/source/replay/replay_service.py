@@ -21,8 +21,8 @@ from ....backoff import Backoff
 from ....bridges.reconnecting import ReconnectingBridge
 from ....errors import ConfigError, MamaError
 from ....record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity, went_back
-from ....tango.types import EventType
-from ...prometheus.exposition import Metric
+from ....services.prometheus.exposition import Metric
+from ...types import EventType
 from ..registration import Registration
 from .awaited_clients import AwaitedClients, AwaitedSubscription, Place
 from .log_replayer import LogReplayer, ReplayCounts

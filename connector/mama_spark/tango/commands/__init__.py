@@ -1,0 +1,1 @@
+"""Subcommands of ``mama`` for Tango."""

@@ -1,0 +1,1 @@
+"""Tango's events as rows of Spark."""
