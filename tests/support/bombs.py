@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
-from mama_spark.bridges import snapshot_codec
+from mama_spark.discovery import snapshot_codec
 from mama_spark.malamute.bridge import records as mlp_records
 from mama_spark.malamute.bridge.discovery.codec import DiscoveryCodec, stored
 from mama_spark.malamute.protocol.commands import StreamDeliver, encode

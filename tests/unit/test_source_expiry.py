@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
-from mama_spark.errors import ConfigError
-from mama_spark.source_expiry import (
+from mama_spark.discovery.source_expiry import (
     check_ttl,
     expires_after,
     expiries,
@@ -18,6 +17,7 @@ from mama_spark.source_expiry import (
     state_by_markers,
     suspect_after,
 )
+from mama_spark.errors import ConfigError
 
 from tests.support.tables import each
 

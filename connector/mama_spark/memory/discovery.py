@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
+from mama_spark.discovery.source_expiry import check_ttl, expiries
 from mama_spark.errors import ConfigError, Unavailable
-from mama_spark.source_expiry import check_ttl, expiries
 
 _BLOCK = 1000  #: changes in one block of :meth:`MemoryDiscovery.read`
 

@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import Any, Self
 
 from mama_spark.bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
+from mama_spark.discovery.source_expiry import offline_by_absence
 from mama_spark.errors import ClientClosed, MamaError, Unavailable
-from mama_spark.source_expiry import offline_by_absence
 
 from ..callback_delivery import CallbackDelivery
 from ..members import DiscoveryTransport, ReplyInbox

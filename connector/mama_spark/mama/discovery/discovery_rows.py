@@ -51,7 +51,7 @@ class ShownState(NamedTuple):
 def shown_state(expiry: DiscoveryEventKind | None, own_state: str | None = ONLINE) -> ShownState:
     """The state columns of a source. An OFFLINE source has SUSPECT data.
 
-    :param expiry: SUSPECT, OFFLINE or None (ONLINE), by the rules of :mod:`mama_spark.source_expiry`
+    :param expiry: SUSPECT, OFFLINE or None (ONLINE), by the rules of :mod:`mama_spark.discovery.source_expiry`
     :param own_state: the state in the source's own record, which only OFFLINE replaces
     """
     if expiry is DiscoveryEventKind.OFFLINE:
@@ -61,7 +61,8 @@ def shown_state(expiry: DiscoveryEventKind | None, own_state: str | None = ONLIN
     return ShownState(SOURCE_ONLINE, own_state, OK)
 
 
-#: Columns of a known source that is missing from an image: :func:`~mama_spark.source_expiry.offline_by_absence`.
+#: Columns of a known source that is missing from an image:
+#: :func:`~mama_spark.discovery.source_expiry.offline_by_absence`.
 ABSENT = {**shown_state(DiscoveryEventKind.OFFLINE)._asdict(), "info": "not in the image"}
 
 

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
 from mama_spark.bridge import DiscoveryEvent, Position, SourceKey
+from mama_spark.discovery.source_expiry import check_ttl
 from mama_spark.errors import ClientClosed, MamaError, Unavailable
-from mama_spark.source_expiry import check_ttl
 
 from ..connection.connection import Connection
 from ..connection.pool import POOL

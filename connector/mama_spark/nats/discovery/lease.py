@@ -22,8 +22,14 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from mama_spark.bridge import SourceKey
+from mama_spark.discovery.source_expiry import (
+    expires_after,
+    offline_after,
+    renew_every,
+    state_by_markers,
+    suspect_after,
+)
 from mama_spark.errors import ExpectationFailed, MamaError, Unavailable
-from mama_spark.source_expiry import expires_after, offline_after, renew_every, state_by_markers, suspect_after
 
 from ..connection import event_loop
 from ..connection.connection import Connection

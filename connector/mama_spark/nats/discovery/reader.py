@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
-from mama_spark.bridges.snapshot_codec import pack, unpack
+from mama_spark.discovery.snapshot_codec import pack, unpack
 from mama_spark.errors import ConfigError, Unavailable
 
 from ..jetstream.stream_client import StreamClient

@@ -17,7 +17,7 @@ from mama_spark.openmama.wire.log.records import PEERS, RECORDER, MamaRecordKind
 from mama_spark.openmama.wire.protocol.naming import NamingFrame, decode_naming
 from mama_spark.record_log import RecordLog, Records
 
-from ...bridges.recorded_discovery import RecordedDiscovery
+from ...discovery.recorded_discovery import RecordedDiscovery
 
 UNSEEN = "not heard of since a recorder began"
 _RESTARTS = (MamaRecordKind.STARTED, MamaRecordKind.STOPPED)

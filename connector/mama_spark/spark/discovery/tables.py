@@ -77,8 +77,8 @@ class DiscoveryTables:
         if SOURCE in kinds:
             spark.sql(_merge_into(table), latest=_latest(rows, query))
         if IMAGE_END in kinds:
-            # mama_spark.source_expiry.offline_by_absence in SQL: a source that is known to be online, and that no row
-            # of this query has confirmed, is not in the image.
+            # mama_spark.discovery.source_expiry.offline_by_absence in SQL: a source that is known to be online, and
+            # that no row of this query has confirmed, is not in the image.
             absent = ", ".join(f"{name} = '{value}'" for name, value in ABSENT.items())
             spark.sql(
                 f"UPDATE {table} SET {absent}, query_id = '{query}' "

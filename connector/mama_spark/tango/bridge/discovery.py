@@ -21,7 +21,7 @@ from mama_spark.tango.log.records import (
 from mama_spark.tango.log.recovery import WRITERS, writer_states
 from mama_spark.tango.topics import NO_DATABASE, SCHEME, BadEventTopic, read_topic
 
-from ...bridges.recorded_discovery import RecordedDiscovery
+from ...discovery.recorded_discovery import RecordedDiscovery
 
 #: STATE_TOPICS: records of device states. TOPICS: all records that discovery reads, those about recorders included.
 STATE_TOPICS = "*.*.*.*.*.*.heartbeat"

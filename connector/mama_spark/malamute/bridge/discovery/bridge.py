@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterator, Sequence
 
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
-from mama_spark.bridges.snapshot_codec import pack, unpack
+from mama_spark.discovery.snapshot_codec import pack, unpack
+from mama_spark.discovery.source_expiry import check_ttl
 from mama_spark.errors import ClientClosed, ConfigError, DataLost
 from mama_spark.malamute.protocol.extensions import Extension
-from mama_spark.source_expiry import check_ttl
 
 from .client import DiscoveryClient, DiscoverySettings, FoundMessages
 from .codec import EVENT, DiscoveryMessage, StoredRecord

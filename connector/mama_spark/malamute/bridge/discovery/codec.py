@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
+from mama_spark.discovery.source_expiry import state_by_marker, state_by_markers, suspect_after
 from mama_spark.errors import ConfigError, MamaError
 from mama_spark.malamute.protocol.commands import BadFrame, StreamDeliver, decode
 from mama_spark.malamute.protocol.extensions import Extension, read
 from mama_spark.malamute.protocol.ttl import EXPIRED, MARKER, RENEWAL, TTL
-from mama_spark.source_expiry import state_by_marker, state_by_markers, suspect_after
 
 EVENTS = "_MAMA_EVENTS"  #: the broker's own stream, unless its configuration has another name
 REC, WARN, EVENT, IMAGE = "rec", "warn", "event", "image"

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 
 from mama_spark.bridge import SourceKey
 from mama_spark.bridges.connection_pool import IDLE
+from mama_spark.discovery.source_expiry import expires_after, renew_every, state_by_marker
 from mama_spark.errors import MamaError
 from mama_spark.malamute.protocol.extensions import Extension, StoreOutcome
-from mama_spark.source_expiry import expires_after, renew_every, state_by_marker
 
 from .client import DiscoveryClient, DiscoverySettings
 from .codec import REC, WARN, WITHDRAWN, SourceWithdrawn, StoredRecord

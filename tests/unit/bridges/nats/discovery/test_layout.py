@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
-from mama_spark.bridges.snapshot_codec import pack, unpack
+from mama_spark.discovery.snapshot_codec import pack, unpack
 from mama_spark.errors import ConfigError
 from mama_spark.nats.discovery import advisories, offsets
 from mama_spark.nats.discovery.events import event_of, image_of
