@@ -17,7 +17,7 @@ from mama_spark.live_view.app import LiveViewApp
 from mama_spark.live_view.collector import Collector
 from mama_spark.live_view.model import LiveModel
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.report_page.page import report
+from mama_spark.report.page import report
 from playwright.sync_api import BrowserContext
 
 from tests.support.browser import browser_context

@@ -12,7 +12,7 @@ from .lazy_names import lazy
 
 if TYPE_CHECKING:
     from .publisher.managed.managed_publisher import ManagedPublisher
-    from .report_page.page import report
+    from .report.page import report
     from .spark.announced import announced
     from .spark.lag import lag
     from .spark.last_write import LastWrite, last_write
@@ -54,7 +54,7 @@ if not TYPE_CHECKING:
             "last_write": "spark.last_write",
             "progress": "spark.write_progress",
             "register": "spark.register",
-            "report": "report_page.page",
+            "report": "report.page",
             "stopping": "spark.plain_errors",
             "trace_context": "spark.telemetry.publish_span",
         },

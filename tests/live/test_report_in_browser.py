@@ -12,7 +12,7 @@ import pytest
 from mama_spark.flightlog.columns import LoggedEvent
 from mama_spark.flightlog.commit import commit
 from mama_spark.flightlog.staging import Staging
-from mama_spark.report_page.page import Report, report
+from mama_spark.report.page import Report, report
 
 from tests.support.browser import browser_context
 from tests.support.flight_logs import BATCH, T0, flights

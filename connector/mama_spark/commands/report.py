@@ -10,8 +10,8 @@ from datetime import timedelta
 from ..console.arguments import duration_argument, pairs
 from ..console.progress import Progress
 from ..options.values import Duration
-from ..report_page.data import PASSES
-from ..report_page.page import headline, report, state
+from ..report.data import PASSES
+from ..report.page import headline, report, state
 
 DESCRIPTION = "Write one HTML file that shows what became of the rows of the flight log at PATH."
 

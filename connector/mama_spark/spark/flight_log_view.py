@@ -51,8 +51,8 @@ _CAPTION = "Rows acknowledged a second. Healthy: a level band without points and
 
 def _plot(path: str) -> str:
     try:
-        from ..report_page import charts
-        from ..report_page.data import read_report
+        from ..report import charts
+        from ..report.data import read_report
     except ModuleNotFoundError:
         return ""
     # Time of day: the time of the report.

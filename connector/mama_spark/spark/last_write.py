@@ -16,7 +16,7 @@ from .read_flight_log import flight_log
 from .write_note import COUNTS, NOTE, REPEATS
 
 if TYPE_CHECKING:
-    from ..report_page.page import Report
+    from ..report.page import Report
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class LastWrite:
 
         :raises FlightLogError: no log was kept
         """
-        from ..report_page.page import report
+        from ..report.page import report
 
         return report(self._path(), run=self.run_id)
 

@@ -17,8 +17,8 @@ from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.schema import PUBLISHED, TIMEOUT, Level
 from mama_spark.flightlog.staging import Staging
 from mama_spark.flightlog.write_id import WriteId
-from mama_spark.report_page.data import MOST_BINS, WIDTHS, bin_width, read_report
-from mama_spark.report_page.standstills import standstills
+from mama_spark.report.data import MOST_BINS, WIDTHS, bin_width, read_report
+from mama_spark.report.standstills import standstills
 
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, stage
 from tests.support.tables import each

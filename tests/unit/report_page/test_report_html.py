@@ -20,8 +20,8 @@ from mama_spark.flightlog.columns import LoggedEvent
 from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.schema import PUBLISHED
 from mama_spark.flightlog.staging import Staging
-from mama_spark.report_page.charts import life_line_values
-from mama_spark.report_page.page import ADVICE, Report, report, state
+from mama_spark.report.charts import life_line_values
+from mama_spark.report.page import ADVICE, Report, report, state
 
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, stage
 
@@ -226,7 +226,7 @@ def test_options_are_of_the_newest_write_and_skew_is_said(tmp_path: Path) -> Non
 MEASURED = """
 import sys, time
 began = time.monotonic()
-from mama_spark.report_page.page import report
+from mama_spark.report.page import report
 from tests.support.memory import peak_memory
 made = report(sys.argv[1])
 assert made.data.totals["acked"] == 10_000_000

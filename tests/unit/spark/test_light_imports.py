@@ -43,7 +43,7 @@ HEAVY = (
     "mama_spark.malamute",
     "mama_spark.packing.unpacker",
     "mama_spark.publisher",
-    "mama_spark.report_page",
+    "mama_spark.report",
     "mama_spark.sending",
     "mama_spark.services",
     "mama_spark.spark.sink.partition_writer",

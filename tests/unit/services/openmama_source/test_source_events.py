@@ -13,7 +13,7 @@ from mama_spark.openmama.source.event_reporter import SourceEventReporter, Sourc
 from mama_spark.openmama.source.event_stores import FlightLogStore
 from mama_spark.openmama.source.market_data_source import PublisherEvent
 from mama_spark.openmama.source.source_events import SourceEvents
-from mama_spark.report_page.page import report
+from mama_spark.report.page import report
 from mama_spark.testing.waiting import eventually
 
 from tests.support.flight_logs import rows
