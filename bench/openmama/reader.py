@@ -23,7 +23,7 @@ from mama_spark.mama.messages.omnm import decode, encode
 from mama_spark.mama.messages.omnm_columns import ColumnDecoder
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
-from mama_spark.publisher.resilient_publisher import ResilientPublisher
+from mama_spark.publishing.resilient_publisher import ResilientPublisher
 from pyspark.sql import SparkSession
 
 from ..broker import STREAM, Broker

@@ -34,7 +34,7 @@ from mama_spark.openmama.recorder.frame_recorder import FrameRecorder
 from mama_spark.openmama.wire.peer import FrameColumns
 from mama_spark.openmama.wire.protocol.framings import OZ
 from mama_spark.packing import rows_of_messages
-from mama_spark.publisher.resilient_publisher import ResilientPublisher
+from mama_spark.publishing.resilient_publisher import ResilientPublisher
 
 from .sink import FRAME, ROWS, TOPIC, encoded_frames
 

@@ -24,7 +24,7 @@ from mama_spark.openmama.bridge.field_types import FieldForms
 from mama_spark.openmama.wire.protocol.framings import OZ
 from mama_spark.options import SinkOptions
 from mama_spark.options.window import WindowConfig
-from mama_spark.publisher.batch_publisher import BatchPublisher
+from mama_spark.publishing.batch_publisher import BatchPublisher
 
 SPAWN = multiprocessing.get_context("spawn")
 MESSAGES, ROWS, FRAME = 400_000, 10_000, 100

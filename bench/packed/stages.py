@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 from mama_spark.bridge import Ack, Capabilities
 from mama_spark.options import SinkOptions
-from mama_spark.publisher.ids import IdMaker
+from mama_spark.publishing.ids.ids import IdMaker
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.encoding.columns import plan_columns
 from mama_spark.spark.sink.packed_messages import PackedMessages

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from .lazy_names import lazy
 
 if TYPE_CHECKING:
-    from .publisher.managed.managed_publisher import ManagedPublisher
+    from .publishing.managed.managed_publisher import ManagedPublisher
     from .report.page import report
     from .spark.announced import announced
     from .spark.lag import lag
@@ -45,7 +45,7 @@ if not TYPE_CHECKING:
         __name__,
         {
             "LastWrite": "spark.last_write",
-            "ManagedPublisher": "publisher.managed.managed_publisher",
+            "ManagedPublisher": "publishing.managed.managed_publisher",
             "QueryProgress": "spark.query_progress",
             "announced": "spark.announced",
             "flight_log": "spark.read_flight_log",

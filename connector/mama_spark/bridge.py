@@ -2,7 +2,7 @@
 
 A bridge moves bytes and reports what came back, in columns and synchronously. It never retries, keeps no messages that
 it did not take, writes no flight events and does not know Spark; what is sent, and when again, is decided by
-:mod:`mama_spark.sending.window`.
+:mod:`mama_spark.publishing.window.window`.
 
 Calls come one at a time, in this order: ``open`` until it succeeds (after ``close``, where it raised), then
 ``prepare`` / ``send`` / ``flush`` / ``poll`` in any order and all on one thread, ``close`` once. ``open`` and ``close``

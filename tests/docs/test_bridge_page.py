@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
+from mama_spark.publishing.managed.managed_publisher import ManagedPublisher
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "writing-a-bridge.md"
 CODE: dict[str, Any] = {"__name__": __name__}

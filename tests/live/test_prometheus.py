@@ -20,7 +20,6 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from mama_spark.bridges.reconnecting import ReconnectingBridge
 from mama_spark.cli import main
 from mama_spark.commands.record import log_options, record
 from mama_spark.memory import MemoryBroker
@@ -31,6 +30,7 @@ from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings
 from mama_spark.openmama.source import SourceRules
 from mama_spark.options import SinkOptions
+from mama_spark.publishing.window.reconnecting import ReconnectingBridge
 from mama_spark.record_log import RecordLogBridge
 from mama_spark.services.prometheus.server import served_metrics
 from mama_spark.spark.formats import MamaSubDataSource

@@ -17,8 +17,8 @@ from mama_spark.openmama.wire.peer import PeerSettings
 from mama_spark.openmama.wire.protocol.dictionary import parse_dictionary
 from mama_spark.openmama.wire.protocol.market_data import Stamp, stamped
 from mama_spark.options.window import WindowConfig
-from mama_spark.publisher.batch_publisher import BatchPublisher
-from mama_spark.sending.flight_batch import FlightBatch
+from mama_spark.publishing.batch_publisher import BatchPublisher
+from mama_spark.publishing.window.flight_batch import FlightBatch
 from mama_spark.testing.waiting import eventually
 
 from tests.support.openmama.originals import PREFIX, OriginalProcess, OriginalPrograms

@@ -25,7 +25,7 @@ from mama_spark.openmama.wire.protocol.market_data import (
     request_message,
     subscription_topic,
 )
-from mama_spark.sending.flight import FlightState
+from mama_spark.publishing.window.flight import FlightState
 from mama_spark.testing.waiting import eventually
 
 from tests.support.openmama.network import Watched, peer

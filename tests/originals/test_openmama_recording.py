@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mama_spark.sending.flight import FlightState
+from mama_spark.publishing.window.flight import FlightState
 from mama_spark.testing.waiting import eventually
 
 from tests.support.openmama.recorder import RecordedLog, recording

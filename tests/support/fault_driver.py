@@ -8,10 +8,10 @@ from typing import Any
 from mama_spark.message import MessageBatch
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.options.window import RetryPolicy, WindowConfig
-from mama_spark.publisher.batch_publisher import BatchPublisher
-from mama_spark.sending.flight import EVENT, FlightState
-from mama_spark.sending.flight_batch import FlightBatch, FlightCounters
-from mama_spark.sending.send_loop import messages_of
+from mama_spark.publishing.batch_publisher import BatchPublisher
+from mama_spark.publishing.window.flight import EVENT, FlightState
+from mama_spark.publishing.window.flight_batch import FlightBatch, FlightCounters
+from mama_spark.publishing.window.send_loop import messages_of
 from mama_spark.testing.oracle import Outcome, Verdict, conserve
 from mama_spark.testing.waiting import TIMEOUT, eventually
 

@@ -13,8 +13,8 @@ from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.nats.connection.event_loop import EventLoopThread
 from mama_spark.nats.connection.nats_py_compat import close_abandoned, close_client
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.publisher.api import Flight, PublishAck
-from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
+from mama_spark.publishing.api import Flight, PublishAck
+from mama_spark.publishing.managed.managed_publisher import ManagedPublisher
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 

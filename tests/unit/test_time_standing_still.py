@@ -12,9 +12,9 @@ from mama_spark.mama import Publisher, Transport
 from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.message import MessageBatch
 from mama_spark.options.window import WindowConfig
-from mama_spark.publisher.batch_publisher import BatchPublisher
-from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
-from mama_spark.sending.flight import FlightState
+from mama_spark.publishing.batch_publisher import BatchPublisher
+from mama_spark.publishing.managed.managed_publisher import ManagedPublisher
+from mama_spark.publishing.window.flight import FlightState
 
 from tests.support.mama.mama_harness import CallbackRecorder, a_message
 from tests.support.publisher_harness import LONG, ack_of

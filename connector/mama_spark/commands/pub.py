@@ -15,8 +15,8 @@ from ..console.exit_codes import FINE, NOT_ALL
 from ..console.progress import Progress
 from ..mama.properties import expand
 from ..options import SinkOptions, command, option_names
-from ..publisher.api import Flight, Headers
-from ..publisher.managed.managed_publisher import ManagedPublisher
+from ..publishing.api import Flight, Headers
+from ..publishing.managed.managed_publisher import ManagedPublisher
 
 _USE = command(
     "pub",

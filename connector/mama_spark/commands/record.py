@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from ..bridges import log_bridge, publisher_bridge
-from ..bridges.reconnecting import ReconnectingBridge
 from ..conf_file import as_options, load
 from ..console.arguments import add_metrics, add_option, add_url, named_url, pairs
 from ..console.exit_codes import NOT_ALL
@@ -29,7 +28,8 @@ from ..openmama.wire.peer.property_urls import property_urls
 from ..options import SinkOptions, command
 from ..options.urls import split_stream
 from ..packing import rows_of_messages
-from ..publisher.resilient_publisher import ResilientPublisher
+from ..publishing.resilient_publisher import ResilientPublisher
+from ..publishing.window.reconnecting import ReconnectingBridge
 from ..record_log import RecordLog, RecordLogBridge, RecordWriter
 from ..redaction import redact_url
 from ..services.prometheus.exposition import Metric

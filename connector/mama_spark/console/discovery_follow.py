@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 
 from ..bridge import DiscoveryBridge, DiscoveryEvent, Position
 from ..bridges import discovery_bridge
-from ..bridges.reconnecting import ReconnectingBridge
 from ..mama.discovery.discovery_rows import DiscoveryRow, DiscoveryRowReader
 from ..mama.messages.status import Status, StatusError
 from ..mama.properties import expand
 from ..options import DiscoveryOptions, Use, option_names
 from ..options.nats_environment import with_nats_environment
+from ..publishing.window.reconnecting import ReconnectingBridge
 
 T = TypeVar("T")
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.message import HEADERS_TYPE, MessageBatch
 from mama_spark.options.window import WindowConfig
+from mama_spark.publishing.window.blocking_sender import BlockingSender
 from mama_spark.record_log import Bounds, MatchRange, Records
-from mama_spark.sending.blocking_sender import BlockingSender
 from mama_spark.topics import compile_filters
 
 from .bridge import MemoryBridge, MemoryBroker, MemoryMessage

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import PublishError
-from ..sending.flight import FlightState
-from ..sending.flight_batch import FlightBatch, FlightCounters
+from ..publishing.window.flight import FlightState
+from ..publishing.window.flight_batch import FlightBatch, FlightCounters
 
 #: Latencies that are recorded of a batch of flights.
 MOST_SAMPLES = 16

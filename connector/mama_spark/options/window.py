@@ -1,7 +1,7 @@
 """``WindowConfig`` and ``RetryPolicy``: messages in flight, time-outs and retries of a publisher, checked once. Pure.
 
 The option parser, the command line and the constructors of the publishers make a :class:`WindowConfig`; the window of
-:mod:`mama_spark.sending.window` obeys it. Ranges are checked here and nowhere else.
+:mod:`mama_spark.publishing.window.window` obeys it. Ranges are checked here and nowhere else.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The contract by which a write finds out which rows of a batch are stored already: markers, and reading back. Pure.
 
 Optional: a bridge whose middleware can do so exports a factory ``batch_ledger``. What is decided with it is in
-:mod:`mama_spark.publisher.exactly_once`.
+:mod:`mama_spark.publishing.exactly_once`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
-
 from mama_spark.errors import MamaError
 from mama_spark.message import Int64s
 from mama_spark.record_log import Bounds, Records

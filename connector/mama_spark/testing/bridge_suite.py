@@ -23,9 +23,9 @@ from ..bridge import Ack, PublisherBridge, Refusals
 from ..errors import BadRow, BadTopic, PublishError, TooLarge
 from ..message import MessageBatch
 from ..options.window import RetryPolicy, WindowConfig
-from ..publisher.batch_publisher import BatchPublisher
-from ..sending.flight import FlightState
-from ..sending.flight_batch import FlightBatch
+from ..publishing.batch_publisher import BatchPublisher
+from ..publishing.window.flight import FlightState
+from ..publishing.window.flight_batch import FlightBatch
 
 TIMEOUT = 120.0  #: seconds for a condition; never reached by a sound bridge
 

@@ -30,10 +30,10 @@ from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.message import MessageBatch
 from mama_spark.options.window import RetryPolicy, WindowConfig
-from mama_spark.publisher.batch_publisher import BatchPublisher
-from mama_spark.sending.flight import FlightState
-from mama_spark.sending.flight_batch import FlightBatch
-from mama_spark.sending.send_loop import messages_of
+from mama_spark.publishing.batch_publisher import BatchPublisher
+from mama_spark.publishing.window.flight import FlightState
+from mama_spark.publishing.window.flight_batch import FlightBatch
+from mama_spark.publishing.window.send_loop import messages_of
 from mama_spark.testing.oracle import Outcome, conserve
 
 from tests.support.ports import lasting_port

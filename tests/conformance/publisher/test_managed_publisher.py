@@ -20,8 +20,8 @@ from mama_spark.errors import (
     Stopped,
     TooLarge,
 )
-from mama_spark.publisher.api import Flight, PublishOptions, RetryConfig
-from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
+from mama_spark.publishing.api import Flight, PublishOptions, RetryConfig
+from mama_spark.publishing.managed.managed_publisher import ManagedPublisher
 from mama_spark.testing.waiting import until
 
 from tests.support.publisher_harness import LONG, PublisherHarness, RecordingListener, ack_of, patient

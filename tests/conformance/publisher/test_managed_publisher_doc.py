@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.publisher.api import PublishOptions, RetryConfig
-from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
+from mama_spark.publishing.api import PublishOptions, RetryConfig
+from mama_spark.publishing.managed.managed_publisher import ManagedPublisher
 
 from tests.support.nats.nats_servers import Admin
 from tests.support.publisher_harness import NatsPublisherHarness

@@ -20,8 +20,8 @@ from mama_spark.errors import (
 )
 from mama_spark.memory import MemoryBridge
 from mama_spark.message import MessageBatch
-from mama_spark.publisher.api import PublishOptions, RetryConfig
-from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
+from mama_spark.publishing.api import PublishOptions, RetryConfig
+from mama_spark.publishing.managed.managed_publisher import ManagedPublisher
 from mama_spark.testing.waiting import until
 
 from tests.support.publisher_harness import LONG, MemoryPublisherHarness, ack_of

@@ -21,8 +21,8 @@ from mama_spark.errors import (
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.nats.connection.pool import POOL
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.publisher.api import Flight, PublishOptions, RetryConfig
-from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
+from mama_spark.publishing.api import Flight, PublishOptions, RetryConfig
+from mama_spark.publishing.managed.managed_publisher import ManagedPublisher
 from mama_spark.testing.waiting import until
 from nats.aio.client import Client
 

@@ -10,8 +10,8 @@ from mama_spark.message import MessageBatch
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.nats.jetstream import api
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.publisher import resilient_publisher
-from mama_spark.publisher.resilient_publisher import ResilientPublisher
+from mama_spark.publishing import resilient_publisher
+from mama_spark.publishing.resilient_publisher import ResilientPublisher
 from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.waiting import eventually
 

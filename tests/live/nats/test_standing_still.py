@@ -27,7 +27,7 @@ from tests.support.proxy import Proxy
 IMPATIENT = 'ping_interval: "500ms"\nping_max: 2\n'
 PROGRAM = """
 import json, sys
-from mama_spark.sending import outage, send_loop
+from mama_spark.publishing.window import outage, send_loop
 from mama_spark.testing.waiting import eventually
 from tests.support.fault_driver import Driver
 

@@ -19,9 +19,9 @@ from mama_spark.message import MessageBatch
 from mama_spark.openmama.bridge import OpenMamaBridge, OpenMamaSettings
 from mama_spark.openmama.wire.peer import OpenMamaPeer, PeerSettings
 from mama_spark.options.window import WindowConfig
-from mama_spark.publisher.batch_publisher import BatchPublisher
-from mama_spark.sending.flight import FlightState
-from mama_spark.sending.flight_batch import FlightBatch
+from mama_spark.publishing.batch_publisher import BatchPublisher
+from mama_spark.publishing.window.flight import FlightState
+from mama_spark.publishing.window.flight_batch import FlightBatch
 from mama_spark.testing.waiting import eventually
 
 from tests.support.openmama.network import Watched, message, naming, peer, url_of

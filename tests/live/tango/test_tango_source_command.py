@@ -27,7 +27,7 @@ from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.message import MessageBatch
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SubscribeOptions
-from mama_spark.publisher.resilient_publisher import ResilientPublisher
+from mama_spark.publishing.resilient_publisher import ResilientPublisher
 from mama_spark.record_log import RecordLog
 from mama_spark.tango.bridge import RecordCodec
 from mama_spark.tango.client.device_proxy import open_device

@@ -36,7 +36,7 @@ from mama_spark.openmama.wire.protocol.market_data import (
 )
 from mama_spark.options import SinkOptions, SubscribeOptions
 from mama_spark.packing import rows_of_messages, unpack
-from mama_spark.publisher.resilient_publisher import ResilientPublisher
+from mama_spark.publishing.resilient_publisher import ResilientPublisher
 from mama_spark.record_log import RecordLog
 
 DICTIONARY = [DictionaryEntry(237, "wBidPrice", FieldType.F64)]

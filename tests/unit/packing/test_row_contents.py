@@ -17,7 +17,7 @@ from mama_spark.packing.compression import PackCompressor
 from mama_spark.packing.format import PACK_TOPIC
 from mama_spark.packing.pack_rows import PackRows, with_topic_header
 from mama_spark.packing.row_contents import row_contents
-from mama_spark.publisher.ids import digest
+from mama_spark.publishing.ids.ids import digest
 from mama_spark.record_log import Records
 
 from tests.support.tables import each

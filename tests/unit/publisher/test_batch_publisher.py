@@ -22,10 +22,10 @@ from mama_spark.errors import (
 from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.message import MessageBatch
 from mama_spark.options.window import RetryPolicy, WindowConfig
-from mama_spark.publisher.batch_publisher import BatchPublisher
-from mama_spark.publisher.clock import NEVER, WallClock
-from mama_spark.sending.flight import FlightState
-from mama_spark.sending.flight_batch import FlightBatch, StoredFlights
+from mama_spark.publishing.batch_publisher import BatchPublisher
+from mama_spark.publishing.clock import NEVER, WallClock
+from mama_spark.publishing.window.flight import FlightState
+from mama_spark.publishing.window.flight_batch import FlightBatch, StoredFlights
 from mama_spark.testing.waiting import eventually
 
 from tests.support.tiers import EXPLORE

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import BadRow, DoubledId, PublishError, Unavailable
 from mama_spark.message import MessageBatch
-from mama_spark.publisher import seen_ids
-from mama_spark.publisher.bloom_filter import BloomFilter
-from mama_spark.publisher.doubled_ids import DoubledIdCheck
-from mama_spark.publisher.seen_ids import SeenIds
+from mama_spark.publishing.ids import seen_ids
+from mama_spark.publishing.ids.bloom_filter import BloomFilter
+from mama_spark.publishing.ids.doubled_ids import DoubledIdCheck
+from mama_spark.publishing.ids.seen_ids import SeenIds
 from xxhash import xxh3_128_digest
 
 from tests.support.tables import each
@@ -81,7 +81,7 @@ def test_a_disk_without_any_room_fails_with_what_to_do(tmp_path: Path) -> None:
     script = (
         "import numpy as np, os, resource, signal\n"
         "from mama_spark.errors import Unavailable\n"
-        "from mama_spark.publisher.seen_ids import SeenIds\n"
+        "from mama_spark.publishing.ids.seen_ids import SeenIds\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
         "try:\n"

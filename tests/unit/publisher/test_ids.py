@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import ConfigError
 from mama_spark.message import HEADERS_TYPE, MessageBatch
-from mama_spark.publisher.ids import IdMaker, digest, parse, texts
+from mama_spark.publishing.ids.ids import IdMaker, digest, parse, texts
 
 from tests.support.processes import resident_memory
 from tests.support.tables import each

@@ -12,10 +12,10 @@ from mama_spark.bridge import Ack, Acks, BridgeEvent, EventKind, PollResult
 from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.message import MessageBatch
 from mama_spark.options.window import RetryPolicy, WindowConfig
-from mama_spark.publisher.batch_publisher import BatchPublisher
-from mama_spark.sending.flight import FlightState
-from mama_spark.sending.flight_batch import FlightBatch
-from mama_spark.sending.window import PROBE
+from mama_spark.publishing.batch_publisher import BatchPublisher
+from mama_spark.publishing.window.flight import FlightState
+from mama_spark.publishing.window.flight_batch import FlightBatch
+from mama_spark.publishing.window.window import PROBE
 
 # A publisher that is to survive an outage fails what cannot be sent, and goes on when the middleware is back
 

@@ -10,7 +10,7 @@ from mama_spark.bridge import PollResult
 from mama_spark.errors import PublishError, Unavailable
 from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.message import MessageBatch
-from mama_spark.publisher.resilient_publisher import MAX_UNSETTLED_BATCHES, ResilientPublisher
+from mama_spark.publishing.resilient_publisher import MAX_UNSETTLED_BATCHES, ResilientPublisher
 from mama_spark.testing.waiting import eventually
 
 

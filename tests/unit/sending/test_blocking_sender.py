@@ -12,8 +12,8 @@ from mama_spark.errors import AckTimeout, BadTopic, NoResponders, OutcomeUnknown
 from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.message import MessageBatch
 from mama_spark.options.window import RetryPolicy, WindowConfig
-from mama_spark.sending.blocking_sender import BlockingSender
-from mama_spark.sending.flight import FlightState
+from mama_spark.publishing.window.blocking_sender import BlockingSender
+from mama_spark.publishing.window.flight import FlightState
 
 RETRY = RetryPolicy(None, (0.1,), 10.0)
 ORDERED = WindowConfig(100, 50, 1.0, RETRY, ordered=True)

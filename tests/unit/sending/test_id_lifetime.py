@@ -8,7 +8,7 @@ from mama_spark.malamute.broker.engines.jetstream.async_publisher import AsyncPu
 from mama_spark.nats.jetstream.streams import StreamInfo, _duplicate_window
 from mama_spark.nats.publish.stream_router import StreamRouter
 from mama_spark.nats.settings import NatsSettings
-from mama_spark.sending.id_lifetime import known_for, window_for
+from mama_spark.publishing.ids.id_lifetime import known_for, window_for
 
 
 def test_publishers_streams_and_brokers_trust_an_id_for_the_same_time() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from mama_spark.errors import NoResponders, PublishError, RateLimited
-from mama_spark.sending.backpressure import BackpressureState
-from mama_spark.sending.outage import MAX_STEP, OutageDetector
+from mama_spark.publishing.window.backpressure import BackpressureState
+from mama_spark.publishing.window.outage import MAX_STEP, OutageDetector
 
 from tests.support.tables import each
 

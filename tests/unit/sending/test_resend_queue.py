@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 from mama_spark.message import Int64s
-from mama_spark.sending.flight import FlightState
-from mama_spark.sending.flight_batch import FlightBatch, Seconds
-from mama_spark.sending.resend_queue import ResendQueue
-from mama_spark.sending.send_index import SendRange
+from mama_spark.publishing.window.flight import FlightState
+from mama_spark.publishing.window.flight_batch import FlightBatch, Seconds
+from mama_spark.publishing.window.resend_queue import ResendQueue
+from mama_spark.publishing.window.send_index import SendRange
 
 from tests.support.tables import each
 

@@ -17,10 +17,10 @@ from mama_spark.errors import (
     RateLimited,
 )
 from mama_spark.options.window import RetryPolicy, WindowConfig
-from mama_spark.publisher.rate_limiter import RateLimiter
-from mama_spark.sending.flight import FlightState
-from mama_spark.sending.flight_batch import FlightBatch
-from mama_spark.sending.window import PROBE, Window
+from mama_spark.publishing.rate_limiter import RateLimiter
+from mama_spark.publishing.window.flight import FlightState
+from mama_spark.publishing.window.flight_batch import FlightBatch
+from mama_spark.publishing.window.window import PROBE, Window
 
 BACKOFFS = (1.0, 2.0, 4.0)
 

@@ -10,10 +10,10 @@ from mama_spark.bridge import Ack, Acks, Refusals
 from mama_spark.errors import BlockedByPredecessor, DuplicateInFlight, NoResponders, PublishError, RateLimited, Rejected
 from mama_spark.message import Int64s
 from mama_spark.options.window import RetryPolicy, WindowConfig
-from mama_spark.publisher.rate_limiter import RateLimiter
-from mama_spark.sending.flight import TABLE, TERMINAL, FlightState, IllegalFlightStep, Transition, advance
-from mama_spark.sending.flight_batch import FlightBatch, Rows
-from mama_spark.sending.window import PROBE, Window
+from mama_spark.publishing.rate_limiter import RateLimiter
+from mama_spark.publishing.window.flight import TABLE, TERMINAL, FlightState, IllegalFlightStep, Transition, advance
+from mama_spark.publishing.window.flight_batch import FlightBatch, Rows
+from mama_spark.publishing.window.window import PROBE, Window
 
 from tests.support.tables import each
 from tests.support.tiers import EXPLORE

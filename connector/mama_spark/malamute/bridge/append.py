@@ -8,7 +8,7 @@ from mama_spark.errors import Rejected
 from mama_spark.malamute.client.connection_settings import FEATURES, ConnectionSettings
 from mama_spark.message import MessageBatch
 from mama_spark.options.window import WindowConfig
-from mama_spark.sending.blocking_sender import BlockingSender
+from mama_spark.publishing.window.blocking_sender import BlockingSender
 
 from .bridge import MalamuteBridge
 from .settings import MalamuteSettings

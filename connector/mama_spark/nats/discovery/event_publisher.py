@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from mama_spark.message import MessageBatch
 from mama_spark.options.window import RetryPolicy, WindowConfig
-from mama_spark.sending.blocking_sender import BlockingSender
+from mama_spark.publishing.window.blocking_sender import BlockingSender
 
 from ..publish.bridge import NatsBridge
 from ..settings import NatsSettings

@@ -11,7 +11,7 @@ from nats.errors import NoRespondersError
 
 from mama_spark.backoff import Backoff
 from mama_spark.errors import MamaError, PublishError, Unavailable
-from mama_spark.sending.retry import may_resend
+from mama_spark.publishing.window.retry import may_resend
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
 from mama_spark.errors import ConfigError, Unavailable
-from mama_spark.sending.id_lifetime import window_for
+from mama_spark.publishing.ids.id_lifetime import window_for
 
 from ..settings import DEFAULT_API_PREFIX, NatsSettings
 from ..subjects import Filters

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from mama_spark.errors import BadTopic, ConfigError, MamaError, PublishError, Rejected
-from mama_spark.sending.id_lifetime import window_for
+from mama_spark.publishing.ids.id_lifetime import window_for
 from mama_spark.topics import unpublishable, why_unpublishable
 
 from ..connection.connection import Connection

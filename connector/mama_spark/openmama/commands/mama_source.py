@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from ...bridges import discovery_bridge, log_bridge
-from ...bridges.reconnecting import ReconnectingBridge
 from ...console.arguments import add_metrics, add_option, add_url, duration_argument, options, pairs
 from ...console.output import print_error, say_as
 from ...console.served_log import LOG, add_begin, default_state_file, served_log, served_urls
@@ -25,6 +24,7 @@ from ...options.paths import table_path
 from ...options.toml_file import read_toml
 from ...options.urls import urls as server_urls
 from ...options.values import Duration, topic_prefix
+from ...publishing.window.reconnecting import ReconnectingBridge
 from ...redaction import redact_url
 from ...services.prometheus.server import served_metrics
 from ..source.event_reporter import SourceEventReporter, SourceEventReporters

@@ -21,10 +21,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from mama_spark.bridge import DiscoveryBridge, Position
-from mama_spark.bridges.reconnecting import ReconnectingBridge
 from mama_spark.errors import ConfigError, MamaError, SchemaError
 from mama_spark.mama.discovery.discovery_rows import BAD_RECORD, DiscoveryRow
 from mama_spark.options import BATCH_READ, STREAM_READ, DiscoveryOptions, Use
+from mama_spark.publishing.window.reconnecting import ReconnectingBridge
 
 from ..plain_errors import plain_errors
 from ..worker_pauses import TaskObject

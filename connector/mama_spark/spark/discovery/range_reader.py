@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from mama_spark.bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, Position
-from mama_spark.bridges.reconnecting import ReconnectingBridge
 from mama_spark.errors import DataLost, MamaError
+from mama_spark.publishing.window.reconnecting import ReconnectingBridge
 
 
 class _RecordsDiffer(MamaError):

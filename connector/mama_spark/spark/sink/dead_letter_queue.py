@@ -11,7 +11,7 @@ import pyarrow as pa
 from mama_spark.errors import BadRow, PublishError, TooLarge
 from mama_spark.message import Int64s, MessageBatch
 from mama_spark.packing import PACK, PACK_ROWS
-from mama_spark.publisher.ids import IdMaker
+from mama_spark.publishing.ids.ids import IdMaker
 
 from .outcomes import with_nulls
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from mama_spark.bridge import Ack, Capabilities
 from mama_spark.errors import PublishError
 from mama_spark.options import SinkOptions
-from mama_spark.sending.retry import is_final
+from mama_spark.publishing.window.retry import is_final
 
 from .job import OutcomeCounts, PartitionReport, SinkJob
 

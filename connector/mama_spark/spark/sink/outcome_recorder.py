@@ -19,12 +19,12 @@ from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.flightlog.schema import PACKED_ROWS, Level
 from mama_spark.mama.publisher.partition_events import PartitionEvents
 from mama_spark.message import Bools, Int64s, MessageBatch
-from mama_spark.publisher.batch_publisher import BatchPublisher
-from mama_spark.publisher.clock import WallClock
-from mama_spark.publisher.ids import IdMaker
-from mama_spark.sending.flight_batch import FlightBatch
-from mama_spark.sending.retry import is_final
-from mama_spark.sending.send_loop import messages_of
+from mama_spark.publishing.batch_publisher import BatchPublisher
+from mama_spark.publishing.clock import WallClock
+from mama_spark.publishing.ids.ids import IdMaker
+from mama_spark.publishing.window.flight_batch import FlightBatch
+from mama_spark.publishing.window.retry import is_final
+from mama_spark.publishing.window.send_loop import messages_of
 
 from .dead_letter_queue import DeadLetterContext, DeadLetterQueue
 from .event_reporter import EventReporter

@@ -15,10 +15,10 @@ from mama_spark.errors import BadRow, DoubledId, PublishError
 from mama_spark.flightlog.columns import FlightColumns, Reason
 from mama_spark.flightlog.schema import EVENTS, FAILED, PUBLISHED
 from mama_spark.message import Bools, Int64s, MessageBatch, decimal_digits, fixed_width
-from mama_spark.publisher.clock import WallClock
-from mama_spark.sending.flight import EVENT, FlightState
-from mama_spark.sending.flight_batch import FlightBatch
-from mama_spark.sending.retry import is_final
+from mama_spark.publishing.clock import WallClock
+from mama_spark.publishing.window.flight import EVENT, FlightState
+from mama_spark.publishing.window.flight_batch import FlightBatch
+from mama_spark.publishing.window.retry import is_final
 
 from .job import OutcomeCounts
 

@@ -34,9 +34,9 @@ from mama_spark.packing import (
     singles,
 )
 from mama_spark.packing.pack_rows import with_topic_header
-from mama_spark.publisher.doubled_ids import DoubledIdCheck
-from mama_spark.sending.flight import FlightState
-from mama_spark.sending.flight_batch import FlightBatch
+from mama_spark.publishing.ids.doubled_ids import DoubledIdCheck
+from mama_spark.publishing.window.flight import FlightState
+from mama_spark.publishing.window.flight_batch import FlightBatch
 
 from .encoding.codec_rows import CodecRows
 from .encoding.column_plan import ColumnPlan

@@ -24,13 +24,13 @@ from mama_spark.bridges import batch_ledger, publisher_bridge, row_codec
 from mama_spark.errors import ConfigError, PublishError, Unavailable
 from mama_spark.message import MessageBatch
 from mama_spark.options.window import WindowConfig
-from mama_spark.publisher.batch_publisher import BatchPublisher
-from mama_spark.publisher.doubled_ids import DoubledIdCheck
-from mama_spark.publisher.exactly_once.batch_session import BatchSession
-from mama_spark.publisher.ids import IDS_MEMORY, IdMaker
-from mama_spark.publisher.outage_reporter import WARNING_INTERVAL
+from mama_spark.publishing.batch_publisher import BatchPublisher
+from mama_spark.publishing.exactly_once.batch_session import BatchSession
+from mama_spark.publishing.ids.doubled_ids import DoubledIdCheck
+from mama_spark.publishing.ids.ids import IDS_MEMORY, IdMaker
+from mama_spark.publishing.outage_reporter import WARNING_INTERVAL
+from mama_spark.publishing.window.flight_batch import StoredFlights
 from mama_spark.sending.batch_ledger import BatchLedger
-from mama_spark.sending.flight_batch import StoredFlights
 
 from ..write_counts import PROPERTY, TaskCounts
 from .announcer import SourceAnnouncer, source_record
@@ -349,7 +349,7 @@ class PartitionWriter:
             self._announcer.set_counts(self.recorder.events.counts(counts))
 
     def _id_maker(self, memory: int) -> IdMaker:
-        """Prefix and batch of default ids (see ``publisher/ids.py`` for the rest)."""
+        """Prefix and batch of default ids (see ``publishing/ids/ids.py`` for the rest)."""
         name, number = self._write
         return IdMaker(self._options.id_prefix or name, number, self._task.partition, memory)
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from mama_spark.publisher.batch_publisher import BatchPublisher
+from mama_spark.publishing.batch_publisher import BatchPublisher
 
 from ..write_counts import TaskCounts, encode
 from .job import TaskInfo

@@ -17,14 +17,14 @@ from mama_spark.message import Bools, Int64s, MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.packing import Codec, Packed, packed
 from mama_spark.packing.pack_rows import PackRows
-from mama_spark.publisher.exactly_once.batch_session import BatchSession, Rules
-from mama_spark.publisher.exactly_once.found_rows import keys_of
-from mama_spark.publisher.exactly_once.protocol import Attempt
-from mama_spark.publisher.exactly_once.stored_rows import IdReader, keys_of_ids
-from mama_spark.publisher.ids import IdMaker, digest, texts
+from mama_spark.publishing.exactly_once.batch_session import BatchSession, Rules
+from mama_spark.publishing.exactly_once.found_rows import keys_of
+from mama_spark.publishing.exactly_once.protocol import Attempt
+from mama_spark.publishing.exactly_once.stored_rows import IdReader, keys_of_ids
+from mama_spark.publishing.ids.ids import IdMaker, digest, texts
+from mama_spark.publishing.window.flight_batch import StoredFlights
 from mama_spark.record_log import Records
 from mama_spark.sending.batch_ledger import BatchLedger
-from mama_spark.sending.flight_batch import StoredFlights
 
 from .packed_messages import PublishBatch, flights_of
 

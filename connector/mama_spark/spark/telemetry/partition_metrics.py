@@ -10,8 +10,8 @@ from mama_spark.bridge import BridgeEvent, EventKind
 from mama_spark.options import SinkOptions
 
 if TYPE_CHECKING:
-    from mama_spark.publisher.batch_publisher import BatchPublisher
-    from mama_spark.sending.flight_batch import FlightBatch
+    from mama_spark.publishing.batch_publisher import BatchPublisher
+    from mama_spark.publishing.window.flight_batch import FlightBatch
 
 #: Seconds between two looks at the counters; that an export at the end may take.
 UPDATE_INTERVAL, FLUSH_TIMEOUT = 1.0, 2.0

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ...bridges import log_bridge
-from ...bridges.reconnecting import ReconnectingBridge
 from ...console.arguments import add_metrics, add_option, add_url, duration_argument
 from ...console.output import print_error, say_as
 from ...console.served_log import LOG, add_begin, default_state_file, served_log, served_urls
@@ -19,6 +18,7 @@ from ...errors import ConfigError, OptionError, Unavailable
 from ...options import command
 from ...options.toml_file import read_toml
 from ...options.values import Duration
+from ...publishing.window.reconnecting import ReconnectingBridge
 from ...services.prometheus.server import served_metrics
 from ..giop.ior import BadAddress, parse_tango_host
 from ..source.event_source import HWM, TangoEventSource

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from mama_spark.bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
-from mama_spark.bridges.reconnecting import ReconnectingBridge
 from mama_spark.errors import ConfigError, DataLost, MamaError, OptionError, SchemaError, Unavailable
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import DEFAULT_FIELDS, SourceRecord, encode_source
 from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.memory.discovery import MemoryDiscovery, MemorySources
 from mama_spark.options import STREAM_READ, DiscoveryOptions
+from mama_spark.publishing.window.reconnecting import ReconnectingBridge
 from mama_spark.spark.discovery.data_source import ChangesReader, position_of
 from mama_spark.spark.discovery.job import DiscoveryJob, plan_discovery
 from mama_spark.spark.discovery.range_reader import read_between

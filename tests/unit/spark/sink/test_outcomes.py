@@ -32,7 +32,7 @@ from mama_spark.errors import (
 from mama_spark.memory import MemoryBroker
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
-from mama_spark.sending.retry import is_final
+from mama_spark.publishing.window.retry import is_final
 from mama_spark.spark.sink.dead_letter_queue import DeadLetterQueue
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.failure_policy import (

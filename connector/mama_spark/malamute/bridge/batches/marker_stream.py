@@ -14,8 +14,8 @@ from mama_spark.errors import ConfigError, MamaError, PublishError, Rejected, Un
 from mama_spark.malamute.protocol.ttl import EXPECTED, MARKER, TTL
 from mama_spark.message import MessageBatch
 from mama_spark.options.window import WindowConfig
+from mama_spark.publishing.window.blocking_sender import BlockingSender
 from mama_spark.sending.batch_ledger import Marker, MarkerChanged
-from mama_spark.sending.blocking_sender import BlockingSender
 
 from ..bridge import MalamuteBridge
 from ..log_queries import LogQueries

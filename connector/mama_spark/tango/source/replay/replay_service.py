@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import orjson
 
 from ....backoff import Backoff
-from ....bridges.reconnecting import ReconnectingBridge
 from ....errors import ConfigError, MamaError
+from ....publishing.window.reconnecting import ReconnectingBridge
 from ....record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity, went_back
 from ....services.prometheus.exposition import Metric
 from ...types import EventType

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mama_spark.message import MessageBatch
 from mama_spark.nats.protocol import headers
-from mama_spark.publisher.api import PublishOptions
+from mama_spark.publishing.api import PublishOptions
 
 from tests.support.tables import each
 

@@ -7,8 +7,8 @@ leader rejects one message and accepts the next. The owner calls :meth:`AsyncPub
 
 It has a loop of its own because nothing may be sent again once the server may have forgotten its id, counted from the
 first send that may have been stored, while the deadline of a :class:`~mama_spark.options.window.RetryPolicy` counts
-from the first send, also from one that was refused. Of :mod:`mama_spark.sending` it takes the rule which errors allow a
-resend, :func:`~mama_spark.sending.retry.may_resend`.
+from the first send, also from one that was refused. Of :mod:`mama_spark.publishing.window` it takes the rule which
+errors allow a resend, :func:`~mama_spark.publishing.window.retry.may_resend`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from mama_spark.message import HEADERS_TYPE, MessageBatch
 from mama_spark.nats.protocol import headers as hd
 from mama_spark.nats.publish.bridge import NatsBridge
 from mama_spark.nats.settings import NatsSettings
-from mama_spark.sending.id_lifetime import known_for
-from mama_spark.sending.retry import may_resend
+from mama_spark.publishing.ids.id_lifetime import known_for
+from mama_spark.publishing.window.retry import may_resend
 
 from .message_codec import EXPECTED_LAST, Header, Origin, encode_id, encode_subject, lines
 

@@ -33,7 +33,7 @@ from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutc
 from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer
 from mama_spark.malamute.protocol.ttl import TtlDirective, expected_sequence_of, ttl_directive_of
 from mama_spark.nats.settings import NatsSettings
-from mama_spark.sending.id_lifetime import known_for
+from mama_spark.publishing.ids.id_lifetime import known_for
 
 from ..ack_tracker import OutcomeRuns, PerClient
 from ..base import Delivery

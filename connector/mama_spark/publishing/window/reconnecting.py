@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from ..backoff import RECONNECT
-from ..errors import MamaError
+from ...backoff import RECONNECT
+from ...errors import MamaError
 
 
 class Openable(Protocol):
@@ -46,7 +46,7 @@ class OutageTimer:
 
         :raises MamaError: ``error``, if it is not worth another attempt or the outage would last too long
         """
-        from ..sending.retry import may_resend  # not needed by a planner of Spark, which loads this module
+        from .retry import may_resend  # not needed by a planner of Spark, which loads this module
 
         delay = self._delays.next()
         if not may_resend(error) or self._clock() + delay > self._until:

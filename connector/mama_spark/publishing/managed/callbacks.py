@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from mama_spark.errors import AckTimeout
-from mama_spark.sending.flight import EVENT, PUBLISHED, FlightState
-from mama_spark.sending.flight_batch import FlightBatch, Rows
+from mama_spark.publishing.window.flight import EVENT, PUBLISHED, FlightState
+from mama_spark.publishing.window.flight_batch import FlightBatch, Rows
 
 from ..api import Flight, PublishAck, PublisherListener
 

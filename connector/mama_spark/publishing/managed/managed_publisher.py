@@ -1,5 +1,5 @@
 """The managed publisher of the specification, as a plain library: futures and callbacks over the two loops of
-:mod:`mama_spark.publisher.managed.loops`."""
+:mod:`mama_spark.publishing.managed.loops`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Any, Self
 from mama_spark.bridge import PublisherBridge
 from mama_spark.errors import BackgroundTaskFailed, ClientClosed, ConfigError, QueueFull
 from mama_spark.options.window import WindowConfig
-from mama_spark.sending.flight_batch import FlightCounters
-from mama_spark.sending.window import Window
+from mama_spark.publishing.window.flight_batch import FlightCounters
+from mama_spark.publishing.window.window import Window
 
 from ..api import Flight, HeadersLike, PublisherListener, PublishOptions, RetryConfig
 from .callbacks import CallbackDispatcher

@@ -13,7 +13,7 @@ from mama_spark.message import Int64s
 from mama_spark.record_log import Records
 from mama_spark.sending.batch_ledger import StoredIds
 
-from .. import ids as message_ids
+from ..ids import ids as message_ids
 from .found_rows import FoundRows, Keys, keys_of
 
 #: The contents of the rows of packed messages, shape (rows, 16), and how many rows each message has.

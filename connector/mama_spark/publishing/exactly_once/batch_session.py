@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from mama_spark.errors import ConfigError, MamaError, Unavailable
 from mama_spark.message import Int64s, MessageBatch
+from mama_spark.publishing.ids.id_lifetime import known_for
+from mama_spark.publishing.window.flight_batch import StoredFlights
 from mama_spark.record_log import Bounds
 from mama_spark.sending.batch_ledger import BatchLedger, Marker, MarkerChanged, StoredIds
-from mama_spark.sending.flight_batch import StoredFlights
-from mama_spark.sending.id_lifetime import known_for
 
 from . import claims, protocol
 from .found_rows import Distinct, Found, FoundRows, Keys, free_numbers
@@ -373,7 +373,7 @@ class BatchSession:
     # --- the publisher's thread ------------------------------------------------------------------------------------
 
     def may_send(self) -> bool:
-        """See :class:`~mama_spark.publisher.batch_publisher.SendGuard`."""
+        """See :class:`~mama_spark.publishing.batch_publisher.SendGuard`."""
         if self._lost is not None:
             raise self._lost
         now = self._clock()
@@ -381,12 +381,12 @@ class BatchSession:
 
     @property
     def certain_for(self) -> float:
-        """See :class:`~mama_spark.sending.send_loop.StoredCheck`."""
+        """See :class:`~mama_spark.publishing.window.send_loop.StoredCheck`."""
         windows = [self._ledger.duplicate_window(name) for name in list(self._streams)]
         return known_for(min(windows, default=0.0))
 
     def stored(self, messages: MessageBatch) -> list[StoredFlights]:
-        """See :class:`~mama_spark.sending.send_loop.StoredCheck`."""
+        """See :class:`~mama_spark.publishing.window.send_loop.StoredCheck`."""
         assert messages.ids is not None
         texts = [text.encode() for text in messages.ids.to_pylist()]
         parts = []

@@ -15,7 +15,7 @@ from .retry import resends_allowed
 
 
 class ResendLimits:
-    """Applies :mod:`~mama_spark.sending.retry` to flights; retry deadlines can be suspended for an outage."""
+    """Applies :mod:`~mama_spark.publishing.window.retry` to flights; retry deadlines can be suspended for an outage."""
 
     def __init__(self, policy: WindowConfig) -> None:
         self._policy = policy

@@ -18,9 +18,9 @@ import numpy as np
 from mama_spark.bridge import PublisherBridge
 from mama_spark.errors import ConfigError, NotPublished, PublishError, Stopped, Unavailable
 from mama_spark.message import MessageBatch
-from mama_spark.sending.flight_batch import FlightBatch
-from mama_spark.sending.send_loop import SendLoop, Span
-from mama_spark.sending.window import Window
+from mama_spark.publishing.window.flight_batch import FlightBatch
+from mama_spark.publishing.window.send_loop import SendLoop, Span
+from mama_spark.publishing.window.window import Window
 
 from ..clock import WallClock
 from ..outage_reporter import OutageReporter

@@ -33,12 +33,12 @@ from ..errors import (
 )
 from ..message import MessageBatch
 from ..options.window import WindowConfig
-from ..sending.flight import FlightState
-from ..sending.flight_batch import FlightBatch, FlightCounters, StoredFlights
-from ..sending.send_loop import MAX_SEND_MESSAGES, SendLoop, Span, StoredCheck
-from ..sending.window import Window
 from .outage_reporter import OutageReporter
 from .rate_limiter import RateLimiter
+from .window.flight import FlightState
+from .window.flight_batch import FlightBatch, FlightCounters, StoredFlights
+from .window.send_loop import MAX_SEND_MESSAGES, SendLoop, Span, StoredCheck
+from .window.window import Window
 
 logger = logging.getLogger("mama_spark")
 
@@ -95,7 +95,7 @@ class BatchPublisher:
     :param end_at_gap: end with :class:`Unavailable` when a message ends because its time is over: with
         ``policy.ordered``, what is sent behind it would be stored before its repetition
     :param guard: asked before anything is sent; None = anything may be sent
-    :param outgoing: see :class:`~mama_spark.sending.send_loop.SendLoop`
+    :param outgoing: see :class:`~mama_spark.publishing.window.send_loop.SendLoop`
     :param on_event: called with events of the transport, on the publisher's thread, before the publisher reacts to them
     :param on_resend: called with the reason why messages must be sent again, at most once a round, on that thread
     """

@@ -7,8 +7,8 @@ import math
 from dataclasses import replace
 
 from ..bridge import MissingAckReporter, PublisherBridge
-from ..sending.flight_batch import FlightCounters
-from ..sending.send_loop import SendLoop
+from .window.flight_batch import FlightCounters
+from .window.send_loop import SendLoop
 
 logger = logging.getLogger("mama_spark")
 

@@ -1,8 +1,8 @@
 """The window: flights that are not settled, and the rules for sending more of them and for sending them again.
 
 Pure: no thread, no clock, no socket. Inputs are values and ``now`` (monotonic seconds), outputs are values;
-:class:`~mama_spark.sending.send_loop.SendLoop` acts on them. Flights are columns: a :class:`FlightBatch` holds the
-flights that were opened together, and every operation works on a whole run of them.
+:class:`~mama_spark.publishing.window.send_loop.SendLoop` acts on them. Flights are columns: a :class:`FlightBatch`
+holds the flights that were opened together, and every operation works on a whole run of them.
 
 A *token* names one send of one flight: an integer that only rises and is never reused. An acknowledgement of any send
 settles its flight, a refusal settles only its own send, and whatever arrives after the terminal event is counted and

@@ -22,11 +22,11 @@ from ..bridge import PublisherBridge
 from ..errors import ConfigError, MamaError, PublishError
 from ..message import Int64s, MessageBatch
 from ..options.window import RetryPolicy, WindowConfig
-from ..sending.flight import FlightState
-from ..sending.flight_batch import FlightBatch
-from ..sending.retry import may_resend_elsewhere
-from ..sending.send_loop import messages_of
 from .batch_publisher import BatchPublisher
+from .window.flight import FlightState
+from .window.flight_batch import FlightBatch
+from .window.retry import may_resend_elsewhere
+from .window.send_loop import messages_of
 
 logger = logging.getLogger("mama_spark")
 

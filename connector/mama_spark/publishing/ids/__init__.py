@@ -1,0 +1,1 @@
+"""Ids of messages: made, remembered, counted when doubled."""
