@@ -15,8 +15,8 @@ from mama_spark.malamute.broker.broker.security import Security
 from mama_spark.malamute.broker.configuration import load
 from mama_spark.malamute.broker.serve import open_to_all
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.services.prometheus.server import MetricsServer
 from mama_spark.tango.source.event_source import TangoEventSource
+from mama_spark.telemetry.prometheus.server import MetricsServer
 
 from tests.support.nats.nats_accounts import SharedNatsCluster
 

@@ -25,14 +25,12 @@ from mama_spark.commands.record import log_options, record
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
 from mama_spark.message import MessageBatch
-from mama_spark.metrics.provider import meter_provider
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings
 from mama_spark.openmama.source import SourceRules
 from mama_spark.options import SinkOptions
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge
 from mama_spark.record_log import RecordLogBridge
-from mama_spark.services.prometheus.server import served_metrics
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.query_progress import QueryProgress
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
@@ -44,6 +42,8 @@ from mama_spark.tango.recorder.settings import RecorderSettings
 from mama_spark.tango.source.event_source import TangoEventSource
 from mama_spark.tango.source.replay.log_replayer import LogReplayer
 from mama_spark.tango.source.replay.replay_service import ReplayService
+from mama_spark.telemetry.prometheus.server import served_metrics
+from mama_spark.telemetry.provider import meter_provider
 from mama_spark.testing.waiting import eventually
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider

@@ -32,13 +32,13 @@ from ..publishing.resilient_publisher import ResilientPublisher
 from ..publishing.window.reconnecting import ReconnectingBridge
 from ..record_log import RecordLog, RecordLogBridge, RecordWriter
 from ..redaction import redact_url
-from ..services.prometheus.exposition import Metric
-from ..services.prometheus.server import served_metrics
 from ..tango.log.recovery import WriterState, restore, writer_states
 from ..tango.recorder.metrics import measure as measure_tango
 from ..tango.recorder.other_recorders import OtherRecorders
 from ..tango.recorder.recorder import Recorder
 from ..tango.recorder.settings import RecorderSettings
+from ..telemetry.prometheus.exposition import Metric
+from ..telemetry.prometheus.server import served_metrics
 
 _USE = command(
     "record",

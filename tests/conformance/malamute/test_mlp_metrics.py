@@ -24,7 +24,7 @@ from mama_spark.malamute.broker.session.mailboxes.mailbox_store import Limits
 from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.protocol import commands
-from mama_spark.services.prometheus.server import MetricsServer
+from mama_spark.telemetry.prometheus.server import MetricsServer
 from prometheus_client.parser import text_string_to_metric_families
 
 PATIENCE = 60.0

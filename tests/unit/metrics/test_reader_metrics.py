@@ -12,12 +12,12 @@ from mama_spark.mama.discovery.discovery_rows import BAD_RECORD, DiscoveryRow
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
 from mama_spark.message import MessageBatch
-from mama_spark.metrics.provider import meter_provider
 from mama_spark.options import DiscoveryOptions
 from mama_spark.packing.format import PACK, PACK_ROWS
 from mama_spark.spark.discovery.data_source import _counted
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.subscribe.schema import SCHEMA
+from mama_spark.telemetry.provider import meter_provider
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 

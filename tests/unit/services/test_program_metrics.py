@@ -11,12 +11,12 @@ from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.openmama.recorder.metrics import measure as measure_openmama
 from mama_spark.openmama.recorder.recorder import OpenMamaRecorderCounts
 from mama_spark.openmama.source.metrics import measure as measure_mama_source
-from mama_spark.services.prometheus.exposition import Metric, exposition
-from mama_spark.services.prometheus.server import served_metrics
 from mama_spark.tango.recorder.metrics import measure as measure_tango
 from mama_spark.tango.recorder.recorder import RecorderCounts
 from mama_spark.tango.source.replay.log_replayer import ReplayCounts
 from mama_spark.tango.source.replay.metrics import measure as measure_tango_source
+from mama_spark.telemetry.prometheus.exposition import Metric, exposition
+from mama_spark.telemetry.prometheus.server import served_metrics
 
 from tests.support.tables import each
 

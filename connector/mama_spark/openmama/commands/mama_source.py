@@ -26,7 +26,7 @@ from ...options.urls import urls as server_urls
 from ...options.values import Duration, topic_prefix
 from ...publishing.window.reconnecting import ReconnectingBridge
 from ...redaction import redact_url
-from ...services.prometheus.server import served_metrics
+from ...telemetry.prometheus.server import served_metrics
 from ..source.event_reporter import SourceEventReporter, SourceEventReporters
 from ..source.event_stores import DiscoveryStore, FlightLogStore
 from ..source.log_follower import LogFollower

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...services.prometheus.exposition import Metric, counter, gauge
+from ...telemetry.prometheus.exposition import Metric, counter, gauge
 from .recorder import OpenMamaRecorderCounts
 
 

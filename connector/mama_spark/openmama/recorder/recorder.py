@@ -36,7 +36,7 @@ from mama_spark.openmama.wire.protocol.naming import encode_naming
 from mama_spark.packing import rows_of_messages
 from mama_spark.record_log import RecordLog, RecordWriter
 
-from ...services.progress_lines import with_progress
+from ...telemetry.progress_lines import with_progress
 from .frame_recorder import FrameRecorder
 from .market_data_requests import Asks, MarketDataAsk, MarketDataRequests
 from .record_packer import RecordPacker

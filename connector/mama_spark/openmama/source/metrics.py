@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...services.prometheus.exposition import Metric, counter, gauge
+from ...telemetry.prometheus.exposition import Metric, counter, gauge
 
 #: Count of the server -> name, what it counts.
 _COUNTERS = {

@@ -16,7 +16,7 @@ from mama_spark.openmama.wire.peer.peer import OpenMamaPeer
 from mama_spark.openmama.wire.peer.subscription_table import SubscriptionChange
 from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry
 
-from ...services.prometheus.exposition import Metric
+from ...telemetry.prometheus.exposition import Metric
 from .log_follower import LogBatch, LogFollower
 from .market_data_source import (
     AnswerRequest,

@@ -174,7 +174,7 @@ class ChangesReader(TaskObject, DataSourceStreamReader, SupportsTriggerAvailable
 
 def _counted(o: DiscoveryOptions, rows: Iterable[DiscoveryRow]) -> Iterator[pa.RecordBatch]:
     """As :func:`batches`, with metrics."""
-    from ..telemetry.read_metrics import ReadMetrics
+    from ...telemetry.spark.read_metrics import ReadMetrics
 
     metrics = ReadMetrics(o, "mamadiscovery", "")
     try:

@@ -51,8 +51,8 @@ from .progress_reporter import ProgressReporter
 from .repeated_rows import BatchWithStored, RepeatedRows, attempt_of, form_of
 
 if TYPE_CHECKING:
-    from ..telemetry.partition_metrics import PartitionMetrics
-    from ..telemetry.publish_span import PublishSpan
+    from ...telemetry.spark.partition_metrics import PartitionMetrics
+    from ...telemetry.spark.publish_span import PublishSpan
     from .encoding.trace_headers import TraceHeaders
 
 logger = logging.getLogger("mama_spark")
@@ -280,7 +280,7 @@ class PartitionWriter:
         """:raises ConfigError: the option ``metrics`` names what is not there"""
         if self._options.metrics == "off":
             return None
-        from ..telemetry.partition_metrics import PartitionMetrics
+        from ...telemetry.spark.partition_metrics import PartitionMetrics
 
         return PartitionMetrics(self._options, self.recorder.on_finished, self.recorder.events.on_transport_event)
 
@@ -293,7 +293,7 @@ class PartitionWriter:
 
         if o.trace_column is not None:
             return TraceHeaders()
-        from ..telemetry.publish_span import PublishSpan
+        from ...telemetry.spark.publish_span import PublishSpan
 
         parent = None if o.trace_context == "true" else o.trace_context
         self._span = span = PublishSpan(o, self._task.partition, parent)

@@ -53,8 +53,8 @@ from .schema import MessageColumns, message_columns_of, schema_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..telemetry.read_metrics import ReadMetrics
-    from ..telemetry.receive_span import ReceiveSpan
+    from ...telemetry.spark.read_metrics import ReadMetrics
+    from ...telemetry.spark.receive_span import ReceiveSpan
 
 logger = logging.getLogger("mama_spark")
 
@@ -124,7 +124,7 @@ class _LogReader(TaskObject):
         if self.options.metrics == "off":
             yield from self._rows(partition, None)
             return
-        from ..telemetry.read_metrics import ReadMetrics
+        from ...telemetry.spark.read_metrics import ReadMetrics
 
         metrics = ReadMetrics(self.options, "mamasub", partition.range.stream)
         try:
@@ -161,7 +161,7 @@ class _LogReader(TaskObject):
     def _span(self, r: ReadRange) -> ReceiveSpan | None:
         if self.options.trace_context != "links":
             return None
-        from ..telemetry.receive_span import ReceiveSpan
+        from ...telemetry.spark.receive_span import ReceiveSpan
 
         return ReceiveSpan(self.options, r.stream)
 

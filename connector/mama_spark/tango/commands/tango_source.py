@@ -19,7 +19,7 @@ from ...options import command
 from ...options.toml_file import read_toml
 from ...options.values import Duration
 from ...publishing.window.reconnecting import ReconnectingBridge
-from ...services.prometheus.server import served_metrics
+from ...telemetry.prometheus.server import served_metrics
 from ..giop.ior import BadAddress, parse_tango_host
 from ..source.event_source import HWM, TangoEventSource
 from ..source.replay.log_replayer import LogReplayer, Rule

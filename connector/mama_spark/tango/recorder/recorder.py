@@ -29,7 +29,7 @@ from mama_spark.tango.log.records import RecordKind, decode
 from mama_spark.tango.log.recovery import WriterState
 from mama_spark.tango.types import EventType
 
-from ...services.progress_lines import with_progress
+from ...telemetry.progress_lines import with_progress
 from .device_subscriptions import DeviceSubscriptions
 from .loss_check_thread import LossCheckThread
 from .other_recorders import OtherRecorders, about, conflict

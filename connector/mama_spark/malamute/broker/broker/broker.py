@@ -21,7 +21,7 @@ from mama_spark.errors import BackgroundTaskFailed, MamaError, Unavailable
 from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.zmq_context import open_context
 
-from ....services.prometheus.exposition import prometheus_client
+from ....telemetry.prometheus.exposition import prometheus_client
 from ..session.broker_events import BrokerEvent, EventFields, encode
 from ..session.settings import SessionSettings
 from .engine_selector import EngineSelector
@@ -32,7 +32,7 @@ from .security import ZapHandler
 from .settings import BrokerSettings, EngineChoice
 
 if TYPE_CHECKING:
-    from ....services.prometheus.server import MetricsServer
+    from ....telemetry.prometheus.server import MetricsServer
 
 __all__ = ["Broker", "BrokerSettings", "EngineChoice"]
 
@@ -216,7 +216,7 @@ class Broker:
             raise BackgroundTaskFailed("the broker does not answer") from None
 
     def _serve_pages(self, address: str) -> MetricsServer:
-        from ....services.prometheus.server import MetricsServer  # http.server takes a tenth of the start
+        from ....telemetry.prometheus.server import MetricsServer  # http.server takes a tenth of the start
 
         return MetricsServer(address, self._pages())
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ....services.prometheus.exposition import CONTENT_TYPE, Metric, exposition
+from ....telemetry.prometheus.exposition import CONTENT_TYPE, Metric, exposition
 from .inspection import BrokerState
 
 __all__ = ["CONTENT_TYPE", "Metric", "exposition", "measure", "summary"]

@@ -21,7 +21,7 @@ from ....backoff import Backoff
 from ....errors import ConfigError, MamaError
 from ....publishing.window.reconnecting import ReconnectingBridge
 from ....record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity, went_back
-from ....services.prometheus.exposition import Metric
+from ....telemetry.prometheus.exposition import Metric
 from ...types import EventType
 from ..registration import Registration
 from .awaited_clients import AwaitedClients, AwaitedSubscription, Place

@@ -31,8 +31,8 @@ class PartitionMetrics:
         record: Callable[[FlightBatch], None],
         on_event: Callable[[BridgeEvent], None],
     ) -> None:
-        from mama_spark.metrics.provider import meter_provider
-        from mama_spark.metrics.publisher_metrics import PublisherMetrics
+        from mama_spark.telemetry.provider import meter_provider
+        from mama_spark.telemetry.publisher_metrics import PublisherMetrics
 
         self._provider = meter_provider(o.metrics)
         attributes = {"bridge": o.bridge_name, "stream": o.stream or ""}
@@ -59,7 +59,7 @@ class PartitionMetrics:
 
     def stop(self) -> None:
         """After the publisher has ended."""
-        from mama_spark.metrics.provider import flush
+        from mama_spark.telemetry.provider import flush
 
         self._stop.set()
         if self._thread.ident is not None:

@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterable, Iterator
 
 from mama_spark.message import payload_sizes
-from mama_spark.metrics.provider import flush, meter_provider
-from mama_spark.metrics.reader_metrics import ReaderMetrics
 from mama_spark.options import ReadOptions
 from mama_spark.record_log import Records
+from mama_spark.telemetry.provider import flush, meter_provider
+from mama_spark.telemetry.reader_metrics import ReaderMetrics
 
 #: Seconds that an export at the end may take.
 FLUSH_TIMEOUT = 2.0
