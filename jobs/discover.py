@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 
 import mama_spark
-from mama_spark.conf_file import Table, as_options, load
 from mama_spark.errors import ConfigError
+from mama_spark.options.conf_file import Table, as_options, load
 from mama_spark.spark.discovery.tables import DiscoveryTables
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery

@@ -13,7 +13,7 @@ import argparse
 from typing import Any
 
 import mama_spark
-from mama_spark.conf_file import as_options, load
+from mama_spark.options.conf_file import as_options, load
 from pyspark.sql import DataFrame, SparkSession
 
 TABLES = ("mamasub", "output", "stream")

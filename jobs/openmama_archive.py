@@ -14,7 +14,7 @@ import argparse
 from typing import Any
 
 import mama_spark
-from mama_spark.conf_file import as_options, load
+from mama_spark.options.conf_file import as_options, load
 from pyspark.sql import DataFrame, SparkSession
 
 #: Kinds of records that are not about a topic.

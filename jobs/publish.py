@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import mama_spark
-from mama_spark.conf_file import load
+from mama_spark.options.conf_file import load
 from pyspark.sql import DataFrame, SparkSession
 
 STRINGS = dict[str, Any]

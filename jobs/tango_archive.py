@@ -14,7 +14,7 @@ import argparse
 from typing import Any
 
 import mama_spark
-from mama_spark.conf_file import as_options, load
+from mama_spark.options.conf_file import as_options, load
 from mama_spark.tango.archive.archived_rows import COLUMNS, rows
 from mama_spark.tango.archive.configurations import add_configurations, configurations
 from mama_spark.tango.archive.thinning import thin_out

@@ -21,11 +21,11 @@ import pytest
 import yaml
 from mama_spark.cli import parser
 from mama_spark.commands.record import settings_of
-from mama_spark.conf_file import as_options, load
 from mama_spark.jobs import find
 from mama_spark.malamute.broker.configuration import load as load_broker
 from mama_spark.nats.server.nats_server import find_binary
 from mama_spark.options import SinkOptions
+from mama_spark.options.conf_file import as_options, load
 from packaging.requirements import Requirement
 
 from scripts import recipes_check

@@ -7,9 +7,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from mama_spark.conf_file import as_options, load
 from mama_spark.errors import ConfigError
 from mama_spark.options import FORMATS, SinkOptions, SubscribeOptions
+from mama_spark.options.conf_file import as_options, load
 
 from tests.support.tables import each
 

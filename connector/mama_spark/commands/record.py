@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from ..bridges import log_bridge, publisher_bridge
-from ..conf_file import as_options, load
 from ..console.arguments import add_metrics, add_option, add_url, named_url, pairs
 from ..console.exit_codes import NOT_ALL
 from ..console.output import print_error, say_as
@@ -26,6 +25,7 @@ from ..openmama.recorder.recorder import OpenMamaRecorder
 from ..openmama.recorder.settings import SCHEMES, OpenMamaRecorderSettings
 from ..openmama.wire.peer.property_urls import property_urls
 from ..options import SinkOptions, command
+from ..options.conf_file import as_options, load
 from ..options.urls import split_stream
 from ..packing import rows_of_messages
 from ..publishing.resilient_publisher import ResilientPublisher

@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from mama_spark.cli import parse
-from mama_spark.conf_file import load
 from mama_spark.options import SinkOptions, SubscribeOptions, option_names
+from mama_spark.options.conf_file import load
 from mama_spark.tango.bridge import RecordCodec
 from mama_spark.tango.bridge.columns import COLUMNS
 from mama_spark.tango.commands.tango_source import read_rules

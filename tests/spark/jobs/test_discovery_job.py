@@ -15,8 +15,8 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from mama_spark.bridge import SourceKey
-from mama_spark.conf_file import load
 from mama_spark.nats.server.nats_server import NatsServer
+from mama_spark.options.conf_file import load
 from mama_spark.spark.discovery.tables import DiscoveryTables
 from mama_spark.testing.waiting import eventually
 from pyspark.errors import StreamingQueryException

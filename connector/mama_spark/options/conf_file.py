@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .errors import ConfigError
-from .options import ANY_READ, ANY_WRITE, FORMATS, nearest, why_not_here
-from .options.toml_file import read_toml
+from ..errors import ConfigError
+from . import ANY_READ, ANY_WRITE, FORMATS, nearest, why_not_here
+from .toml_file import read_toml
 
 Table = dict[str, Any]  #: str, int, bool or list of str by name; in tables of formats only the first three
 
