@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from mama_spark.cli import parser
+from mama_spark.cli.main import parser
 from mama_spark.console.exit_codes import MEANINGS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "commands.md"

@@ -13,9 +13,9 @@ import time
 from importlib import import_module
 from pathlib import Path
 
-from mama_spark.live_view.app import LiveViewApp
-from mama_spark.live_view.collector import Collector
-from mama_spark.live_view.model import LiveModel
+from mama_spark.cli.top.app import LiveViewApp
+from mama_spark.cli.top.collector import Collector
+from mama_spark.cli.top.model import LiveModel
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.report.page import report
 from playwright.sync_api import BrowserContext

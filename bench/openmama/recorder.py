@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import zmq
 from mama_spark.bridges import publisher_bridge
-from mama_spark.commands.record import few_collections, log_options
+from mama_spark.cli.commands.record import few_collections, log_options
 from mama_spark.message import MessageBatch
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.openmama.recorder import OpenMamaRecorder, OpenMamaRecorderSettings

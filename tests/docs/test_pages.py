@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mama_spark.cli import parser
+from mama_spark.cli.main import parser
 from mama_spark.flightlog.schema import DEAD_LETTERS, table_schema
 from mama_spark.malamute.broker.engines import StreamEngine
 from mama_spark.options import DiscoveryOptions, SinkOptions, SubscribeOptions, option_names

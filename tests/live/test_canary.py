@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import zmq
 from mama_spark.bridges import discovery_bridge, log_bridge, publisher_bridge
-from mama_spark.cli import main
+from mama_spark.cli.main import main
 from mama_spark.errors import MamaError
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings
 from mama_spark.malamute.broker.broker.security import Security

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from mama_spark.cli import main
+from mama_spark.cli.main import main
 from mama_spark.nats import NatsSettings
 from mama_spark.nats.check import check_server
 from mama_spark.nats.server.nats_server import NatsServer

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from mama_spark.cli import main
+from mama_spark.cli.main import main
 from mama_spark.flightlog import check
 from mama_spark.flightlog.mounts import file_system
 from mama_spark.nats.server.nats_server import NatsServer

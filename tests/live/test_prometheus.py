@@ -20,8 +20,8 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from mama_spark.cli import main
-from mama_spark.commands.record import log_options, record
+from mama_spark.cli.commands.record import log_options, record
+from mama_spark.cli.main import main
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
 from mama_spark.message import MessageBatch

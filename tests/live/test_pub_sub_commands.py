@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from mama_spark.cli import main
+from mama_spark.cli.main import main
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 

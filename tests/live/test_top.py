@@ -16,10 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from mama_spark.cli import main
-from mama_spark.live_view.app import DetailScreen, LiveViewApp
-from mama_spark.live_view.collector import Collector
-from mama_spark.live_view.model import LiveModel
+from mama_spark.cli.main import main
+from mama_spark.cli.top.app import DetailScreen, LiveViewApp
+from mama_spark.cli.top.collector import Collector
+from mama_spark.cli.top.model import LiveModel
 from mama_spark.mama.messages.event_records import EventRecord
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SinkOptions

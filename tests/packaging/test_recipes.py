@@ -19,8 +19,8 @@ from typing import Any
 import mama_spark
 import pytest
 import yaml
-from mama_spark.cli import parser
-from mama_spark.commands.record import settings_of
+from mama_spark.cli.commands.record import settings_of
+from mama_spark.cli.main import parser
 from mama_spark.jobs import find
 from mama_spark.malamute.broker.configuration import load as load_broker
 from mama_spark.nats.server.nats_server import find_binary

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from mama_spark.cli import main
+from mama_spark.cli.main import main
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.nats.server.serve import add_demo_stream
 from pyspark.sql import SparkSession

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from mama_spark.commands.sub import _Cursor as Cursor
+from mama_spark.cli.commands.sub import _Cursor as Cursor
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
 from mama_spark.message import MessageBatch

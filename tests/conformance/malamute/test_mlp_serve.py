@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import zmq
 from mama_spark.bridge import Ack, EventKind
-from mama_spark.cli import main
+from mama_spark.cli.main import main
 from mama_spark.errors import BackgroundTaskFailed, ConfigError
 from mama_spark.malamute.bridge import MalamuteBridge, MalamuteSettings
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings

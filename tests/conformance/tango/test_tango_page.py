@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from mama_spark.cli import parse
+from mama_spark.cli.main import parse
 from mama_spark.options import SinkOptions, SubscribeOptions, option_names
 from mama_spark.options.conf_file import load
 from mama_spark.tango.bridge import RecordCodec

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mama_spark.cli import main
+from mama_spark.cli.main import main
 from mama_spark.message import MessageBatch
 
 from tests.support.malamute.broker_process import BrokerHere, BrokerProcess

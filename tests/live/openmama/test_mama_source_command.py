@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 from mama_spark.bridges import discovery_bridge, log_bridge
-from mama_spark.cli import main
+from mama_spark.cli.main import main
 from mama_spark.errors import ConfigError
 from mama_spark.mama.discovery.discovery_rows import DiscoveryRowReader
 from mama_spark.mama.messages.status import MsgStatus

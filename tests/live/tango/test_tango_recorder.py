@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mama_spark.commands.record import log_options, record
+from mama_spark.cli.commands.record import log_options, record
 from mama_spark.errors import ConfigError
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.tango.client.subscriber import TangoSubscriber

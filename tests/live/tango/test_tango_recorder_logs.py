@@ -8,8 +8,8 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from mama_spark.cli import parse
-from mama_spark.commands.record import log_options, record
+from mama_spark.cli.commands.record import log_options, record
+from mama_spark.cli.main import parse
 from mama_spark.console.signals import StopEvent
 from mama_spark.errors import ConfigError
 from mama_spark.nats.server.nats_server import NatsServer
@@ -104,7 +104,7 @@ def test_a_recorder_that_ends_during_an_outage_of_the_log_reports_unstored_recor
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log, stop = RecorderLog(nats), StopEvent()
-    monkeypatch.setattr("mama_spark.commands.record.stop_on_signals", lambda: nullcontext(stop))
+    monkeypatch.setattr("mama_spark.cli.commands.record.stop_on_signals", lambda: nullcontext(stop))
     metrics = f"127.0.0.1:{lasting_port()}"
     args = parse(words(log, lab, tmp_path, drain="1s", metrics=metrics))
     with ThreadPoolExecutor(1) as pool:

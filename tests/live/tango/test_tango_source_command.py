@@ -20,8 +20,8 @@ import pyarrow as pa
 import pytest
 import zmq
 from mama_spark.bridges import log_bridge, publisher_bridge
-from mama_spark.cli import parse
-from mama_spark.commands.record import log_options
+from mama_spark.cli.commands.record import log_options
+from mama_spark.cli.main import parse
 from mama_spark.console.signals import StopEvent
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.message import MessageBatch

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from mama_spark.bridges import log_bridge
-from mama_spark.cli import parse
+from mama_spark.cli.main import parse
 from mama_spark.errors import ConfigError
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SubscribeOptions

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 from mama_spark.bridges import log_bridge, publisher_bridge
-from mama_spark.commands.record import log_options
+from mama_spark.cli.commands.record import log_options
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import Field, MamaMsg
 from mama_spark.mama.messages.omnm import decode, encode

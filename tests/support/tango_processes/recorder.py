@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 import numpy as np
 import pyarrow as pa
-from mama_spark.commands.record import log_options, record
+from mama_spark.cli.commands.record import log_options, record
 from mama_spark.options import SinkOptions
 from mama_spark.tango.events.event_codec import Event, decode
 from mama_spark.tango.log.records import GapCause, RecordKind, RecordTopic, parse_record_topic

@@ -7,7 +7,7 @@ import logging
 from datetime import timedelta
 
 import pytest
-from mama_spark import cli
+from mama_spark.cli import main as cli
 from mama_spark.console.arguments import duration_argument, options, pairs, transport
 from mama_spark.errors import ConfigError, OptionError
 from mama_spark.options import ANY_USE, SinkOptions

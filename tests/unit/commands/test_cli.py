@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from mama_spark import __version__, cli
+from mama_spark import __version__
+from mama_spark.cli import main as cli
 from mama_spark.errors import Unavailable
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.nats.server.serve import DEMO, add_demo_stream
@@ -49,7 +50,7 @@ def mama(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
 
 def test_help_and_version_import_no_library() -> None:
     program = (
-        "import sys; from mama_spark import cli\n"
+        "import sys; from mama_spark.cli import main as cli\n"
         "try: cli.main(['--help'])\n"
         "except SystemExit: pass\n"
         "heavy = {'pyarrow', 'numpy', 'deltalake', 'nats', 'pyspark'} & set(sys.modules)\n"
@@ -138,7 +139,9 @@ def test_docs_options_writes_and_recognises_a_stale_file(mama: Callable[..., Don
 
 
 def test_a_broker_without_its_libraries_says_what_to_install() -> None:
-    program = "import sys; sys.modules['zmq'] = None; from mama_spark import cli; sys.exit(cli.main(['broker']))"
+    program = (
+        "import sys; sys.modules['zmq'] = None; from mama_spark.cli import main as cli; sys.exit(cli.main(['broker']))"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert "pip install 'mama-spark[malamute]'" in done.stderr

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from mama_spark.cli import main
+from mama_spark.cli.main import main
 from mama_spark.jobs import DELTA, configuration_files, jobs
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from mama_spark import cli
+from mama_spark.cli import main as cli
 
 TEXT = "ä € 😀 \udc80"
 

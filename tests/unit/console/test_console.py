@@ -17,8 +17,8 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from mama_spark import cli
 from mama_spark.bridge import SourceKey
+from mama_spark.cli import main as cli
 from mama_spark.console import discovery_follow as follow
 from mama_spark.console import progress as progress_module
 from mama_spark.console.output import print_tables
@@ -106,7 +106,7 @@ def test_text_of_rows_cannot_steer_the_terminal(
 def test_without_rich_everything_is_plain(log: str) -> None:
     program = (
         "import sys; sys.modules.update(dict.fromkeys(('rich', 'rich_argparse', 'argcomplete')))\n"
-        "from mama_spark import cli\n"
+        "from mama_spark.cli import main as cli\n"
         "assert cli.main(sys.argv[1:]) == 0; assert cli.main(['completion', 'bash']) == 2\n"
         "cli.main(['flights', '--help'])"
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from mama_spark import cli
+from mama_spark.cli import main as cli
 from mama_spark.errors import FlightLogError, MamaError, Unavailable
 from mama_spark.flightlog import folder
 from mama_spark.flightlog.commit import commit

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from mama_spark.cli import main
+from mama_spark.cli.main import main
 from mama_spark.errors import ConfigError, FlightLogError
 from mama_spark.flightlog import maintenance, report, transaction
 from mama_spark.flightlog.adopt_orphans import adopt_orphans

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.live_view.model import (
+from mama_spark.cli.top.model import (
     COLUMNS,
     MOST_EVENTS,
     MOST_PUBLISHERS,

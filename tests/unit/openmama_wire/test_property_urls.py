@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 import pytest
-from mama_spark.commands import record
+from mama_spark.cli.commands import record
 from mama_spark.errors import ConfigError
 from mama_spark.mama.properties import Properties, expand
 from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mama_spark import cli
+from mama_spark.cli import main as cli
 from mama_spark.errors import OptionError
 from mama_spark.options import (
     ANY_READ,

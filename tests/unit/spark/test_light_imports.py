@@ -39,7 +39,7 @@ HEAVY = (
     "mama_spark.console",
     "mama_spark.flightlog.commit",
     "mama_spark.flightlog.storage",
-    "mama_spark.live_view",
+    "mama_spark.cli.top",
     "mama_spark.malamute",
     "mama_spark.packing.unpacker",
     "mama_spark.publishing",

@@ -6,19 +6,19 @@ import argparse
 import json
 from pathlib import Path
 
-from ..console.help import examples
-from ..errors import ConfigError
-from ..malamute.broker.broker.security import Security
-from ..malamute.broker.broker.settings import BrokerSettings
-from ..malamute.broker.configuration import EventsTable
-from ..malamute.broker.engines.registry import settings_classes
-from ..malamute.broker.session.mailboxes.mailbox_store import Limits
-from ..malamute.broker.session.settings import SessionSettings
-from ..openmama.recorder.settings import OpenMamaRecorderSettings
-from ..options import camel, markdown
-from ..options.document import FileSection, described
-from ..tango.recorder.settings import RecorderSettings
-from ..tango.source.replay.log_replayer import Rule
+from ...console.help import examples
+from ...errors import ConfigError
+from ...malamute.broker.broker.security import Security
+from ...malamute.broker.broker.settings import BrokerSettings
+from ...malamute.broker.configuration import EventsTable
+from ...malamute.broker.engines.registry import settings_classes
+from ...malamute.broker.session.mailboxes.mailbox_store import Limits
+from ...malamute.broker.session.settings import SessionSettings
+from ...openmama.recorder.settings import OpenMamaRecorderSettings
+from ...options import camel, markdown
+from ...options.document import FileSection, described
+from ...tango.recorder.settings import RecorderSettings
+from ...tango.source.replay.log_replayer import Rule
 
 FILES = (
     FileSection(

@@ -7,11 +7,11 @@ import json
 import webbrowser
 from datetime import timedelta
 
-from ..console.arguments import duration_argument, pairs
-from ..console.progress import Progress
-from ..options.values import Duration
-from ..report.data import PASSES
-from ..report.page import headline, report, state
+from ...console.arguments import duration_argument, pairs
+from ...console.progress import Progress
+from ...options.values import Duration
+from ...report.data import PASSES
+from ...report.page import headline, report, state
 
 DESCRIPTION = "Write one HTML file that shows what became of the rows of the flight log at PATH."
 

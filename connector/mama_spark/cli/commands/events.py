@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from ..console import discovery_follow as follow
-from ..console.arguments import add_transport, transport
-from ..mama.discovery.discovery_rows import GAP, PUBLISHER, DiscoveryRow
-from ..mama.messages.event_records import TOPIC
-from ..options import command
+from ...console import discovery_follow as follow
+from ...console.arguments import add_transport, transport
+from ...mama.discovery.discovery_rows import GAP, PUBLISHER, DiscoveryRow
+from ...mama.messages.event_records import TOPIC
+from ...options import command
 
 _USE = command("events", *follow.TAKES, "advisories")
 

@@ -6,8 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
-from ..errors import ConfigError
-from ..jobs import configuration_files, copy, delta_jars, find, jobs
+from ...errors import ConfigError
+from ...jobs import configuration_files, copy, delta_jars, find, jobs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

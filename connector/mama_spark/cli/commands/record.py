@@ -12,33 +12,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..bridges import log_bridge, publisher_bridge
-from ..console.arguments import add_metrics, add_option, add_url, named_url, pairs
-from ..console.exit_codes import NOT_ALL
-from ..console.output import print_error, say_as
-from ..console.signals import stop_on_signals
-from ..errors import ConfigError
-from ..mama.properties import Properties
-from ..middlewares import MIDDLEWARES
-from ..openmama.recorder.metrics import measure as measure_openmama
-from ..openmama.recorder.recorder import OpenMamaRecorder
-from ..openmama.recorder.settings import SCHEMES, OpenMamaRecorderSettings
-from ..openmama.wire.peer.property_urls import property_urls
-from ..options import SinkOptions, command
-from ..options.conf_file import as_options, load
-from ..options.urls import split_stream
-from ..packing import rows_of_messages
-from ..publishing.resilient_publisher import ResilientPublisher
-from ..publishing.window.reconnecting import ReconnectingBridge
-from ..record_log import RecordLog, RecordLogBridge, RecordWriter
-from ..redaction import redact_url
-from ..tango.log.recovery import WriterState, restore, writer_states
-from ..tango.recorder.metrics import measure as measure_tango
-from ..tango.recorder.other_recorders import OtherRecorders
-from ..tango.recorder.recorder import Recorder
-from ..tango.recorder.settings import RecorderSettings
-from ..telemetry.prometheus.exposition import Metric
-from ..telemetry.prometheus.server import served_metrics
+from ...bridges import log_bridge, publisher_bridge
+from ...console.arguments import add_metrics, add_option, add_url, named_url, pairs
+from ...console.exit_codes import NOT_ALL
+from ...console.output import print_error, say_as
+from ...console.signals import stop_on_signals
+from ...errors import ConfigError
+from ...mama.properties import Properties
+from ...middlewares import MIDDLEWARES
+from ...openmama.recorder.metrics import measure as measure_openmama
+from ...openmama.recorder.recorder import OpenMamaRecorder
+from ...openmama.recorder.settings import SCHEMES, OpenMamaRecorderSettings
+from ...openmama.wire.peer.property_urls import property_urls
+from ...options import SinkOptions, command
+from ...options.conf_file import as_options, load
+from ...options.urls import split_stream
+from ...packing import rows_of_messages
+from ...publishing.resilient_publisher import ResilientPublisher
+from ...publishing.window.reconnecting import ReconnectingBridge
+from ...record_log import RecordLog, RecordLogBridge, RecordWriter
+from ...redaction import redact_url
+from ...tango.log.recovery import WriterState, restore, writer_states
+from ...tango.recorder.metrics import measure as measure_tango
+from ...tango.recorder.other_recorders import OtherRecorders
+from ...tango.recorder.recorder import Recorder
+from ...tango.recorder.settings import RecorderSettings
+from ...telemetry.prometheus.exposition import Metric
+from ...telemetry.prometheus.server import served_metrics
 
 _USE = command(
     "record",

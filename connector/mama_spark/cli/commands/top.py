@@ -6,11 +6,11 @@ import argparse
 import json
 import time
 
-from ..console.arguments import add_transport, duration_argument, transport
-from ..console.output import print_tables
-from ..live_view.collector import Collector
-from ..live_view.model import COLUMNS, LiveModel, printable
-from ..options.values import Duration
+from ...console.arguments import add_transport, duration_argument, transport
+from ...console.output import print_tables
+from ...options.values import Duration
+from ..top.collector import Collector
+from ..top.model import COLUMNS, LiveModel, printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
         if args.once or args.json:
             _print_once(collector, args.interval, args.json)
         else:
-            from ..live_view.app import LiveViewApp
+            from ..top.app import LiveViewApp
 
             LiveViewApp(collector, args.interval).run()
     finally:

@@ -6,14 +6,14 @@ import argparse
 import json
 from datetime import timedelta
 
-from ..console.arguments import duration_argument, pairs
-from ..console.output import print_tables, table_of
-from ..console.progress import Progress
-from ..errors import ConfigError
-from ..flightlog import report
-from ..flightlog.adopt_orphans import adopt_orphans
-from ..flightlog.maintenance import STEPS, maintain
-from ..options.values import Duration
+from ...console.arguments import duration_argument, pairs
+from ...console.output import print_tables, table_of
+from ...console.progress import Progress
+from ...errors import ConfigError
+from ...flightlog import report
+from ...flightlog.adopt_orphans import adopt_orphans
+from ...flightlog.maintenance import STEPS, maintain
+from ...options.values import Duration
 
 USAGE = (
     "mama flights PATH [--failed | --shared-ids] [--json] [--all]\n"

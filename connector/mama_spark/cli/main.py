@@ -1,4 +1,4 @@
-"""Entry point of the command ``mama``; the subcommands are in :mod:`mama_spark.commands`."""
+"""Entry point of the command ``mama``; the subcommands are in :mod:`mama_spark.cli.commands`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from collections.abc import Collection, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol, cast
 
-from . import __version__
-from .console.exit_codes import FINE, INTERRUPTED, SUMMARY, WRONG
-from .console.help import HelpParser, examples
-from .console.output import discard, print_error
-from .errors import ConfigError, MamaError
+from .. import __version__
+from ..console.exit_codes import FINE, INTERRUPTED, SUMMARY, WRONG
+from ..console.help import HelpParser, examples
+from ..console.output import discard, print_error
+from ..errors import ConfigError, MamaError
 
 #: Errors of writing where there is no room.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -41,7 +41,7 @@ class Subcommand(NamedTuple):
 
 
 class SubcommandModule(Protocol):
-    """What a module in :mod:`mama_spark.commands` has."""
+    """What a module in :mod:`mama_spark.cli.commands` has."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
     def run(self, args: argparse.Namespace) -> int: ...
@@ -59,27 +59,27 @@ SUBCOMMANDS = {
         ("mama broker", "mama broker --bind tcp://127.0.0.1:9999 --conf-file conf/broker.toml"),
     ),
     "check": Subcommand(
-        "mama_spark.commands.check",
+        "mama_spark.cli.commands.check",
         "try connection, permission, stream and flight log without publishing", "", USE,
         ("mama check --conf-file conf/publish.toml", "mama check --url nats://host:4222 -o flightLog=/data/log"),
     ),
     "flights": Subcommand(
-        "mama_spark.commands.flights",
+        "mama_spark.cli.commands.flights",
         "what became of the rows: summary of a flight log", "", SHOW,
         ("mama flights /data/log", "mama flights /data/log --failed --limit 5", "mama flights sweep /data/log"),
     ),
     "report": Subcommand(
-        "mama_spark.commands.report",
+        "mama_spark.cli.commands.report",
         "one HTML page that shows what became of the rows: rate, latency, failures, topics", "report", SHOW,
         ("mama report /data/log --open", "mama report /data/log --since 1h -o today.html"),
     ),
     "pub": Subcommand(
-        "mama_spark.commands.pub",
+        "mama_spark.cli.commands.pub",
         "publish a message, or every line of standard input", "", USE,
         ("mama pub demo.orders '{\"id\": 1}'", "mama pub demo.lines -H source=file <lines.txt"),
     ),
     "sub": Subcommand(
-        "mama_spark.commands.sub",
+        "mama_spark.cli.commands.sub",
         "show messages as they are stored, until Ctrl-C", "", USE,
         ("mama sub 'demo.>'", "mama sub 'demo.orders.*' --from earliest --count 10 --json"),
     ),
@@ -99,32 +99,32 @@ SUBCOMMANDS = {
         ("mama nsd", "mama nsd -i '*' --advertise host -p 5756"),
     ),
     "record": Subcommand(
-        "mama_spark.commands.record",
+        "mama_spark.cli.commands.record",
         "write the events of Tango devices to a log until Ctrl-C", "tango", RUN,
         ("mama record tango://host:10000 --device 'lab/*/*' --to nats://host:4222/EVENTS",),
     ),
     "sources": Subcommand(
-        "mama_spark.commands.sources",
+        "mama_spark.cli.commands.sources",
         "the sources that announce themselves, and what changes, until Ctrl-C", "", DISCOVER,
         ("mama sources --once", "mama sources --url nats://host:4222 --json"),
     ),
     "top": Subcommand(
-        "mama_spark.commands.top",
+        "mama_spark.cli.commands.top",
         "sources, publishers, readers, streams and rates as they are now, until q", "top", DISCOVER,
         ("mama top", "mama top mlp://127.0.0.1:9999", "mama top nats://host:4222 --once --json"),
     ),
     "events": Subcommand(
-        "mama_spark.commands.events",
+        "mama_spark.cli.commands.events",
         "what happens to publishers, topics and readers, until Ctrl-C", "", DISCOVER,
         ("mama events", "mama events --from earliest --json"),
     ),
     "jobs": Subcommand(
-        "mama_spark.commands.jobs",
+        "mama_spark.cli.commands.jobs",
         "the programs for spark-submit in this package: list them, or copy one to edit", "", USE,
         ("mama jobs", "mama jobs --copy publish"),
     ),
     "docs": Subcommand(
-        "mama_spark.commands.docs",
+        "mama_spark.cli.commands.docs",
         "generated documentation", "malamute,tango", HELP, ("mama docs options",),
     ),
     "completion": Subcommand(
@@ -185,7 +185,7 @@ def _load(name: str, subcommand: Subcommand) -> SubcommandModule:
 
 def _complete() -> None:
     """Answer the shell, which has the command line in ``COMP_LINE``; this ends the process."""
-    from .console.completion import complete
+    from ..console.completion import complete
 
     words = os.environ.get("COMP_LINE", "").split()
     complete(parser([word for word in words[1:2] if word in SUBCOMMANDS]))
@@ -242,7 +242,3 @@ def _run(argv: Sequence[str] | None) -> int:
         return WRONG
     except KeyboardInterrupt:
         return INTERRUPTED
-
-
-if __name__ == "__main__":
-    sys.exit(main())

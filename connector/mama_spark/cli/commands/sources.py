@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 
-from ..console import discovery_follow as follow
-from ..console.arguments import add_transport, transport
-from ..console.output import print_tables
-from ..mama.discovery.discovery_rows import GAP, SOURCE, DiscoveryRow
-from ..options import command
+from ...console import discovery_follow as follow
+from ...console.arguments import add_transport, transport
+from ...console.output import print_tables
+from ...mama.discovery.discovery_rows import GAP, SOURCE, DiscoveryRow
+from ...options import command
 
 _USE = command("sources", *follow.TAKES, "advisories")
 

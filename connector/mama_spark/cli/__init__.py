@@ -1,0 +1,1 @@
+"""The command ``mama``: its subcommands and its live view."""
