@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 
 import mama_spark
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.options.conf_file import Table, as_options, load
 from mama_spark.spark.discovery.tables import DiscoveryTables
 from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ import sys
 from datetime import timedelta
 from typing import Any
 
-from mama_spark.errors import ConfigError, MamaError
+from mama_spark.contracts.errors import ConfigError, MamaError
 from mama_spark.flightlog.maintenance import maintain
 from mama_spark.options.conf_file import load
 from mama_spark.options.values import Duration

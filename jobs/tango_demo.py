@@ -26,7 +26,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from delta import configure_spark_with_delta_pip
-from mama_spark.errors import MamaError
+from mama_spark.contracts.errors import MamaError
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.tango.client.device_proxy import open_device
 from pyspark.sql import SparkSession

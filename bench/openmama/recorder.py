@@ -27,7 +27,7 @@ import pyarrow as pa
 import zmq
 from mama_spark.bridges import publisher_bridge
 from mama_spark.cli.commands.record import few_collections, log_options
-from mama_spark.message import MessageBatch
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.openmama.recorder import OpenMamaRecorder, OpenMamaRecorderSettings
 from mama_spark.openmama.recorder.frame_recorder import FrameRecorder

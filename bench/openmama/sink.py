@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 import zmq
-from mama_spark.message import MessageBatch
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.openmama.bridge import FieldCodec, OpenMamaBridge, OpenMamaSettings
 from mama_spark.openmama.bridge.field_types import FieldForms
 from mama_spark.openmama.wire.protocol.framings import OZ

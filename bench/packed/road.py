@@ -21,8 +21,8 @@ from statistics import median
 
 import numpy as np
 import pyarrow as pa
-from mama_spark.bridge import PublisherBridge
 from mama_spark.bridges import publisher_bridge
+from mama_spark.contracts.bridge import PublisherBridge
 from mama_spark.options import SinkOptions
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.ids.ids import IdMaker

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pyarrow as pa
-from mama_spark.bridge import Ack, Capabilities
+from mama_spark.contracts.bridge import Ack, Capabilities
 from mama_spark.options import SinkOptions
 from mama_spark.publishing.ids.ids import IdMaker
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan

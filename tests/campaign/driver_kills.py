@@ -21,7 +21,7 @@ from pathlib import Path
 
 import nats
 from deltalake import DeltaTable
-from mama_spark.bridge import SourceKey
+from mama_spark.contracts.bridge import SourceKey
 from mama_spark.mama.messages.event_records import EventRecord, encode_event
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.nats.server.nats_server import NatsServer

@@ -12,7 +12,7 @@ import pytest
 import zmq
 from mama_spark.bridges import discovery_bridge, log_bridge, publisher_bridge
 from mama_spark.cli.main import main
-from mama_spark.errors import MamaError
+from mama_spark.contracts.errors import MamaError
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings
 from mama_spark.malamute.broker.broker.security import Security
 from mama_spark.malamute.broker.configuration import load

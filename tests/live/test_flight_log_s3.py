@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 import numpy as np
 import pyarrow as pa
 import pytest
-from mama_spark.errors import FlightLogError
+from mama_spark.contracts.errors import FlightLogError
 from mama_spark.flightlog import report
 from mama_spark.flightlog.adopt_orphans import adopt_orphans
 from mama_spark.flightlog.commit import abort, commit

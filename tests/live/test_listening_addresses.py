@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 from mama_spark.cli.main import parse
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings
 from mama_spark.malamute.broker.broker.security import Security
 from mama_spark.malamute.broker.configuration import load

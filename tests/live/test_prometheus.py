@@ -22,15 +22,15 @@ import pyarrow as pa
 import pytest
 from mama_spark.cli.commands.record import log_options, record
 from mama_spark.cli.main import main
+from mama_spark.contracts.message import MessageBatch
+from mama_spark.contracts.record_log import RecordLogBridge
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
-from mama_spark.message import MessageBatch
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings
 from mama_spark.openmama.source import SourceRules
 from mama_spark.options import SinkOptions
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge
-from mama_spark.record_log import RecordLogBridge
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.query_progress import QueryProgress
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan

@@ -14,7 +14,7 @@ from typing import Any
 
 import nkeys  # type: ignore[import-untyped]
 import pytest
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.nats.check import check_server
 from mama_spark.nats.server.nats_server import NatsServer

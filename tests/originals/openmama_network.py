@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.status import MsgStatus, MsgType
-from mama_spark.message import MessageBatch
 from mama_spark.openmama.bridge import OpenMamaBridge, OpenMamaSettings
 from mama_spark.openmama.source import SourceRules
 from mama_spark.openmama.wire.peer import PeerSettings

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from mama_spark.message import HEADERS_TYPE
+from mama_spark.contracts.message import HEADERS_TYPE
 from mama_spark.packing import PackCompressor, Packer, Rows, codec_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "read-packed-messages.md"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mama_spark.errors import SchemaError
+from mama_spark.contracts.errors import SchemaError
 from mama_spark.options import SinkOptions
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.encoding.columns import plan_columns

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from mama_spark.bridge import DiscoveryEventKind
+from mama_spark.contracts.bridge import DiscoveryEventKind
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.mama.messages.source_records import decode_source
 from mama_spark.nats import NatsSettings

@@ -139,7 +139,7 @@ def test_spark_submit_ends_with_what_happened(tmp_path: Path) -> None:
             assert process.wait(800) != 0
         finally:
             process.kill()
-    said = "mama_spark.errors.Unavailable: no NATS server answers within"
+    said = "mama_spark.contracts.errors.Unavailable: no NATS server answers within"
     lines = (tmp_path / "out").read_text().splitlines()
     assert any(" INFO " in line for line in lines), "Spark's own log is on"
     assert lines[-1].startswith(said), lines[-5:]

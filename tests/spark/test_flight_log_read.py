@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from mama_spark.errors import FlightLogError
+from mama_spark.contracts.errors import FlightLogError
 from mama_spark.flightlog.commit import abort, commit
 from mama_spark.jobs import delta_jars
 from mama_spark.spark import read_flight_log

@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
+from mama_spark.contracts.message import HEADERS_TYPE
+from mama_spark.contracts.record_log import Records
 from mama_spark.discovery import snapshot_codec
 from mama_spark.malamute.bridge import records as mlp_records
 from mama_spark.malamute.bridge.discovery.codec import DiscoveryCodec, stored
@@ -24,10 +26,8 @@ from mama_spark.malamute.protocol.extensions import Extension, write
 from mama_spark.malamute.protocol.extensions import read as read_extension
 from mama_spark.mama.discovery.discovery_rows import DiscoveryRowReader
 from mama_spark.mama.messages.field_types import FieldType
-from mama_spark.message import HEADERS_TYPE
 from mama_spark.nats.protocol.records import DeliveryBuffer, columns
 from mama_spark.options import SubscribeOptions
-from mama_spark.record_log import Records
 from mama_spark.spark.subscribe.packed_rows import RowUnpacker
 from mama_spark.spark.subscribe.schema import message_columns_of, schema_of
 from pyspark.sql.types import ArrayType, BooleanType, LongType, MapType, StringType, StructField, StructType

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind
 from mama_spark.mama.messages.event_records import EventRecord, decode_event
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.mama.messages.source_records import SourceRecord, decode_source

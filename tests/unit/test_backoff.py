@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.backoff import RECONNECT, Backoff
+from mama_spark.contracts.backoff import RECONNECT, Backoff
 
 from tests.support.tables import each
 

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.options import FORMATS, SinkOptions, SubscribeOptions
 from mama_spark.options.conf_file import as_options, load
 

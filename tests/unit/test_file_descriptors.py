@@ -15,12 +15,12 @@ SCRIPT = """
 import os, resource
 import nats.aio.client, zmq, mama_spark.nats.publish.bridge  # files that imports open are not the point
 from mama_spark.nats import publisher_bridge
-from mama_spark.errors import Unavailable
+from mama_spark.contracts.errors import Unavailable
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.options import SinkOptions
 from mama_spark.tango.source.event_source import TangoEventSource
 from mama_spark.tango.client import TangoSubscriber
-from mama_spark.zmq_context import open_context
+from mama_spark.contracts.zmq_context import open_context
 
 def context():
     made = open_context()

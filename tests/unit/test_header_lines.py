@@ -7,9 +7,9 @@ import re
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.errors import PublishError
-from mama_spark.headers import HeaderLines, bad_values, reject_lines
-from mama_spark.message import HEADERS_TYPE
+from mama_spark.contracts.errors import PublishError
+from mama_spark.contracts.headers import HeaderLines, bad_values, reject_lines
+from mama_spark.contracts.message import HEADERS_TYPE
 
 from tests.support.tiers import examples
 

@@ -6,8 +6,8 @@ from importlib.metadata import metadata
 
 import pytest
 from mama_spark.bridges import load
-from mama_spark.errors import OptionError
-from mama_spark.middlewares import MIDDLEWARES, SCHEMES
+from mama_spark.contracts.errors import OptionError
+from mama_spark.contracts.middlewares import MIDDLEWARES, SCHEMES
 from mama_spark.options import TransportOptions, redact_url
 
 from tests.support.tables import each

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from mama_spark.contracts.errors import ConfigError, MamaError, PublishError, Unavailable
 from mama_spark.discovery import snapshot_codec
-from mama_spark.errors import ConfigError, MamaError, PublishError, Unavailable
 from mama_spark.malamute.broker.engines.jetstream import message_codec
 from mama_spark.malamute.protocol import log_query
 from mama_spark.malamute.protocol.commands import BadFrame

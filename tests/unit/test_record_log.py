@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.record_log import Bounds, Continuity, continuity
+from mama_spark.contracts.record_log import Bounds, Continuity, continuity
 
 from tests.support.tables import each
 

@@ -6,9 +6,9 @@ import pickle
 
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.errors import ConfigError, MamaError, OutcomeUnknown, PublishError, Rejected
+from mama_spark.contracts.errors import ConfigError, MamaError, OutcomeUnknown, PublishError, Rejected
+from mama_spark.contracts.redaction import redact, safe_cause, secret_values, show_path
 from mama_spark.mama.messages.status import Status, StatusError
-from mama_spark.redaction import redact, safe_cause, secret_values, show_path
 
 from tests.support.tables import each
 

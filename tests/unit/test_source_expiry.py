@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.discovery.source_expiry import (
     check_ttl,
     expires_after,
@@ -17,7 +18,6 @@ from mama_spark.discovery.source_expiry import (
     state_by_markers,
     suspect_after,
 )
-from mama_spark.errors import ConfigError
 
 from tests.support.tables import each
 

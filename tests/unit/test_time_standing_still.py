@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
-from mama_spark.bridge import PollResult
+from mama_spark.contracts.bridge import PollResult
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.mama import Publisher, Transport
 from mama_spark.memory import MemoryBridge, MemoryBroker
-from mama_spark.message import MessageBatch
 from mama_spark.options.window import WindowConfig
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.managed.managed_publisher import ManagedPublisher

@@ -9,16 +9,9 @@ from itertools import product
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.errors import BadTopic
-from mama_spark.malamute.bridge import frames
-from mama_spark.malamute.bridge.selection import pattern_of
-from mama_spark.malamute.broker.engines.records import check_topic, topic_filter
-from mama_spark.malamute.protocol.patterns import Pattern
-from mama_spark.memory.bridge import MemoryBridge
-from mama_spark.message import MessageBatch
-from mama_spark.nats.subjects import Filters
-from mama_spark.options.values import topic_name, topic_patterns
-from mama_spark.topics import (
+from mama_spark.contracts.errors import BadTopic
+from mama_spark.contracts.message import MessageBatch
+from mama_spark.contracts.topics import (
     TopicFilter,
     compile_filters,
     covers,
@@ -27,6 +20,13 @@ from mama_spark.topics import (
     unpublishable,
     why_unpublishable,
 )
+from mama_spark.malamute.bridge import frames
+from mama_spark.malamute.bridge.selection import pattern_of
+from mama_spark.malamute.broker.engines.records import check_topic, topic_filter
+from mama_spark.malamute.protocol.patterns import Pattern
+from mama_spark.memory.bridge import MemoryBridge
+from mama_spark.nats.subjects import Filters
+from mama_spark.options.values import topic_name, topic_patterns
 
 from tests.support.tables import each
 from tests.support.tiers import examples

@@ -17,7 +17,7 @@ from .. import __version__
 from ..console.exit_codes import FINE, INTERRUPTED, SUMMARY, WRONG
 from ..console.help import HelpParser, examples
 from ..console.output import discard, print_error
-from ..errors import ConfigError, MamaError
+from ..contracts.errors import ConfigError, MamaError
 
 #: Errors of writing where there is no room.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

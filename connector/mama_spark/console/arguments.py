@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from ..errors import OptionError
+from ..contracts.errors import OptionError
 from ..options import Options, Use, option_names
 from ..options.nats_environment import with_nats_environment
 from ..options.tables import warn_about_bare_number

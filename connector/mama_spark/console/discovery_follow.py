@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from ..bridge import DiscoveryBridge, DiscoveryEvent, Position
 from ..bridges import discovery_bridge
+from ..contracts.bridge import DiscoveryBridge, DiscoveryEvent, Position
 from ..mama.discovery.discovery_rows import DiscoveryRow, DiscoveryRowReader
 from ..mama.messages.status import Status, StatusError
 from ..mama.properties import expand
@@ -58,7 +58,7 @@ class DiscoveryFollower:
         return cls(DiscoveryRowReader.of(o, full.fields), bridge)
 
     def create_streams(self) -> None:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         self.bridge.call(lambda bridge: bridge.create_streams())
 
     def image(self) -> list[DiscoveryRow]:

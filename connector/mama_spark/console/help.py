@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
-from ..redaction import redact
+from ..contracts.redaction import redact
 from .exit_codes import SUMMARY
 from .output import is_terminal
 

@@ -8,10 +8,10 @@ import os
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ..errors import OptionError
+from ..contracts.errors import OptionError
+from ..contracts.redaction import redact_url
 from ..options import SubscribeOptions, Use
 from ..options.urls import log_urls, split_stream
-from ..redaction import redact_url
 from .arguments import named_url, options
 
 #: What names it, for the help.

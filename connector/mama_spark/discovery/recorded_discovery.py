@@ -10,15 +10,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
-from mama_spark.errors import ConfigError
-from mama_spark.record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
+from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity
 
 _RECREATED = "the log was deleted and created again, or restored from an older copy"
 
 
 class RecordedDiscovery(ABC):
-    """A :class:`~mama_spark.bridge.DiscoveryBridge` for readers; recorders announce the sources.
+    """A :class:`~mama_spark.contracts.bridge.DiscoveryBridge` for readers; recorders announce the sources.
 
     :param bridge: bridge of the log, not open
     :param name: name of the log; None: the only one

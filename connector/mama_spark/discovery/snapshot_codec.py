@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from ..bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
+from ..contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 
 _SCHEMA = pa.schema(
     [

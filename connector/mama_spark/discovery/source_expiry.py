@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
-from ..errors import ConfigError
+from ..contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
+from ..contracts.errors import ConfigError
 
 
 def check_ttl(ttl: float) -> None:

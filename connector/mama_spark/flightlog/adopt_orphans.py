@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from ..errors import FlightLogError
+from ..contracts.errors import FlightLogError
 from .commit import commit_orphans, known_files
 from .folder import PARTS
 from .parts import Part

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from ..errors import FlightLogError
+from ..contracts.errors import FlightLogError
 from .folder import OTHER_FOLDER, SHARE_IT
 from .mounts import SHARED_FILE_SYSTEMS, file_system
 from .schema import DEAD_LETTERS, table_schema

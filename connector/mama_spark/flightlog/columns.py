@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..message import HEADERS_TYPE, Bools, Int64s
+from ..contracts.message import HEADERS_TYPE, Bools, Int64s
 from .schema import EVENTS, TIMESTAMP
 
 #: Type of string columns of which a part holds few different values: one byte a row.
@@ -53,7 +53,7 @@ class FlightColumns:
     :ivar sends: int32[n]; an int for all
     :ivar rows: source rows in the message: int32[n]; an int for all
     :ivar extra: the columns named by ``flightLogColumns``
-    :ivar payload, headers: binary and :data:`~mama_spark.message.HEADERS_TYPE`, null where the mode says none
+    :ivar payload, headers: binary and :data:`~mama_spark.contracts.message.HEADERS_TYPE`, null where the mode says none
     """
 
     flight_id: pa.Array

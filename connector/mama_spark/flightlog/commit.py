@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 from deltalake import DeltaTable
 
-from ..errors import FlightLogError
+from ..contracts.errors import FlightLogError
 from .folder import PARTS, SHARE_IT
 from .parts import Part, part_of_file
 from .schema import FLIGHT_LOG, TableKind

@@ -7,7 +7,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from ..message import Int64s
+from ..contracts.message import Int64s
 from .columns import Reason, constant, repeated
 from .commit import abort, commit
 from .schema import DEAD_LETTER_TABLE, TIMESTAMP

@@ -14,7 +14,7 @@ import os
 import uuid
 from collections.abc import Iterable
 
-from ..errors import FlightLogError, MamaError, Unavailable
+from ..contracts.errors import FlightLogError, MamaError, Unavailable
 from ..options.paths import local_path, misread
 
 #: Folder of the parts in the table. Its name starts with neither ``_`` nor ``.``, so that VACUUM cleans it.

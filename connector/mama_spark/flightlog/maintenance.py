@@ -28,7 +28,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
-from ..errors import FlightLogError, Unavailable
+from ..contracts.errors import FlightLogError, Unavailable
 from .adopt_orphans import adopt_orphans
 from .commit import removal_retention
 from .parts import GROUP_BYTES, GROUP_ROWS, Part, open_writer

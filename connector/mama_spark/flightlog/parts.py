@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..errors import MamaError, Unavailable
+from ..contracts.errors import MamaError, Unavailable
 from .folder import PARTS
 from .schema import TIMESTAMP
 from .storage import TableStore, storage_errors

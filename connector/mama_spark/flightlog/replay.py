@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 from deltalake import QueryBuilder
 
-from ..errors import FlightLogError
-from ..message import HEADERS_TYPE
+from ..contracts.errors import FlightLogError
+from ..contracts.message import HEADERS_TYPE
 from .schema import IS_FAILED
 from .storage import TableStore, reading_errors
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from ..errors import DoubledId, FlightLogError
+from ..contracts.errors import DoubledId, FlightLogError
 from .schema import IS_FAILED, IS_IN_DOUBT, IS_OUTCOME, OUTCOMES
 from .storage import TableStore, reading_errors, storage_errors
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from ..errors import SchemaError
-from ..message import HEADERS_TYPE
+from ..contracts.errors import SchemaError
+from ..contracts.message import HEADERS_TYPE
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 

@@ -21,9 +21,9 @@ from deltalake import DeltaTable, Field, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
-from ..errors import FlightLogError, SchemaError, Unavailable
+from ..contracts.errors import FlightLogError, SchemaError, Unavailable
+from ..contracts.redaction import redact, safe_cause, secret_values
 from ..options.paths import local_path
-from ..redaction import redact, safe_cause, secret_values
 from .folder import DELTA_LOG, make_folder, may_pass, require_free, require_readable_name
 from .schema import OWN_NAMES, PARTITION_COLUMNS
 

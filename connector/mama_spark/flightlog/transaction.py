@@ -14,9 +14,9 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
-from ..backoff import Backoff
-from ..errors import FlightLogError, Unavailable
-from ..redaction import redact, safe_cause, secret_values
+from ..contracts.backoff import Backoff
+from ..contracts.errors import FlightLogError, Unavailable
+from ..contracts.redaction import redact, safe_cause, secret_values
 from .parts import Part
 from .schema import PARTITION_COLUMNS, TableKind
 from .storage import KEPT_TABLES, TableStore, check_table_schema, delta_fields, storage_errors

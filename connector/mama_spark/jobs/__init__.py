@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import ConfigError
+from ..contracts.errors import ConfigError
 
 __all__ = ["DELTA", "Job", "configuration_files", "copy", "delta_jars", "find", "jobs"]
 

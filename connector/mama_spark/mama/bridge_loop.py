@@ -16,9 +16,9 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from ..backoff import Backoff
-from ..bridge import Ack, BridgeEvent, EventKind, PublisherBridge, RequestBridge, RequestMessage
-from ..errors import (
+from ..contracts.backoff import Backoff
+from ..contracts.bridge import Ack, BridgeEvent, EventKind, PublisherBridge, RequestBridge, RequestMessage
+from ..contracts.errors import (
     AckTimeout,
     BackgroundTaskFailed,
     ClientClosed,
@@ -28,7 +28,7 @@ from ..errors import (
     Rejected,
     Stopped,
 )
-from ..message import MessageBatch
+from ..contracts.message import MessageBatch
 from .messages.status import Status, StatusError
 from .states import status_of
 

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from ..bridge import RequestMessage
+from ..contracts.bridge import RequestMessage
 from .bridge_loop import text_of
 from .callback_delivery import CallbackDelivery
 from .messages.msg import MamaMsg

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
-from ..errors import ConfigError, OptionError
+from ..contracts.errors import ConfigError, OptionError
 from ..openmama.wire.peer.property_urls import property_urls
 from ..options import nearest
 from .messages.source_records import DEFAULT_FIELDS, SourceFields

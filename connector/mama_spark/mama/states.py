@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from enum import Enum, IntEnum, StrEnum
 
-from ..errors import PublishError
+from ..contracts.errors import PublishError
 from .messages.status import Status
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from ..bridge import BridgeEvent, DiscoveryBridge, EventKind, EventStyle, PublisherBridge
+from ..contracts.bridge import BridgeEvent, DiscoveryBridge, EventKind, EventStyle, PublisherBridge
 from ..options import SinkOptions, option_names
 from .bridge_loop import BridgeLoop
 from .members import ReplyInbox, SourceReader, TransportPublisher, TransportReceiver

@@ -33,7 +33,7 @@ from uuid import uuid4
 import numpy as np
 import pyarrow.compute as pc
 
-from mama_spark.bridge import (
+from mama_spark.contracts.bridge import (
     Ack,
     Acks,
     BridgeEvent,
@@ -45,7 +45,7 @@ from mama_spark.bridge import (
     RequestMessage,
     ValidationResult,
 )
-from mama_spark.errors import (
+from mama_spark.contracts.errors import (
     BadTopic,
     ConfigError,
     DuplicateInFlight,
@@ -57,9 +57,9 @@ from mama_spark.errors import (
     TooLarge,
     Unavailable,
 )
-from mama_spark.headers import HeaderLines, reject_lines
-from mama_spark.message import MessageBatch
-from mama_spark.topics import why_unpublishable
+from mama_spark.contracts.headers import HeaderLines, reject_lines
+from mama_spark.contracts.message import MessageBatch
+from mama_spark.contracts.topics import why_unpublishable
 
 Headers = dict[str, list[str]]
 

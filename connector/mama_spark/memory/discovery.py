@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
+from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.discovery.source_expiry import check_ttl, expiries
-from mama_spark.errors import ConfigError, Unavailable
 
 _BLOCK = 1000  #: changes in one block of :meth:`MemoryDiscovery.read`
 
@@ -164,7 +164,7 @@ class MemorySources:
 
 
 class MemoryDiscovery:
-    """A connection to a :class:`MemorySources`; see :class:`~mama_spark.bridge.DiscoveryBridge`.
+    """A connection to a :class:`MemorySources`; see :class:`~mama_spark.contracts.bridge.DiscoveryBridge`.
 
     It renews its announcements until :meth:`close`. A position is ``{"next": n}``, the sequence of the next change; in
     an image it also has ``"image"`` (its number; None before it is saved) and ``"row"``.

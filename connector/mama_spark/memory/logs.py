@@ -12,12 +12,12 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from mama_spark.errors import ConfigError, Unavailable
-from mama_spark.message import HEADERS_TYPE, MessageBatch
+from mama_spark.contracts.errors import ConfigError, Unavailable
+from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
+from mama_spark.contracts.record_log import Bounds, MatchRange, Records
+from mama_spark.contracts.topics import compile_filters
 from mama_spark.options.window import WindowConfig
 from mama_spark.publishing.window.blocking_sender import BlockingSender
-from mama_spark.record_log import Bounds, MatchRange, Records
-from mama_spark.topics import compile_filters
 
 from .bridge import MemoryBridge, MemoryBroker, MemoryMessage
 
@@ -26,7 +26,7 @@ _ANSWER_TIMEOUT = 0.001  #: seconds; the broker answers during the send, or neve
 
 
 class MemoryLogs:
-    """See :class:`~mama_spark.record_log.RecordLogBridge`.
+    """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`.
 
     :param name: of the broker (``memory://name``)
     """
@@ -53,7 +53,7 @@ class MemoryLogs:
 
 
 class MemoryLog:
-    """See :class:`~mama_spark.record_log.RecordLog`."""
+    """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
 
     def __init__(self, broker: MemoryBroker) -> None:
         self._broker = broker
@@ -84,7 +84,7 @@ class MemoryLog:
             yield _records(found[start : start + _ROWS])
 
     def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange:
-        """See :class:`~mama_spark.record_log.MatchFinder`."""
+        """See :class:`~mama_spark.contracts.record_log.MatchFinder`."""
         wanted = compile_filters(topics)
         matching = [m.sequence for m in self._messages() if after < m.sequence <= up_to and wanted.fullmatch(m.topic)]
         return MatchRange(up_to, len(matching)) if len(matching) <= limit else MatchRange(matching[limit - 1], limit)

@@ -1,8 +1,9 @@
 """The bridge to NATS JetStream: publishes messages, reads streams as record logs, finds sources.
 
 ``protocol`` is pure (the bytes of the NATS protocol), ``connection`` runs nats-py, ``jetstream`` makes requests to the
-JetStream API; ``publish``, ``read``, ``batches`` and ``discovery`` implement the contracts of :mod:`mama_spark.bridge`,
-:mod:`mama_spark.record_log` and :mod:`mama_spark.sending.batch_ledger`; ``server`` starts a nats-server for
+JetStream API; ``publish``, ``read``, ``batches`` and ``discovery`` implement the contracts of
+:mod:`mama_spark.contracts.bridge`,
+:mod:`mama_spark.contracts.record_log` and :mod:`mama_spark.contracts.batch_ledger`; ``server`` starts a nats-server for
 ``mama serve``.
 
 Imports of the client are late: Spark's planner asks only whether this bridge has a codec for rows.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mama_spark.errors import MamaError
-from mama_spark.message import MessageBatch
+from mama_spark.contracts.errors import MamaError
+from mama_spark.contracts.message import MessageBatch
 
 from .publish.bridge import NatsBridge
 from .settings import NatsSettings

@@ -1,4 +1,4 @@
-"""Maps error codes of the server (NATS ADR-7) to the errors of :mod:`mama_spark.errors`, by one table. Pure.
+"""Maps error codes of the server (NATS ADR-7) to the errors of :mod:`mama_spark.contracts.errors`, by one table. Pure.
 
 An ``err_code`` that is not in the table is a final rejection, unless the HTTP-like code beside it means a state that
 passes.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mama_spark.errors import (
+from mama_spark.contracts.errors import (
     DuplicateInFlight,
     ExpectationFailed,
     NoResponders,

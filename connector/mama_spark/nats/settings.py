@@ -6,11 +6,11 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, Self, cast
 from urllib.parse import ParseResult, SplitResult, unquote, urlsplit
 
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.redaction import redact_url
 from mama_spark.options import ReadOptions, SinkOptions, TransportOptions
 from mama_spark.options.stream_names import StreamRange
 from mama_spark.options.urls import with_scheme
-from mama_spark.redaction import redact_url
 
 AckMode = Literal["auto", "message", "batch", "none"]
 _TLS = ("tls_ca", "tls_cert", "tls_key", "tls_handshake_first")

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.message import Int64s
+from mama_spark.contracts.message import Int64s
 from mama_spark.options.stream_names import StreamRange
 
 FIRST_TOKEN = "stream-set"

@@ -1,6 +1,6 @@
 """Matches subjects with streams, reduces the filters of consumers, and names the consumers of this package. Pure.
 
-What can be published to and what wildcards stand for is decided in :mod:`mama_spark.topics`.
+What can be published to and what wildcards stand for is decided in :mod:`mama_spark.contracts.topics`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mama_spark.topics import TopicFilter, covers, overlap
+from mama_spark.contracts.topics import TopicFilter, covers, overlap
 
 #: Prefix of the names of consumers that this package reads through.
 CONSUMER_PREFIX = "mama-"

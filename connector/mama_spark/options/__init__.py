@@ -1,8 +1,8 @@
 """Options, declared once: type, default, range and documentation of each stand in its declaration, and parsing,
 nearest-name errors, the redacted ``repr`` and ``docs/reference/options.md`` come from it."""
 
-from ..middlewares import SCHEMES
-from ..redaction import redact_url
+from ..contracts.middlewares import SCHEMES
+from ..contracts.redaction import redact_url
 from .declare import FORMATS, Options, camel, nearest, option_names, why_not_here
 from .document import markdown
 from .reading import DiscoveryOptions, ReadOptions, SubscribeOptions

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError
+from ..contracts.errors import ConfigError
 from . import ANY_READ, ANY_WRITE, FORMATS, nearest, why_not_here
 from .toml_file import read_toml
 

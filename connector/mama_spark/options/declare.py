@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
 
-from ..errors import OptionError
-from ..middlewares import MIDDLEWARES
-from ..redaction import redact_url
+from ..contracts.errors import OptionError
+from ..contracts.middlewares import MIDDLEWARES
+from ..contracts.redaction import redact_url
 from .uses import ANY_USE, EVERYWHERE, PATHS, Scope, Use, kafka_successor
 from .values import Parse
 

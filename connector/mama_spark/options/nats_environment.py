@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..errors import ConfigError
+from ..contracts.errors import ConfigError
 
 #: Options that say where to connect; with any of them, the environment is not asked.
 _PLACES = {"url", "servers", "transport", "bridge"}

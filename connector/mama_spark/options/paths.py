@@ -6,7 +6,7 @@ import re
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-from ..redaction import redact_url
+from ..contracts.redaction import redact_url
 from .values import text
 
 _URL = re.compile(r"file:|[A-Za-z][A-Za-z0-9+.-]*:/", re.IGNORECASE)

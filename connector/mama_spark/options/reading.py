@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from ..middlewares import MIDDLEWARES
+from ..contracts.middlewares import MIDDLEWARES
 from .declare import camel, option, require
 from .stream_names import stream_patterns
 from .times import NOW, instant

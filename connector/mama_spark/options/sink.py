@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 from urllib.parse import urlsplit
 
-from ..errors import ConfigError, OptionError
-from ..middlewares import SCHEMES
+from ..contracts.errors import ConfigError, OptionError
+from ..contracts.middlewares import SCHEMES
 from .declare import camel, refuse_alone, require
 from .paths import absolute_path, is_inside
 from .publishing.announcement import AnnouncementOptions

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..errors import ConfigError
+from ..contracts.errors import ConfigError
 from .values import text
 
 #: More streams are refused: a server that keeps so many has other limits.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from ..errors import ConfigError
+from ..contracts.errors import ConfigError
 from .declare import declarations, nearest
 from .values import Duration
 

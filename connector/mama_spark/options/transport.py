@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from ..middlewares import MIDDLEWARES, SCHEMES
+from ..contracts.middlewares import MIDDLEWARES, SCHEMES
 from .declare import CONNECTION, Options, camel, option, require
 from .urls import urls
 from .uses import MALAMUTE, NATS, STORED, Scope

@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
-from ..middlewares import MIDDLEWARES, SCHEMES
-from ..redaction import redact_url
+from ..contracts.middlewares import MIDDLEWARES, SCHEMES
+from ..contracts.redaction import redact_url
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?=://)")
 _ENCODED = "in a user, password or token, / ? # @ : and , are percent-encoded"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ..middlewares import MIDDLEWARES
+from ..contracts.middlewares import MIDDLEWARES
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import orjson
 
-from ..redaction import is_content
-from ..topics import is_filter, whole_wildcards, why_unpublishable
+from ..contracts.redaction import is_content
+from ..contracts.topics import is_filter, whole_wildcards, why_unpublishable
 from .times import NOW, looks_like_a_time, time
 
 Parse = Callable[[Any], Any]

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from itertools import count, takewhile
 from typing import TYPE_CHECKING
 
-from ..backoff import Backoff
-from ..errors import ConfigError, PublishError
+from ..contracts.backoff import Backoff
+from ..contracts.errors import ConfigError, PublishError
 
 if TYPE_CHECKING:
-    from ..bridge import Capabilities
+    from ..contracts.bridge import Capabilities
 
 
 def is_retryable(error: PublishError) -> bool:
@@ -121,7 +121,7 @@ class WindowConfig:
         knows whether it was stored is sent again in any case. A bridge that does not keep the order over resends has
         one message in flight when an order is wanted.
         """
-        from ..bridge import Ack
+        from ..contracts.bridge import Ack
 
         one_by_one = self.ordered and not capabilities.ordered
         return replace(

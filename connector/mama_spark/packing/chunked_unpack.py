@@ -12,8 +12,8 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from ..message import Int64s, payload_sizes
-from ..record_log import Records
+from ..contracts.message import Int64s, payload_sizes
+from ..contracts.record_log import Records
 from .codec import bits_of
 from .pack_headers import pack_headers
 from .unpacked import Unpacked

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import SchemaError
-from ..message import Int64s, payload_sizes
+from ..contracts.errors import SchemaError
+from ..contracts.message import Int64s, payload_sizes
 from .format import VALUE, BadPack, PackFormat, canonical_type, check_types
 from .gathering.payload_places import PayloadPlaces
 from .gathering.value_ipc import ValueFrames

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from ..message import HEADERS_TYPE, MessageBatch
+from ..contracts.message import HEADERS_TYPE, MessageBatch
 from .format import ENCODINGS, MAX_PLAIN_BYTES, PACK, PACK_BYTES, PACK_ENCODING, BadPack, PackFormat
 from .gathering.payload_places import PayloadPlaces
 from .gathering.value_views import binary_of

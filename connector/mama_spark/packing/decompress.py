@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..message import HEADERS_TYPE, Bools, Int64s
-from ..record_log import Records
+from ..contracts.message import HEADERS_TYPE, Bools, Int64s
+from ..contracts.record_log import Records
 from .gathering.payload_places import PayloadPlaces
 from .gathering.value_views import binary_of
 from .pack_headers import first_values

@@ -9,8 +9,8 @@ from enum import Enum
 
 import pyarrow as pa
 
-from ..errors import SchemaError
-from ..message import HEADERS_TYPE
+from ..contracts.errors import SchemaError
+from ..contracts.message import HEADERS_TYPE
 
 #: Headers of a packed message: format and version, and number of rows (decimal).
 PACK, PACK_ROWS = "Mama-Pack", "Mama-Pack-Rows"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from ..errors import SchemaError
+from ..contracts.errors import SchemaError
 from .format import BadPack, check_types
 
 _RECORD_BATCH = 3  #: Message.fbs, MessageHeader

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from ..message import payload_sizes
+from ..contracts.message import payload_sizes
 
 #: Limit of the JSON of one message, in bytes.
 MAX_TEXT_BYTES = 256 << 20

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..message import Int64s, MessageBatch, payload_sizes
-from ..record_log import Records
+from ..contracts.message import Int64s, MessageBatch, payload_sizes
+from ..contracts.record_log import Records
 from .format import MAX_PLAIN_BYTES, MAX_ROWS, PACK, PACK_BYTES, PACK_ENCODING, PACK_ROWS
 
 #: Headers up to which a loop over them is faster than the calls for columns.

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from ..errors import CorruptPack
-from ..message import HEADERS_TYPE, Int64s, MessageBatch
-from ..record_log import Records
+from ..contracts.errors import CorruptPack
+from ..contracts.message import HEADERS_TYPE, Int64s, MessageBatch
+from ..contracts.record_log import Records
 from .codec import Codec
 from .compression import plain
 from .format import PACK_ROWS, PACK_TOPIC, BadPack

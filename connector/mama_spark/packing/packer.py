@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..message import HEADERS_TYPE, Bools, Int64s, MessageBatch
+from ..contracts.message import HEADERS_TYPE, Bools, Int64s, MessageBatch
 from .codec import Codec
 from .format import PACK, PACK_ROWS
 from .gathering.value_views import ValueViews, binary_of, joined

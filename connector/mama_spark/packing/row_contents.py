@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..message import fixed_width, join_columns, lengths_of, offsets_of, u32_column
+from ..contracts.message import fixed_width, join_columns, lengths_of, offsets_of, u32_column
 
 _TEXTS = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
 

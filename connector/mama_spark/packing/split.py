@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from ..message import HEADERS_TYPE, Int64s, MessageBatch
-from ..record_log import Records
+from ..contracts.message import HEADERS_TYPE, Int64s, MessageBatch
+from ..contracts.record_log import Records
 from .codec import ArrowCodec, Codec
 from .compression import plain
 from .format import PACK_ROWS

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..message import Int64s
+from ..contracts.message import Int64s
 
 
 class TypedRun(NamedTuple):

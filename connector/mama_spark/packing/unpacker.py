@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..message import HEADERS_TYPE, Bools, Int64s, as_binary
-from ..record_log import Records
+from ..contracts.message import HEADERS_TYPE, Bools, Int64s, as_binary
+from ..contracts.record_log import Records
 from .codec import values_of_packs
 from .compression import decompressed_lines
 from .format import (

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..errors import ConfigError
+from ..contracts.errors import ConfigError
 from ..options.window import RetryPolicy
 
 #: The specification's name (MP-06).

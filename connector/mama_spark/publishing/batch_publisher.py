@@ -18,9 +18,9 @@ from typing import Protocol
 
 import numpy as np
 
-from ..backoff import RECONNECT
-from ..bridge import BridgeEvent, PublisherBridge
-from ..errors import (
+from ..contracts.backoff import RECONNECT
+from ..contracts.bridge import BridgeEvent, PublisherBridge
+from ..contracts.errors import (
     BackgroundTaskFailed,
     ClientClosed,
     ConfigError,
@@ -31,7 +31,7 @@ from ..errors import (
     Stopped,
     Unavailable,
 )
-from ..message import MessageBatch
+from ..contracts.message import MessageBatch
 from ..options.window import WindowConfig
 from .outage_reporter import OutageReporter
 from .rate_limiter import RateLimiter

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..message import Int64s
+from ..contracts.message import Int64s
 
 #: What :meth:`WallClock.micros` gives for NaN ("has not happened").
 NEVER = int(np.iinfo(np.int64).min)

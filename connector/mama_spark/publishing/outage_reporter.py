@@ -6,7 +6,7 @@ import logging
 import math
 from dataclasses import replace
 
-from ..bridge import MissingAckReporter, PublisherBridge
+from ..contracts.bridge import MissingAckReporter, PublisherBridge
 from .window.flight_batch import FlightCounters
 from .window.send_loop import SendLoop
 

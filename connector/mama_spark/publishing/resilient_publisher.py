@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..backoff import RECONNECT
-from ..bridge import PublisherBridge
-from ..errors import ConfigError, MamaError, PublishError
-from ..message import Int64s, MessageBatch
+from ..contracts.backoff import RECONNECT
+from ..contracts.bridge import PublisherBridge
+from ..contracts.errors import ConfigError, MamaError, PublishError
+from ..contracts.message import Int64s, MessageBatch
 from ..options.window import RetryPolicy, WindowConfig
 from .batch_publisher import BatchPublisher
 from .window.flight import FlightState

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment, StrictUndefined
 
-from ..errors import ConfigError
+from ..contracts.errors import ConfigError
+from ..contracts.redaction import redact
 from ..flightlog.report import outcomes_text
 from ..options.values import Duration
-from ..redaction import redact
 from . import charts
 from .data import MOST_PUBLISHERS, ReportData, read_report
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from pyspark.sql import SparkSession
 
-from ..errors import ConfigError
+from ..contracts.errors import ConfigError
 from ..mama.messages.source_records import SourceRecord
 from ..options import STREAM_WRITE, SinkOptions
 from .option_loading import DiscoveryProperties, read_options

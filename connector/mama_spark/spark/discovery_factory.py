@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..bridge import DiscoveryBridge
 from ..bridges import UnsupportedFeature, discovery_bridge
+from ..contracts.bridge import DiscoveryBridge
 from ..mama.messages.status import Status, StatusError
 from ..options import TransportOptions
 

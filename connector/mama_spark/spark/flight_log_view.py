@@ -6,9 +6,9 @@ import html
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from ..errors import MamaError
+from ..contracts.errors import MamaError
+from ..contracts.redaction import redact
 from ..flightlog import report as flights
-from ..redaction import redact
 
 MOST_FAILURES = 5
 

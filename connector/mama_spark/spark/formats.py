@@ -36,7 +36,7 @@ class _MamaDataSource(DataSource):
     @plain_errors
     def _goes_one_way(self, *_: Any, **__: Any) -> Any:
         """Of all methods that a format leaves out; Spark would show a trace."""
-        from ..errors import ConfigError
+        from ..contracts.errors import ConfigError
 
         if self.name() == "mamapub":
             raise ConfigError('mamapub only writes: read messages with spark.read.format("mamasub")')
@@ -47,7 +47,7 @@ class _MamaDataSource(DataSource):
 
 def _not_a_table(name: str) -> Exception:
     """Spark 4.2 keeps the options of a table in its catalog, and hands none of them to who reads or writes it."""
-    from ..errors import ConfigError
+    from ..contracts.errors import ConfigError
 
     way = 'df.write.format("mamapub")' if name == "mamapub" else f'spark.read.format("{name}")'
     return ConfigError(
@@ -66,7 +66,7 @@ class MamaPubDataSource(_MamaDataSource):
     @plain_errors
     def schema(self) -> StructType:
         """Of a view without a schema, which Spark would only read: ``INSERT INTO`` needs to know the columns."""
-        from ..errors import ConfigError
+        from ..contracts.errors import ConfigError
 
         raise ConfigError(
             "mamapub writes, and has no columns of its own: name those that INSERT INTO writes, CREATE TEMPORARY VIEW "
@@ -78,7 +78,7 @@ class MamaPubDataSource(_MamaDataSource):
         from .sink.data_source import batch_writer
 
         if not self.options:  # they would be published to whatever server is the default
-            from ..errors import ConfigError
+            from ..contracts.errors import ConfigError
 
             raise ConfigError(
                 f"mamapub was given no option at all, at least option url is needed. {_not_a_table('mamapub')}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ..errors import ConfigError, FlightLogError
+from ..contracts.errors import ConfigError, FlightLogError
 from .read_flight_log import flight_log
 from .write_note import COUNTS, NOTE, REPEATS
 

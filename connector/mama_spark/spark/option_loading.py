@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 import pyspark
 
-from ..errors import ConfigError
+from ..contracts.errors import ConfigError
 from ..mama.messages.source_records import DEFAULT_FIELDS, SourceFields
 from ..mama.messages.status import Status, StatusError
 from ..mama.properties import expand

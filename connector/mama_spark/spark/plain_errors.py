@@ -1,9 +1,10 @@
 """Errors of this package as a person sees them: one line that says what happened, without the trace of a worker.
 
 Spark runs planning, tasks and commits in Python processes of its own, and an exception there reaches the user as text
-inside another exception. Of an unexpected one the whole trace is wanted. A :class:`~mama_spark.errors.MamaError` says
-itself what happened and what to do, and a trace around it only hides it: the line would stand between hundreds of
-others, and Spark would end the text with a line of its own, `` SQLSTATE: 38000``.
+inside another exception. Of an unexpected one the whole trace is wanted. A
+:class:`~mama_spark.contracts.errors.MamaError` says itself what happened and what to do, and a trace around it only
+hides it: the line would stand between hundreds of others, and Spark would end the text with a line of its own, ``
+SQLSTATE: 38000``.
 
 ``MAMA_TRACEBACK=1`` in the environment of these processes brings the trace back.
 """
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from pyspark.errors import PySparkException
 
-from ..errors import BackgroundTaskFailed, MamaError
+from ..contracts.errors import BackgroundTaskFailed, MamaError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

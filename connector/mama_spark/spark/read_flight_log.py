@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, SparkSession
 
-from ..errors import FlightLogError
+from ..contracts.errors import FlightLogError
 
 _FORMAT = "delta"
 

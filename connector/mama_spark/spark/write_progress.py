@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pyspark.sql import SparkSession
 
 from ..console.progress import Progress
-from ..errors import ConfigError
+from ..contracts.errors import ConfigError
 from .write_counts import PROPERTY, WriteCounts, decode
 
 #: Seconds between two looks at whether the block has ended.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 
-from ..errors import MamaError, Unavailable
+from ..contracts.errors import MamaError, Unavailable
 from .types import DevError, Severity
 
 DEV_FAILED = "IDL:Tango/DevFailed:1.0"

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ..errors import ConfigError, MamaError
+from ..contracts.errors import ConfigError, MamaError
 from .types import EVENT_NAMES, EventType
 
 SCHEME = "tango://"

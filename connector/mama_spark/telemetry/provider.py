@@ -6,7 +6,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from ..errors import ConfigError
+from ..contracts.errors import ConfigError
 
 
 @cache  # a worker of Spark runs many tasks, and one exporter

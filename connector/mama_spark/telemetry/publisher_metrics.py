@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import PublishError
+from ..contracts.errors import PublishError
 from ..publishing.window.flight import FlightState
 from ..publishing.window.flight_batch import FlightBatch, FlightCounters
 

@@ -19,9 +19,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pytest
 
-from ..bridge import Ack, PublisherBridge, Refusals
-from ..errors import BadRow, BadTopic, PublishError, TooLarge
-from ..message import MessageBatch
+from ..contracts.bridge import Ack, PublisherBridge, Refusals
+from ..contracts.errors import BadRow, BadTopic, PublishError, TooLarge
+from ..contracts.message import MessageBatch
 from ..options.window import RetryPolicy, WindowConfig
 from ..publishing.batch_publisher import BatchPublisher
 from ..publishing.window.flight import FlightState
@@ -104,7 +104,7 @@ Record = Callable[[str, object], None]
 
 
 class BridgeSuite:
-    """Rules of :class:`mama_spark.bridge.PublisherBridge`, one test each.
+    """Rules of :class:`mama_spark.contracts.bridge.PublisherBridge`, one test each.
 
     :cvar without: those of :data:`OPTIONAL` that the bridge under test does not have, no more and no fewer
     """

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from ..bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
+from ..contracts.bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
 
 TIMEOUT = 60.0  #: seconds for a condition; never reached by a sound bridge
 EVER = 600.0  #: seconds that a source lives whose end is of no interest
@@ -91,7 +91,7 @@ def of(kind: DiscoveryEventKind, source: SourceKey) -> Callable[[list[DiscoveryE
 
 
 class DiscoverySuite:
-    """Rules of :class:`mama_spark.bridge.DiscoveryBridge`, one test each."""
+    """Rules of :class:`mama_spark.contracts.bridge.DiscoveryBridge`, one test each."""
 
     @pytest.fixture
     def site(self) -> Any:

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ..errors import BadTopic, ConfigError
-from ..message import MessageBatch
-from ..record_log import MatchFinder, RangeInspector, RecordLog, RecordLogBridge, Records
+from ..contracts.errors import BadTopic, ConfigError
+from ..contracts.message import MessageBatch
+from ..contracts.record_log import MatchFinder, RangeInspector, RecordLog, RecordLogBridge, Records
 
 Headers = dict[str, list[str]]
 MOST_ROWS = 20_000  #: of one batch
@@ -79,7 +79,7 @@ def numbers(batches: Iterable[Records]) -> list[int]:
 
 
 class LogSuite:
-    """Rules of :mod:`mama_spark.record_log`, one test each."""
+    """Rules of :mod:`mama_spark.contracts.record_log`, one test each."""
 
     @pytest.fixture
     def site(self) -> Any:

@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mama_spark.errors import BlockedByPredecessor, ExpectationFailed, OutcomeUnknown, PublishError, Rejected
-from mama_spark.message import MessageBatch
+from mama_spark.contracts.errors import BlockedByPredecessor, ExpectationFailed, OutcomeUnknown, PublishError, Rejected
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.nats.errors import from_reply
 from mama_spark.nats.protocol import fast_batch

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mama_spark.errors import (
+from mama_spark.contracts.errors import (
     BlockedByPredecessor,
     ExpectationFailed,
     OutcomeUnknown,

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 import zmq
-from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.contracts.errors import ConfigError, Unavailable
+from mama_spark.contracts.message import MessageBatch
+from mama_spark.contracts.record_log import MatchRange
 from mama_spark.malamute.bridge.logs import MalamuteLogs
 from mama_spark.malamute.bridge.settings import MalamuteSettings
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
@@ -23,8 +25,6 @@ from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol import commands, log_query
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
 from mama_spark.malamute.protocol.log_query import LogQuery, Op
-from mama_spark.message import MessageBatch
-from mama_spark.record_log import MatchRange
 from mama_spark.testing.log_suite import LogSetup, LogSuite, everything, numbers, rows
 from mama_spark.testing.waiting import eventually
 

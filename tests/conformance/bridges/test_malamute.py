@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.bridge import Ack, EventKind
 from mama_spark.bridges import discovery_bridge, log_bridge, publisher_bridge
-from mama_spark.errors import ClientClosed, ConfigError, Unavailable
+from mama_spark.contracts.bridge import Ack, EventKind
+from mama_spark.contracts.errors import ClientClosed, ConfigError, Unavailable
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.bridge import MalamuteBridge, MalamuteDiscovery, MalamuteLogs, MalamuteSettings
 from mama_spark.malamute.bridge.pool import POOL
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
@@ -21,7 +22,6 @@ from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcome
-from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.testing.bridge_suite import TIMEOUT, Answers, BridgeSuite, PublishedMessage, SuiteSetup, publish
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mama_spark.bridge import DiscoveryBridge
+from mama_spark.contracts.bridge import DiscoveryBridge
 from mama_spark.malamute.bridge.discovery import lease
 from mama_spark.malamute.bridge.discovery.bridge import MalamuteDiscovery
 from mama_spark.malamute.bridge.discovery.client import DiscoverySettings

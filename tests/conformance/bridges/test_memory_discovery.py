@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
-from mama_spark.bridge import DiscoveryEventKind, SourceKey
-from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.contracts.bridge import DiscoveryEventKind, SourceKey
+from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.memory.discovery import MemoryDiscovery, MemorySources
 from mama_spark.testing.discovery_suite import DiscoverySetup, DiscoverySuite
 

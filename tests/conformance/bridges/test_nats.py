@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from mama_spark.bridge import PublisherBridge
+from mama_spark.contracts.bridge import PublisherBridge
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.bridge_suite import BridgeSuite, PublishedMessage, SuiteSetup

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from mama_spark.bridge import DiscoveryBridge
+from mama_spark.contracts.bridge import DiscoveryBridge
 from mama_spark.nats.connection.pool import POOL
 from mama_spark.nats.discovery import lease
 from mama_spark.nats.discovery.bridge import NatsDiscovery

@@ -10,8 +10,8 @@ from functools import partial
 from typing import ClassVar
 
 import pytest
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.mama.messages.omnm import decode
-from mama_spark.message import MessageBatch
 from mama_spark.openmama.bridge import OpenMamaBridge, OpenMamaSettings
 from mama_spark.openmama.wire.peer import OpenMamaPeer, PeerSettings
 from mama_spark.testing.bridge_suite import BridgeSuite, PublishedMessage, SuiteSetup, publish

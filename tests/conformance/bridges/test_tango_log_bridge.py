@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
-from mama_spark.bridge import Ack
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.bridge import Ack
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.tango.bridge import TangoBridge
 from mama_spark.testing.bridge_suite import BridgeSuite, PublishedMessage, SuiteSetup

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 import zmq
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.malamute.broker.engines import Delivery
 from mama_spark.malamute.broker.engines.base import shared_threads
 from mama_spark.malamute.broker.engines.engine_handle import (

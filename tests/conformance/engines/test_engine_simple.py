@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import zmq
-from mama_spark.errors import BackgroundTaskFailed, ConfigError
+from mama_spark.contracts.errors import BackgroundTaskFailed, ConfigError
 from mama_spark.malamute.broker.engines import Delivery, StreamEngine, engine_class, names, register, registry
 from mama_spark.malamute.broker.engines.engine_handle import (
     CommandDone,

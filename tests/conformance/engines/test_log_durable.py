@@ -8,11 +8,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
 from mama_spark.malamute.broker.engines.durable.log import DurableLog, DurableLogs
 from mama_spark.malamute.broker.engines.durable.store_reader import store_path
-from mama_spark.message import MessageBatch
 from mama_spark.testing.log_suite import LogSetup, LogSuite, everything, numbers
 
 

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from mama_spark.bridge import Ack, EventKind
-from mama_spark.errors import BadRow, ConfigError
+from mama_spark.contracts.bridge import Ack, EventKind
+from mama_spark.contracts.errors import BadRow, ConfigError
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.bridge import MalamuteBridge, MalamuteSettings
 from mama_spark.malamute.bridge.pool import POOL
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
-from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.testing.bridge_suite import TIMEOUT, publish
 from mama_spark.testing.waiting import eventually

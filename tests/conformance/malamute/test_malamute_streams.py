@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from mama_spark.bridge import EventKind
-from mama_spark.errors import BadRow, ConfigError, NotReady, PublishError, Rejected, Unavailable
+from mama_spark.contracts.bridge import EventKind
+from mama_spark.contracts.errors import BadRow, ConfigError, NotReady, PublishError, Rejected, Unavailable
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.bridge import MalamuteBridge, MalamuteSettings
 from mama_spark.malamute.bridge.pool import MAX_PENDING_WRITES, POOL
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.broker.engines.durable.log import DurableLogs
 from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
-from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.testing.bridge_suite import TIMEOUT, Answers, publish
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import zmq
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.bridge.bridge import MalamuteBridge
 from mama_spark.malamute.bridge.settings import MalamuteSettings
 from mama_spark.malamute.broker.broker import loop as broker_loop
@@ -24,7 +25,6 @@ from mama_spark.malamute.client.connection_settings import FEATURES, ConnectionS
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Error, Ok, StreamDeliver
 from mama_spark.malamute.protocol.extensions import Feature
-from mama_spark.message import MessageBatch
 from mama_spark.testing.clocks import Clock
 from mama_spark.testing.waiting import until
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import zmq
-from mama_spark.errors import BackgroundTaskFailed, ConfigError, Unavailable
+from mama_spark.contracts.errors import BackgroundTaskFailed, ConfigError, Unavailable
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.broker.broker.metrics import CONTENT_TYPE, Metric, exposition, summary
 from mama_spark.malamute.broker.broker.security import Security

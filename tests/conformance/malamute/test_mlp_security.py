@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import zmq
-from mama_spark.errors import ConfigError, MamaError, Unavailable
+from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings
 from mama_spark.malamute.broker.broker.security import Security
 from mama_spark.malamute.client.client import MalamuteClient

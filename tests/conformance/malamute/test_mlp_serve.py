@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 import zmq
-from mama_spark.bridge import Ack, EventKind
 from mama_spark.cli.main import main
-from mama_spark.errors import BackgroundTaskFailed, ConfigError
+from mama_spark.contracts.bridge import Ack, EventKind
+from mama_spark.contracts.errors import BackgroundTaskFailed, ConfigError
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.bridge import MalamuteBridge, MalamuteSettings
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings
 from mama_spark.malamute.broker.broker.security import Security
@@ -28,7 +29,6 @@ from mama_spark.malamute.broker.serve import run
 from mama_spark.malamute.broker.session.byte_queue import Overflow
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
-from mama_spark.message import MessageBatch
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.window.flight import FlightState

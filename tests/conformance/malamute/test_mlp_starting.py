@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import zmq
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.malamute.broker.broker import engine_pool, loop
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.broker.engines import register

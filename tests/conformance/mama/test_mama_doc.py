@@ -8,7 +8,7 @@ from typing import Any
 
 import mama_spark.mama
 import pytest
-from mama_spark.bridge import SourceKey
+from mama_spark.contracts.bridge import SourceKey
 from mama_spark.mama import SourceRecord
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import encode_source

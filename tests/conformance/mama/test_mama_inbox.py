@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.bridge import EventStyle
+from mama_spark.contracts.bridge import EventStyle
 from mama_spark.mama import (
     DQPublisher,
     DQPublisherManager,

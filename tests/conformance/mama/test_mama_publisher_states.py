@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from mama_spark.bridge import EventStyle
+from mama_spark.contracts.bridge import EventStyle
 from mama_spark.mama import (
     MamaMsg,
     Publisher,

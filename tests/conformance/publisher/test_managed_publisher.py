@@ -9,7 +9,7 @@ from itertools import pairwise
 from time import time
 
 import pytest
-from mama_spark.errors import (
+from mama_spark.contracts.errors import (
     AckTimeout,
     BadRow,
     BadTopic,

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from mama_spark.bridge import PollResult
-from mama_spark.errors import (
+from mama_spark.contracts.bridge import PollResult
+from mama_spark.contracts.errors import (
     AckTimeout,
     BackgroundTaskFailed,
     ConfigError,
@@ -18,8 +18,8 @@ from mama_spark.errors import (
     RateLimited,
     Rejected,
 )
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBridge
-from mama_spark.message import MessageBatch
 from mama_spark.publishing.api import PublishOptions, RetryConfig
 from mama_spark.publishing.managed.managed_publisher import ManagedPublisher
 from mama_spark.testing.waiting import until

@@ -10,7 +10,7 @@ from typing import Any
 
 import nats
 import pytest
-from mama_spark.errors import (
+from mama_spark.contracts.errors import (
     AckTimeout,
     BackgroundTaskFailed,
     ConfigError,

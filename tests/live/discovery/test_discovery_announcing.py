@@ -9,8 +9,8 @@ from collections.abc import Callable
 from multiprocessing import get_context
 
 import pytest
-from mama_spark.bridge import SourceKey
-from mama_spark.errors import ClientClosed
+from mama_spark.contracts.bridge import SourceKey
+from mama_spark.contracts.errors import ClientClosed
 from mama_spark.nats.discovery import lease
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.discovery.layout import DiscoveryLayout

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.bridges import discovery_bridge
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.mama.discovery.discovery_rows import (
     BAD_RECORD,
     GAP,

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from mama_spark.bridge import DiscoveryEventKind, SourceKey
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.bridge import DiscoveryEventKind, SourceKey
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.nats.discovery import lease
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.discovery.layout import DiscoveryLayout

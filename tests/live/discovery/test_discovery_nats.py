@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.bridge import DiscoveryEventKind, SourceKey
-from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.contracts.bridge import DiscoveryEventKind, SourceKey
+from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.nats.discovery import lease
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.discovery.layout import ADVISORY_BYTES, DiscoveryLayout

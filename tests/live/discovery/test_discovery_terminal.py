@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from mama_spark.bridge import SourceKey
 from mama_spark.cli.commands.events import line_of as event_line
 from mama_spark.cli.commands.sources import line_of as source_line
 from mama_spark.cli.main import main
 from mama_spark.console import discovery_follow as follow
+from mama_spark.contracts.bridge import SourceKey
 from mama_spark.mama.discovery.discovery_rows import DiscoveryRow
 from mama_spark.mama.messages.event_records import EventRecord
 from mama_spark.nats.server.nats_server import NatsServer

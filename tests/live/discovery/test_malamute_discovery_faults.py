@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import zmq
-from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
-from mama_spark.errors import ConfigError, DataLost, MamaError
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
+from mama_spark.contracts.errors import ConfigError, DataLost, MamaError
 from mama_spark.malamute.bridge.discovery import client as discovery_client
 from mama_spark.malamute.bridge.discovery import lease
 from mama_spark.malamute.bridge.discovery.bridge import MalamuteDiscovery

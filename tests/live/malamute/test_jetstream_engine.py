@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import zmq
-from mama_spark.errors import MamaError, Unavailable
+from mama_spark.contracts.errors import MamaError, Unavailable
 from mama_spark.malamute.bridge.check import check_server
 from mama_spark.malamute.bridge.logs import MalamuteLogs
 from mama_spark.malamute.bridge.settings import MalamuteSettings

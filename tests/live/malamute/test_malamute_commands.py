@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from mama_spark.cli.main import main
-from mama_spark.message import MessageBatch
+from mama_spark.contracts.message import MessageBatch
 
 from tests.support.malamute.broker_process import BrokerHere, BrokerProcess
 

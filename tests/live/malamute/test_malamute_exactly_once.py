@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 from mama_spark.bridges import batch_ledger
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.batch_ledger import MarkerChanged
+from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.bridge import bridge as bridges
 from mama_spark.malamute.bridge.logs import MalamuteLogs
 from mama_spark.malamute.bridge.settings import MalamuteSettings
@@ -21,10 +23,8 @@ from mama_spark.malamute.broker.session.streams import log_query_server
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol import log_query
 from mama_spark.malamute.protocol.log_query import Op
-from mama_spark.message import MessageBatch
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SinkOptions
-from mama_spark.sending.batch_ledger import MarkerChanged
 from mama_spark.testing.waiting import eventually
 
 from tests.support.malamute.broker_process import BrokerHere, BrokerProcess

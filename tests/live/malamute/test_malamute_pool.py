@@ -7,11 +7,11 @@ from multiprocessing import get_context
 from typing import Any
 
 import pytest
-from mama_spark.bridges.connection_pool import IDLE
+from mama_spark.contracts.connection_pool import IDLE
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.bridge import MalamuteBridge, MalamuteSettings
 from mama_spark.malamute.bridge.pool import KNOWN_FOR, POOL, MalamutePool
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
-from mama_spark.message import MessageBatch
 from mama_spark.testing.bridge_suite import TIMEOUT, publish
 from mama_spark.testing.waiting import eventually
 

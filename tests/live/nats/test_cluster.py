@@ -10,9 +10,9 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
-from mama_spark.bridge import EventKind, PollResult
-from mama_spark.errors import ConfigError, Unavailable
-from mama_spark.message import MessageBatch
+from mama_spark.contracts.bridge import EventKind, PollResult
+from mama_spark.contracts.errors import ConfigError, Unavailable
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.testing.waiting import TIMEOUT, eventually
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import nats
 import pytest
-from mama_spark.bridge import EventKind
-from mama_spark.errors import BackgroundTaskFailed, Unavailable
-from mama_spark.message import MessageBatch
+from mama_spark.contracts.bridge import EventKind
+from mama_spark.contracts.errors import BackgroundTaskFailed, Unavailable
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.nats.connection.event_loop import EventLoopThread
 from mama_spark.nats.connection.pool import IDLE, POOL, NatsPool

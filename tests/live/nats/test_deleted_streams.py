@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 import pytest
-from mama_spark.message import MessageBatch
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.nats.jetstream import api
 from mama_spark.nats.server.nats_server import NatsServer

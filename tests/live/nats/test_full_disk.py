@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from mama_spark.errors import BackgroundTaskFailed
+from mama_spark.contracts.errors import BackgroundTaskFailed
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 

@@ -12,15 +12,15 @@ from typing import Any
 import nats
 import nats.errors
 import pytest
-from mama_spark.bridge import DiscoveryEventKind, SourceKey
-from mama_spark.errors import Unavailable
+from mama_spark.contracts.bridge import DiscoveryEventKind, SourceKey
+from mama_spark.contracts.errors import Unavailable
+from mama_spark.contracts.record_log import MatchRange
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.nats.check import check_server
 from mama_spark.nats.discovery import lease
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.read.logs import NatsLogs
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.record_log import MatchRange
 from mama_spark.testing.waiting import eventually
 
 from tests.support.fault_driver import Driver

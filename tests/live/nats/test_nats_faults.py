@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from mama_spark.message import MessageBatch
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import NatsBridge
 from mama_spark.nats.connection.nats_py_compat import close_abandoned
 from mama_spark.nats.connection.pool import POOL

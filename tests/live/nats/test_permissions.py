@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.errors import ConfigError
-from mama_spark.message import MessageBatch
+from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options.stream_names import stream_range

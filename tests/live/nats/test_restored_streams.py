@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.errors import DataLost
+from mama_spark.contracts.errors import DataLost
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.spark.subscribe.data_source import MamaSubStreamReader, stream_reader
 from mama_spark.spark.subscribe.schema import SCHEMA

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from mama_spark.errors import ConfigError, DataLost, MamaError, OptionError
+from mama_spark.contracts.errors import ConfigError, DataLost, MamaError, OptionError
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.sink.job import OutcomeCounts

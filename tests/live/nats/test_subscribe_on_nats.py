@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from mama_spark.errors import ConfigError, DataLost
+from mama_spark.contracts.errors import ConfigError, DataLost
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.subscribe.data_source import MamaSubStreamReader

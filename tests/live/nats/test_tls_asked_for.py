@@ -17,7 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
-from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.nats.connection.connection import Connection
 from mama_spark.nats.connection.event_loop import EventLoopThread

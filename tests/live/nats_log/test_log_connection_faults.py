@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.nats import NatsSettings
 from mama_spark.nats.connection.pool import POOL
 from mama_spark.nats.read.logs import NatsLogs

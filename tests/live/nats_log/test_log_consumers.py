@@ -6,7 +6,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from mama_spark.errors import ClientClosed, Unavailable
+from mama_spark.contracts.errors import ClientClosed, Unavailable
 from mama_spark.nats.jetstream.consumers import create_consumer
 from mama_spark.nats.protocol.records import DeliveryBuffer, DeliveryParser
 from mama_spark.nats.server.nats_server import NatsServer

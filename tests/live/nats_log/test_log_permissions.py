@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.nats import NatsSettings
 from mama_spark.nats.read.logs import NatsLog, NatsLogs
 from mama_spark.nats.server.nats_server import NatsServer

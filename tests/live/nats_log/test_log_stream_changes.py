@@ -6,7 +6,7 @@ import contextlib
 
 import pyarrow as pa
 import pytest
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.malamute.broker.engines.jetstream.settings import JetStreamSettings
 from mama_spark.malamute.broker.engines.jetstream.stream_reader import JetStreamReader
 from mama_spark.nats import NatsSettings

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mama_spark.bridge import Ack
+from mama_spark.contracts.bridge import Ack
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.mama.messages.omnm import decode
-from mama_spark.message import MessageBatch
 from mama_spark.openmama.bridge import OpenMamaBridge, OpenMamaSettings
 from mama_spark.openmama.wire.peer import OpenMamaPeer, PeerSettings
 from mama_spark.options.window import WindowConfig

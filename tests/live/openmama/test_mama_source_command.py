@@ -12,10 +12,10 @@ import pytest
 from deltalake import DeltaTable
 from mama_spark.bridges import discovery_bridge, log_bridge
 from mama_spark.cli.main import main
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.mama.discovery.discovery_rows import DiscoveryRowReader
 from mama_spark.mama.messages.status import MsgStatus
-from mama_spark.message import MessageBatch
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.openmama.commands.mama_source import read_dictionary, read_rules
 from mama_spark.openmama.wire.protocol.market_data import MarketDataRequest, subscription_topic

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from mama_spark.cli.commands.record import log_options, record
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import Field, MamaMsg
 from mama_spark.mama.messages.omnm import encode

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 import zmq
-from mama_spark.errors import ConfigError, PublishError
+from mama_spark.contracts.errors import ConfigError, PublishError
 from mama_spark.openmama.wire.peer import OpenMamaPeer, PeerPresence, PeerSettings
 from mama_spark.openmama.wire.peer.peer import _PORTION, JoinTimeout
 from mama_spark.openmama.wire.protocol.frames import BridgeFrame, FrameType

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from mama_spark.errors import Unavailable
+from mama_spark.contracts.errors import Unavailable
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.spark.sink.data_source import batch_writer
 from mama_spark.spark.sink.job import PartitionReport, TaskInfo

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from mama_spark.cli.commands.record import log_options, record
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_events import SubscriptionEvent

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mama_spark.errors import MamaError
+from mama_spark.contracts.errors import MamaError
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.tango.client.device_proxy import device_names
 from mama_spark.tango.log.records import RecordKind

@@ -11,7 +11,7 @@ import pytest
 from mama_spark.cli.commands.record import log_options, record
 from mama_spark.cli.main import parse
 from mama_spark.console.signals import StopEvent
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.tango.log.records import GapCause, RecordKind
 from mama_spark.testing.waiting import until

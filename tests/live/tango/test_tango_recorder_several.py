@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mama_spark.bridge import DiscoveryEventKind
 from mama_spark.bridges import discovery_bridge
 from mama_spark.cli.commands.record import record
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.bridge import DiscoveryEventKind
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import DiscoveryOptions
 from mama_spark.tango.log.records import RecordKind

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mama_spark.errors import MamaError
+from mama_spark.contracts.errors import MamaError
 from mama_spark.tango.client.device_proxy import DeviceProxy, open_device, reference_of
 from mama_spark.tango.client.rpc_connection import RpcConnection
 from mama_spark.tango.errors import BadReply, CallLost, DevFailed, DeviceAway, ServerAway, SystemException

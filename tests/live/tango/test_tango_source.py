@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import zmq
-from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.tango.client.device_proxy import open_device
 from mama_spark.tango.client.subscription_events import SubscriptionEvent
 from mama_spark.tango.giop.ior import parse_device

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mama_spark.bridge import SourceKey
+from mama_spark.contracts.bridge import SourceKey
 from mama_spark.mama.messages.event_records import EventRecord
 from mama_spark.nats.server.nats_server import NatsServer
 from pyspark.errors import StreamingQueryException

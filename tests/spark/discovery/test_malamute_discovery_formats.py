@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mama_spark.bridge import SourceKey
+from mama_spark.contracts.bridge import SourceKey
 from mama_spark.malamute.bridge.discovery import lease
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.mama.messages.event_records import EventRecord

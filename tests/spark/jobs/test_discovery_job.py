@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
-from mama_spark.bridge import SourceKey
+from mama_spark.contracts.bridge import SourceKey
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options.conf_file import load
 from mama_spark.spark.discovery.tables import DiscoveryTables

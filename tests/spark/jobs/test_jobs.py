@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from deltalake import DeltaTable
-from mama_spark.bridge import DiscoveryEventKind
+from mama_spark.contracts.bridge import DiscoveryEventKind
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.mama.messages.source_records import SourceRecord, decode_source
 from mama_spark.nats import NatsSettings

@@ -247,7 +247,7 @@ def test_full_disk_ends_the_query_with_the_reason_and_loses_nothing(
     with full_disk(gateway.proc.pid, largest, java=java, others=others):
         text = case.fail()
     assert "File too large" in text
-    assert java or f"mama_spark.errors.Unavailable: writing {case.log}" in text
+    assert java or f"mama_spark.contracts.errors.Unavailable: writing {case.log}" in text
     assert case.stored() == (100 if java else 150)
     case.run()
     case.conserved(150)

@@ -10,7 +10,7 @@ import mama_spark
 import pytest
 from deltalake import DeltaTable
 from mama_spark.console import progress as console_progress
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.flightlog.transaction import described_writes
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.spark import write_progress

@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import zmq
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.broker.broker.security import Security
 from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.protocol.extensions import Feature
-from mama_spark.message import MessageBatch
 from mama_spark.testing.waiting import eventually
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession

@@ -9,14 +9,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from mama_spark.errors import Unavailable
+from mama_spark.contracts.errors import Unavailable
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.bridge.append import append
 from mama_spark.malamute.bridge.settings import MalamuteSettings
 from mama_spark.malamute.broker.broker.broker import Broker
 from mama_spark.malamute.broker.configuration import load
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.mama.discovery.broker_events import broker_event
-from mama_spark.message import MessageBatch
 from mama_spark.testing.waiting import eventually
 
 from tests.support.ports import lasting_port

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self, TypeVar
 
-from mama_spark.bridge import SourceKey
+from mama_spark.contracts.bridge import SourceKey
 from mama_spark.malamute.bridge.discovery import lease
 from mama_spark.malamute.bridge.discovery.bridge import MalamuteDiscovery
 from mama_spark.malamute.bridge.discovery.client import DiscoveryClient, DiscoverySettings
@@ -98,7 +98,7 @@ class SourceAnnouncers:
 
 _ANNOUNCE = """
 import sys
-from mama_spark.bridge import SourceKey
+from mama_spark.contracts.bridge import SourceKey
 from tests.support.malamute.malamute_discovery import discovery_of
 bridge = discovery_of(sys.argv[1])
 bridge.open()

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Protocol, Self
 from urllib.parse import quote
 
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.malamute.broker.engines.durable.store_reader import StoreReader, store_path
 from mama_spark.malamute.broker.engines.frame_columns import unpack_headers
 from mama_spark.nats.server.nats_server import NatsServer

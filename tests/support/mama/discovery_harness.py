@@ -8,7 +8,7 @@ from base64 import b64decode
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from mama_spark.bridge import SourceKey
+from mama_spark.contracts.bridge import SourceKey
 from mama_spark.mama.messages.event_records import EventRecord, encode_event
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import SourceRecord, encode_source

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 from uuid import uuid4
 
-from mama_spark.bridge import SourceKey
+from mama_spark.contracts.bridge import SourceKey
 from mama_spark.mama import (
     MamaMsg,
     SourceDiscovery,

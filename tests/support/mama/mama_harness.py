@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pytest
-from mama_spark.bridge import EventStyle, PublisherBridge
+from mama_spark.contracts.bridge import EventStyle, PublisherBridge
 from mama_spark.mama import (
     MamaMsg,
     Publisher,

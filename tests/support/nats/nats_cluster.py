@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from mama_spark.errors import Unavailable
+from mama_spark.contracts.errors import Unavailable
 from mama_spark.nats.server.nats_server import READY_TIMEOUT, NatsServer
 
 from tests.support.ports import lasting_port

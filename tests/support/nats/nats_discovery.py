@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.discovery.layout import ADVISORIES, DiscoveryLayout
 from mama_spark.nats.server.nats_server import NatsServer
@@ -122,7 +122,7 @@ def stop_renewing(bridge: NatsDiscovery, source: SourceKey = DESK) -> None:
 
 ANNOUNCE = """
 import sys, time
-from mama_spark.bridge import SourceKey
+from mama_spark.contracts.bridge import SourceKey
 from mama_spark.nats.protocol.direct_get import StoredMessage
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.settings import NatsSettings

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from mama_spark.message import MessageBatch
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.nats.read.logs import NatsLogs
 from mama_spark.testing.bridge_suite import publish

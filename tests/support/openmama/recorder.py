@@ -11,6 +11,7 @@ from uuid import uuid4
 import pyarrow as pa
 from mama_spark.bridges import log_bridge, publisher_bridge
 from mama_spark.cli.commands.record import log_options
+from mama_spark.contracts.record_log import RecordLog
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import Field, MamaMsg
 from mama_spark.mama.messages.omnm import decode, encode
@@ -37,7 +38,6 @@ from mama_spark.openmama.wire.protocol.market_data import (
 from mama_spark.options import SinkOptions, SubscribeOptions
 from mama_spark.packing import rows_of_messages, unpack
 from mama_spark.publishing.resilient_publisher import ResilientPublisher
-from mama_spark.record_log import RecordLog
 
 DICTIONARY = [DictionaryEntry(237, "wBidPrice", FieldType.F64)]
 

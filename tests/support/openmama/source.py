@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mama_spark.contracts.message import MessageBatch
+from mama_spark.contracts.record_log import RecordLogBridge
 from mama_spark.memory.logs import MemoryLogs
-from mama_spark.message import MessageBatch
 from mama_spark.openmama.source import LogFollower, MarketDataServer, MarketDataSource, SourceRules, SourceState
 from mama_spark.openmama.source.market_data_source import PublisherEvent
 from mama_spark.openmama.wire.peer import OpenMamaPeer, PeerSettings
 from mama_spark.openmama.wire.protocol.dictionary import by_name
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge
-from mama_spark.record_log import RecordLogBridge
 
 from .network import message
 

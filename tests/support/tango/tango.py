@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mama_spark.backoff import Backoff
+from mama_spark.contracts.backoff import Backoff
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_states import Timeouts
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mama_spark.bridges.connection_pool import IDLE, ConnectionPool
+from mama_spark.contracts.connection_pool import IDLE, ConnectionPool
 
 
 class PoolRecorder:

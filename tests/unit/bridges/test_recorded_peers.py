@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
-from mama_spark.bridge import DiscoveryEvent
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.bridge import DiscoveryEvent
+from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.mama.discovery.discovery_rows import DiscoveryRow
 from mama_spark.mama.messages.source_records import DEFAULT_FIELDS
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
-from mama_spark.message import MessageBatch
 from mama_spark.openmama.bridge.recorded_peers import UNSEEN, RecordedPeers
 from mama_spark.openmama.wire.log.records import MamaPeerState, MamaRecord, MamaRecordKind
 from mama_spark.openmama.wire.protocol.naming import CONNECT, NamingFrame, encode_naming

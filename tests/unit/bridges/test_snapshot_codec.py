@@ -7,7 +7,7 @@ from types import FrameType
 
 import pyarrow as pa
 import pytest
-from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind
 from mama_spark.discovery import snapshot_codec
 
 EVENTS = [DiscoveryEvent(DiscoveryEventKind.IMAGE_END, at, "log", at) for at in range(1, 40)]

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from mama_spark.cli import main as cli
 from mama_spark.console.arguments import duration_argument, options, pairs, transport
-from mama_spark.errors import ConfigError, OptionError
+from mama_spark.contracts.errors import ConfigError, OptionError
 from mama_spark.options import ANY_USE, SinkOptions
 from mama_spark.options.tables import _warn_once
 from mama_spark.options.values import Duration

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 from mama_spark import __version__
 from mama_spark.cli import main as cli
-from mama_spark.errors import Unavailable
+from mama_spark.contracts.errors import Unavailable
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.nats.server.serve import DEMO, add_demo_stream
 

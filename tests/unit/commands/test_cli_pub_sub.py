@@ -11,9 +11,9 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 from mama_spark.cli.main import main
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
-from mama_spark.message import MessageBatch
 
 from tests.support.tables import each
 

@@ -17,12 +17,12 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from mama_spark.bridge import SourceKey
 from mama_spark.cli import main as cli
 from mama_spark.console import discovery_follow as follow
 from mama_spark.console import progress as progress_module
 from mama_spark.console.output import print_tables
 from mama_spark.console.progress import Progress
+from mama_spark.contracts.bridge import SourceKey
 from mama_spark.flightlog.commit import commit
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import SourceRecord, encode_source

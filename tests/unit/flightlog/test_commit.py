@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from deltalake.exceptions import CommitFailedError
-from mama_spark.errors import FlightLogError
+from mama_spark.contracts.errors import FlightLogError
 from mama_spark.flightlog import transaction
 from mama_spark.flightlog.adopt_orphans import adopt_orphans
 from mama_spark.flightlog.commit import abort, commit
@@ -175,7 +175,7 @@ def test_part_that_is_not_there_as_it_was_written_is_not_committed(tmp_path: Pat
 FULL_DISK = """
 import resource, sys
 from tests.support.flight_logs import BATCH, flights, stage
-from mama_spark.errors import Unavailable
+from mama_spark.contracts.errors import Unavailable
 from mama_spark.flightlog.commit import commit
 for log, is_first in ((sys.argv[1], True), (sys.argv[2], False)):
     earlier, parts = stage(log, BATCH, flights(1, "a")), stage(log, BATCH, flights(2, "b"))

@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from mama_spark.errors import FlightLogError, SchemaError
+from mama_spark.contracts.errors import FlightLogError, SchemaError
+from mama_spark.contracts.message import HEADERS_TYPE
 from mama_spark.flightlog.adopt_orphans import adopt_orphans
 from mama_spark.flightlog.commit import commit
 from mama_spark.flightlog.dead_letter_table import DeadLetterStaging, abort_dead_letters, commit_dead_letters
 from mama_spark.flightlog.schema import DEAD_LETTERS
 from mama_spark.flightlog.storage import TableStore
-from mama_spark.message import HEADERS_TYPE
 
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, rows, stage, stage_letters
 

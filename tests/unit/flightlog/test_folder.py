@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from mama_spark.cli import main as cli
-from mama_spark.errors import FlightLogError, MamaError, Unavailable
+from mama_spark.contracts.errors import FlightLogError, MamaError, Unavailable
 from mama_spark.flightlog import folder
 from mama_spark.flightlog.commit import commit
 from mama_spark.flightlog.dead_letter_table import DeadLetterStaging, commit_dead_letters

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from mama_spark.cli.main import main
-from mama_spark.errors import ConfigError, FlightLogError
+from mama_spark.contracts.errors import ConfigError, FlightLogError
 from mama_spark.flightlog import maintenance, report, transaction
 from mama_spark.flightlog.adopt_orphans import adopt_orphans
 from mama_spark.flightlog.commit import abort, commit

@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
-from mama_spark.errors import FlightLogError, SchemaError, Unavailable
+from mama_spark.contracts.errors import FlightLogError, SchemaError, Unavailable
+from mama_spark.contracts.message import HEADERS_TYPE
 from mama_spark.flightlog.columns import FlightColumns, LoggedEvent
 from mama_spark.flightlog.parts import part_of_file
 from mama_spark.flightlog.schema import Level, table_schema
 from mama_spark.flightlog.staging import Staging
 from mama_spark.flightlog.storage import TableStore
 from mama_spark.flightlog.write_id import WriteId
-from mama_spark.message import HEADERS_TYPE
 
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, stage
 from tests.support.tables import each
@@ -271,7 +271,7 @@ def test_full_disk_ends_the_task_with_a_clear_error(tmp_path: Path) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         import numpy as np
         from tests.support.flight_logs import BATCH, flights
-        from mama_spark.errors import Unavailable
+        from mama_spark.contracts.errors import Unavailable
         from mama_spark.flightlog.staging import Staging
         import pyarrow as pa
         staging = Staging(sys.argv[1], {}, BATCH, 0, 0)

@@ -18,8 +18,8 @@ from mama_spark.cli.top.model import (
     select,
     sparkline,
 )
+from mama_spark.contracts.record_log import LogStatus, ReaderStatus
 from mama_spark.mama.discovery.discovery_rows import DiscoveryRow
-from mama_spark.record_log import LogStatus, ReaderStatus
 
 from tests.support.tables import each
 

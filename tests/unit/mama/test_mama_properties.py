@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.errors import ConfigError, OptionError
+from mama_spark.contracts.errors import ConfigError, OptionError
 from mama_spark.mama.messages.source_records import DEFAULT_FIELDS
 from mama_spark.mama.properties import TRUE, Properties, TransportProperties, expand
 

@@ -7,8 +7,8 @@ from itertools import product
 from typing import TypeAlias
 
 import pytest
-from mama_spark import errors
-from mama_spark.errors import MamaError, PublishError
+from mama_spark.contracts import errors
+from mama_spark.contracts.errors import MamaError, PublishError
 from mama_spark.mama.messages.omnm import BadMessage
 from mama_spark.mama.messages.status import (
     RESERVED,

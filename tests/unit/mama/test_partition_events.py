@@ -6,11 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mama_spark.errors import AckTimeout, BadTopic, ConfigError, PermissionDenied, PublishError, Rejected, Unavailable
+from mama_spark.contracts.errors import (
+    AckTimeout,
+    BadTopic,
+    ConfigError,
+    PermissionDenied,
+    PublishError,
+    Rejected,
+    Unavailable,
+)
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.mama.messages.event_records import EventRecord
 from mama_spark.mama.publisher.partition_events import MAX_ERRORS, MAX_TOPICS, PartitionEvents
 from mama_spark.mama.states import IllegalPublisherStep, PublisherState
-from mama_spark.message import MessageBatch
 
 from tests.support.memory import peak_of
 from tests.support.tables import each

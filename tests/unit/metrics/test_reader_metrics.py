@@ -8,10 +8,10 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.mama.discovery.discovery_rows import BAD_RECORD, DiscoveryRow
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
-from mama_spark.message import MessageBatch
 from mama_spark.options import DiscoveryOptions
 from mama_spark.packing.format import PACK, PACK_ROWS
 from mama_spark.spark.discovery.data_source import _counted

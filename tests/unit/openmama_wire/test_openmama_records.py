@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mama_spark.contracts.topics import why_unpublishable
 from mama_spark.openmama.wire.log.records import (
     HEAD_SIZE,
     MamaRecord,
@@ -16,7 +17,6 @@ from mama_spark.openmama.wire.log.records import (
     message_topic,
     record_topic,
 )
-from mama_spark.topics import why_unpublishable
 
 from tests.support.tables import each
 from tests.support.tiers import examples

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.openmama.wire.peer.settings import Endpoint, PeerSettings
 from mama_spark.openmama.wire.protocol.framings import OZ, ZMQ
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from mama_spark.cli.commands import record
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.mama.properties import Properties, expand
 from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings
 from mama_spark.openmama.wire.peer.property_urls import property_urls

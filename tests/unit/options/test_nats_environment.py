@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.options.nats_environment import with_nats_environment
 
 BOB = {"url": "nats://bob:4222", "user": "bob", "password": "pw", "ca": "/ca.pem", "creds": "", "description": "x"}

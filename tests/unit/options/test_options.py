@@ -8,7 +8,7 @@ import contextlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.errors import OptionError
+from mama_spark.contracts.errors import OptionError
 from mama_spark.openmama.commands import mama_source
 from mama_spark.options import SinkOptions, camel, duration, markdown, option_names
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mama_spark.errors import OptionError
+from mama_spark.contracts.errors import OptionError
 from mama_spark.options import SinkOptions
 from mama_spark.options.paths import local_path
 

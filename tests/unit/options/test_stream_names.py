@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mama_spark.errors import OptionError
+from mama_spark.contracts.errors import OptionError
 from mama_spark.options import BATCH_WRITE, SinkOptions, SubscribeOptions
 from mama_spark.options.stream_names import StreamRange, matching_streams, stream_patterns, stream_range
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.options import camel
 from mama_spark.options.declare import option
 from mama_spark.options.tables import _warn_once, parse_table

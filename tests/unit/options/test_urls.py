@@ -7,7 +7,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.errors import OptionError
+from mama_spark.contracts.errors import OptionError
 from mama_spark.nats.settings import NatsSettings
 from mama_spark.options import SinkOptions, redact_url
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from mama_spark.cli import main as cli
-from mama_spark.errors import OptionError
+from mama_spark.contracts.errors import OptionError
 from mama_spark.options import (
     ANY_READ,
     ANY_USE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from mama_spark.bridge import Ack, Capabilities
+from mama_spark.contracts.bridge import Ack, Capabilities
 from mama_spark.options import SinkOptions
 from mama_spark.options.window import RetryPolicy, WindowConfig
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.message import HEADERS_TYPE, MessageBatch
+from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
+from mama_spark.contracts.record_log import Records
 from mama_spark.packing import PackCompressor, Packed, Rows, Unpacked, codec_of, packed, unpack
 from mama_spark.packing.compression import plain
 from mama_spark.packing.format import MAX_PLAIN_BYTES
-from mama_spark.record_log import Records
 
 from tests.support.memory import peak_of
 from tests.support.tables import each

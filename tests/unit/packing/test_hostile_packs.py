@@ -7,9 +7,9 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
-from mama_spark.message import HEADERS_TYPE
+from mama_spark.contracts.message import HEADERS_TYPE
+from mama_spark.contracts.record_log import Records
 from mama_spark.packing import Unpacked, unpack
-from mama_spark.record_log import Records
 
 from tests.support.memory import peak_of
 from tests.support.tables import each

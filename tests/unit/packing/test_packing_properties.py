@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.errors import SchemaError
-from mama_spark.message import HEADERS_TYPE, MessageBatch
+from mama_spark.contracts.errors import SchemaError
+from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
+from mama_spark.contracts.record_log import Records
 from mama_spark.packing import Packed, Packer, Rows, Unpacked, codec_of, halves, singles, unpack
-from mama_spark.record_log import Records
 
 from tests.support.memory import arrow_peak_of
 from tests.support.tables import each

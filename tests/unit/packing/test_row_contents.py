@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.errors import CorruptPack
-from mama_spark.message import HEADERS_TYPE, MessageBatch
+from mama_spark.contracts.errors import CorruptPack
+from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
+from mama_spark.contracts.record_log import Records
 from mama_spark.packing import PACK, PACK_ROWS, Rows, packed
 from mama_spark.packing.codec import ArrowCodec, Codec, LinesCodec
 from mama_spark.packing.compression import PackCompressor
@@ -18,7 +19,6 @@ from mama_spark.packing.format import PACK_TOPIC
 from mama_spark.packing.pack_rows import PackRows, with_topic_header
 from mama_spark.packing.row_contents import row_contents
 from mama_spark.publishing.ids.ids import digest
-from mama_spark.record_log import Records
 
 from tests.support.tables import each
 

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import numpy as np
 import pytest
-from mama_spark.bridge import PollResult, ValidationResult
-from mama_spark.errors import (
+from mama_spark.contracts.bridge import PollResult, ValidationResult
+from mama_spark.contracts.errors import (
     BackgroundTaskFailed,
     BadRow,
     ClientClosed,
@@ -19,8 +19,8 @@ from mama_spark.errors import (
     PublishError,
     Unavailable,
 )
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBridge, MemoryBroker
-from mama_spark.message import MessageBatch
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.clock import NEVER, WallClock

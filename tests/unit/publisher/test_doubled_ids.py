@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.errors import BadRow, DoubledId, PublishError, Unavailable
-from mama_spark.message import MessageBatch
+from mama_spark.contracts.errors import BadRow, DoubledId, PublishError, Unavailable
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.publishing.ids import seen_ids
 from mama_spark.publishing.ids.bloom_filter import BloomFilter
 from mama_spark.publishing.ids.doubled_ids import DoubledIdCheck
@@ -80,7 +80,7 @@ def test_a_disk_without_any_room_fails_with_what_to_do(tmp_path: Path) -> None:
     """In a process of its own: Python looks for a folder that it can write to, once a process, and finds none."""
     script = (
         "import numpy as np, os, resource, signal\n"
-        "from mama_spark.errors import Unavailable\n"
+        "from mama_spark.contracts.errors import Unavailable\n"
         "from mama_spark.publishing.ids.seen_ids import SeenIds\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"

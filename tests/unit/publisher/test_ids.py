@@ -13,8 +13,8 @@ import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.errors import ConfigError
-from mama_spark.message import HEADERS_TYPE, MessageBatch
+from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
 from mama_spark.publishing.ids.ids import IdMaker, digest, parse, texts
 
 from tests.support.processes import resident_memory

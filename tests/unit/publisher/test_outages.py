@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import numpy as np
 import pytest
-from mama_spark.bridge import Ack, Acks, BridgeEvent, EventKind, PollResult
+from mama_spark.contracts.bridge import Ack, Acks, BridgeEvent, EventKind, PollResult
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBridge, MemoryBroker
-from mama_spark.message import MessageBatch
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.window.flight import FlightState

@@ -6,10 +6,10 @@ import uuid
 from collections.abc import Iterator, Sequence
 
 import pytest
-from mama_spark.bridge import PollResult
-from mama_spark.errors import PublishError, Unavailable
+from mama_spark.contracts.bridge import PollResult
+from mama_spark.contracts.errors import PublishError, Unavailable
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBridge, MemoryBroker
-from mama_spark.message import MessageBatch
 from mama_spark.publishing.resilient_publisher import MAX_UNSETTLED_BATCHES, ResilientPublisher
 from mama_spark.testing.waiting import eventually
 

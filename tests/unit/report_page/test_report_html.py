@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.cli import main as cli
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.flightlog.columns import LoggedEvent
 from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.schema import PUBLISHED

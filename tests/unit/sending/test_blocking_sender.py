@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
-from mama_spark.bridge import PollResult
-from mama_spark.errors import AckTimeout, BadTopic, NoResponders, OutcomeUnknown, Rejected, Unavailable
+from mama_spark.contracts.bridge import PollResult
+from mama_spark.contracts.errors import AckTimeout, BadTopic, NoResponders, OutcomeUnknown, Rejected, Unavailable
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBridge, MemoryBroker
-from mama_spark.message import MessageBatch
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publishing.window.blocking_sender import BlockingSender
 from mama_spark.publishing.window.flight import FlightState

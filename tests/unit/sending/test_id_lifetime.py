@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mama_spark.errors import Unavailable
+from mama_spark.contracts.errors import Unavailable
 from mama_spark.malamute.broker.engines.jetstream.async_publisher import AsyncPublisher, PendingPublish
 from mama_spark.nats.jetstream.streams import StreamInfo, _duplicate_window
 from mama_spark.nats.publish.stream_router import StreamRouter

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mama_spark.errors import NoResponders, PublishError, RateLimited
+from mama_spark.contracts.errors import NoResponders, PublishError, RateLimited
 from mama_spark.publishing.window.backpressure import BackpressureState
 from mama_spark.publishing.window.outage import MAX_STEP, OutageDetector
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from mama_spark.message import Int64s
+from mama_spark.contracts.message import Int64s
 from mama_spark.publishing.window.flight import FlightState
 from mama_spark.publishing.window.flight_batch import FlightBatch, Seconds
 from mama_spark.publishing.window.resend_queue import ResendQueue

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from mama_spark.bridge import Acks, Refusals
-from mama_spark.errors import (
+from mama_spark.contracts.bridge import Acks, Refusals
+from mama_spark.contracts.errors import (
     ConfigError,
     DuplicateInFlight,
     NoResponders,

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import numpy as np
 import pytest
-from mama_spark.bridge import BridgeEvent, EventKind, PollResult, Refusals
-from mama_spark.errors import (
+from mama_spark.contracts.bridge import BridgeEvent, EventKind, PollResult, Refusals
+from mama_spark.contracts.errors import (
     AckTimeout,
     BadRow,
     DuplicateInFlight,
@@ -21,8 +21,8 @@ from mama_spark.errors import (
     Stopped,
     Unavailable,
 )
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBridge, MemoryBroker
-from mama_spark.message import MessageBatch
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publishing.window.flight import FlightState
 from mama_spark.publishing.window.flight_batch import FlightBatch

@@ -6,9 +6,16 @@ from collections import deque
 
 import numpy as np
 import pytest
-from mama_spark.bridge import Ack, Acks, Refusals
-from mama_spark.errors import BlockedByPredecessor, DuplicateInFlight, NoResponders, PublishError, RateLimited, Rejected
-from mama_spark.message import Int64s
+from mama_spark.contracts.bridge import Ack, Acks, Refusals
+from mama_spark.contracts.errors import (
+    BlockedByPredecessor,
+    DuplicateInFlight,
+    NoResponders,
+    PublishError,
+    RateLimited,
+    Rejected,
+)
+from mama_spark.contracts.message import Int64s
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publishing.rate_limiter import RateLimiter
 from mama_spark.publishing.window.flight import TABLE, TERMINAL, FlightState, IllegalFlightStep, Transition, advance

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings
 from mama_spark.options.declare import option_names
 

@@ -7,7 +7,7 @@ import urllib.request
 from collections import Counter
 
 import pytest
-from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.openmama.recorder.metrics import measure as measure_openmama
 from mama_spark.openmama.recorder.recorder import OpenMamaRecorderCounts
 from mama_spark.openmama.source.metrics import measure as measure_mama_source

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from mama_spark.message import MessageBatch
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.openmama.recorder.recorder import OpenMamaRecorder
 from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings
 from mama_spark.tango.recorder.recorder import Recorder

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterator
 
 import pytest
-from mama_spark.errors import BackgroundTaskFailed, MamaError, OptionError
+from mama_spark.contracts.errors import BackgroundTaskFailed, MamaError, OptionError
 from mama_spark.spark import plain_errors
 from pyspark.errors import PySparkException
 from pyspark.util import handle_worker_exception
@@ -18,7 +18,7 @@ from pyspark.util import handle_worker_exception
 from tests.support.tables import each
 
 QUERY = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_EXCEPTION] An exception was thrown from \
-the Python worker: mama_spark.errors.Unavailable: none answers at x: start it SQLSTATE: 38000 SQLSTATE: XXKST
+the Python worker: mama_spark.contracts.errors.Unavailable: none answers at x: start it SQLSTATE: 38000 SQLSTATE: XXKST
 === Streaming Query ===
 +- StreamingDataSourceV2ScanRelation"""
 
@@ -49,7 +49,7 @@ def sent(error: Exception) -> str:
 
 @pytest.mark.usefixtures("worker")
 def test_a_worker_sends_the_line_of_an_error_alone_and_without_an_end() -> None:
-    assert sent(OptionError("option url is wrong")) == "mama_spark.errors.OptionError: option url is wrong"
+    assert sent(OptionError("option url is wrong")) == "mama_spark.contracts.errors.OptionError: option url is wrong"
 
 
 @pytest.mark.usefixtures("worker")
@@ -98,7 +98,7 @@ def test_the_error_of_a_query_ends_with_what_happened() -> None:
     with pytest.raises(PySparkException) as caught, plain_errors.last_line():
         raise PySparkException(QUERY)
     shown = "".join(traceback.format_exception(caught.value)).splitlines()
-    assert shown[-1] == "mama_spark.errors.Unavailable: none answers at x: start it"
+    assert shown[-1] == "mama_spark.contracts.errors.Unavailable: none answers at x: start it"
 
 
 def test_an_error_that_is_not_ours_stays_as_it_is() -> None:

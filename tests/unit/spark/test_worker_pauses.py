@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 
 import pytest
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.spark import worker_pauses
 from mama_spark.spark.discovery.data_source import changes_reader, image_reader
 from mama_spark.spark.discovery.rows import SCHEMA

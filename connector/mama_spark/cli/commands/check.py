@@ -12,13 +12,13 @@ from ...bridges import check_transport
 from ...console.arguments import add_transport, transport
 from ...console.exit_codes import FINE, WRONG
 from ...console.output import print_marked
-from ...errors import MamaError
+from ...contracts.errors import MamaError
+from ...contracts.redaction import redact
 from ...flightlog.check import check_dead_letters, check_flight_log
 from ...mama.properties import expand
 from ...options import ANY_WRITE, SinkOptions, option_names
 from ...options.conf_file import as_options, load
 from ...options.nats_environment import with_nats_environment
-from ...redaction import redact
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from ...console.help import examples
-from ...errors import ConfigError
+from ...contracts.errors import ConfigError
 from ...malamute.broker.broker.security import Security
 from ...malamute.broker.broker.settings import BrokerSettings
 from ...malamute.broker.configuration import EventsTable

@@ -9,7 +9,7 @@ from datetime import timedelta
 from ...console.arguments import duration_argument, pairs
 from ...console.output import print_tables, table_of
 from ...console.progress import Progress
-from ...errors import ConfigError
+from ...contracts.errors import ConfigError
 from ...flightlog import report
 from ...flightlog.adopt_orphans import adopt_orphans
 from ...flightlog.maintenance import STEPS, maintain

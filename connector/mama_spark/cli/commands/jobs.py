@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from ...errors import ConfigError
+from ...contracts.errors import ConfigError
 from ...jobs import configuration_files, copy, delta_jars, find, jobs
 
 

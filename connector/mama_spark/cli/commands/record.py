@@ -17,9 +17,11 @@ from ...console.arguments import add_metrics, add_option, add_url, named_url, pa
 from ...console.exit_codes import NOT_ALL
 from ...console.output import print_error, say_as
 from ...console.signals import stop_on_signals
-from ...errors import ConfigError
+from ...contracts.errors import ConfigError
+from ...contracts.middlewares import MIDDLEWARES
+from ...contracts.record_log import RecordLog, RecordLogBridge, RecordWriter
+from ...contracts.redaction import redact_url
 from ...mama.properties import Properties
-from ...middlewares import MIDDLEWARES
 from ...openmama.recorder.metrics import measure as measure_openmama
 from ...openmama.recorder.recorder import OpenMamaRecorder
 from ...openmama.recorder.settings import SCHEMES, OpenMamaRecorderSettings
@@ -30,8 +32,6 @@ from ...options.urls import split_stream
 from ...packing import rows_of_messages
 from ...publishing.resilient_publisher import ResilientPublisher
 from ...publishing.window.reconnecting import ReconnectingBridge
-from ...record_log import RecordLog, RecordLogBridge, RecordWriter
-from ...redaction import redact_url
 from ...tango.log.recovery import WriterState, restore, writer_states
 from ...tango.recorder.metrics import measure as measure_tango
 from ...tango.recorder.other_recorders import OtherRecorders

@@ -16,14 +16,14 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
-from ...backoff import Backoff
 from ...bridges import log_bridge, logs_to_read
 from ...console.arguments import add_transport, options
-from ...errors import OptionError, Unavailable
+from ...contracts.backoff import Backoff
+from ...contracts.errors import OptionError, Unavailable
+from ...contracts.record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity, went_back
 from ...options import SubscribeOptions, command
 from ...packing import Unpacked, as_json_column, unpack_chunks, unpacked_as_is
 from ...publishing.window.reconnecting import OutageTimer
-from ...record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity, went_back
 
 #: Between two polls, the longer the less happens: on NATS every request makes an audit advisory, of which
 #: discovery keeps a bounded number.

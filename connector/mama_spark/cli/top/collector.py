@@ -9,14 +9,14 @@ from dataclasses import replace
 
 from ...bridges import log_bridge
 from ...console.discovery_follow import TAKES, DiscoveryFollower
-from ...errors import ConfigError, MamaError, Unavailable
+from ...contracts.errors import ConfigError, MamaError, Unavailable
+from ...contracts.record_log import LogStatus, RecordLogBridge, StatusReporter
 from ...mama.discovery.discovery_rows import DiscoveryRow
 from ...mama.properties import expand
 from ...options import DiscoveryOptions, command, option_names, redact_url
 from ...options.nats_environment import with_nats_environment
 from ...options.urls import split_stream
 from ...publishing.window.reconnecting import ReconnectingBridge
-from ...record_log import LogStatus, RecordLogBridge, StatusReporter
 from .model import LiveModel
 
 _USE = command("top", *TAKES, "advisories")

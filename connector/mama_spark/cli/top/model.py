@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from ...contracts.record_log import LogStatus
 from ...mama.discovery.discovery_rows import GAP, PUBLISHER, SOURCE, SOURCE_OFFLINE, DiscoveryRow
 from ...mama.messages.event_records import COUNTS, ERROR, FIELDS, TOPIC
-from ...record_log import LogStatus
 
 #: Rates that are kept for a sparkline; events that are kept; publishers that are kept, the latest.
 MOST_RATES, MOST_EVENTS, MOST_PUBLISHERS = 40, 500, 2_000

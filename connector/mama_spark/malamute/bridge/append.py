@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mama_spark.errors import Rejected
+from mama_spark.contracts.errors import Rejected
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.client.connection_settings import FEATURES, ConnectionSettings
-from mama_spark.message import MessageBatch
 from mama_spark.options.window import WindowConfig
 from mama_spark.publishing.window.blocking_sender import BlockingSender
 

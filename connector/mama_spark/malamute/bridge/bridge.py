@@ -1,4 +1,4 @@
-"""The publisher bridge to Malamute brokers: the contract of :mod:`mama_spark.bridge` over one connection.
+"""The publisher bridge to Malamute brokers: the contract of :mod:`mama_spark.contracts.bridge` over one connection.
 
 Messages are sent in chunks, and the messages of a chunk for one stream are followed by a PING: replies come in order,
 so the PONG acknowledges them. From our own broker it carries their outcomes, with sequences where the stream is stored.
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mama_spark.bridge import (
+from mama_spark.contracts.bridge import (
     Ack,
     Acks,
     BridgeEvent,
@@ -24,19 +24,12 @@ from mama_spark.bridge import (
     Refusals,
     ValidationResult,
 )
-from mama_spark.errors import (
-    ClientClosed,
-    ConfigError,
-    MamaError,
-    OutcomeUnknown,
-    OutOfResources,
-    Rejected,
-)
+from mama_spark.contracts.errors import ClientClosed, ConfigError, MamaError, OutcomeUnknown, OutOfResources, Rejected
+from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.malamute.client.calls import Call, CallFailed
 from mama_spark.malamute.client.connection_settings import endpoint
 from mama_spark.malamute.client.states import ClientState
 from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcome
-from mama_spark.message import Int64s, MessageBatch
 
 from . import frames as fr
 from .pool import POOL, PooledConnection, WritableStream, stream_error
@@ -104,7 +97,7 @@ class MalamuteBridge:
     # --- opening and closing -------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """See :class:`~mama_spark.bridge.PublisherBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         s = self.settings
         if s.stream is None and s.dead_letters:
             raise ConfigError("dead letters need a stream for deadLetterTopic: give the option stream")
@@ -148,7 +141,7 @@ class MalamuteBridge:
             return pooled.streams[stream].stored
 
     def close(self) -> None:
-        """See :class:`~mama_spark.bridge.PublisherBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         pooled, self._pooled = self._pooled, None
         if pooled is None:
             return
@@ -174,7 +167,8 @@ class MalamuteBridge:
     # --- sending -------------------------------------------------------------------------------------------------
 
     def prepare(self, batch: MessageBatch) -> ValidationResult:
-        """See :class:`~mama_spark.bridge.PublisherBridge`. Streams are opened when messages are sent to them."""
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`. Streams are opened when messages are sent to
+        them."""
         if batch.streams is None and self.settings.stream is None:
             raise ConfigError(_NO_STREAM)
         self._streams_by_row = self._streams_by_row or batch.streams is not None
@@ -183,7 +177,7 @@ class MalamuteBridge:
         return ValidationResult(fr.check(batch, self._carries_headers), non_retriable)
 
     def send(self, batch: MessageBatch, first_token: int) -> int:
-        """See :class:`~mama_spark.bridge.PublisherBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         pooled = self._pooled
         if pooled is None:
             raise ClientClosed("the bridge is not open")
@@ -263,7 +257,7 @@ class MalamuteBridge:
     # --- answers -------------------------------------------------------------------------------------------------
 
     def poll(self, timeout: float, want: int = 1) -> PollResult:
-        """See :class:`~mama_spark.bridge.PublisherBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         pooled = self._pooled
         if pooled is None:
             return PollResult()

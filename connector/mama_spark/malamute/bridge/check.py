@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from mama_spark.errors import ConfigError, MamaError
+from mama_spark.contracts.errors import ConfigError, MamaError
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.client.connection import ClientConnection
 from mama_spark.malamute.client.connection_settings import FEATURES
 from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.malamute.protocol.log_query import LogQuery, Op, parse_numbers
-from mama_spark.message import MessageBatch
 
 from .frames import check
 from .settings import MalamuteSettings

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.errors import BadRow, BadTopic, PublishError, TooLarge
-from mama_spark.headers import MAX_HEADERS, HeaderLines, bad_values, reject_lines
+from mama_spark.contracts.errors import BadRow, BadTopic, PublishError, TooLarge
+from mama_spark.contracts.headers import MAX_HEADERS, HeaderLines, bad_values, reject_lines
+from mama_spark.contracts.message import Int64s, MessageBatch, payload_sizes
+from mama_spark.contracts.topics import unpublishable, why_unpublishable
 from mama_spark.malamute.protocol.commands import StreamSend, encode
 from mama_spark.malamute.protocol.message_blocks import pack
-from mama_spark.message import Int64s, MessageBatch, payload_sizes
-from mama_spark.topics import unpublishable, why_unpublishable
 
 MAX_TOPIC = MAX_STREAM = 255  #: octets; a length is one octet
 #: Octets of payload, headers and id together. The protocol has no limit; a broker holds whole messages in memory.

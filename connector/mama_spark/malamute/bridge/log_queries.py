@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mama_spark.backoff import Backoff
-from mama_spark.errors import ClientClosed, ConfigError, Unavailable
+from mama_spark.contracts.backoff import Backoff
+from mama_spark.contracts.errors import ClientClosed, ConfigError, Unavailable
 from mama_spark.malamute.client.calls import CallFailed
 from mama_spark.malamute.client.connection import ClientConnection
 from mama_spark.malamute.client.log_query_client import PendingQuery
@@ -32,7 +32,7 @@ RETRY = Backoff(0.05, 0.05)
 class LogQueries:
     """One connection for queries. One thread uses it.
 
-    :param timeout: seconds without an answer before :class:`~mama_spark.errors.Unavailable`
+    :param timeout: seconds without an answer before :class:`~mama_spark.contracts.errors.Unavailable`
     """
 
     def __init__(self, settings: MalamuteSettings, timeout: float) -> None:

@@ -1,4 +1,4 @@
-"""The stored streams of a broker as record logs: :mod:`mama_spark.record_log` by log queries."""
+"""The stored streams of a broker as record logs: :mod:`mama_spark.contracts.record_log` by log queries."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _RESERVED = "_MAMA_"
 
 
 class MalamuteLogs:
-    """See :class:`~mama_spark.record_log.RecordLogBridge`.
+    """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`.
 
     :param settings: with a stream, there is no other log
-    :param timeout: seconds without an answer before :class:`~mama_spark.errors.Unavailable`
+    :param timeout: seconds without an answer before :class:`~mama_spark.contracts.errors.Unavailable`
     :param pattern: a regular expression for subjects, of :mod:`mama_spark.malamute.protocol.patterns`: what is read
         when no topics are given
     """
@@ -39,19 +39,19 @@ class MalamuteLogs:
         self.close()
 
     def open(self) -> None:
-        """See :class:`~mama_spark.record_log.RecordLogBridge`.
+        """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`.
 
         :raises ConfigError: the broker is none of ours: it keeps nothing that could be read
         """
         self._queries.open()
 
     def close(self) -> None:
-        """See :class:`~mama_spark.record_log.RecordLogBridge`."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`."""
         self._queries.close()
 
     def names(self, topics: Sequence[str]) -> list[str]:
-        """See :class:`~mama_spark.record_log.RecordLogBridge`. A stream takes every topic, so it is the one that the
-        settings name, or all that are stored, without the broker's own where topics are given."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`. A stream takes every topic, so it is the one
+        that the settings name, or all that are stored, without the broker's own where topics are given."""
         named = self._queries.settings.stream
         if named is not None:
             return [named] if topics or named in self._all() else []
@@ -71,5 +71,5 @@ class MalamuteLogs:
         return found
 
     def log(self, name: str) -> MalamuteLog:
-        """See :class:`~mama_spark.record_log.RecordLogBridge`."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`."""
         return MalamuteLog(self._queries, name, self._pattern)

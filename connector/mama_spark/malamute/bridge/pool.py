@@ -1,4 +1,4 @@
-"""Connections to brokers, kept open between the tasks of a process (:mod:`mama_spark.bridges.connection_pool`), and
+"""Connections to brokers, kept open between the tasks of a process (:mod:`mama_spark.contracts.connection_pool`), and
 what is known of streams on each.
 
 A broker takes messages for the stream of the client's last WRITE. It may refuse a stream, so no message is sent behind
@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mama_spark.errors import NotReady, PublishError, Rejected
+from mama_spark.contracts.errors import NotReady, PublishError, Rejected
 from mama_spark.malamute.client.calls import Call, CallFailed
 from mama_spark.malamute.client.connection import ClientConnection
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 
-from ...bridges.connection_pool import ConnectionPool
+from ...contracts.connection_pool import ConnectionPool
 from .refusals import passes
 
 #: Seconds for which a bridge relies on what an earlier user of its connection learned of a stream.

@@ -1,4 +1,4 @@
-"""Decodes the messages that a fetch returns as :class:`~mama_spark.record_log.Records`. Pure.
+"""Decodes the messages that a fetch returns as :class:`~mama_spark.contracts.record_log.Records`. Pure.
 
 The command frames of a whole fetch are joined and decoded by NumPy, all at once: where a string ends in each, what its
 numbers are. Only distinct subjects are decoded one by one.
@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.errors import Unavailable
-from mama_spark.headers import MAX_HEADERS, TOO_MANY_HEADERS
-from mama_spark.message import HEADERS_TYPE, Int64s
-from mama_spark.record_log import Records
+from mama_spark.contracts.errors import Unavailable
+from mama_spark.contracts.headers import MAX_HEADERS, TOO_MANY_HEADERS
+from mama_spark.contracts.message import HEADERS_TYPE, Int64s
+from mama_spark.contracts.record_log import Records
 
 #: Header under which readers find the id of a message, as on NATS.
 ID_HEADER = b"Nats-Msg-Id"

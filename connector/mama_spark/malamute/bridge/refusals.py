@@ -6,7 +6,7 @@ change something.
 
 from __future__ import annotations
 
-from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.malamute.protocol.commands import StatusCode
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from mama_spark.contracts.topics import TopicFilter
 from mama_spark.malamute.protocol.log_query import Selection
-from mama_spark.topics import TopicFilter
 
 
 def selection_of(topics: Sequence[str], pattern: str | None = None) -> tuple[Selection, tuple[bytes, ...]]:

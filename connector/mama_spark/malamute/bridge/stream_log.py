@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.contracts.errors import ConfigError, Unavailable
+from mama_spark.contracts.message import Int64s, MessageBatch
+from mama_spark.contracts.record_log import Bounds, MatchRange, Records
 from mama_spark.malamute.protocol.log_query import (
     FETCH_OCTETS,
     LogQuery,
@@ -16,8 +18,6 @@ from mama_spark.malamute.protocol.log_query import (
     parse_numbers,
     parse_texts,
 )
-from mama_spark.message import Int64s, MessageBatch
-from mama_spark.record_log import Bounds, MatchRange, Records
 
 from . import records as rc
 from .append import append
@@ -32,7 +32,7 @@ _MOST_MATCHING = 2**32 - 1  #: a number of the question has four octets
 
 
 class MalamuteLog:
-    """See :class:`~mama_spark.record_log.RecordLog`.
+    """See :class:`~mama_spark.contracts.record_log.RecordLog`.
 
     :param pattern: selects subjects where no topics are given
     :raises ConfigError: there is no such stream, or it is not stored
@@ -68,17 +68,18 @@ class MalamuteLog:
         return answer
 
     def bounds(self) -> Bounds:
-        """See :class:`~mama_spark.record_log.RecordLog`."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         answer = self._bounds()
         (first, last), _ = parse_numbers(answer.body, 2)
         return Bounds(first, last, answer.identity.decode("utf-8", "replace"))
 
     def at(self, time: int) -> int:
-        """See :class:`~mama_spark.record_log.RecordLog`."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         return parse_numbers(self._ask(Op.AT, max(-_LARGEST, min(time, _LARGEST))), 1)[0][0]
 
     def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange | None:
-        """See :class:`~mama_spark.record_log.MatchFinder`. The broker looks at some thousand subjects a question."""
+        """See :class:`~mama_spark.contracts.record_log.MatchFinder`. The broker looks at some thousand subjects a
+        question."""
         selection, texts = selection_of(topics, self._pattern)
         found, limit = 0, min(limit, _MOST_MATCHING)
         while after < up_to and found < limit:
@@ -91,7 +92,7 @@ class MalamuteLog:
         return MatchRange(min(after, up_to), found)
 
     def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:
-        """See :class:`~mama_spark.record_log.RecordLog`."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         found: list[tuple[int, int]] = []
         after, up_to = max(0, after), min(up_to, _LARGEST)
         while after < up_to:
@@ -121,7 +122,7 @@ class MalamuteLog:
         return rc.records(found) if found else None
 
     def trim(self, before: int) -> None:
-        """See :class:`~mama_spark.record_log.RecordLog`."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         before = min(before, self.bounds().last + 1)
         first = 0
         while first < before:
@@ -131,7 +132,7 @@ class MalamuteLog:
             first = now
 
     def append(self, batch: MessageBatch) -> int:
-        """See :class:`~mama_spark.record_log.RecordLog`."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         last = append(self._queries.settings, self._name, batch, self._queries.timeout)
         return self.bounds().last if last is None else last
 
@@ -139,7 +140,7 @@ class MalamuteLog:
         """Nothing: a stored stream takes all."""
 
     def warnings(self, topics: Sequence[str] = ()) -> list[str]:
-        """See :class:`~mama_spark.record_log.RecordLog`."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         return [f"stream {self._name!r} removes records {text.decode('utf-8', 'replace')}" for text in self._limits]
 
     def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
@@ -148,8 +149,8 @@ class MalamuteLog:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def read(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """See :class:`~mama_spark.record_log.RecordLog`. A few megabytes are fetched ahead, and no more: a fetch is the
-        credit."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`. A few megabytes are fetched ahead, and no more: a
+        fetch is the credit."""
         selection, texts = selection_of(topics, self._pattern)
         return self._read(ReadSession(max(0, after), min(up_to, _LARGEST), selection, texts), rc.block)
 

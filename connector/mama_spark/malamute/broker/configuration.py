@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from mama_spark.errors import ConfigError, MamaError
+from mama_spark.contracts.errors import ConfigError, MamaError
 from mama_spark.malamute.protocol.patterns import BadPattern, Pattern
 from mama_spark.options import nearest
 from mama_spark.options.declare import option

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 
 from .broker.security import Security
 from .broker.settings import BrokerSettings

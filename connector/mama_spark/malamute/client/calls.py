@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from mama_spark.errors import ConfigError, MamaError, Unavailable
+from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 
 from ..protocol.commands import Close, Command, Ping
 from ..protocol.extensions import Extension

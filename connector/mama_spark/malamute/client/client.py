@@ -1,9 +1,9 @@
 """The Malamute client: streams, mailboxes and services of a broker, from any thread.
 
 It works with the C broker and with ours. Features that only our broker has (credit, sequences, ids, headers,
-acknowledgements, confirmations) raise :class:`~mama_spark.errors.ConfigError` with the C broker. Every call has a
-deadline. After a lost connection the client reconnects and restores its streams, subscriptions and offers; messages
-that were not acknowledged may be lost then: :meth:`MalamuteClient.sync` reports that.
+acknowledgements, confirmations) raise :class:`~mama_spark.contracts.errors.ConfigError` with the C broker. Every call
+has a deadline. After a lost connection the client reconnects and restores its streams, subscriptions and offers;
+messages that were not acknowledged may be lost then: :meth:`MalamuteClient.sync` reports that.
 
 ::
 
@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Self
 from weakref import WeakValueDictionary
 
-from mama_spark.errors import ClientClosed, ConfigError, MamaError, Unavailable
+from mama_spark.contracts.errors import ClientClosed, ConfigError, MamaError, Unavailable
 
 from ..protocol import commands
 from ..protocol.commands import Command, StatusCode

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from mama_spark.errors import BackgroundTaskFailed, ClientClosed, ConfigError, MamaError, Unavailable
-from mama_spark.file_descriptors import require_file_descriptors
-from mama_spark.zmq_context import open_context
+from mama_spark.contracts.errors import BackgroundTaskFailed, ClientClosed, ConfigError, MamaError, Unavailable
+from mama_spark.contracts.file_descriptors import require_file_descriptors
+from mama_spark.contracts.zmq_context import open_context
 
 from ..protocol.commands import SIGNATURE, Open
 from ..protocol.log_query import LogQuery, LogQueryAnswer

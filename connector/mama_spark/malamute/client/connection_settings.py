@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 from urllib.parse import urlsplit
 
-from mama_spark.errors import ConfigError
-from mama_spark.redaction import redact_url
+from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.redaction import redact_url
 
 from ..protocol.extensions import Feature
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from mama_spark.errors import MamaError, Unavailable
+from mama_spark.contracts.errors import MamaError, Unavailable
 
 from ..protocol import commands
 from ..protocol.extensions import Extension, write

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mama_spark.headers import TOO_MANY_HEADERS
+from mama_spark.contracts.headers import TOO_MANY_HEADERS
 
 from ..protocol import commands
 from ..protocol.commands import Command

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from mama_spark.errors import ClientClosed, ConfigError, MamaError, Unavailable
+from mama_spark.contracts.errors import ClientClosed, ConfigError, MamaError, Unavailable
 
 from ..protocol import commands as wire
 from ..protocol.commands import BadFrame, Command, StatusCode

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, ClassVar
 
-from mama_spark.errors import MamaError
+from mama_spark.contracts.errors import MamaError
 
 SIGNATURE = b"\xaa\xa8"
 PROTOCOL = b"MALAMUTE"

@@ -33,7 +33,7 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
-from mama_spark.headers import MAX_HEADERS
+from mama_spark.contracts.headers import MAX_HEADERS
 
 from .commands import BadFrame
 

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 
 import re2
 
-from mama_spark.errors import MamaError
+from mama_spark.contracts.errors import MamaError
 
 #: Instructions of one pattern's program: the bound on the work for one octet of a subject. A pattern of 255 plain
 #: octets, the longest that fits in a frame, has about 260; the reference takes 256 octets of program.

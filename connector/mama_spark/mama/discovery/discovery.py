@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Self
 
-from mama_spark.bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
+from mama_spark.contracts.bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
+from mama_spark.contracts.errors import ClientClosed, MamaError, Unavailable
 from mama_spark.discovery.source_expiry import offline_by_absence
-from mama_spark.errors import ClientClosed, MamaError, Unavailable
 
 from ..callback_delivery import CallbackDelivery
 from ..members import DiscoveryTransport, ReplyInbox

@@ -1,4 +1,5 @@
-"""Discovery events as rows: one :class:`DiscoveryRow` for each :class:`~mama_spark.bridge.DiscoveryEvent`. Pure.
+"""Discovery events as rows: one :class:`DiscoveryRow` for each :class:`~mama_spark.contracts.bridge.DiscoveryEvent`.
+Pure.
 
 Every event becomes a row: bytes that cannot be decoded are kept in ``raw`` with the reason in ``info``.
 """
@@ -10,7 +11,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import ClassVar, NamedTuple, Self
 
-from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.options import TransportOptions, redact_url
 
 from ..messages.event_records import FIELDS, TOPIC, EventRecord, decode_event

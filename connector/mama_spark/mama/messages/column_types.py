@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.types as pt
 
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 
 from .field_types import FieldType
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-from mama_spark.errors import MamaError
+from mama_spark.contracts.errors import MamaError
 
 from .field_types import FieldType
 

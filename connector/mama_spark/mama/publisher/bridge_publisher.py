@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from mama_spark.bridge import EventStyle
-from mama_spark.errors import PublishError
-from mama_spark.message import MessageBatch
-from mama_spark.topics import PART_HEADERS
+from mama_spark.contracts.bridge import EventStyle
+from mama_spark.contracts.errors import PublishError
+from mama_spark.contracts.message import MessageBatch
+from mama_spark.contracts.topics import PART_HEADERS
 
 from ..bridge_loop import SendOutcome, text_of
 from ..callback_delivery import CallbackDelivery

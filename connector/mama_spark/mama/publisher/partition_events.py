@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mama_spark.errors import ConfigError, MamaError, PublishError
-from mama_spark.message import Int64s, MessageBatch
-from mama_spark.topics import PART_HEADERS
+from mama_spark.contracts.errors import ConfigError, MamaError, PublishError
+from mama_spark.contracts.message import Int64s, MessageBatch
+from mama_spark.contracts.topics import PART_HEADERS
 
 from ..messages.event_records import COUNTS, CREATE, DESTROY, ERROR, LIVE, PUBLISHER, TOPIC, EventRecord
 from ..messages.status import Status

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
-from mama_spark.bridge import EventStyle
+from mama_spark.contracts.bridge import EventStyle
 
 from ..messages.msg import MamaMsg
 from ..messages.omnm import encode

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from mama_spark.errors import ConfigError, ExpectationFailed, MamaError, PublishError, Unavailable
-from mama_spark.record_log import Bounds
-from mama_spark.sending.batch_ledger import Marker, MarkerChanged, StoredIds
+from mama_spark.contracts.batch_ledger import Marker, MarkerChanged, StoredIds
+from mama_spark.contracts.errors import ConfigError, ExpectationFailed, MamaError, PublishError, Unavailable
+from mama_spark.contracts.record_log import Bounds
 
 from ..connection.connection import Connection
 from ..jetstream.api import NO_MESSAGE, NO_STREAM, ApiError, ApiForbidden, JetStreamClient
@@ -42,9 +42,9 @@ class _NoMarkers(ConfigError):
 
 
 class NatsBatchLedger:
-    """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`.
+    """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`.
 
-    :param timeout: seconds that nobody may answer before :class:`~mama_spark.errors.Unavailable`
+    :param timeout: seconds that nobody may answer before :class:`~mama_spark.contracts.errors.Unavailable`
     """
 
     def __init__(self, settings: NatsSettings, timeout: float) -> None:
@@ -57,7 +57,7 @@ class NatsBatchLedger:
         return f"<NatsBatchLedger {self._place}, {self._logs!r}>"
 
     def open(self) -> None:
-        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`; the first :meth:`marker` makes the stream."""
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`; the first :meth:`marker` makes the stream."""
         self._logs.connect()
         try:
             connection = self._logs.connection()
@@ -68,13 +68,13 @@ class NatsBatchLedger:
             raise
 
     def close(self) -> None:
-        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         self._logs.close()
 
     # --- streams -------------------------------------------------------------------------------------------------
 
     def streams_of(self, topics: pa.Array) -> list[str | None]:
-        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         rejected = self._router.rejections(self._logs.connection(), topics, _LONGEST_TOPIC)
         if self._router.cache.lookup_denied:
             raise ConfigError(
@@ -109,17 +109,17 @@ class NatsBatchLedger:
         return self._by_name[name]
 
     def duplicate_window(self, stream: str) -> float:
-        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         return int(self._log(stream).config.get("duplicate_window", 0)) / 1e9
 
     # --- markers -------------------------------------------------------------------------------------------------
 
     def marker(self, key: str) -> Marker:
-        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         return self._run(lambda client: self._marker(client, key))
 
     def look(self, stream: str, keys: Sequence[str]) -> tuple[list[Marker], Bounds]:
-        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`. One turn of the event loop for all of it, which
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`. One turn of the event loop for all of it, which
         costs more than a request."""
 
         async def ask(client: JetStreamClient) -> tuple[list[Marker], dict[str, Any] | None]:
@@ -155,7 +155,7 @@ class NatsBatchLedger:
         return Marker(int(message["seq"]), b64decode(message.get("data", "")))
 
     def release_marker(self, key: str, value: bytes, revision: int) -> None:
-        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         subject, headers = f"{self._place}.{key}", self._expecting(revision)
         with contextlib.suppress(MamaError):
             connection = self._logs.connection()
@@ -165,7 +165,7 @@ class NatsBatchLedger:
                 )
 
     def set_marker(self, key: str, value: bytes, revision: int) -> int:
-        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         subject, headers = f"{self._place}.{key}", self._expecting(revision)
 
         async def publish(client: JetStreamClient) -> int:
@@ -211,11 +211,11 @@ class NatsBatchLedger:
     # --- reading back --------------------------------------------------------------------------------------------
 
     def bounds(self, stream: str) -> Bounds:
-        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         return self._log(stream).bounds() if stream in self._by_name else self._log(stream).opened
 
     def read(self, stream: str, after: int, up_to: int, prefix: bytes, *, records: bool = False) -> Iterator[StoredIds]:
-        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
 
         def convert(buffer: DeliveryBuffer, numbers: DeliveryNumbers) -> StoredIds:
             return find_ids(buffer, numbers, prefix, up_to, records=records)
@@ -223,7 +223,7 @@ class NatsBatchLedger:
         return self._log(stream).read_all(after, up_to, convert, payloads=records)
 
     def missing(self, stream: str, after: int, up_to: int) -> list[tuple[int, int]]:
-        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         return self._log(stream).missing(after, up_to)
 
 

@@ -9,8 +9,8 @@ import re
 
 import numpy as np
 
-from mama_spark.record_log import Records
-from mama_spark.sending.batch_ledger import StoredIds
+from mama_spark.contracts.batch_ledger import StoredIds
+from mama_spark.contracts.record_log import Records
 
 from ..protocol.records import DeliveryBuffer, DeliveryNumbers, records_of
 

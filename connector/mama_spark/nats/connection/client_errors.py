@@ -1,4 +1,5 @@
-"""Maps exceptions of nats-py to the errors of :mod:`mama_spark.errors`, by one table; unknown ones have a default."""
+"""Maps exceptions of nats-py to the errors of :mod:`mama_spark.contracts.errors`, by one table; unknown ones have a
+default."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 import nats.errors
 import nats.js.errors
 
-from mama_spark.errors import (
+from mama_spark.contracts.errors import (
     BackgroundTaskFailed,
     ConfigError,
     MamaError,

@@ -6,9 +6,9 @@ import os
 import ssl
 from typing import Any
 
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.redaction import is_content, redact_url, safe_cause, show_path
 from mama_spark.options.urls import with_scheme
-from mama_spark.redaction import is_content, redact_url, safe_cause, show_path
 
 from ..settings import NatsSettings
 

@@ -23,7 +23,7 @@ from nats.aio.subscription import (
 )
 from nats.nuid import NUID
 
-from mama_spark.errors import ConfigError, MamaError, Unavailable
+from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 
 from ..errors import denied
 from ..protocol import parser

@@ -1,6 +1,6 @@
 """The thread with the event loop of all NATS connections, one per process.
 
-If the loop ends, calls that wait for it raise :class:`~mama_spark.errors.BackgroundTaskFailed`.
+If the loop ends, calls that wait for it raise :class:`~mama_spark.contracts.errors.BackgroundTaskFailed`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, TypeVar
 
-from mama_spark.errors import BackgroundTaskFailed, Unavailable
-from mama_spark.file_descriptors import require_file_descriptors
+from mama_spark.contracts.errors import BackgroundTaskFailed, Unavailable
+from mama_spark.contracts.file_descriptors import require_file_descriptors
 
 T = TypeVar("T")
 #: File descriptors: the loop takes 3, a connection one; name lookups and certificates take some for a moment.

@@ -24,7 +24,7 @@ from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
 from nats.js.client import JetStreamContext
 
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 
 from ..settings import DEFAULT_API_PREFIX
 

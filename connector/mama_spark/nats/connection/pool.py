@@ -1,4 +1,4 @@
-"""The NATS connections of this process (:mod:`mama_spark.bridges.connection_pool`)."""
+"""The NATS connections of this process (:mod:`mama_spark.contracts.connection_pool`)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from mama_spark.bridges.connection_pool import IDLE, ConnectionPool
-from mama_spark.errors import MamaError
+from mama_spark.contracts.connection_pool import IDLE, ConnectionPool
+from mama_spark.contracts.errors import MamaError
 
 from ..settings import NatsSettings
 from . import event_loop

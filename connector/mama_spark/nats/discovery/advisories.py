@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind
 
 from ..protocol.direct_get import StoredMessage, micros
 from ..subjects import CONSUMER_PREFIX, PROGRESS_METADATA

@@ -1,4 +1,4 @@
-"""Discovery on NATS: :class:`~mama_spark.bridge.DiscoveryBridge` over three streams (see :mod:`.layout`).
+"""Discovery on NATS: :class:`~mama_spark.contracts.bridge.DiscoveryBridge` over three streams (see :mod:`.layout`).
 
 Readers use direct gets only, write only marks and images to the stream of events, and create no stream.
 """
@@ -10,9 +10,9 @@ import itertools
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
-from mama_spark.bridge import DiscoveryEvent, Position, SourceKey
+from mama_spark.contracts.bridge import DiscoveryEvent, Position, SourceKey
+from mama_spark.contracts.errors import ClientClosed, MamaError, Unavailable
 from mama_spark.discovery.source_expiry import check_ttl
-from mama_spark.errors import ClientClosed, MamaError, Unavailable
 
 from ..connection.connection import Connection
 from ..connection.pool import POOL
@@ -53,7 +53,7 @@ class NatsDiscovery:
         )
 
     def open(self) -> None:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`.
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`.
 
         :raises ConfigError: the server is too old, a permission is missing, or an existing stream has unusable settings
         """
@@ -124,7 +124,7 @@ class NatsDiscovery:
     # --- announcing ------------------------------------------------------------------------------------------------
 
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`. Nothing expires within less than a second: with a
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. Nothing expires within less than a second: with a
         ``ttl`` below 2 s, SUSPECT and OFFLINE come later."""
         check_ttl(ttl)
         connection, _ = self._require_open()
@@ -133,8 +133,8 @@ class NatsDiscovery:
         self._run(connection, keeper.announce(self._holder, source, record, ttl), f"announcing {source.name!r}")
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`. The record is written first, then the renewals are removed:
-        a reader that finds no renewal reads the record."""
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. The record is written first, then the renewals are
+        removed: a reader that finds no renewal reads the record."""
         connection, _ = self._require_open()
         self._ensure_streams()
         self._run(connection, self._get_lease_keeper().withdraw(source, record), f"withdrawing {source.name!r}")
@@ -146,7 +146,7 @@ class NatsDiscovery:
         return found
 
     def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`. Order is kept, except for events that the
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. Order is kept, except for events that the
         server rejects first and accepts later."""
         self._ensure_streams()
         if self._event_publisher is None:
@@ -161,25 +161,26 @@ class NatsDiscovery:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def image(self) -> list[DiscoveryEvent]:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         connection, reader = self._require_open()
         return self._run(connection, reader.image(), "reading the image")[0]
 
     def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`. The log names are those of the streams of events and
-        advisories; -1 is the latest, -2 the earliest; a log that is not named begins with its latest."""
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. The log names are those of the streams of events
+        and advisories; -1 is the latest, -2 the earliest; a log that is not named begins with its latest."""
         if where == "image":
             return dict(IMAGE)
         connection, reader = self._require_open()
         return self._run(connection, reader.initial_offset(where), "finding where to begin")
 
     def latest_offset(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`. Renewals alone advance the offset only every ten minutes."""
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. Renewals alone advance the offset only every ten
+        minutes."""
         connection, reader = self._require_open()
         return self._run(connection, reader.latest_offset(start, limit, until), "finding the newest position")
 
     def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         connection, reader = self._require_open()
         changes = reader.read(start, end)
         try:
@@ -191,7 +192,8 @@ class NatsDiscovery:
                     self._run(connection, _close_iterator(changes), "ending a read")
 
     def close(self) -> None:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`. Announced sources are renewed for some more time."""
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. Announced sources are renewed for some more
+        time."""
         connection, self._connection, self._reader = self._connection, None, None
         if self._lease_keeper is not None and self._lease_keeper.loop.alive:
             with contextlib.suppress(MamaError):

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Any, NamedTuple
 
-from mama_spark.bridge import DiscoveryEvent
+from mama_spark.contracts.bridge import DiscoveryEvent
 
 from ..jetstream.api import NO_STREAM
 from ..jetstream.stream_client import StreamClient

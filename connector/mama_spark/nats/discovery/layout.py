@@ -23,8 +23,8 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from mama_spark.bridge import SourceKey
-from mama_spark.errors import MamaError
+from mama_spark.contracts.bridge import SourceKey
+from mama_spark.contracts.errors import MamaError
 
 REC, WARN, LIVE = "rec", "warn", "live"
 ADVISORIES = "$JS.EVENT.ADVISORY.>"

@@ -21,7 +21,8 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from mama_spark.bridge import SourceKey
+from mama_spark.contracts.bridge import SourceKey
+from mama_spark.contracts.errors import ExpectationFailed, MamaError, Unavailable
 from mama_spark.discovery.source_expiry import (
     expires_after,
     offline_after,
@@ -29,7 +30,6 @@ from mama_spark.discovery.source_expiry import (
     state_by_markers,
     suspect_after,
 )
-from mama_spark.errors import ExpectationFailed, MamaError, Unavailable
 
 from ..connection import event_loop
 from ..connection.connection import Connection
@@ -104,7 +104,7 @@ class LeaseKeeper:
         self._connecting, self._establishing = asyncio.Lock(), asyncio.Lock()
 
     async def announce(self, holder: int, source: SourceKey, record: bytes, ttl: float) -> None:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`; returns when the first renewal is stored."""
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`; returns when the first renewal is stored."""
         async with self._call(), self._establishing:
             lease = self.sources.get(source)
             if lease is None or (lease.record, lease.ttl) != (record, ttl) or not await self._is_current(lease):
@@ -124,7 +124,7 @@ class LeaseKeeper:
         return current is not None and _matches(current, lease)
 
     async def withdraw(self, source: SourceKey, record: bytes) -> None:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         self._forget(source)
         async with self._call():
             stream_client = await self.stream_client()

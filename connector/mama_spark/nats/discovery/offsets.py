@@ -18,8 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mama_spark.bridge import Position
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.bridge import Position
+from mama_spark.contracts.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

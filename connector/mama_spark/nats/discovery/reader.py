@@ -10,9 +10,9 @@ import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
-from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
+from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.discovery.snapshot_codec import pack, unpack
-from mama_spark.errors import ConfigError, Unavailable
 
 from ..jetstream.stream_client import StreamClient
 from ..protocol.direct_get import StoredMessage
@@ -155,7 +155,7 @@ class DiscoveryReader:
     # --- initial offsets ----------------------------------------------------------------------------------------
 
     async def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`; not for ``image``."""
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`; not for ``image``."""
         named = {where: 0} if isinstance(where, str) else dict(where)
         unknown = set(named) - {"earliest", "latest", self.layout.events, self.layout.advisories}
         if unknown:
@@ -197,7 +197,7 @@ class DiscoveryReader:
     # --- latest offsets -----------------------------------------------------------------------------------------
 
     async def latest_offset(self, start: Position, limit: int | None, until: Position | None) -> Position:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         here, stop = parse_offset(start), None if until is None else parse_offset(until)
         if here is None or here.remaining > 0 or (stop is not None and _image_token(stop) != _image_token(here)):
             return await self._latest_in_image(here, limit, stop)
@@ -305,7 +305,7 @@ class DiscoveryReader:
     # --- events between two offsets-----------------------------------------------------------------------------------
 
     async def read(self, start: Position, end: Position) -> AsyncIterator[list[DiscoveryEvent]]:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         here, there = parse_offset(start), parse_offset(end)
         if there is None:
             return

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 
 from ..jetstream.api import NO_STREAM, ApiError
 from ..jetstream.stream_client import StreamClient

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import nats.errors
 import orjson
 
-from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.contracts.errors import ConfigError, Unavailable
 
 from .. import errors
 from ..connection.connection import Connection

@@ -9,8 +9,8 @@ from typing import Any
 
 from nats.nuid import NUID
 
-from mama_spark.backoff import Backoff
-from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.contracts.backoff import Backoff
+from mama_spark.contracts.errors import ConfigError, Unavailable
 
 from ..subjects import CONSUMER_PREFIX
 from .api import NO_STREAM, ApiError, ApiForbidden, BlockingJetStreamClient, JetStreamClient

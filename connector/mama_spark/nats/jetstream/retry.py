@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from nats.errors import NoRespondersError
 
-from mama_spark.backoff import Backoff
-from mama_spark.errors import MamaError, PublishError, Unavailable
+from mama_spark.contracts.backoff import Backoff
+from mama_spark.contracts.errors import MamaError, PublishError, Unavailable
 from mama_spark.publishing.window.retry import may_resend
 
 T = TypeVar("T")

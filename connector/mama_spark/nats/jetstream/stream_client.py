@@ -19,7 +19,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import NoRespondersError
 
-from mama_spark.errors import Unavailable
+from mama_spark.contracts.errors import Unavailable
 
 from ..connection.client_errors import from_client
 from ..connection.connection import Connection

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.contracts.errors import ConfigError, Unavailable
 
 from ..settings import NatsSettings
 from ..stream_set import METADATA, StreamSet

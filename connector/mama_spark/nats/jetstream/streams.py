@@ -14,7 +14,7 @@ from typing import Any
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
-from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.publishing.ids.id_lifetime import window_for
 
 from ..settings import DEFAULT_API_PREFIX, NatsSettings

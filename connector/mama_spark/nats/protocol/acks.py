@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from mama_spark.errors import MamaError, OutcomeUnknown, PublishError
-from mama_spark.message import Bools, Int64s
+from mama_spark.contracts.errors import MamaError, OutcomeUnknown, PublishError
+from mama_spark.contracts.message import Bools, Int64s
 
 from .. import errors
 from . import parser

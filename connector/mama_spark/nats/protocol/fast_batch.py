@@ -12,7 +12,7 @@ from enum import Enum
 
 import numpy as np
 
-from mama_spark.errors import (
+from mama_spark.contracts.errors import (
     BlockedByPredecessor,
     ExpectationFailed,
     OutcomeUnknown,
@@ -22,7 +22,7 @@ from mama_spark.errors import (
     Rejected,
     TooLarge,
 )
-from mama_spark.message import Int64s
+from mama_spark.contracts.message import Int64s
 
 from ..errors import NOT_BATCHED, UNKNOWN_BATCH
 from .acks import BatchGap, BatchRejection, FlowAck, PubAck, Reply

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.message import Int64s, MessageBatch, decimal_digits, fixed_width, payload_bounds
+from mama_spark.contracts.message import Int64s, MessageBatch, decimal_digits, fixed_width, payload_bounds
 
 from . import headers as hd
 

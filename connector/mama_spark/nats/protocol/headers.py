@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.errors import BadRow, PublishError, TooLarge
-from mama_spark.headers import HeaderLines, bad_values, reject_lines
-from mama_spark.message import BYTES_OF_HEADERS, Bools, Int64s, MessageBatch, payload_sizes
+from mama_spark.contracts.errors import BadRow, PublishError, TooLarge
+from mama_spark.contracts.headers import HeaderLines, bad_values, reject_lines
+from mama_spark.contracts.message import BYTES_OF_HEADERS, Bools, Int64s, MessageBatch, payload_sizes
 
 MSG_ID = "Nats-Msg-Id"
 #: Headers that rows may not have, in lower case, and what to do instead: they say how one message was published, and

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from mama_spark.errors import MamaError
+from mama_spark.contracts.errors import MamaError
 
 MAX_LINE = 4096  #: control lines, except INFO
 MAX_INFO = 1024 * 1024

@@ -1,5 +1,5 @@
-"""Decodes the deliveries of a JetStream consumer from the server's bytes to :class:`~mama_spark.record_log.Records`.
-Pure.
+"""Decodes the deliveries of a JetStream consumer from the server's bytes to
+:class:`~mama_spark.contracts.record_log.Records`. Pure.
 
 A delivery is a ``MSG`` or ``HMSG`` frame whose reply subject has this form (NATS ADR-15):
 ``$JS.ACK.<stream>.<consumer>.<delivered>.<sequence>.<consumer's sequence>.<time, ns>.<pending>``, or the same with
@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.headers import MAX_HEADERS, TOO_MANY_HEADERS
-from mama_spark.message import HEADERS_TYPE, Int64s
-from mama_spark.record_log import Records
+from mama_spark.contracts.headers import MAX_HEADERS, TOO_MANY_HEADERS
+from mama_spark.contracts.message import HEADERS_TYPE, Int64s
+from mama_spark.contracts.record_log import Records
 
 from .parser import MAX_MESSAGE, ProtocolError
 from .receive_buffer import ReceiveBuffer
@@ -342,7 +342,7 @@ def read_block(block: bytes) -> list[tuple[str, list[str]]]:
 
 
 def header_column(blocks: list[bytes | None], n: int) -> pa.Array:
-    """Header blocks as :data:`~mama_spark.message.HEADERS_TYPE`; missing and empty ones are null."""
+    """Header blocks as :data:`~mama_spark.contracts.message.HEADERS_TYPE`; missing and empty ones are null."""
     filled = [b for b in blocks if b]
     size = sum(map(len, filled))
     if size > _TOGETHER and len(blocks) > 1:

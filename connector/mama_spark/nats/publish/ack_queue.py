@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
-from mama_spark.bridge import Acks, BridgeEvent, PollResult, Refusals
-from mama_spark.errors import BackgroundTaskFailed, ConfigError
+from mama_spark.contracts.bridge import Acks, BridgeEvent, PollResult, Refusals
+from mama_spark.contracts.errors import BackgroundTaskFailed, ConfigError
 
 
 class AckQueue:

@@ -1,4 +1,4 @@
-"""Publishes to JetStream: the implementation of :class:`mama_spark.bridge.PublisherBridge` for NATS."""
+"""Publishes to JetStream: the implementation of :class:`mama_spark.contracts.bridge.PublisherBridge` for NATS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from mama_spark.bridge import (
+from mama_spark.contracts.bridge import (
     Ack,
     Acks,
     BridgeEvent,
@@ -23,14 +23,8 @@ from mama_spark.bridge import (
     Refusals,
     ValidationResult,
 )
-from mama_spark.errors import (
-    ClientClosed,
-    MamaError,
-    PublishError,
-    Rejected,
-    Unavailable,
-)
-from mama_spark.message import Int64s, MessageBatch
+from mama_spark.contracts.errors import ClientClosed, MamaError, PublishError, Rejected, Unavailable
+from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.options.stream_names import StreamRange
 
 from ..connection import nats_py_compat as compat
@@ -145,7 +139,7 @@ class NatsBridge:
     # --- opening ---------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """See :class:`~mama_spark.bridge.PublisherBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         if self._attached is not None:
             self._open_attached(*self._attached)
             return
@@ -203,7 +197,7 @@ class NatsBridge:
     # --- preparing -------------------------------------------------------------------------------------------
 
     def prepare(self, batch: MessageBatch) -> ValidationResult:
-        """See :class:`~mama_spark.bridge.PublisherBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         bad, non_retriable = hd.check(batch, self._max_payload)
         names = batch.topics.dictionary
         rejections = self._router.rejections(self._connection, names, self.capabilities.max_topic)
@@ -218,7 +212,7 @@ class NatsBridge:
     # --- sending ---------------------------------------------------------------------------------------------
 
     def send(self, batch: MessageBatch, first_token: int) -> int:
-        """See :class:`~mama_spark.bridge.PublisherBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         connection = self._connection
         if connection is None or connection.closed:
             raise ClientClosed("the bridge is not open")
@@ -262,7 +256,7 @@ class NatsBridge:
         self._ack_queue.acks(Acks(np.arange(first, first + n), None, None, None, time.monotonic()))
 
     def flush(self) -> None:
-        """See :class:`~mama_spark.bridge.PublisherBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         if (
             self._fast_ingest is not None
             and self._fast_ingest.busy
@@ -272,13 +266,13 @@ class NatsBridge:
             self._fast_ingest.end_all()
 
     def poll(self, timeout: float, want: int = 1) -> PollResult:
-        """See :class:`~mama_spark.bridge.PublisherBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         if self._fast_ingest is not None and (self.mode == "batch" or self._fast_ingest.busy):
             return self._fast_ingest.poll(timeout, want)
         return self._ack_queue.wait(timeout, want)
 
     def explain_missing_acks(self) -> str:
-        """See :class:`~mama_spark.bridge.MissingAckReporter`."""
+        """See :class:`~mama_spark.contracts.bridge.MissingAckReporter`."""
         connection = self._connection
         if connection is None or not connection.up:
             return "" if connection is None else connection.why_down
@@ -289,7 +283,7 @@ class NatsBridge:
             return f"{self.connected_to} acknowledges nothing, and does not say why: {e}"
 
     def requests(self) -> NatsRequests:
-        """Requests and replies over the same connection; see :class:`~mama_spark.bridge.RequestBridge`.
+        """Requests and replies over the same connection; see :class:`~mama_spark.contracts.bridge.RequestBridge`.
 
         :raises ClientClosed: the bridge is not open
         """
@@ -300,7 +294,7 @@ class NatsBridge:
         return self._requests
 
     def close(self) -> None:
-        """See :class:`~mama_spark.bridge.PublisherBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         connection, self._connection = self._connection, None
         if connection is None:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mama_spark.message import MessageBatch
+from mama_spark.contracts.message import MessageBatch
 
 from ..connection.connection import Row
 from ..protocol import headers as hd

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mama_spark.bridge import Acks, PollResult, Refusals
-from mama_spark.errors import AckTimeout, BlockedByPredecessor, OutcomeUnknown, PublishError, Rejected
-from mama_spark.message import Int64s, MessageBatch
+from mama_spark.contracts.bridge import Acks, PollResult, Refusals
+from mama_spark.contracts.errors import AckTimeout, BlockedByPredecessor, OutcomeUnknown, PublishError, Rejected
+from mama_spark.contracts.message import Int64s, MessageBatch
 
 from ..connection.connection import Connection
 from ..errors import NOT_BATCHED
@@ -203,7 +203,8 @@ class FastIngestPublisher:
                 self._end(open_batch)
 
     def poll(self, timeout: float, want: int) -> PollResult:
-        """See :class:`~mama_spark.bridge.PublisherBridge`; ends batches that got no answer for :data:`IDLE`."""
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`; ends batches that got no answer for
+        :data:`IDLE`."""
         deadline = time.monotonic() + timeout
         while True:
             left = deadline - time.monotonic()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from mama_spark.errors import MamaError, Unavailable
+from mama_spark.contracts.errors import MamaError, Unavailable
 
 from ..jetstream.api import ApiError, ApiForbidden, JetStreamClient
 

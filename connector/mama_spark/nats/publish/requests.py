@@ -12,9 +12,9 @@ import nats.errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from mama_spark.bridge import RequestMessage
-from mama_spark.errors import BadTopic, ConfigError, MamaError, Unavailable
-from mama_spark.topics import why_unpublishable
+from mama_spark.contracts.bridge import RequestMessage
+from mama_spark.contracts.errors import BadTopic, ConfigError, MamaError, Unavailable
+from mama_spark.contracts.topics import why_unpublishable
 
 from ..connection.client_errors import from_client
 from ..connection.connection import Connection
@@ -26,7 +26,7 @@ _REMEMBERED = 4096  #: requests that may still be denied; a denial arrives withi
 
 
 class NatsRequests:
-    """See :class:`~mama_spark.bridge.RequestBridge`. If a stream takes the topic, the stream answers, too.
+    """See :class:`~mama_spark.contracts.bridge.RequestBridge`. If a stream takes the topic, the stream answers, too.
 
     :param timeout: seconds to wait for the connection
     """
@@ -41,33 +41,33 @@ class NatsRequests:
         self._received: deque[RequestMessage] = deque()  # appended by the loop's thread
 
     def request(self, topic: str, payload: bytes, inbox: int) -> None:
-        """See :class:`~mama_spark.bridge.RequestBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.RequestBridge`."""
         _check_topic(topic)
         self._run(self._request(topic, payload, inbox), f"sending a request to {topic!r}")
 
     def forget(self, inbox: int) -> None:
-        """See :class:`~mama_spark.bridge.RequestBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.RequestBridge`."""
         self._inbox_topics.pop(inbox, None)
 
     def reply(self, to: str, payload: bytes) -> None:
-        """See :class:`~mama_spark.bridge.RequestBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.RequestBridge`."""
         _check_topic(to)
         self._run(self._connection.client.publish(to, payload), f"answering {to!r}")
 
     def listen(self, topic: str) -> None:
-        """See :class:`~mama_spark.bridge.RequestBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.RequestBridge`."""
         _check_topic(topic)
         if topic not in self._topics:
             self._topics[topic] = self._run(self._subscribe(topic, self._on_request), f"subscribing to {topic!r}")
 
     def unlisten(self, topic: str) -> None:
-        """See :class:`~mama_spark.bridge.RequestBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.RequestBridge`."""
         subscription = self._topics.pop(topic, None)
         if subscription is not None:
             self._run(_unsubscribe([subscription]), f"leaving {topic!r}")
 
     def received(self) -> list[RequestMessage]:
-        """See :class:`~mama_spark.bridge.RequestBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.RequestBridge`."""
         return [self._received.popleft() for _ in range(len(self._received))]
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.message import Int64s
+from mama_spark.contracts.message import Int64s
 
 _REMEMBERED = 128 * 1024  #: sends whose topics are kept
 

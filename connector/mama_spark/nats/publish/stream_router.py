@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from mama_spark.errors import BadTopic, ConfigError, MamaError, PublishError, Rejected
+from mama_spark.contracts.errors import BadTopic, ConfigError, MamaError, PublishError, Rejected
+from mama_spark.contracts.topics import unpublishable, why_unpublishable
 from mama_spark.publishing.ids.id_lifetime import window_for
-from mama_spark.topics import unpublishable, why_unpublishable
 
 from ..connection.connection import Connection
 from ..jetstream import streams as st

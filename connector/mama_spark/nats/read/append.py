@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mama_spark.message import MessageBatch
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publishing.window.blocking_sender import BlockingSender
 

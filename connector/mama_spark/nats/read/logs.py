@@ -1,12 +1,12 @@
-"""Opens JetStream streams as record logs (:mod:`mama_spark.record_log`), over one pooled connection."""
+"""Opens JetStream streams as record logs (:mod:`mama_spark.contracts.record_log`), over one pooled connection."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Self
 
-from mama_spark.errors import ClientClosed, ConfigError
-from mama_spark.record_log import LogStatus
+from mama_spark.contracts.errors import ClientClosed, ConfigError
+from mama_spark.contracts.record_log import LogStatus
 
 from ..connection.connection import Connection
 from ..connection.pool import POOL
@@ -27,9 +27,9 @@ _JETSTREAM_CHECKED = "whether JetStream answers"
 
 
 class NatsLogs:
-    """See :class:`~mama_spark.record_log.RecordLogBridge`.
+    """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`.
 
-    :param timeout: seconds without an answer after which :class:`~mama_spark.errors.Unavailable` is raised
+    :param timeout: seconds without an answer after which :class:`~mama_spark.contracts.errors.Unavailable` is raised
     :param headers: False: records come without their headers
     """
 
@@ -51,7 +51,7 @@ class NatsLogs:
         self.close()
 
     def open(self) -> None:
-        """See :class:`~mama_spark.record_log.RecordLogBridge`."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`."""
         self.connect()
         connection, limit = self.connection(), self.settings.connect_timeout
         if connection.cached(_JETSTREAM_CHECKED) is not None:
@@ -84,9 +84,9 @@ class NatsLogs:
         return self._connection
 
     def names(self, topics: Sequence[str]) -> list[str]:
-        """See :class:`~mama_spark.record_log.RecordLogBridge`; all streams when no topic is given. A topic is what a
-        stream stores, not what it takes. Streams without subjects of their own (mirrors, streams that only source
-        others) are not found by topic."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`; all streams when no topic is given. A topic is
+        what a stream stores, not what it takes. Streams without subjects of their own (mirrors, streams that only
+        source others) are not found by topic."""
         if not topics:
             return sorted(self._names(None))
         found: set[str] = set()
@@ -130,15 +130,15 @@ class NatsLogs:
         return [config for config in configs if not may_store(config, _NOBODYS)]
 
     def statuses(self) -> list[LogStatus]:
-        """See :class:`~mama_spark.record_log.StatusReporter`."""
+        """See :class:`~mama_spark.contracts.record_log.StatusReporter`."""
         return self.api.run(log_statuses, "asking for the streams")
 
     def log(self, name: str) -> NatsLog:
-        """See :class:`~mama_spark.record_log.RecordLogBridge`."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`."""
         return NatsLog(self, name)
 
     def close(self) -> None:
-        """See :class:`~mama_spark.record_log.RecordLogBridge`."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`."""
         connection, self._connection = self._connection, None
         for subscription in list(self.subscriptions):
             subscription.fail(SubscriptionBroken("the log bridge was closed"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mama_spark.record_log import MatchRange
+from mama_spark.contracts.record_log import MatchRange
 
 #: A range that has this part of its limit is full enough: to find a better end costs more than it gains.
 _ENOUGH = 0.9
@@ -13,7 +13,7 @@ _MOST_STEPS = 40
 
 
 def match_range(limit: int, after: int, up_to: int, count: Callable[[int], int]) -> MatchRange:
-    """See :class:`~mama_spark.record_log.MatchFinder`.
+    """See :class:`~mama_spark.contracts.record_log.MatchFinder`.
 
     :param count: messages that match and have a higher sequence; more may come at any time
     """

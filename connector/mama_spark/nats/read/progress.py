@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.contracts.errors import ConfigError, Unavailable
 
 from ..jetstream.api import NO_CONSUMER, ApiError, BlockingJetStreamClient
 from ..subjects import PROGRESS_METADATA

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from mama_spark.backoff import Backoff
-from mama_spark.errors import MamaError, Unavailable
-from mama_spark.record_log import Records
+from mama_spark.contracts.backoff import Backoff
+from mama_spark.contracts.errors import MamaError, Unavailable
+from mama_spark.contracts.record_log import Records
 
 from ..connection.connection import Connection
 from ..jetstream.api import NO_CONSUMER, NO_MESSAGE, ApiError, BlockingJetStreamClient, JetStreamClient

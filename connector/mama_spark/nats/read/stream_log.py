@@ -13,9 +13,9 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from mama_spark.errors import ConfigError, MamaError, Unavailable
-from mama_spark.message import MessageBatch
-from mama_spark.record_log import Bounds, MatchRange, Records
+from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
+from mama_spark.contracts.message import MessageBatch
+from mama_spark.contracts.record_log import Bounds, MatchRange, Records
 
 from ..connection.connection import Connection
 from ..jetstream.api import NO_MESSAGE, NO_STREAM, ApiError, BlockingJetStreamClient
@@ -62,7 +62,8 @@ class LogAccess(Protocol):
 
 
 class NatsLog:
-    """See :class:`~mama_spark.record_log.RecordLog`. Reading removes nothing: its consumers have no acknowledgements.
+    """See :class:`~mama_spark.contracts.record_log.RecordLog`. Reading removes nothing: its consumers have no
+    acknowledgements.
 
     :param info: what the server has just said of the stream; None = it is asked
     :raises ConfigError: there is no such stream, the permissions hide it, or it drops what consumers have taken
@@ -86,11 +87,11 @@ class NatsLog:
 
     @property
     def opened(self) -> Bounds:
-        """See :class:`~mama_spark.record_log.RangeInspector`."""
+        """See :class:`~mama_spark.contracts.record_log.RangeInspector`."""
         return self._opened
 
     def warnings(self, topics: Sequence[str] = ()) -> list[str]:
-        """See :class:`~mama_spark.record_log.RecordLog`."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         found = retention.warnings(self._name, self._config)
         if self._opened.last:
             unsure = [topic for topic in topics if may_store(self._config, topic) is None]
@@ -101,8 +102,8 @@ class NatsLog:
         return found
 
     def require_topics(self, topics: Sequence[str]) -> None:
-        """See :class:`~mama_spark.record_log.RecordLog`. What the stream holds counts, too: its subjects may have been
-        others."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`. What the stream holds counts, too: its subjects may
+        have been others."""
         for topic in topics:
             if may_store(self._config, topic) is False and not self._count([topic], 0):
                 raise ConfigError(
@@ -116,7 +117,7 @@ class NatsLog:
         return self._config
 
     def bounds(self) -> Bounds:
-        """See :class:`~mama_spark.record_log.RecordLog`; the identity is the creation time of the stream."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`; the identity is the creation time of the stream."""
         return _bounds(self._info())
 
     def _info(self, **what: Any) -> dict[str, Any]:
@@ -134,7 +135,8 @@ class NatsLog:
     # --- reading ---------------------------------------------------------------------------------------------
 
     def read(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """See :class:`~mama_spark.record_log.RecordLog`. The end of a range is that which the leader of the stream has.
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`. The end of a range is that which the leader of the
+        stream has.
 
         Closing the iterator deletes its consumer; a few megabytes are fetched ahead.
 
@@ -143,7 +145,7 @@ class NatsLog:
         return self._read_topics(after, up_to, topics, views=False)
 
     def read_views(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """See :class:`~mama_spark.record_log.ViewReader`."""
+        """See :class:`~mama_spark.contracts.record_log.ViewReader`."""
         return self._read_topics(after, up_to, topics, views=True)
 
     def _read_topics(self, after: int, up_to: int, topics: Sequence[str], *, views: bool) -> Iterator[Records]:
@@ -197,17 +199,17 @@ class NatsLog:
         return min(seconds, allowed / 1e9) if allowed else seconds
 
     def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:
-        """See :class:`~mama_spark.record_log.RecordLog`. Sequences after the last record are not missing."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`. Sequences after the last record are not missing."""
         return self.inspect_range(after, up_to)[1]
 
     def inspect_range(self, after: int, up_to: int) -> tuple[Bounds, list[tuple[int, int]]]:
-        """See :class:`~mama_spark.record_log.RangeInspector`."""
+        """See :class:`~mama_spark.contracts.record_log.RangeInspector`."""
         info = self._info()
         bounds = _bounds(info)
         return bounds, self._missing(bounds, _deleted(info), after, up_to)
 
     def missing_when_opened(self, after: int, up_to: int) -> list[tuple[int, int]]:
-        """See :class:`~mama_spark.record_log.RangeInspector`."""
+        """See :class:`~mama_spark.contracts.record_log.RangeInspector`."""
         return self._missing(self._opened, self._deleted_when_opened, after, up_to)
 
     def _missing(self, bounds: Bounds, deleted: int, after: int, up_to: int) -> list[tuple[int, int]]:
@@ -233,16 +235,16 @@ class NatsLog:
         return [*found, (low, high)] if low <= high else found
 
     def at(self, time: int) -> int:
-        """See :class:`~mama_spark.record_log.RecordLog`: the start of a consumer that begins at this time."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`: the start of a consumer that begins at this time."""
         where = {"deliver_policy": "by_start_time", "opt_start_time": _rfc3339(time)}
         return int(self._of_new_consumer(where)["delivered"]["stream_seq"]) + 1
 
     def most_readers(self) -> tuple[int, str] | None:
-        """See :class:`~mama_spark.record_log.ReaderLimiter`."""
+        """See :class:`~mama_spark.contracts.record_log.ReaderLimiter`."""
         return most_consumers(self._api, self._config)
 
     def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange | None:
-        """See :class:`~mama_spark.record_log.MatchFinder`."""
+        """See :class:`~mama_spark.contracts.record_log.MatchFinder`."""
         return match_range(limit, after, up_to, partial(self._count, filters_of(topics)))
 
     def _count(self, filters: list[str], after: int) -> int:
@@ -261,13 +263,13 @@ class NatsLog:
     # --- writing ---------------------------------------------------------------------------------------------
 
     def append(self, batch: MessageBatch) -> int:
-        """See :class:`~mama_spark.record_log.RecordLog`."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         last = append(self._bridge.settings, self._name, batch, self._bridge.timeout)
         return self.bounds().last if last is None else last
 
     def trim(self, before: int) -> None:
-        """See :class:`~mama_spark.record_log.RecordLog`; by a purge up to a sequence (NATS ADR-10). Sequences are never
-        skipped, however large ``before`` is."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`; by a purge up to a sequence (NATS ADR-10). Sequences
+        are never skipped, however large ``before`` is."""
         bounds = self.bounds()
         if before <= bounds.first:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mama_spark.record_log import LogStatus, ReaderStatus
+from mama_spark.contracts.record_log import LogStatus, ReaderStatus
 
 from ..jetstream.api import ApiError, JetStreamClient
 
@@ -13,7 +13,7 @@ _BUCKETS = ("KV_", "OBJ_")
 
 
 async def log_statuses(api: JetStreamClient) -> list[LogStatus]:
-    """See :class:`~mama_spark.record_log.StatusReporter`. A stream that is deleted meanwhile is left out."""
+    """See :class:`~mama_spark.contracts.record_log.StatusReporter`. A stream that is deleted meanwhile is left out."""
     found = []
     async for info in api.pages("STREAM.LIST", "streams"):
         config, state = info["config"], info["state"]

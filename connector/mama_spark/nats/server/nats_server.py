@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.contracts.errors import ConfigError, Unavailable
 
 READY_TIMEOUT = 60.0  #: seconds to wait for the start; recovery of a large store takes time
 STOP_TIMEOUT = 15.0

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from mama_spark.errors import Unavailable
+from mama_spark.contracts.errors import Unavailable
 
 from ..connection.connection import Connection
 from ..connection.event_loop import EventLoopThread

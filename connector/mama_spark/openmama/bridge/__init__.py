@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, parse_dictionary
 from mama_spark.options import SinkOptions
 

@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.bridge import Ack, Acks, Capabilities, PollResult, Refusals, ValidationResult
-from mama_spark.errors import BadRow, BadTopic, PublishError, Rejected, TooLarge
+from mama_spark.contracts.bridge import Ack, Acks, Capabilities, PollResult, Refusals, ValidationResult
+from mama_spark.contracts.errors import BadRow, BadTopic, PublishError, Rejected, TooLarge
+from mama_spark.contracts.message import Bools, Int64s, MessageBatch
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import Field, MamaMsg
 from mama_spark.mama.messages.omnm import HEADER, encode
 from mama_spark.mama.messages.status import RESERVED
-from mama_spark.message import Bools, Int64s, MessageBatch
 from mama_spark.openmama.wire.peer.peer import OpenMamaPeer, PeerInput
 from mama_spark.openmama.wire.protocol.frames import MAX_TOPIC, why_unsendable
 from mama_spark.openmama.wire.protocol.market_data import next_number
@@ -52,7 +52,7 @@ class ReaderStalled(Rejected):
 
 
 class OpenMamaBridge:
-    """A :class:`~mama_spark.bridge.PublisherBridge`; one peer of the network."""
+    """A :class:`~mama_spark.contracts.bridge.PublisherBridge`; one peer of the network."""
 
     def __init__(self, settings: OpenMamaSettings) -> None:
         self._settings = settings
@@ -77,7 +77,7 @@ class OpenMamaBridge:
         return f"<OpenMamaBridge on {self.peer!r}>"
 
     def open(self) -> None:
-        """See :class:`~mama_spark.bridge.PublisherBridge`: joins the network."""
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`: joins the network."""
         self.peer.open()
 
     def prepare(self, batch: MessageBatch) -> ValidationResult:
@@ -99,8 +99,8 @@ class OpenMamaBridge:
     # --- sending ---------------------------------------------------------------------------------------------
 
     def send(self, batch: MessageBatch, first_token: int) -> int:
-        """See :class:`~mama_spark.bridge.PublisherBridge`. Takes nothing while readers are waited for, or one of them
-        is slow."""
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`. Takes nothing while readers are waited for, or one
+        of them is slow."""
         self._take(self.peer.poll(0.0))
         self._flushed = False
         now = time.monotonic()
@@ -182,7 +182,7 @@ class OpenMamaBridge:
             self._polled.acks.append(Acks(np.concatenate(written), None, None, None, now))
 
     def explain_missing_acks(self) -> str:
-        """See :class:`~mama_spark.bridge.MissingAckReporter`."""
+        """See :class:`~mama_spark.contracts.bridge.MissingAckReporter`."""
         return "" if self.peer.is_writable() else "a reader takes nothing, and what was sent waits for it"
 
     def _refuse(self, tokens: Int64s, error: PublishError, now: float) -> None:
@@ -219,7 +219,7 @@ class OpenMamaBridge:
         return self._requests
 
     def close(self) -> None:
-        """See :class:`~mama_spark.bridge.PublisherBridge`: ends in order, when everything is written."""
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`: ends in order, when everything is written."""
         if not self.peer.close():
             linger = self.peer.settings.linger
             logger.error("%r: not everything was written within %g s: a reader takes nothing", self, linger)

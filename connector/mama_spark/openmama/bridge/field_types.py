@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.types as pt
 
-from mama_spark.errors import ConfigError, SchemaError
+from mama_spark.contracts.errors import ConfigError, SchemaError
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.status import RESERVED
 from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, by_name, type_named

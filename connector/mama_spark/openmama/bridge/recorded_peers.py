@@ -11,11 +11,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
+from mama_spark.contracts.record_log import RecordLog, Records
 from mama_spark.mama.messages.omnm import BadMessage
 from mama_spark.openmama.wire.log.records import PEERS, RECORDER, MamaRecordKind, MamaRecords, decode_records
 from mama_spark.openmama.wire.protocol.naming import NamingFrame, decode_naming
-from mama_spark.record_log import RecordLog, Records
 
 from ...discovery.recorded_discovery import RecordedDiscovery
 

@@ -1,4 +1,4 @@
-"""Requests and replies over a peer: a :class:`~mama_spark.bridge.RequestBridge`."""
+"""Requests and replies over a peer: a :class:`~mama_spark.contracts.bridge.RequestBridge`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mama_spark.bridge import RequestMessage
-from mama_spark.errors import BadTopic, NoResponders, PublishError, Unavailable
+from mama_spark.contracts.bridge import RequestMessage
+from mama_spark.contracts.errors import BadTopic, NoResponders, PublishError, Unavailable
 from mama_spark.openmama.wire.peer import OpenMamaPeer, ReceivedFrame
 from mama_spark.openmama.wire.protocol.frames import BridgeFrame, FrameType, why_unsendable
 
@@ -45,7 +45,7 @@ class PeerRequests:
         self._received: deque[RequestMessage] = deque()
 
     def request(self, topic: str, payload: bytes, inbox: int) -> None:
-        """See :class:`~mama_spark.bridge.RequestBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.RequestBridge`."""
         if (fault := why_unsendable(topic)) is not None:
             raise BadTopic(fault)
         self._peer.check_requests()

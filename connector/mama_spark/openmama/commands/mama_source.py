@@ -15,7 +15,8 @@ from ...console.arguments import add_metrics, add_option, add_url, duration_argu
 from ...console.output import print_error, say_as
 from ...console.served_log import LOG, add_begin, default_state_file, served_log, served_urls
 from ...console.signals import stop_on_signals
-from ...errors import ConfigError, OptionError
+from ...contracts.errors import ConfigError, OptionError
+from ...contracts.redaction import redact_url
 from ...mama.messages.event_records import LIVE
 from ...mama.messages.source_records import BEST, OK, ONLINE, UNKNOWN, SourceRecord
 from ...mama.messages.status import MsgStatus
@@ -25,7 +26,6 @@ from ...options.toml_file import read_toml
 from ...options.urls import urls as server_urls
 from ...options.values import Duration, topic_prefix
 from ...publishing.window.reconnecting import ReconnectingBridge
-from ...redaction import redact_url
 from ...telemetry.prometheus.server import served_metrics
 from ..source.event_reporter import SourceEventReporter, SourceEventReporters
 from ..source.event_stores import DiscoveryStore, FlightLogStore

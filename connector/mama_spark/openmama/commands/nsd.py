@@ -7,7 +7,7 @@ import sys
 
 from ...console.output import say_as
 from ...console.signals import stop_on_signals
-from ...errors import OptionError
+from ...contracts.errors import OptionError
 from ...options.urls import on_all_interfaces
 from ..source.name_server import NameServer
 from ..wire.peer.settings import NAMING_PORT

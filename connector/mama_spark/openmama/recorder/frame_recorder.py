@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from mama_spark.contracts.message import Int64s, MessageBatch
+from mama_spark.contracts.record_log import Records
 from mama_spark.mama.messages.omnm_columns import ColumnDecoder, DecodedColumns
 from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType
 from mama_spark.mama.messages.typed_columns import first_of_each
-from mama_spark.message import Int64s, MessageBatch
 from mama_spark.openmama.wire.log.gap_tracker import GapTracker, MissingNumbers
 from mama_spark.openmama.wire.log.records import (
     DICTIONARY,
@@ -28,7 +29,6 @@ from mama_spark.openmama.wire.log.records import (
 )
 from mama_spark.openmama.wire.peer import FrameColumns
 from mama_spark.packing import unpack
-from mama_spark.record_log import Records
 
 from .market_data_requests import Asks, MarketDataAsk
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.message import HEADERS_TYPE, MessageBatch
+from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
 from mama_spark.packing import ArrowCodec, Packed, Packer, Rows
 from mama_spark.packing.format import VALUE
 

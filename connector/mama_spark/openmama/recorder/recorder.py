@@ -17,10 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.errors import ConfigError, MamaError, PublishError, Unavailable
+from mama_spark.contracts.errors import ConfigError, MamaError, PublishError, Unavailable
+from mama_spark.contracts.message import MessageBatch
+from mama_spark.contracts.record_log import RecordLog, RecordWriter
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.status import SubscriptionMsgType
-from mama_spark.message import MessageBatch
 from mama_spark.openmama.wire.log.records import DICTIONARY as DICTIONARY_RECORDS
 from mama_spark.openmama.wire.log.records import PEERS, RECORDER, MamaPeerState, MamaRecord, MamaRecordKind, messages
 from mama_spark.openmama.wire.peer import FrameColumns, OpenMamaPeer, PeerChange, PeerInput, PeerPresence
@@ -34,7 +35,6 @@ from mama_spark.openmama.wire.protocol.market_data import (
 )
 from mama_spark.openmama.wire.protocol.naming import encode_naming
 from mama_spark.packing import rows_of_messages
-from mama_spark.record_log import RecordLog, RecordWriter
 
 from ...telemetry.progress_lines import with_progress
 from .frame_recorder import FrameRecorder

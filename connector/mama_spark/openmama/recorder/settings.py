@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.openmama.wire.log.records import PREFIX
 from mama_spark.openmama.wire.peer.settings import PeerSettings
 from mama_spark.openmama.wire.protocol.frames import why_unsendable

@@ -27,13 +27,13 @@ from pyspark.sql.types import (
 )
 
 from mama_spark.bridges import logs_to_read
-from mama_spark.errors import ConfigError, OptionError
+from mama_spark.contracts.errors import ConfigError, OptionError
+from mama_spark.contracts.record_log import RecordLogBridge
 from mama_spark.mama.messages.column_types import TypedField, arrow_type_of
 from mama_spark.mama.messages.omnm import BadMessage, decode
 from mama_spark.openmama.wire.log.records import DICTIONARY, MamaRecordKind, decode_records
 from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, by_name, dictionary_of, parse_dictionary
 from mama_spark.options import SubscribeOptions
-from mama_spark.record_log import RecordLogBridge
 
 from ...spark.subscribe import log_reader
 

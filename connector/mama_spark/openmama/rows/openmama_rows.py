@@ -16,14 +16,14 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.errors import MamaError
+from mama_spark.contracts.errors import MamaError
+from mama_spark.contracts.message import Int64s
 from mama_spark.mama.messages.column_types import TypedField
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.omnm import BadMessage, decode
 from mama_spark.mama.messages.omnm_columns import ColumnDecoder, DecodedColumns, FieldBlock
 from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType
 from mama_spark.mama.messages.typed_columns import first_of_each, text_of_value, time_text, typed_columns
-from mama_spark.message import Int64s
 from mama_spark.openmama.wire.log.records import (
     FRAMING_NAMES,
     MamaGapCause,

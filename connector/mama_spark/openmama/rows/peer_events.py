@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind
 from mama_spark.mama.discovery.discovery_rows import (
     BAD_RECORD,
     SOURCE,

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
-from mama_spark.backoff import Backoff
-from mama_spark.errors import MamaError
+from mama_spark.contracts.backoff import Backoff
+from mama_spark.contracts.errors import MamaError
 from mama_spark.mama.messages.event_records import CREATE, DESTROY, ERROR, EventRecord
 from mama_spark.mama.messages.status import Status
 

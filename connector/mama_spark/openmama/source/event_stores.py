@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from mama_spark.bridge import DiscoveryBridge, SourceKey
-from mama_spark.errors import MamaError
+from mama_spark.contracts.bridge import DiscoveryBridge, SourceKey
+from mama_spark.contracts.errors import MamaError
 from mama_spark.flightlog.columns import LoggedEvent
 from mama_spark.flightlog.commit import commit
 from mama_spark.flightlog.staging import Staging
@@ -57,7 +57,7 @@ class DiscoveryStore:
     :param make: returns a bridge that is not open
     :param record: of the source
     :param run_id: makes the ids of its events
-    :param ttl: seconds; see :meth:`~mama_spark.bridge.DiscoveryBridge.announce`
+    :param ttl: seconds; see :meth:`~mama_spark.contracts.bridge.DiscoveryBridge.announce`
     """
 
     def __init__(self, make: Callable[[], DiscoveryBridge], record: SourceRecord, run_id: str, ttl: float) -> None:

@@ -6,10 +6,10 @@ import queue
 import threading
 from typing import NamedTuple
 
-from mama_spark.backoff import Backoff
-from mama_spark.errors import MamaError
+from mama_spark.contracts.backoff import Backoff
+from mama_spark.contracts.errors import MamaError
+from mama_spark.contracts.record_log import Continuity, RecordLogBridge, Records, continuity, went_back
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge
-from mama_spark.record_log import Continuity, RecordLogBridge, Records, continuity, went_back
 
 POLL = Backoff(0.02, 0.5)  #: between two looks at the log, the longer the less happens
 _BATCHES = 8  #: that wait to be taken

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.mama.messages.omnm import BadMessage
 
 from .market_data_source import PublishedTopic, StoredTopic

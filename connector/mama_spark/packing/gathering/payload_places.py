@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from ...message import Bools, Int64s, payload_bounds, payload_views
+from ...contracts.message import Bools, Int64s, payload_bounds, payload_views
 from .value_views import INLINE
 
 _ALIGNMENT = 8  #: bytes, of buffers of an Arrow IPC stream

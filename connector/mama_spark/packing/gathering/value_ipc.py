@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ...message import Int64s
+from ...contracts.message import Int64s
 from ..ipc import BatchNumbers, batch_numbers
 from .payload_places import PayloadPlaces
 from .value_views import INLINE, Views, binary_of, joined

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from ...message import Bools, Int64s
+from ...contracts.message import Bools, Int64s
 from .payload_places import PayloadPlaces
 from .value_views import INLINE, binary_of, joined
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ...message import Int64s, payload_bounds
+from ...contracts.message import Int64s, payload_bounds
 
 #: One row an element: length, four octets that the cast does not read, buffer, offset; or length and twelve octets.
 Views = npt.NDArray[np.int32]

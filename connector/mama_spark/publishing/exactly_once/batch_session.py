@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mama_spark.errors import ConfigError, MamaError, Unavailable
-from mama_spark.message import Int64s, MessageBatch
+from mama_spark.contracts.batch_ledger import BatchLedger, Marker, MarkerChanged, StoredIds
+from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
+from mama_spark.contracts.message import Int64s, MessageBatch
+from mama_spark.contracts.record_log import Bounds
 from mama_spark.publishing.ids.id_lifetime import known_for
 from mama_spark.publishing.window.flight_batch import StoredFlights
-from mama_spark.record_log import Bounds
-from mama_spark.sending.batch_ledger import BatchLedger, Marker, MarkerChanged, StoredIds
 
 from . import claims, protocol
 from .found_rows import Distinct, Found, FoundRows, Keys, free_numbers

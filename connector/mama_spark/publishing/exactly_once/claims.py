@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import orjson
 
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 
 from .found_rows import Distinct, Keys
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mama_spark.errors import ConfigError
-from mama_spark.message import Bools, Int64s
+from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.message import Bools, Int64s
 
 RUN = 1 << 19  #: rows that are sorted together
 #: What a row is, in the upper bits of its number.

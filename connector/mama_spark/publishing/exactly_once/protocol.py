@@ -59,7 +59,7 @@ from typing import Any
 import orjson
 from xxhash import xxh3_128_hexdigest
 
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_128_digest
 
-from mama_spark.message import Int64s
-from mama_spark.record_log import Records
-from mama_spark.sending.batch_ledger import StoredIds
+from mama_spark.contracts.batch_ledger import StoredIds
+from mama_spark.contracts.message import Int64s
+from mama_spark.contracts.record_log import Records
 
 from ..ids import ids as message_ids
 from .found_rows import FoundRows, Keys, keys_of

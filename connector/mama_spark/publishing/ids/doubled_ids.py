@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from xxhash import xxh3_128_digest
 
-from mama_spark.errors import DoubledId, PublishError
-from mama_spark.message import Int64s, MessageBatch
+from mama_spark.contracts.errors import DoubledId, PublishError
+from mama_spark.contracts.message import Int64s, MessageBatch
 
 from .seen_ids import SeenIds
 

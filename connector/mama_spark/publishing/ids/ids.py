@@ -36,8 +36,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from xxhash import xxh3_128, xxh3_128_digest
 
-from mama_spark.errors import ConfigError
-from mama_spark.message import (
+from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.message import (
     BYTES_OF_HEADERS,
     Int64s,
     MessageBatch,

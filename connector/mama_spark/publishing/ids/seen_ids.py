@@ -15,8 +15,8 @@ from typing import IO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mama_spark.errors import Unavailable
-from mama_spark.message import Bools, Int64s
+from mama_spark.contracts.errors import Unavailable
+from mama_spark.contracts.message import Bools, Int64s
 
 from .bloom_filter import BloomFilter, UInt64s
 

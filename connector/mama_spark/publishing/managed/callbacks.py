@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
-from mama_spark.errors import AckTimeout
+from mama_spark.contracts.errors import AckTimeout
 from mama_spark.publishing.window.flight import EVENT, PUBLISHED, FlightState
 from mama_spark.publishing.window.flight_batch import FlightBatch, Rows
 

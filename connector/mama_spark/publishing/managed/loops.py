@@ -15,9 +15,9 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from mama_spark.bridge import PublisherBridge
-from mama_spark.errors import ConfigError, NotPublished, PublishError, Stopped, Unavailable
-from mama_spark.message import MessageBatch
+from mama_spark.contracts.bridge import PublisherBridge
+from mama_spark.contracts.errors import ConfigError, NotPublished, PublishError, Stopped, Unavailable
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.publishing.window.flight_batch import FlightBatch
 from mama_spark.publishing.window.send_loop import SendLoop, Span
 from mama_spark.publishing.window.window import Window

@@ -13,8 +13,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from mama_spark.bridge import PublisherBridge
-from mama_spark.errors import BackgroundTaskFailed, ClientClosed, ConfigError, QueueFull
+from mama_spark.contracts.bridge import PublisherBridge
+from mama_spark.contracts.errors import BackgroundTaskFailed, ClientClosed, ConfigError, QueueFull
 from mama_spark.options.window import WindowConfig
 from mama_spark.publishing.window.flight_batch import FlightCounters
 from mama_spark.publishing.window.window import Window

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from mama_spark.errors import MamaError, QueueFull
+from mama_spark.contracts.errors import MamaError, QueueFull
 
 from ..api import Flight, Headers, HeadersLike, PublishOptions
 

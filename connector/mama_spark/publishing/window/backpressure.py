@@ -1,13 +1,13 @@
 """Effect of errors on the whole publisher: pauses, and a smaller window. Pure.
 
-An error says by its :class:`~mama_spark.errors.Backpressure` which of them it asks for.
+An error says by its :class:`~mama_spark.contracts.errors.Backpressure` which of them it asks for.
 """
 
 from __future__ import annotations
 
 import math
 
-from mama_spark.errors import Backpressure, PublishError
+from mama_spark.contracts.errors import Backpressure, PublishError
 
 
 class BackpressureState:

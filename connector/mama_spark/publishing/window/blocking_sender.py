@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mama_spark.bridge import EventKind, PublisherBridge
-from mama_spark.errors import AckTimeout, MamaError, NotPublished, OutcomeUnknown, Stopped, Unavailable
-from mama_spark.message import Bools, MessageBatch
+from mama_spark.contracts.bridge import EventKind, PublisherBridge
+from mama_spark.contracts.errors import AckTimeout, MamaError, NotPublished, OutcomeUnknown, Stopped, Unavailable
+from mama_spark.contracts.message import Bools, MessageBatch
 from mama_spark.options.window import WindowConfig
 
 from .flight import FlightState

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mama_spark.errors import PublishError
-from mama_spark.message import Bools, Int64s, MessageBatch
+from mama_spark.contracts.errors import PublishError
+from mama_spark.contracts.message import Bools, Int64s, MessageBatch
 
 from .flight import States
 
@@ -32,7 +32,7 @@ class FlightBatch:
     :ivar doubt: one of its sends may have been stored, and no acknowledgement of it came
     :ivar errors: row -> the last error, for rows that had one
     :ivar looked_for: when the middleware did not have what may have been stored, monotonic seconds; None = never asked
-    :ivar non_retriable: see :class:`~mama_spark.bridge.ValidationResult`
+    :ivar non_retriable: see :class:`~mama_spark.contracts.bridge.ValidationResult`
     :ivar ends: payload bytes of all rows before row i, n + 1 elements
     """
 

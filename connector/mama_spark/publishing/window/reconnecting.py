@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from ...backoff import RECONNECT
-from ...errors import MamaError
+from ...contracts.backoff import RECONNECT
+from ...contracts.errors import MamaError
 
 
 class Openable(Protocol):
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class OutageTimer:
-    """Limits retries during an outage, and waits between them (:data:`~mama_spark.backoff.RECONNECT`).
+    """Limits retries during an outage, and waits between them (:data:`~mama_spark.contracts.backoff.RECONNECT`).
 
     :param timeout: seconds that an outage may last, counted from the last success
     """

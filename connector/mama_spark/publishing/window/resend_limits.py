@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from mama_spark.errors import PublishError
-from mama_spark.message import Bools, Int64s
+from mama_spark.contracts.errors import PublishError
+from mama_spark.contracts.message import Bools, Int64s
 from mama_spark.options.window import WindowConfig
 
 from .flight_batch import FlightBatch, Seconds

@@ -10,7 +10,7 @@ from itertools import count
 
 import numpy as np
 
-from mama_spark.message import Int64s
+from mama_spark.contracts.message import Int64s
 
 from .flight import FlightState
 from .flight_batch import FlightBatch, Seconds

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mama_spark.errors import MamaError, NotPublished, PublishError, Stopped
-from mama_spark.message import Bools
+from mama_spark.contracts.errors import MamaError, NotPublished, PublishError, Stopped
+from mama_spark.contracts.message import Bools
 from mama_spark.options.window import RetryPolicy, is_retryable
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mama_spark.message import Bools, Int64s
+from mama_spark.contracts.message import Bools, Int64s
 
 from .flight import FlightState
 from .flight_batch import FlightBatch, Rows, part_of

@@ -17,9 +17,9 @@ from typing import Protocol
 
 import numpy as np
 
-from mama_spark.bridge import Ack, BridgeEvent, EventKind, PollResult, PublisherBridge
-from mama_spark.errors import PublishError, Unavailable
-from mama_spark.message import Bools, Int64s, MessageBatch
+from mama_spark.contracts.bridge import Ack, BridgeEvent, EventKind, PollResult, PublisherBridge
+from mama_spark.contracts.errors import PublishError, Unavailable
+from mama_spark.contracts.message import Bools, Int64s, MessageBatch
 
 from .flight_batch import FlightBatch, StoredFlights
 from .outage import OutageDetector
@@ -107,7 +107,7 @@ class SendLoop:
 
         :param rejected: rows that are known to be wrong
         :param stored: flights whose rows are stored already
-        :raises ConfigError, Unavailable: see :meth:`~mama_spark.bridge.PublisherBridge.prepare`
+        :raises ConfigError, Unavailable: see :meth:`~mama_spark.contracts.bridge.PublisherBridge.prepare`
         """
         if not flights.n:
             return deque()

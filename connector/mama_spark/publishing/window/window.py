@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from mama_spark.bridge import Ack, Acks, Refusals
-from mama_spark.errors import AckTimeout, Backpressure, OutcomeUnknown, PublishError
-from mama_spark.message import Bools, Int64s, MessageBatch
+from mama_spark.contracts.bridge import Ack, Acks, Refusals
+from mama_spark.contracts.errors import AckTimeout, Backpressure, OutcomeUnknown, PublishError
+from mama_spark.contracts.message import Bools, Int64s, MessageBatch
 from mama_spark.options.window import WindowConfig
 
 from .backpressure import BackpressureState

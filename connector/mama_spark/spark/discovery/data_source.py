@@ -20,8 +20,8 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from mama_spark.bridge import DiscoveryBridge, Position
-from mama_spark.errors import ConfigError, MamaError, SchemaError
+from mama_spark.contracts.bridge import DiscoveryBridge, Position
+from mama_spark.contracts.errors import ConfigError, MamaError, SchemaError
 from mama_spark.mama.discovery.discovery_rows import BAD_RECORD, DiscoveryRow
 from mama_spark.options import BATCH_READ, STREAM_READ, DiscoveryOptions, Use
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge

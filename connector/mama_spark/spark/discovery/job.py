@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mama_spark.bridge import DiscoveryBridge
+from mama_spark.contracts.bridge import DiscoveryBridge
+from mama_spark.contracts.middlewares import MIDDLEWARES
 from mama_spark.mama.discovery.discovery_rows import DiscoveryRowReader
 from mama_spark.mama.messages.source_records import SourceFields
 from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.mama.properties import SUPPORTED
-from mama_spark.middlewares import MIDDLEWARES
 from mama_spark.options import DiscoveryOptions, Use
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from mama_spark.bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, Position
-from mama_spark.errors import DataLost, MamaError
+from mama_spark.contracts.bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, Position
+from mama_spark.contracts.errors import DataLost, MamaError
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.mama.discovery.discovery_rows import ABSENT, BAD_RECORD, GAP, IMAGE_END, SOURCE
 
 KEY = ("source_name", "source_id", "bridge", "transport")

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mama_spark.bridge import DiscoveryBridge, SourceKey
-from mama_spark.errors import ConfigError, MamaError
+from mama_spark.contracts.bridge import DiscoveryBridge, SourceKey
+from mama_spark.contracts.errors import ConfigError, MamaError
 from mama_spark.mama.messages.event_records import EventRecord, encode_event
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import BEST, OFFLINE, OK, ONLINE, UNKNOWN, SourceRecord, encode_source

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from mama_spark.errors import BadRow, PublishError, TooLarge
-from mama_spark.message import Int64s, MessageBatch
+from mama_spark.contracts.errors import BadRow, PublishError, TooLarge
+from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.packing import PACK, PACK_ROWS
 from mama_spark.publishing.ids.ids import IdMaker
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mama_spark.bridge import BridgeEvent, EventKind
-from mama_spark.errors import MamaError
+from mama_spark.contracts.bridge import BridgeEvent, EventKind
+from mama_spark.contracts.errors import MamaError
+from mama_spark.contracts.message import Bools, Int64s, MessageBatch
 from mama_spark.flightlog.columns import LoggedEvent
 from mama_spark.mama.messages.event_records import ERROR, EventRecord
 from mama_spark.mama.publisher.partition_events import PartitionEvents
-from mama_spark.message import Bools, Int64s, MessageBatch
 from mama_spark.publishing.clock import WallClock
 from mama_spark.publishing.window.flight_batch import FlightBatch
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mama_spark.bridge import Ack, Capabilities
-from mama_spark.errors import PublishError
+from mama_spark.contracts.bridge import Ack, Capabilities
+from mama_spark.contracts.errors import PublishError
 from mama_spark.options import SinkOptions
 from mama_spark.publishing.window.retry import is_final
 

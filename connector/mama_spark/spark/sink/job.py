@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from mama_spark.errors import DoubledId
+from mama_spark.contracts.errors import DoubledId
 
 from ..option_loading import DiscoveryProperties
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from mama_spark.bridge import Capabilities
-from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.contracts.bridge import Capabilities
+from mama_spark.contracts.errors import ConfigError, Unavailable
+from mama_spark.contracts.message import Bools, Int64s, MessageBatch
 from mama_spark.flightlog.schema import PACKED_ROWS, Level
 from mama_spark.mama.publisher.partition_events import PartitionEvents
-from mama_spark.message import Bools, Int64s, MessageBatch
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.clock import WallClock
 from mama_spark.publishing.ids.ids import IdMaker

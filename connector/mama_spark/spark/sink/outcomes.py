@@ -10,11 +10,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.bridge import Ack, Capabilities
-from mama_spark.errors import BadRow, DoubledId, PublishError
+from mama_spark.contracts.bridge import Ack, Capabilities
+from mama_spark.contracts.errors import BadRow, DoubledId, PublishError
+from mama_spark.contracts.message import Bools, Int64s, MessageBatch, decimal_digits, fixed_width
 from mama_spark.flightlog.columns import FlightColumns, Reason
 from mama_spark.flightlog.schema import EVENTS, FAILED, PUBLISHED
-from mama_spark.message import Bools, Int64s, MessageBatch, decimal_digits, fixed_width
 from mama_spark.publishing.clock import WallClock
 from mama_spark.publishing.window.flight import EVENT, FlightState
 from mama_spark.publishing.window.flight_batch import FlightBatch
@@ -33,7 +33,7 @@ _STATE_IS_FAILED = _IS_FAILED[_EVENT_OF_STATE]
 def with_nulls(column: pa.Array, name: str, errors: Mapping[int, PublishError]) -> pa.Array:
     """A column of a batch, with null in place of the placeholders of rows that have null there.
 
-    :param name: of the column in :class:`~mama_spark.message.MessageBatch`
+    :param name: of the column in :class:`~mama_spark.contracts.message.MessageBatch`
     :param errors: by row
     """
     rows = [row for row, e in errors.items() if isinstance(e, BadRow) and e.null == name]

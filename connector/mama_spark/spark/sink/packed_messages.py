@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.bridge import Capabilities
-from mama_spark.errors import BadRow, ConfigError, PublishError, TooLarge
+from mama_spark.contracts.bridge import Capabilities
+from mama_spark.contracts.errors import BadRow, ConfigError, PublishError, TooLarge
+from mama_spark.contracts.message import HEADERS_TYPE, Bools, Int64s, MessageBatch, payload_bounds
 from mama_spark.flightlog.schema import PACKED_ROWS
-from mama_spark.message import HEADERS_TYPE, Bools, Int64s, MessageBatch, payload_bounds
 from mama_spark.options import SinkOptions
 from mama_spark.packing import (
     HEADER_BYTES,

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark import TaskContext
 
-from mama_spark.backoff import RECONNECT
-from mama_spark.bridge import Ack, PublisherBridge
 from mama_spark.bridges import batch_ledger, publisher_bridge, row_codec
-from mama_spark.errors import ConfigError, PublishError, Unavailable
-from mama_spark.message import MessageBatch
+from mama_spark.contracts.backoff import RECONNECT
+from mama_spark.contracts.batch_ledger import BatchLedger
+from mama_spark.contracts.bridge import Ack, PublisherBridge
+from mama_spark.contracts.errors import ConfigError, PublishError, Unavailable
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.options.window import WindowConfig
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.exactly_once.batch_session import BatchSession
@@ -30,7 +31,6 @@ from mama_spark.publishing.ids.doubled_ids import DoubledIdCheck
 from mama_spark.publishing.ids.ids import IDS_MEMORY, IdMaker
 from mama_spark.publishing.outage_reporter import WARNING_INTERVAL
 from mama_spark.publishing.window.flight_batch import StoredFlights
-from mama_spark.sending.batch_ledger import BatchLedger
 
 from ..write_counts import PROPERTY, TaskCounts
 from .announcer import SourceAnnouncer, source_record

@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mama_spark.message import Bools, Int64s, MessageBatch
+from mama_spark.contracts.batch_ledger import BatchLedger
+from mama_spark.contracts.message import Bools, Int64s, MessageBatch
+from mama_spark.contracts.record_log import Records
 from mama_spark.options import SinkOptions
 from mama_spark.packing import Codec, Packed, packed
 from mama_spark.packing.pack_rows import PackRows
@@ -23,8 +25,6 @@ from mama_spark.publishing.exactly_once.protocol import Attempt
 from mama_spark.publishing.exactly_once.stored_rows import IdReader, keys_of_ids
 from mama_spark.publishing.ids.ids import IdMaker, digest, texts
 from mama_spark.publishing.window.flight_batch import StoredFlights
-from mama_spark.record_log import Records
-from mama_spark.sending.batch_ledger import BatchLedger
 
 from .packed_messages import PublishBatch, flights_of
 

@@ -11,10 +11,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from mama_spark.bridges import log_bridge
-from mama_spark.errors import OptionError, Unavailable
+from mama_spark.contracts.errors import OptionError, Unavailable
+from mama_spark.contracts.record_log import (
+    Bounds,
+    RangeInspector,
+    ReaderLimiter,
+    RecordLog,
+    RecordLogBridge,
+    Records,
+    ViewReader,
+)
 from mama_spark.options import ReadOptions
 from mama_spark.publishing.window.reconnecting import OutageTimer, ReconnectingBridge
-from mama_spark.record_log import Bounds, RangeInspector, ReaderLimiter, RecordLog, RecordLogBridge, Records, ViewReader
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mama_spark.record_log import Bounds, MatchFinder, MatchRange, RecordLog, RecordLogBridge
+from mama_spark.contracts.record_log import Bounds, MatchFinder, MatchRange, RecordLog, RecordLogBridge
 
 from .offsets import Offsets, advance, backlog_of, share_evenly
 

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.message import Int64s
+from mama_spark.contracts.message import Int64s
+from mama_spark.contracts.record_log import Records
 from mama_spark.packing import Unpacked
 from mama_spark.packing.pack_headers import first_values
-from mama_spark.record_log import Records
 
 from ..trace_column import valid_traces
 from .schema import ARROW_SCHEMA, TRACE, MessageColumns

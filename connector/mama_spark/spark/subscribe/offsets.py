@@ -16,8 +16,8 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
-from mama_spark.errors import ConfigError, DataLost
-from mama_spark.record_log import Bounds, Continuity, continuity
+from mama_spark.contracts.errors import ConfigError, DataLost
+from mama_spark.contracts.record_log import Bounds, Continuity, continuity
 
 LATEST, EARLIEST = -1, -2
 RequestedOffsets = (

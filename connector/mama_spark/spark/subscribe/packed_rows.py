@@ -12,8 +12,9 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_type
 
-from mama_spark.errors import CorruptPack
-from mama_spark.message import as_binary
+from mama_spark.contracts.errors import CorruptPack
+from mama_spark.contracts.message import as_binary
+from mama_spark.contracts.record_log import RecordLog, Records
 from mama_spark.options import SubscribeOptions
 from mama_spark.packing import (
     SchemaCast,
@@ -24,7 +25,6 @@ from mama_spark.packing import (
     unpack_chunks,
     unpacked_as_is,
 )
-from mama_spark.record_log import RecordLog, Records
 
 from .message_columns import openmama_columns, rows, tango_columns
 from .schema import MessageColumns

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from threading import Thread
 from typing import Any, Generic, TypeVar
 
-from mama_spark.errors import Unavailable
+from mama_spark.contracts.errors import Unavailable
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from mama_spark.errors import OptionError, SchemaError
+from mama_spark.contracts.errors import OptionError, SchemaError
 from mama_spark.mama.messages.column_types import TypedField, check_type
 from mama_spark.options import SubscribeOptions
 

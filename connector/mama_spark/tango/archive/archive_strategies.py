@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import ConfigError
+from ...contracts.errors import ConfigError
 from ...options import camel, duration
 from ...options.declare import option
 from ...options.tables import parse_table

@@ -2,7 +2,7 @@
 
 from urllib.parse import urlsplit
 
-from mama_spark.bridge import PublisherBridge
+from mama_spark.contracts.bridge import PublisherBridge
 from mama_spark.options import SinkOptions
 from mama_spark.tango.log.records import PREFIX
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mama_spark.bridge import (
+from mama_spark.contracts.bridge import (
     Ack,
     Capabilities,
     EventStyle,
@@ -16,12 +16,12 @@ from mama_spark.bridge import (
     PublisherBridge,
     ValidationResult,
 )
-from mama_spark.errors import ConfigError
-from mama_spark.message import MessageBatch
+from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.message import MessageBatch
 
 
 class TangoBridge:
-    """A :class:`~mama_spark.bridge.PublisherBridge` on the bridge of a log.
+    """A :class:`~mama_spark.contracts.bridge.PublisherBridge` on the bridge of a log.
 
     :param log: bridge of the log; this bridge opens and closes it
     """
@@ -41,7 +41,7 @@ class TangoBridge:
         self._log.open()
 
     def prepare(self, batch: MessageBatch) -> ValidationResult:
-        """Validate a batch; see :class:`~mama_spark.bridge.PublisherBridge`.
+        """Validate a batch; see :class:`~mama_spark.contracts.bridge.PublisherBridge`.
 
         :raises ConfigError: the log does not store messages
         """
@@ -64,7 +64,7 @@ class TangoBridge:
         return self._log.poll(timeout, want)
 
     def explain_missing_acks(self) -> str:
-        """See :class:`~mama_spark.bridge.MissingAckReporter`."""
+        """See :class:`~mama_spark.contracts.bridge.MissingAckReporter`."""
         return self._log.explain_missing_acks() if isinstance(self._log, MissingAckReporter) else ""
 
     def close(self) -> None:

@@ -28,8 +28,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from mama_spark.errors import SchemaError
-from mama_spark.message import Int64s
+from mama_spark.contracts.errors import SchemaError
+from mama_spark.contracts.message import Int64s
 from mama_spark.tango.types import DataType, Format
 
 COLUMNS = {
@@ -98,7 +98,7 @@ def _is_binary(kind: pa.DataType) -> bool:
 
 
 def check(schema: pa.Schema) -> None:
-    """Check the columns of a DataFrame; see :class:`~mama_spark.bridge.RowCodec`.
+    """Check the columns of a DataFrame; see :class:`~mama_spark.contracts.bridge.RowCodec`.
 
     :raises SchemaError: a column has a wrong type
     """

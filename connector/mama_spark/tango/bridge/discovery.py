@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
-from mama_spark.record_log import RecordLog, Records
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
+from mama_spark.contracts.record_log import RecordLog, Records
 from mama_spark.tango.log.device_states import RecordedDevice
 from mama_spark.tango.log.records import (
     DEVICE_STATES,

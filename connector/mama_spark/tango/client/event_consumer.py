@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
-from mama_spark.errors import BackgroundTaskFailed, MamaError
+from mama_spark.contracts.errors import BackgroundTaskFailed, MamaError
 
 from ..errors import DevFailed, ServerAway, TangoError
 from ..types import DevError

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Sequence
 
-from mama_spark.errors import BackgroundTaskFailed
+from mama_spark.contracts.errors import BackgroundTaskFailed
 
 from .event_queue import EventQueue
 from .subscription import Callback, Subscription

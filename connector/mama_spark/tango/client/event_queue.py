@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from mama_spark.errors import BackgroundTaskFailed
+from mama_spark.contracts.errors import BackgroundTaskFailed
 
 from ..events.sequence_tracker import SequenceGap
 from .subscription_events import QueueOverflow, SubscriptionEvent, SubscriptionEventKind

@@ -20,7 +20,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from mama_spark.errors import BackgroundTaskFailed, ClientClosed, ConfigError, MamaError
+from mama_spark.contracts.errors import BackgroundTaskFailed, ClientClosed, ConfigError, MamaError
 
 from ..errors import CallLost
 from ..events.batch_decoder import BatchDecoder

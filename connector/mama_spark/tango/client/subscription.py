@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
-from mama_spark.errors import ConfigError, MamaError
+from mama_spark.contracts.errors import ConfigError, MamaError
 
 from ..giop.ior import DeviceName
 from ..types import EventType

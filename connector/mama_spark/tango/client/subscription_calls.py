@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mama_spark.errors import MamaError
+from mama_spark.contracts.errors import MamaError
 
 from ..errors import BadReply, CallLost, DevFailed, ServerAway
 from ..events.event_codec import Data, Event, encode

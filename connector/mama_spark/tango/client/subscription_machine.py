@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from mama_spark.backoff import Backoff
+from mama_spark.contracts.backoff import Backoff
 
 from ..idl.negotiation import Confirmation, EndpointPair
 from ..topics import NO_DATABASE, heartbeat_topics

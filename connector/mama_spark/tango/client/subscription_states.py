@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from mama_spark.backoff import Backoff
-from mama_spark.errors import MamaError
+from mama_spark.contracts.backoff import Backoff
+from mama_spark.contracts.errors import MamaError
 
 from ..idl.negotiation import Confirmation, EndpointPair
 from ..types import DevError, EventType

@@ -11,8 +11,8 @@ from typing import Protocol
 
 import zmq
 
-from mama_spark.errors import Unavailable
-from mama_spark.zmq_context import open_context
+from mama_spark.contracts.errors import Unavailable
+from mama_spark.contracts.zmq_context import open_context
 
 from ..events.frames import split
 from ..idl.negotiation import EndpointPair

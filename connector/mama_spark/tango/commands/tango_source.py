@@ -14,7 +14,7 @@ from ...console.arguments import add_metrics, add_option, add_url, duration_argu
 from ...console.output import print_error, say_as
 from ...console.served_log import LOG, add_begin, default_state_file, served_log, served_urls
 from ...console.signals import stop_on_signals
-from ...errors import ConfigError, OptionError, Unavailable
+from ...contracts.errors import ConfigError, OptionError, Unavailable
 from ...options import command
 from ...options.toml_file import read_toml
 from ...options.values import Duration

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import methodcaller
 
-from mama_spark.errors import MamaError
+from mama_spark.contracts.errors import MamaError
 
 from ..giop.cdr import CdrError, CdrReader, CdrWriter
 from ..topics import SCHEME

@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from mama_spark.errors import MamaError
+from mama_spark.contracts.errors import MamaError
 
 _Float = float  # the methods called ``float`` hide the builtin
 Octets = bytes | bytearray | memoryview

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from mama_spark.message import MessageBatch
+from mama_spark.contracts.message import MessageBatch
 
 from .records import GapNumbers, RecordFrames, RecordHeads, RecordKind, encode
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from mama_spark.errors import MamaError
+from mama_spark.contracts.errors import MamaError
 
 from ..client.subscription_events import EventBatch, QueueOverflow, SubscriptionEvent, SubscriptionEventKind
 from ..client.subscription_states import NO_SUCH_EVENTS

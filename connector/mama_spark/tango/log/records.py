@@ -37,7 +37,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mama_spark.errors import MamaError
+from mama_spark.contracts.errors import MamaError
 
 from ..events.event_codec import read_except
 from ..events.frames import BIG

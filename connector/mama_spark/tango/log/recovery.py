@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from mama_spark.errors import ConfigError
-from mama_spark.record_log import RecordLog
+from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.record_log import RecordLog
 
 from .device_states import RecordedDevice
 from .recorder_state import BadState, RecorderState, newest_state

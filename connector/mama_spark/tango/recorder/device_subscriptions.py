@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from mama_spark.errors import BackgroundTaskFailed, MamaError
+from mama_spark.contracts.errors import BackgroundTaskFailed, MamaError
 from mama_spark.tango.client.device_proxy import device_names, open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import EventSubMode, Subscription

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from mama_spark.errors import BackgroundTaskFailed, ClientClosed, MamaError
+from mama_spark.contracts.errors import BackgroundTaskFailed, ClientClosed, MamaError
 from mama_spark.tango.client.subscriber import TangoSubscriber
 
 logger = logging.getLogger("mama_spark")

@@ -15,8 +15,8 @@ from typing import Any
 
 import orjson
 
-from mama_spark.errors import ConfigError, MamaError
-from mama_spark.record_log import RecordLog
+from mama_spark.contracts.errors import ConfigError, MamaError
+from mama_spark.contracts.record_log import RecordLog
 from mama_spark.tango.log.records import RecordKind
 from mama_spark.tango.log.recovery import WRITERS, WriterRecords, WriterState
 

@@ -15,10 +15,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mama_spark.backoff import Backoff
-from mama_spark.errors import ConfigError, MamaError, PublishError
-from mama_spark.message import MessageBatch
-from mama_spark.record_log import RecordWriter
+from mama_spark.contracts.backoff import Backoff
+from mama_spark.contracts.errors import ConfigError, MamaError, PublishError
+from mama_spark.contracts.message import MessageBatch
+from mama_spark.contracts.record_log import RecordWriter
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind, decode_events
 from mama_spark.tango.client.subscription_states import Timeouts

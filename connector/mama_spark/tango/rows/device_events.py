@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind
 from mama_spark.mama.discovery.discovery_rows import (
     BAD_RECORD,
     GAP,

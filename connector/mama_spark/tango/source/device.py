@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.tango.giop.cdr import CdrError, CdrWriter
 from mama_spark.tango.types import (
     DTYPES,

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import zmq
 
-from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.options.urls import on_all_interfaces
 from mama_spark.tango.giop import messages as giop
 from mama_spark.tango.giop.cdr import CdrReader

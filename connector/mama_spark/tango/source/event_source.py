@@ -27,7 +27,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.tango.errors import refusal
 from mama_spark.tango.events.event_codec import write_except
 from mama_spark.tango.giop.cdr import CdrError, CdrWriter

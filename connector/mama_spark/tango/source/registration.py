@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.tango.client.database import TangoDatabaseClient
 from mama_spark.tango.giop.ior import format_ior
 from mama_spark.tango.topics import IDL

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.tango.types import EVENT_NAMES, EventType, Quality
 
 from .attribute_readings import AttributeReading, ReadingFactory

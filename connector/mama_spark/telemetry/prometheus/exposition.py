@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 
 #: Content type of :func:`exposition`.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from mama_spark.errors import ConfigError, MamaError, Unavailable
+from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 from mama_spark.options.urls import on_all_interfaces
 
 from .exposition import CONTENT_TYPE, Metric, exposition, prometheus_client

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mama_spark.bridge import BridgeEvent, EventKind
+from mama_spark.contracts.bridge import BridgeEvent, EventKind
 from mama_spark.options import SinkOptions
 
 if TYPE_CHECKING:

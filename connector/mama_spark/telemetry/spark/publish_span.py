@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.options import SinkOptions
 
 ENVIRONMENT = {"traceparent": "TRACEPARENT", "tracestate": "TRACESTATE"}

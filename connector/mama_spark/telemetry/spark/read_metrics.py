@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 
-from mama_spark.message import payload_sizes
+from mama_spark.contracts.message import payload_sizes
+from mama_spark.contracts.record_log import Records
 from mama_spark.options import ReadOptions
-from mama_spark.record_log import Records
 from mama_spark.telemetry.provider import flush, meter_provider
 from mama_spark.telemetry.reader_metrics import ReaderMetrics
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.errors import BackgroundTaskFailed, ConfigError, Unavailable
+from mama_spark.contracts.errors import BackgroundTaskFailed, ConfigError, Unavailable
 from mama_spark.malamute.broker.broker import broker as broker_module
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings
 from mama_spark.malamute.broker.configuration import load

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from mama_spark.errors import ClientClosed, ConfigError, Unavailable
+from mama_spark.contracts.errors import ClientClosed, ConfigError, Unavailable
 from mama_spark.malamute.broker.broker.broker import Broker, EngineChoice
 from mama_spark.malamute.client.calls import CallFailed
 from mama_spark.malamute.client.client import MalamuteClient

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from mama_spark.errors import BackgroundTaskFailed, ConfigError, MamaError, Unavailable
+from mama_spark.contracts.errors import BackgroundTaskFailed, ConfigError, MamaError, Unavailable
 from mama_spark.malamute.client.calls import CallFailed
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.protocol.extensions import Feature

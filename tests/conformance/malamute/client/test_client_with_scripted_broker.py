@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.errors import MamaError, Unavailable
+from mama_spark.contracts.errors import MamaError, Unavailable
 from mama_spark.malamute.broker.broker.broker import Broker
 from mama_spark.malamute.client import client as client_module
 from mama_spark.malamute.client import connection

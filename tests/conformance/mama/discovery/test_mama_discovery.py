@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, EventStyle, SourceKey
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, EventStyle, SourceKey
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.mama import (
     MAMA_SOURCE_DISCOVERY_TOPIC,
     BridgePublisher,

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from mama_spark.bridge import EventStyle
+from mama_spark.contracts.bridge import EventStyle
 from mama_spark.mama import (
     BridgePublisher,
     Publisher,

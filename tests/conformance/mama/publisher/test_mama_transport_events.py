@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.bridge import EventStyle
-from mama_spark.errors import Unavailable
+from mama_spark.contracts.bridge import EventStyle
+from mama_spark.contracts.errors import Unavailable
 from mama_spark.mama import (
     Publisher,
     Queue,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mama_spark.errors import ClientClosed, ConfigError
+from mama_spark.contracts.errors import ClientClosed, ConfigError
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import EventSubMode
 from mama_spark.tango.client.subscription_events import SubscriptionEventKind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 import pytest
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_calls import choose
 from mama_spark.tango.client.subscription_events import SubscriptionEventKind

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.bridge import PollResult
-from mama_spark.errors import (
+from mama_spark.contracts.bridge import PollResult
+from mama_spark.contracts.errors import (
     BadRow,
     BadTopic,
     ConfigError,
@@ -21,6 +21,7 @@ from mama_spark.errors import (
     TooLarge,
     Unavailable,
 )
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.bridge import frames as fr
 from mama_spark.malamute.bridge import log_queries, pool, records
 from mama_spark.malamute.bridge.bridge import _Chunk, _report_outcomes
@@ -31,7 +32,6 @@ from mama_spark.malamute.client.calls import Call, CallFailed
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol.commands import Ping, StatusCode, StreamSend, decode, encode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome, read, write
-from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
 
 from tests.support.tables import each

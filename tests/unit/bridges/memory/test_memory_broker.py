@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
-from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.contracts.errors import ConfigError, Unavailable
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
-from mama_spark.message import MessageBatch
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import nats.errors
 import nats.js.errors
 import nkeys  # type: ignore[import-untyped]
 import pytest
-from mama_spark.errors import (
+from mama_spark.contracts.errors import (
     Backpressure,
     ConfigError,
     DuplicateInFlight,

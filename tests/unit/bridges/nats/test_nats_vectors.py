@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark import topics
-from mama_spark.errors import (
+from mama_spark.contracts import topics
+from mama_spark.contracts.errors import (
     DuplicateInFlight,
     ExpectationFailed,
     NoResponders,
@@ -19,7 +19,7 @@ from mama_spark.errors import (
     RateLimited,
     Rejected,
 )
-from mama_spark.message import MessageBatch
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats.protocol import acks, fast_batch, frames, headers, parser
 
 from tests.support.tables import each

@@ -10,8 +10,8 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from mama_spark.contracts.topics import covers
 from mama_spark.nats.subjects import Filters, filters_of, made_by, may_store, to_allow
-from mama_spark.topics import covers
 
 from tests.support.tables import each
 from tests.support.tiers import examples

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.errors import ConfigError, OptionError, SchemaError
+from mama_spark.contracts.errors import ConfigError, OptionError, SchemaError
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import MamaPrice, MamaTime
 from mama_spark.mama.messages.omnm import decode, encode

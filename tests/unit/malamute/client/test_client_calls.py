@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.errors import ClientClosed, ConfigError, Unavailable
+from mama_spark.contracts.errors import ClientClosed, ConfigError, Unavailable
 from mama_spark.malamute.client.calls import CallFailed, NoStream
 from mama_spark.malamute.client.state_machine import ClientMachine, ClientSettings
 from mama_spark.malamute.client.states import ClientState

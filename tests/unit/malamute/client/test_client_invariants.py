@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.errors import ClientClosed, Unavailable
+from mama_spark.contracts.errors import ClientClosed, Unavailable
 from mama_spark.malamute.broker.engines.commands import AnsweredCommand
 from mama_spark.malamute.broker.session.client_session import ClientSession
 from mama_spark.malamute.broker.session.state_machine import ServerMachine

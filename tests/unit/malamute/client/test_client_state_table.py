@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from mama_spark.errors import ClientClosed
+from mama_spark.contracts.errors import ClientClosed
 from mama_spark.malamute.client.calls import Call
 from mama_spark.malamute.client.state_machine import ClientMachine
 from mama_spark.malamute.client.states import TABLE, ClientAction, ClientEvent, ClientState

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.bridge import frames as fr
 from mama_spark.malamute.broker.engines.commands import AcceptBlock, AcceptMessage
 from mama_spark.malamute.broker.session.settings import SessionSettings
@@ -17,7 +18,6 @@ from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol import message_blocks
 from mama_spark.malamute.protocol.commands import BadFrame, encode
 from mama_spark.malamute.protocol.extensions import Extension, Feature, read, write
-from mama_spark.message import MessageBatch
 
 from tests.support.tables import each
 from tests.support.tiers import examples

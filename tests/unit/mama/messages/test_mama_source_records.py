@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.errors import ConfigError, MamaError
+from mama_spark.contracts.errors import ConfigError, MamaError
 from mama_spark.mama.messages import event_records, source_records
 from mama_spark.mama.messages.event_records import FIELDS, EventRecord, decode_event, encode_event
 from mama_spark.mama.messages.msg import FieldType, MamaMsg

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.errors import ConfigError
-from mama_spark.message import Int64s
+from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.message import Int64s
 from mama_spark.publishing.exactly_once import protocol as p
 from mama_spark.publishing.exactly_once.claims import Claim, decode, encode, parts
 from mama_spark.publishing.exactly_once.found_rows import Distinct, FoundRows, Keys, free_numbers, keys_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.malamute.broker.malamute_cfg import load_malamute_cfg, parse_zpl
 
 SHIPPED = """\

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.mama.messages.event_records import EventRecord
 from mama_spark.openmama.source.event_reporter import SourceEventReporter, SourceEventReporters
 from mama_spark.openmama.source.event_stores import FlightLogStore

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.tango.giop.cdr import CdrError
 from mama_spark.tango.source.attribute_readings import AttributeReading, ReadingFactory
 from mama_spark.tango.source.device import Attribute, Criteria, Device

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.tango.source.value_batches import ValueGroup, group_values
 from mama_spark.tango.types import EventType, Quality
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
-from mama_spark.errors import ConfigError, DataLost, MamaError, OptionError, SchemaError, Unavailable
+from mama_spark.contracts.bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
+from mama_spark.contracts.errors import ConfigError, DataLost, MamaError, OptionError, SchemaError, Unavailable
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import DEFAULT_FIELDS, SourceRecord, encode_source
 from mama_spark.mama.messages.status import Status, StatusError

@@ -14,8 +14,8 @@ import mama_spark
 import pyarrow as pa
 import pytest
 from mama_spark import bridges
-from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind
-from mama_spark.errors import ConfigError, OptionError, Unavailable
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind
+from mama_spark.contracts.errors import ConfigError, OptionError, Unavailable
 from mama_spark.mama.messages.event_records import EventRecord, decode_event
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.mama.messages.source_records import FieldId, SourceFields, SourceRecord, decode_source

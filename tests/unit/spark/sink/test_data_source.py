@@ -12,7 +12,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from mama_spark.errors import ConfigError, FlightLogError, OptionError, RowsFailed
+from mama_spark.contracts.errors import ConfigError, FlightLogError, OptionError, RowsFailed
 from mama_spark.flightlog import dead_letter_table
 from mama_spark.flightlog.commit import commit as commit_log
 from mama_spark.flightlog.write_id import WriteId

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from mama_spark.errors import ConfigError, OptionError, RowsFailed, SchemaError
+from mama_spark.contracts.errors import ConfigError, OptionError, RowsFailed, SchemaError
 from mama_spark.flightlog.report import shared_ids
 from mama_spark.memory import MemoryBroker
 from mama_spark.options import SinkOptions

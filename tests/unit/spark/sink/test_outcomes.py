@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from mama_spark.errors import (
+from mama_spark.contracts.errors import (
     BadRow,
     ConfigError,
     DuplicateInFlight,
@@ -29,8 +29,8 @@ from mama_spark.errors import (
     TooLarge,
     Unavailable,
 )
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBroker
-from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.publishing.window.retry import is_final
 from mama_spark.spark.sink.dead_letter_queue import DeadLetterQueue

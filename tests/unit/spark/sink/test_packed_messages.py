@@ -12,8 +12,8 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from mama_spark.bridge import Ack, Capabilities
-from mama_spark.errors import ConfigError, OptionError, SchemaError
+from mama_spark.contracts.bridge import Ack, Capabilities
+from mama_spark.contracts.errors import ConfigError, OptionError, SchemaError
 from mama_spark.flightlog.schema import packed_rows_field
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.bridge import MemoryMessage

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
+from mama_spark.contracts.message import MessageBatch
+from mama_spark.contracts.record_log import Bounds, MatchRange, RecordLog
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLog, MemoryLogs
-from mama_spark.message import MessageBatch
-from mama_spark.record_log import Bounds, MatchRange, RecordLog
 from mama_spark.spark.subscribe.matching import BatchLimits, matching_records, next_offsets
 from mama_spark.spark.subscribe.offsets import Offsets, StreamPosition
 

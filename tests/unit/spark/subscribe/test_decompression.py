@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.errors import CorruptPack, OptionError
-from mama_spark.message import HEADERS_TYPE
+from mama_spark.contracts.errors import CorruptPack, OptionError
+from mama_spark.contracts.message import HEADERS_TYPE
+from mama_spark.contracts.record_log import Records
 from mama_spark.options import BATCH_READ, SubscribeOptions
 from mama_spark.packing import decompress
-from mama_spark.record_log import Records
 from mama_spark.spark.subscribe.packed_rows import RowUnpacker
 from mama_spark.spark.subscribe.schema import message_columns_of, schema_of
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from mama_spark.errors import SchemaError
-from mama_spark.message import HEADERS_TYPE
+from mama_spark.contracts.errors import SchemaError
+from mama_spark.contracts.message import HEADERS_TYPE
+from mama_spark.contracts.record_log import Records
 from mama_spark.options import SubscribeOptions
-from mama_spark.record_log import Records
 from mama_spark.spark.subscribe.packed_rows import RowUnpacker
 from mama_spark.spark.subscribe.schema import PLAIN_SCHEMA, SCHEMA, message_columns_of, schema_of
 from pyspark.sql.pandas.types import to_arrow_schema

@@ -9,12 +9,12 @@ from uuid import uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.message import MessageBatch
+from mama_spark.contracts.record_log import Bounds
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
-from mama_spark.message import MessageBatch
 from mama_spark.options import SubscribeOptions
-from mama_spark.record_log import Bounds
 from mama_spark.spark.subscribe.data_source import MamaSubStreamReader
 from mama_spark.spark.subscribe.offsets import (
     MAX_TASK_ROWS,

@@ -11,13 +11,13 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from mama_spark.errors import ConfigError, MamaError, OptionError
+from mama_spark.contracts.errors import ConfigError, MamaError, OptionError
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import MamaMsg, MamaPrice, MamaTime
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
-from mama_spark.message import MessageBatch
 from mama_spark.openmama.recorder.record_packer import RecordPacker
 from mama_spark.openmama.wire.log.records import MamaPeerState, MamaRecord, MamaRecordKind, record_topic
 from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, dictionary_message

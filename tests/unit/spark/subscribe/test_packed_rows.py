@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.errors import CorruptPack, OptionError
+from mama_spark.contracts.errors import CorruptPack, OptionError
+from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
+from mama_spark.contracts.record_log import Records
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
-from mama_spark.message import HEADERS_TYPE, MessageBatch
 from mama_spark.options import SubscribeOptions
-from mama_spark.record_log import Records
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.subscribe.packed_rows import SAMPLE_SEQUENCES, RowUnpacker, rows_per_sequence
 from mama_spark.spark.subscribe.schema import PLAIN_SCHEMA, SCHEMA, message_columns_of, schema_of

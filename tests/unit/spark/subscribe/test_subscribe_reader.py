@@ -11,10 +11,10 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from mama_spark.errors import ConfigError, DataLost, OptionError, SchemaError, Unavailable
+from mama_spark.contracts.errors import ConfigError, DataLost, OptionError, SchemaError, Unavailable
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
-from mama_spark.message import MessageBatch
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.subscribe.data_source import MamaSubReader, MamaSubStreamReader
 from mama_spark.spark.subscribe.schema import SCHEMA

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind
 from mama_spark.mama.discovery.discovery_rows import DiscoveryRow
 from mama_spark.options import DiscoveryOptions
 from mama_spark.tango.bridge.discovery import source_key

@@ -8,10 +8,10 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from mama_spark.errors import OptionError
+from mama_spark.contracts.errors import OptionError
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
-from mama_spark.message import MessageBatch
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.register import sized_for
 from mama_spark.spark.subscribe import offsets

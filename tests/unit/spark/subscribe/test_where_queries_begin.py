@@ -9,12 +9,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from mama_spark.errors import OptionError
+from mama_spark.contracts.errors import OptionError
+from mama_spark.contracts.message import MessageBatch
+from mama_spark.contracts.record_log import Bounds
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
-from mama_spark.message import MessageBatch
 from mama_spark.options import BATCH_READ, STREAM_READ, SubscribeOptions
-from mama_spark.record_log import Bounds
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.subscribe.data_source import MamaSubReader, MamaSubStreamReader
 from mama_spark.spark.subscribe.offsets import ending_offsets, starting_offsets

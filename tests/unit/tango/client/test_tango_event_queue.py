@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.errors import BackgroundTaskFailed
+from mama_spark.contracts.errors import BackgroundTaskFailed
 from mama_spark.tango.client.event_dispatcher import EventDispatcher
 from mama_spark.tango.client.event_queue import EventQueue
 from mama_spark.tango.client.subscription_events import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mama_spark.errors import MamaError
+from mama_spark.contracts.errors import MamaError
 from mama_spark.tango.client.subscription_calls import choose, errors_of, frames_of
 from mama_spark.tango.errors import BadReply, CallLost, DevFailed, ServerAway, refusal
 from mama_spark.tango.events.event_codec import Event, decode

@@ -6,7 +6,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from mama_spark.backoff import Backoff
+from mama_spark.contracts.backoff import Backoff
 from mama_spark.tango.client.subscription_machine import SubscriptionMachine
 from mama_spark.tango.client.subscription_states import (
     Connect,

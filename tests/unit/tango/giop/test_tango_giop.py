@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.errors import MamaError
+from mama_spark.contracts.errors import MamaError
 from mama_spark.tango.errors import DevFailed, SystemException
 from mama_spark.tango.giop import messages as giop
 from mama_spark.tango.giop.assembler import MessageAssembler

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.errors import MamaError, Unavailable
+from mama_spark.contracts.errors import MamaError, Unavailable
 from mama_spark.tango import errors
 from mama_spark.tango.errors import BadReply, Completed, DevFailed, refusal
 from mama_spark.tango.giop import messages

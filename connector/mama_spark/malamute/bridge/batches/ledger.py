@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.errors import ConfigError, MamaError, Unavailable
-from mama_spark.record_log import Bounds, Records
-from mama_spark.sending.batch_ledger import Marker, StoredIds
+from mama_spark.contracts.batch_ledger import Marker, StoredIds
+from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
+from mama_spark.contracts.record_log import Bounds, Records
 
 from ..frames import MAX_TOPIC
 from ..log_queries import LogQueries
@@ -27,10 +27,10 @@ _FRESH = 1.0
 
 
 class MalamuteBatchLedger:
-    """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`. All messages go to the stream of the settings.
+    """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`. All messages go to the stream of the settings.
 
     :param markers: name of the stream of the markers
-    :param timeout: seconds that nobody may answer before :class:`~mama_spark.errors.Unavailable`
+    :param timeout: seconds that nobody may answer before :class:`~mama_spark.contracts.errors.Unavailable`
     """
 
     def __init__(self, settings: MalamuteSettings, markers: str, timeout: float) -> None:
@@ -50,7 +50,7 @@ class MalamuteBatchLedger:
         return f"<MalamuteBatchLedger {self._name}, {self._queries!r}>"
 
     def open(self) -> None:
-        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         with self._lock:
             self._queries.open()
             try:
@@ -61,7 +61,7 @@ class MalamuteBatchLedger:
                 raise
 
     def close(self) -> None:
-        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         with self._lock:
             self._close()
 
@@ -70,7 +70,7 @@ class MalamuteBatchLedger:
         self._queries.close()
 
     def streams_of(self, topics: pa.Array) -> list[str | None]:
-        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`. The stream takes every topic."""
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`. The stream takes every topic."""
         with self._lock:
             self._opened()
         return [self._name if len(topic.encode()) <= MAX_TOPIC else None for topic in topics.to_pylist()]
@@ -84,7 +84,7 @@ class MalamuteBatchLedger:
         return self._log
 
     def duplicate_window(self, stream: str) -> float:
-        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`. 0 while the broker does not answer."""
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`. 0 while the broker does not answer."""
         if time.monotonic() > self._window_until:
             try:
                 with self._lock:
@@ -97,34 +97,34 @@ class MalamuteBatchLedger:
     # --- markers -------------------------------------------------------------------------------------------------
 
     def marker(self, key: str) -> Marker:
-        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         with self._lock:
             return self._markers.get(key)
 
     def look(self, stream: str, keys: Sequence[str]) -> tuple[list[Marker], Bounds]:
-        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         with self._lock:
             return [self._markers.get(key) for key in keys], self._opened().bounds()
 
     def release_marker(self, key: str, value: bytes, revision: int) -> None:
-        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         with suppress(MamaError):
             self.set_marker(key, value, revision)
 
     def set_marker(self, key: str, value: bytes, revision: int) -> int:
-        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         with self._lock:
             return self._markers.set(key, value, revision)
 
     # --- reading back --------------------------------------------------------------------------------------------
 
     def bounds(self, stream: str) -> Bounds:
-        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         with self._lock:
             return self._opened().bounds()
 
     def read(self, stream: str, after: int, up_to: int, prefix: bytes, *, records: bool = False) -> Iterator[StoredIds]:
-        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`. Over a connection of its own."""
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`. Over a connection of its own."""
         queries = LogQueries(self._settings, self._timeout)
         queries.open()
         try:
@@ -141,7 +141,7 @@ class MalamuteBatchLedger:
             queries.close()
 
     def missing(self, stream: str, after: int, up_to: int) -> list[tuple[int, int]]:
-        """See :class:`~mama_spark.sending.batch_ledger.BatchLedger`."""
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         with self._lock:
             return self._opened().missing(after, up_to)
 

@@ -10,12 +10,12 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
-from mama_spark.errors import ConfigError, MamaError, PublishError, Rejected, Unavailable
+from mama_spark.contracts.batch_ledger import Marker, MarkerChanged
+from mama_spark.contracts.errors import ConfigError, MamaError, PublishError, Rejected, Unavailable
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.protocol.ttl import EXPECTED, MARKER, TTL
-from mama_spark.message import MessageBatch
 from mama_spark.options.window import WindowConfig
 from mama_spark.publishing.window.blocking_sender import BlockingSender
-from mama_spark.sending.batch_ledger import Marker, MarkerChanged
 
 from ..bridge import MalamuteBridge
 from ..log_queries import LogQueries
@@ -31,7 +31,7 @@ class MarkerStream:
 
     :param queries: open
     :param stream: made when it is missing; the configuration of the broker says that it is durable
-    :param timeout: seconds without an answer before :class:`~mama_spark.errors.Unavailable`
+    :param timeout: seconds without an answer before :class:`~mama_spark.contracts.errors.Unavailable`
     """
 
     def __init__(self, queries: LogQueries, settings: MalamuteSettings, stream: str, timeout: float) -> None:
@@ -68,8 +68,8 @@ class MarkerStream:
         return Marker(int(found.sequences[0]), bytes(found.payloads[0].as_py()))
 
     def set(self, key: str, value: bytes, revision: int) -> int:
-        """See :meth:`~mama_spark.sending.batch_ledger.BatchLedger.set_marker`. Where the answer is lost, the marker is
-        read, and stored again if it has not changed."""
+        """See :meth:`~mama_spark.contracts.batch_ledger.BatchLedger.set_marker`. Where the answer is lost, the marker
+        is read, and stored again if it has not changed."""
         until = time.monotonic() + self._timeout
         while True:
             try:

@@ -1,4 +1,5 @@
-"""Source discovery on a Malamute broker: :class:`~mama_spark.bridge.DiscoveryBridge` over the broker's own stream.
+"""Source discovery on a Malamute broker: :class:`~mama_spark.contracts.bridge.DiscoveryBridge` over the broker's own
+stream.
 
 Needs our broker, with its event stream stored (see :mod:`.codec`). Readers do not subscribe: they fetch by sequence,
 and leave nothing behind but saved images.
@@ -11,10 +12,10 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 
-from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
+from mama_spark.contracts.errors import ClientClosed, ConfigError, DataLost
 from mama_spark.discovery.snapshot_codec import pack, unpack
 from mama_spark.discovery.source_expiry import check_ttl
-from mama_spark.errors import ClientClosed, ConfigError, DataLost
 from mama_spark.malamute.protocol.extensions import Extension
 
 from .client import DiscoveryClient, DiscoverySettings, FoundMessages
@@ -41,7 +42,7 @@ class MalamuteDiscovery:
         return f"<MalamuteDiscovery {self.codec.events!r}, {'closed' if self._client is None else repr(self._client)}>"
 
     def open(self) -> None:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`.
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`.
 
         :raises ConfigError: the broker keeps no discovery (NOT_IMPLEMENTED), or refuses us
         """
@@ -50,7 +51,7 @@ class MalamuteDiscovery:
         self._client = client
 
     def close(self) -> None:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`. Announced sources are renewed for a while."""
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. Announced sources are renewed for a while."""
         client, self._client = self._client, None
         if self._renewals is not None:
             self._renewals.release(self._holder)
@@ -69,19 +70,19 @@ class MalamuteDiscovery:
         """Nothing is missing here."""
 
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         check_ttl(ttl)
         self._require_client()
         self._renewals = renewal_keeper(self.settings)
         self._renewals.announce(self._holder, source, record, ttl)
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         self._require_client()
         renewal_keeper(self.settings).withdraw(source, record)
 
     def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         subject = self.codec.subject(EVENT, source)
         messages = [
             DiscoveryMessage(subject, event, Extension(message_id=id_.encode()))
@@ -92,7 +93,7 @@ class MalamuteDiscovery:
     # --- reading ---------------------------------------------------------------------------------------------------
 
     def image(self) -> list[DiscoveryEvent]:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         return self._image(self._require_client().current())
 
     def _image(self, found: FoundMessages) -> list[DiscoveryEvent]:
@@ -101,8 +102,8 @@ class MalamuteDiscovery:
         return [*self.codec.image(found.messages), end]
 
     def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`. The log has the name of the event stream; -1 is the
-        latest, -2 the earliest."""
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. The log has the name of the event stream; -1 is
+        the latest, -2 the earliest."""
         if where == "image":
             return dict(IMAGE)
         number = {"latest": LATEST, "earliest": EARLIEST}.get(where) if isinstance(where, str) else self._number(where)
@@ -122,7 +123,7 @@ class MalamuteDiscovery:
         return where[0][1]
 
     def latest_offset(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         offset, goal = parse_offset(start), None if until is None else parse_offset(until)
         bounds = self._require_client().bounds()
         log_lost = offset is not None and not same_log(offset, bounds)
@@ -152,7 +153,7 @@ class MalamuteDiscovery:
     # --- between two offsets ---------------------------------------------------------------------------------------
 
     def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`.
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`.
 
         :raises DataLost: a saved image is not there any more
         """

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-from mama_spark.backoff import Backoff
-from mama_spark.errors import ClientClosed, ConfigError, OutOfResources, Unavailable
+from mama_spark.contracts.backoff import Backoff
+from mama_spark.contracts.errors import ClientClosed, ConfigError, OutOfResources, Unavailable
+from mama_spark.contracts.record_log import Bounds
 from mama_spark.malamute.client.calls import CallFailed
 from mama_spark.malamute.client.connection import ClientConnection
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
@@ -25,7 +26,6 @@ from mama_spark.malamute.protocol.log_query import (
     Selection,
     parse_numbers,
 )
-from mama_spark.record_log import Bounds
 
 from ..refusals import refused
 from .codec import DiscoveryCodec, DiscoveryMessage, StoredRecord, stored

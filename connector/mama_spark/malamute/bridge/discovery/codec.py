@@ -20,9 +20,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
+from mama_spark.contracts.errors import ConfigError, MamaError
 from mama_spark.discovery.source_expiry import state_by_marker, state_by_markers, suspect_after
-from mama_spark.errors import ConfigError, MamaError
 from mama_spark.malamute.protocol.commands import BadFrame, StreamDeliver, decode
 from mama_spark.malamute.protocol.extensions import Extension, read
 from mama_spark.malamute.protocol.ttl import EXPIRED, MARKER, RENEWAL, TTL

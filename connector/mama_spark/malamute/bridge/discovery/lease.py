@@ -19,10 +19,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from mama_spark.bridge import SourceKey
-from mama_spark.bridges.connection_pool import IDLE
+from mama_spark.contracts.bridge import SourceKey
+from mama_spark.contracts.connection_pool import IDLE
+from mama_spark.contracts.errors import MamaError
 from mama_spark.discovery.source_expiry import expires_after, renew_every, state_by_marker
-from mama_spark.errors import MamaError
 from mama_spark.malamute.protocol.extensions import Extension, StoreOutcome
 
 from .client import DiscoveryClient, DiscoverySettings
@@ -63,7 +63,7 @@ class RenewalKeeper:
         self._changed = threading.Condition()  # guards everything but the client
 
     def announce(self, holder: int, source: SourceKey, record: bytes, ttl: float) -> None:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`; returns when it is stored."""
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`; returns when it is stored."""
         ttl = max(1, round(ttl * 1000)) / 1000  # as it is encoded
         with self._using_client():
             self._start(source, record, ttl)
@@ -80,7 +80,7 @@ class RenewalKeeper:
             self._changed.notify_all()
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         with self._changed:
             self.sources.pop(source, None)
         with self._using_client():

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mama_spark.bridge import Position
-from mama_spark.errors import ConfigError
-from mama_spark.record_log import Bounds, Continuity, continuity
+from mama_spark.contracts.bridge import Position
+from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.record_log import Bounds, Continuity, continuity
 
 #: ``initial_offset("image")``
 IMAGE: dict[str, Any] = {"begin": "image"}

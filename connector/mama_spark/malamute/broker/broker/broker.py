@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from mama_spark.errors import BackgroundTaskFailed, MamaError, Unavailable
+from mama_spark.contracts.errors import BackgroundTaskFailed, MamaError, Unavailable
+from mama_spark.contracts.zmq_context import open_context
 from mama_spark.malamute.protocol.extensions import Feature
-from mama_spark.zmq_context import open_context
 
 from ....telemetry.prometheus.exposition import prometheus_client
 from ..session.broker_events import BrokerEvent, EventFields, encode

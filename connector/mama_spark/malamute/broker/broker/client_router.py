@@ -6,7 +6,7 @@ from collections import Counter
 
 import zmq
 
-from mama_spark.errors import Unavailable
+from mama_spark.contracts.errors import Unavailable
 from mama_spark.malamute.zmq_fd_poller import readable, receive
 
 from ..session.client_session import ClientSession, Frames

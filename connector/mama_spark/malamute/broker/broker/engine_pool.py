@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import zmq
 
-from mama_spark.errors import BackgroundTaskFailed, MamaError
+from mama_spark.contracts.errors import BackgroundTaskFailed, MamaError
 from mama_spark.malamute.protocol.commands import BadFrame
 
 from .. import memory

@@ -19,8 +19,8 @@ from typing import Any
 
 import zmq
 
+from mama_spark.contracts.zmq_connections import TIMER
 from mama_spark.malamute.zmq_fd_poller import ZmqFdPoller, readable
-from mama_spark.zmq_connections import TIMER
 
 from ..session.broker_events import BrokerEvent, EventFields
 from ..session.engine_backlog import EngineBacklog

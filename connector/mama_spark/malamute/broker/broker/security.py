@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import zmq
 from zmq.utils import z85
 
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.options.declare import option
 from mama_spark.options.values import nonempty_text, texts
 

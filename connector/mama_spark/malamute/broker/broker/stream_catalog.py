@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from mama_spark.errors import MamaError
+from mama_spark.contracts.errors import MamaError
 from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.log_query import LogQueryAnswer
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol, assert_never
 
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.malamute.protocol.credit import DeliveryCredit
 from mama_spark.malamute.protocol.extensions import AckRun
 from mama_spark.malamute.protocol.log_query import LogQuery

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import zmq
 
-from mama_spark.errors import BackgroundTaskFailed, MamaError
+from mama_spark.contracts.errors import BackgroundTaskFailed, MamaError
 from mama_spark.malamute.protocol.extensions import Extension
 from mama_spark.malamute.protocol.log_query import LogQuery
 from mama_spark.malamute.protocol.message_blocks import MessageBlock

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from mama_spark.errors import MamaError
+from mama_spark.contracts.errors import MamaError
 from mama_spark.malamute.protocol.commands import deliver_frame
 from mama_spark.malamute.protocol.log_query import LogQuery, Selection
 from mama_spark.malamute.protocol.patterns import BadPattern, Matcher

@@ -1,4 +1,4 @@
-"""Encodes stored messages as :class:`~mama_spark.record_log.Records`; checks and filters topics. Pure."""
+"""Encodes stored messages as :class:`~mama_spark.contracts.record_log.Records`; checks and filters topics. Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from mama_spark.errors import BadTopic
-from mama_spark.message import HEADERS_TYPE
-from mama_spark.record_log import Records
-from mama_spark.topics import compile_filters, why_unpublishable
+from mama_spark.contracts.errors import BadTopic
+from mama_spark.contracts.message import HEADERS_TYPE
+from mama_spark.contracts.record_log import Records
+from mama_spark.contracts.topics import compile_filters, why_unpublishable
 
 MAX_TOPIC = 255  #: octets: a length is one octet on the wire
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 
 from .base import StreamEngine
 

@@ -36,8 +36,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from mama_spark.contracts.message import payload_bounds
 from mama_spark.mama.messages.omnm_columns import PADDING
-from mama_spark.message import payload_bounds
 
 MAGIC, VERSION = b"MOMA", 1
 PREFIX = "mama"  #: default prefix of topics; one token

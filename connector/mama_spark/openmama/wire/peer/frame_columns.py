@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mama_spark.message import Int64s
+from mama_spark.contracts.message import Int64s
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mama_spark.contracts.message import Int64s
 from mama_spark.mama.messages.omnm import BadMessage
-from mama_spark.message import Int64s
 
 from ..protocol.frames import BridgeFrame, FrameType, Framing, payload_fault
 from .frame_columns import FrameColumns

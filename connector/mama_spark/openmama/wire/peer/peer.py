@@ -18,10 +18,10 @@ from itertools import repeat
 
 import zmq
 
-from mama_spark.errors import ConfigError, PublishError, Unavailable
+from mama_spark.contracts.errors import ConfigError, PublishError, Unavailable
+from mama_spark.contracts.zmq_connections import Connection, all_writable, connection_of, end_context, ended
+from mama_spark.contracts.zmq_context import open_context
 from mama_spark.mama.messages.omnm import BadMessage
-from mama_spark.zmq_connections import Connection, all_writable, connection_of, end_context, ended
-from mama_spark.zmq_context import open_context
 
 from ..protocol.frames import BridgeFrame, FrameType, why_unsendable
 from ..protocol.naming import CONNECT, NAMING_TOPIC, NamingFrame

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from urllib.parse import urlencode, urlsplit
 
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 
 from ..protocol.framings import FRAMINGS
 from .settings import DATA_PORT, NAMING_PORT, REQUEST_PORT, Endpoint

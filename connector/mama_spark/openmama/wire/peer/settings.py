@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 
 from ..protocol.frames import Framing
 from ..protocol.framings import FRAMINGS

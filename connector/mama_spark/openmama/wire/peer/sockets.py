@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import zmq
 
-from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.contracts.errors import ConfigError, Unavailable
 
 from .settings import Endpoint
 

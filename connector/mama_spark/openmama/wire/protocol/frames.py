@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from mama_spark.contracts.topics import why_unpublishable
 from mama_spark.mama.messages.omnm import BadMessage
-from mama_spark.topics import why_unpublishable
 
 MAX_TOPIC = 255  #: octets of a topic, without its NUL
 INBOX_PREFIX = "_INBOX"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from mama_spark.bridge import RowCodec
-from mama_spark.errors import BadRow
-from mama_spark.message import MessageBatch
+from mama_spark.contracts.bridge import RowCodec
+from mama_spark.contracts.errors import BadRow
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.packing import json_rows
 
 from .column_plan import ColumnPlan

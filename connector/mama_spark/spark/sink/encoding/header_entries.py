@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from mama_spark.message import HEADERS_TYPE, Int64s
+from mama_spark.contracts.message import HEADERS_TYPE, Int64s
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.errors import BadRow, BadTopic, PublishError
-from mama_spark.message import Int64s, MessageBatch
+from mama_spark.contracts.errors import BadRow, BadTopic, PublishError
+from mama_spark.contracts.message import Int64s, MessageBatch
+from mama_spark.contracts.topics import PART_HEADERS
 from mama_spark.packing import json_rows
-from mama_spark.topics import PART_HEADERS
 
 from ...trace_column import valid_traces
 from .column_plan import ColumnPlan

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.message import Bools, MessageBatch, lengths_of
+from mama_spark.contracts.message import Bools, MessageBatch, lengths_of
 from mama_spark.packing.pack_headers import header_entries
 
 from .header_entries import HeaderEntries, header_maps, one_value_lists

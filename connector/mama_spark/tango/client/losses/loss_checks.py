@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from mama_spark.errors import MamaError
+from mama_spark.contracts.errors import MamaError
 
 from ...giop.ior import DeviceName
 from ...types import EventType

@@ -15,11 +15,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mama_spark.errors import ConfigError, MamaError
+from mama_spark.contracts.errors import ConfigError, MamaError
+from mama_spark.contracts.record_log import Records
 from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
 from mama_spark.options.values import milliseconds, nonempty_text, real_number, string
-from mama_spark.record_log import Records
 from mama_spark.tango.errors import DevFailed
 from mama_spark.tango.events.batch_decoder import BatchDecoder
 from mama_spark.tango.events.event_codec import Event

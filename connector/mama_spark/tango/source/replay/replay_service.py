@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from ....backoff import Backoff
-from ....errors import ConfigError, MamaError
+from ....contracts.backoff import Backoff
+from ....contracts.errors import ConfigError, MamaError
+from ....contracts.record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity, went_back
 from ....publishing.window.reconnecting import ReconnectingBridge
-from ....record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity, went_back
 from ....telemetry.prometheus.exposition import Metric
 from ...types import EventType
 from ..registration import Registration

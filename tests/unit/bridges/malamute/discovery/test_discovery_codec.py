@@ -7,8 +7,9 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
+from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.record_log import Bounds
 from mama_spark.malamute.bridge.discovery import offsets
 from mama_spark.malamute.bridge.discovery.codec import (
     EVENT,
@@ -25,7 +26,6 @@ from mama_spark.malamute.protocol.commands import StreamDeliver, encode
 from mama_spark.mama.discovery.broker_events import broker_event
 from mama_spark.mama.messages.event_records import decode_event
 from mama_spark.mama.messages.omnm import decode
-from mama_spark.record_log import Bounds
 
 from tests.support.tables import each
 

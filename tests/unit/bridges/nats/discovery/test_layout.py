@@ -10,9 +10,9 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.discovery.snapshot_codec import pack, unpack
-from mama_spark.errors import ConfigError
 from mama_spark.nats.discovery import advisories, offsets
 from mama_spark.nats.discovery.events import event_of, image_of
 from mama_spark.nats.discovery.layout import (

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from mama_spark.bridge import SourceKey
+from mama_spark.contracts.bridge import SourceKey
 from mama_spark.nats.discovery.layout import LIVE, REPLACED_MARKER, TTL, WARN, DiscoveryLayout
 from mama_spark.nats.discovery.lease import Lease, LeaseKeeper
 from mama_spark.nats.settings import NatsSettings

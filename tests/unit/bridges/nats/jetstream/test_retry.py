@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
-from mama_spark.errors import ConfigError, NoResponders, OutOfResources, Rejected, Unavailable
+from mama_spark.contracts.errors import ConfigError, NoResponders, OutOfResources, Rejected, Unavailable
 from mama_spark.nats.jetstream import api, retry, streams
 from mama_spark.nats.jetstream.api import (
     NO_RESPONDERS,

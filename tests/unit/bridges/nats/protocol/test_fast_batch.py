@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.errors import BlockedByPredecessor, NoResponders, OutcomeUnknown, PublishError, Rejected
+from mama_spark.contracts.errors import BlockedByPredecessor, NoResponders, OutcomeUnknown, PublishError, Rejected
 from mama_spark.nats.errors import from_reply, no_responders
 from mama_spark.nats.protocol.acks import BatchGap, BatchRejection, FlowAck, PubAck, Reply
 from mama_spark.nats.protocol.fast_batch import (

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.errors import BadRow, TooLarge
-from mama_spark.message import HEADERS_TYPE, MessageBatch
+from mama_spark.contracts.errors import BadRow, TooLarge
+from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
 from mama_spark.nats.protocol import frames, headers
 
 from tests.support.tables import each

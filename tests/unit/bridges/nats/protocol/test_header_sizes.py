@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from mama_spark.errors import TooLarge
-from mama_spark.message import MessageBatch
+from mama_spark.contracts.errors import TooLarge
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats.protocol.headers import MAX_BLOCK, blocks, check
 
 MAX_PAYLOAD = 8 << 20

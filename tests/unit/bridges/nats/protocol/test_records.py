@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from mama_spark.message import HEADERS_TYPE, as_binary, payload_sizes
+from mama_spark.contracts.message import HEADERS_TYPE, as_binary, payload_sizes
 from mama_spark.nats.protocol import parser, records
 from mama_spark.nats.protocol.records import (
     DeliveryBuffer,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mama_spark.message import MessageBatch
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats.protocol import headers
 from mama_spark.publishing.api import PublishOptions
 

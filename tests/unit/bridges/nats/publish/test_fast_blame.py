@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from mama_spark.errors import BlockedByPredecessor, ExpectationFailed, OutcomeUnknown, PublishError, TooLarge
+from mama_spark.contracts.errors import BlockedByPredecessor, ExpectationFailed, OutcomeUnknown, PublishError, TooLarge
 from mama_spark.nats.protocol.acks import BatchGap, BatchRejection, FlowAck, PubAck
 from mama_spark.nats.protocol.fast_batch import OUTSTANDING, FastBatch, SettledTokens
 

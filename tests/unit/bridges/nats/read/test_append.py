@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from mama_spark.bridge import Ack, Acks, Capabilities, PollResult, Refusals, ValidationResult
-from mama_spark.errors import NoResponders, OutcomeUnknown, PublishError, Rejected
-from mama_spark.message import MessageBatch
+from mama_spark.contracts.bridge import Ack, Acks, Capabilities, PollResult, Refusals, ValidationResult
+from mama_spark.contracts.errors import NoResponders, OutcomeUnknown, PublishError, Rejected
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats.read import append as appending
 from mama_spark.nats.settings import NatsSettings
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.errors import Unavailable
+from mama_spark.contracts.errors import Unavailable
 from mama_spark.malamute.bridge.read_session import AHEAD, ReadSession
 from mama_spark.malamute.bridge.records import block, records
 from mama_spark.malamute.bridge.selection import pattern_of, selection_of

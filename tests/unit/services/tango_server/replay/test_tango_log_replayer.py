@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.console.served_log import default_state_file
-from mama_spark.errors import ConfigError
-from mama_spark.record_log import Records
+from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.record_log import Records
 from mama_spark.tango.bridge import RecordCodec
 from mama_spark.tango.commands.tango_source import read_rules
 from mama_spark.tango.log.records import RecordKind

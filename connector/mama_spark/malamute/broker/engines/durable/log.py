@@ -12,10 +12,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from mama_spark.errors import ConfigError, OutOfResources, PublishError
+from mama_spark.contracts.errors import ConfigError, OutOfResources, PublishError
+from mama_spark.contracts.message import MessageBatch
+from mama_spark.contracts.record_log import Bounds, Records
 from mama_spark.malamute.protocol.extensions import Extension, StoreOutcome
-from mama_spark.message import MessageBatch
-from mama_spark.record_log import Bounds, Records
 
 from ..frame_columns import unpack_headers
 from ..records import LogMessage, check_topic, records, topic_filter
@@ -31,7 +31,7 @@ _LARGEST = 2**63 - 1
 
 
 class DurableLogs:
-    """See :class:`~mama_spark.record_log.RecordLogBridge`.
+    """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`.
 
     :param settings: as those of the engine (:class:`~.settings.DurableSettings`); retention and deduplication apply to
         records appended here
@@ -69,7 +69,7 @@ class DurableLogs:
 
 
 class DurableLog:
-    """See :class:`~mama_spark.record_log.RecordLog`.
+    """See :class:`~mama_spark.contracts.record_log.RecordLog`.
 
     :raises ConfigError: there is no store of this stream, or it is damaged
     """
@@ -130,7 +130,7 @@ class DurableLog:
         return self._reader().at(max(-_LARGEST, min(time, _LARGEST)))
 
     def append(self, batch: MessageBatch) -> int:
-        """See :class:`~mama_spark.record_log.RecordLog`; a message with a known id is not stored again.
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`; a message with a known id is not stored again.
 
         :raises ConfigError: a broker has the store
         """

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from mama_spark.errors import ConfigError, MamaError
+from mama_spark.contracts.errors import ConfigError, MamaError
 from mama_spark.malamute.protocol import log_query as qu
 from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op, Selection, numbers, texts

@@ -8,7 +8,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 
 #: The octets that SQLite locks for an exclusive transaction: earlier releases had one on the same file.
 _OFFSET, _LENGTH = 0x4000_0000, 512

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from mama_spark.errors import ConfigError, MamaError, Unavailable
+from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 
 APPLICATION_ID = 0x4D4C4D31  # "MLM1"
 SUFFIX = ".stream"

@@ -23,11 +23,18 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from mama_spark.backoff import Backoff
-from mama_spark.bridge import Acks, EventKind, Refusals
-from mama_spark.errors import AckTimeout, ClientClosed, ExpectationFailed, OutcomeUnknown, PublishError, Unavailable
+from mama_spark.contracts.backoff import Backoff
+from mama_spark.contracts.bridge import Acks, EventKind, Refusals
+from mama_spark.contracts.errors import (
+    AckTimeout,
+    ClientClosed,
+    ExpectationFailed,
+    OutcomeUnknown,
+    PublishError,
+    Unavailable,
+)
+from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
 from mama_spark.malamute.protocol.extensions import StoreOutcome
-from mama_spark.message import HEADERS_TYPE, MessageBatch
 from mama_spark.nats.protocol import headers as hd
 from mama_spark.nats.publish.bridge import NatsBridge
 from mama_spark.nats.settings import NatsSettings
@@ -112,7 +119,7 @@ class AsyncPublisher:
         return bool(self._queue or self._in_flight or self._retry_queue)
 
     def open(self) -> None:
-        """:raises ConfigError, Unavailable: see :class:`~mama_spark.bridge.PublisherBridge`"""
+        """:raises ConfigError, Unavailable: see :class:`~mama_spark.contracts.bridge.PublisherBridge`"""
         self._bridge.open()
 
     def close(self) -> None:
@@ -321,7 +328,7 @@ def _bodies(messages: Iterable[PendingPublish]) -> list[bytes]:
 
 
 def _headers(names: list[str], values: list[str], starts: list[int]) -> pa.Array:
-    """Lines as :data:`~mama_spark.message.HEADERS_TYPE`; each name has one value."""
+    """Lines as :data:`~mama_spark.contracts.message.HEADERS_TYPE`; each name has one value."""
     ones = pa.array(np.arange(len(values) + 1, dtype=np.int32))
     lists = pa.ListArray.from_arrays(ones, pa.array(values, pa.string()))
     return pa.MapArray.from_arrays(pa.array(starts, pa.int32()), pa.array(names, pa.string()), lists, type=HEADERS_TYPE)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from mama_spark.errors import ConfigError, MamaError
+from mama_spark.contracts.errors import ConfigError, MamaError
 from mama_spark.malamute.protocol import log_query as qu
 from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op, Selection, numbers, texts

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from nats.aio.msg import Msg
 from nats.nuid import NUID
 
-from mama_spark.backoff import Backoff
-from mama_spark.errors import ConfigError, MamaError, Unavailable
+from mama_spark.contracts.backoff import Backoff
+from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 from mama_spark.nats.connection.connection import Connection
 from mama_spark.nats.jetstream.api import ApiError
 from mama_spark.nats.jetstream.consumers import TOO_MANY

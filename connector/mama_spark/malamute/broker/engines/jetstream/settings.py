@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
 from mama_spark.options.urls import nats_urls

@@ -8,13 +8,13 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.contracts.errors import ConfigError, Unavailable
+from mama_spark.contracts.topics import covers
 from mama_spark.nats.connection.connection import Connection
 from mama_spark.nats.jetstream.api import NO_STREAM, ApiError, JetStreamClient
 from mama_spark.nats.read.logs import NatsLogs
 from mama_spark.nats.read.retention import require_log
 from mama_spark.nats.settings import NatsSettings
-from mama_spark.topics import covers
 
 from .settings import JetStreamSettings
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mama_spark.headers import MAX_HEADERS
+from mama_spark.contracts.headers import MAX_HEADERS
 from mama_spark.malamute.protocol import commands, message_blocks
 from mama_spark.malamute.protocol.commands import BadFrame, Command
 from mama_spark.malamute.protocol.extensions import Extension, Feature, read

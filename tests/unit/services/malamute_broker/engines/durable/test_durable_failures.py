@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.malamute.broker.engines.durable import engine as durable
 from mama_spark.malamute.broker.engines.durable import store as durable_store
 from mama_spark.malamute.broker.engines.durable.engine import DurableEngine

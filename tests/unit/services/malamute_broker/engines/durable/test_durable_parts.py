@@ -7,7 +7,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.errors import BadTopic
+from mama_spark.contracts.errors import BadTopic
 from mama_spark.malamute.broker.engines import ack_tracker
 from mama_spark.malamute.broker.engines.ack_tracker import MOST_RUNS, AckTracker, OutcomeRuns
 from mama_spark.malamute.broker.engines.durable.dedup import DedupWindow

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.malamute.broker.engines.durable import engine as durable_engine
 from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
 from mama_spark.malamute.broker.engines.durable.store_lock import StoreLock

@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from mama_spark.backoff import Backoff
-from mama_spark.bridge import Acks, BridgeEvent, EventKind, PollResult, Refusals
-from mama_spark.errors import NoResponders, PermissionDenied, PublishError
+from mama_spark.contracts.backoff import Backoff
+from mama_spark.contracts.bridge import Acks, BridgeEvent, EventKind, PollResult, Refusals
+from mama_spark.contracts.errors import NoResponders, PermissionDenied, PublishError
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.broker.engines.jetstream import async_publisher
 from mama_spark.malamute.broker.engines.jetstream.async_publisher import AsyncPublisher, PendingPublish
 from mama_spark.malamute.broker.engines.jetstream.message_codec import decode
 from mama_spark.malamute.protocol.extensions import StoreOutcome
-from mama_spark.message import MessageBatch
 from mama_spark.nats.settings import NatsSettings
 
 from tests.support.tables import each

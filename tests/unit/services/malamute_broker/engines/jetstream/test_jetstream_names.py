@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.malamute.broker.engines.jetstream.async_publisher import PendingPublish, batch_of
 from mama_spark.malamute.broker.engines.jetstream.message_codec import (
     JetStreamMessage,

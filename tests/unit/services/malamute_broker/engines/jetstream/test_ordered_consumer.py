@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mama_spark.backoff import Backoff
-from mama_spark.errors import ConfigError
+from mama_spark.contracts.backoff import Backoff
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.malamute.broker.engines.jetstream import ordered_consumer
 from mama_spark.malamute.broker.engines.jetstream.ordered_consumer import OrderedConsumer
 from mama_spark.nats.jetstream.api import ApiError

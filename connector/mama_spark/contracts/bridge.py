@@ -351,8 +351,9 @@ class DiscoveryBridge(Protocol):
     """Announces sources and finds them: the image of the present ones, and a log of changes.
 
     Calls come from one thread: ``open``, anything, ``close``; there may be several readers and announcers at a time.
-    Methods raise :class:`~mama_spark.errors.ConfigError` for what the user must change (a permission: names it) and
-    :class:`~mama_spark.errors.Unavailable` when the middleware does not answer.
+    Methods raise :class:`~mama_spark.contracts.errors.ConfigError` for what the user must change (a permission: names
+    it) and
+    :class:`~mama_spark.contracts.errors.Unavailable` when the middleware does not answer.
     """
 
     def open(self) -> None:

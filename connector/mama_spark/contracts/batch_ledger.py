@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
-from mama_spark.errors import MamaError
-from mama_spark.message import Int64s
-from mama_spark.record_log import Bounds, Records
+
+from mama_spark.contracts.errors import MamaError
+from mama_spark.contracts.message import Int64s
+from mama_spark.contracts.record_log import Bounds, Records
 
 
 class Marker(NamedTuple):
@@ -47,8 +48,8 @@ class StoredIds:
 
 class BatchLedger(Protocol):
     """A connection of its own beside that of the publisher. ``open`` first, ``close`` last; calls may come from two
-    threads. Methods raise :class:`~mama_spark.errors.ConfigError` for what the user must change and
-    :class:`~mama_spark.errors.Unavailable` when the middleware does not answer."""
+    threads. Methods raise :class:`~mama_spark.contracts.errors.ConfigError` for what the user must change and
+    :class:`~mama_spark.contracts.errors.Unavailable` when the middleware does not answer."""
 
     def open(self) -> None:
         """Connect, and make the place of the markers where it is missing and that is allowed."""
@@ -99,7 +100,7 @@ class BatchLedger(Protocol):
         ...
 
     def missing(self, stream: str, after: int, up_to: int) -> list[tuple[int, int]]:
-        """See :meth:`~mama_spark.record_log.RecordLog.missing`."""
+        """See :meth:`~mama_spark.contracts.record_log.RecordLog.missing`."""
         ...
 
     def close(self) -> None:

@@ -28,7 +28,8 @@ class Records:
     :ivar times: microseconds since the epoch, by the clock of the middleware
     :ivar topics: string, or dictionary<int32, string>
     :ivar payloads: binary; binary_view from a :class:`ViewReader`
-    :ivar headers: :data:`~mama_spark.message.HEADERS_TYPE`, null where a record has none; None when none has any
+    :ivar headers: :data:`~mama_spark.contracts.message.HEADERS_TYPE`, null where a record has none; None when none has
+        any
     :ivar faults: why headers of a record are left out, by its place
     """
 
@@ -124,9 +125,9 @@ def went_back(log: Callable[[], RecordLog], bounds: Bounds, next_sequence: int, 
 
 
 class RecordLog(Protocol):
-    """One record log of an open :class:`RecordLogBridge`. Methods raise :class:`~mama_spark.errors.Unavailable` when
-    the middleware does not answer within the bridge's timeout, :class:`~mama_spark.errors.ConfigError` when the log
-    does not exist any more or is forbidden."""
+    """One record log of an open :class:`RecordLogBridge`. Methods raise
+    :class:`~mama_spark.contracts.errors.Unavailable` when the middleware does not answer within the bridge's timeout,
+    :class:`~mama_spark.contracts.errors.ConfigError` when the log does not exist any more or is forbidden."""
 
     @property
     def name(self) -> str: ...

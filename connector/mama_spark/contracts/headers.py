@@ -44,7 +44,7 @@ class HeaderLines(NamedTuple):
     @classmethod
     def of(cls, headers: pa.Array) -> HeaderLines:
         """
-        :param headers: :data:`~mama_spark.message.HEADERS_TYPE`
+        :param headers: :data:`~mama_spark.contracts.message.HEADERS_TYPE`
         """
         import numpy as np
         import pyarrow as pa

@@ -1,8 +1,8 @@
 """Makes text fit to show: without the logins of URLs, seeds, tokens and private keys. Pure.
 
-:func:`redact` does that to a text of which nothing is known; every :class:`~mama_spark.errors.MamaError` applies it to
-its text. :func:`redact_url` is for what is known to be a URL, :func:`show_path` for what should be the path of a file
-and may be the content of one.
+:func:`redact` does that to a text of which nothing is known; every :class:`~mama_spark.contracts.errors.MamaError`
+applies it to its text. :func:`redact_url` is for what is known to be a URL, :func:`show_path` for what should be the
+path of a file and may be the content of one.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""What everybody may import: messages, topics, errors, bridges, logs."""
