@@ -19,10 +19,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import mama_spark
-from mama_spark.bridges import discovery_bridge
 from mama_spark.flightlog.report import summarise
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import DiscoveryOptions
+from mama_spark.registry import discovery_bridge
 from mama_spark.report.page import report as report_page
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery

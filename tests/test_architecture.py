@@ -9,88 +9,36 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from mama_spark.bridges import __all__ as registry
-
 ROOT = Path(__file__).resolve().parent.parent
 CONNECTOR = ROOT / "connector"
 
-CONTRACTS = {
-    "errors", "options", "message", "bridge", "record_log", "backoff", "source_expiry", "topics",
-    "file_descriptors", "zmq_context", "zmq_connections", "redaction", "middlewares", "headers",
+#: The rooms, lowest first: a module imports from its own room and from lower ones.
+MIDDLEWARES = {"nats", "malamute", "tango", "openmama", "memory"}
+LAYERS = (
+    {"lazy_names"},
+    {"contracts"},
+    {"options"},
+    {"registry"},
+    {"publishing", "packing", "flightlog", "discovery"},
+    {"telemetry", "mama", "report"},
+    {"console"},
+    MIDDLEWARES,
+    {"jobs", "spark"},
+    {"cli", "testing"},
+    {"__init__"},
+)
+LAYER = {room: layer for layer, rooms in enumerate(LAYERS) for room in rooms}
+#: What a module of the one room takes of the other and the registry of middlewares does not carry yet.
+UPWARD = {
+    ("mama", "openmama"): "properties",
+    ("malamute", "nats"): "broker/engines/jetstream",
+    ("openmama", "spark"): "rows",
+    ("spark", "openmama"): "",
+    ("spark", "tango"): "",
+    ("cli", "openmama"): "commands",
+    ("cli", "malamute"): "commands/docs",
+    ("cli", "tango"): "commands",
 }  # fmt: skip
-#: The one way from a name, a URL or a client to a bridge; the bridges themselves are imported when they are asked for.
-REGISTRY = {*(f"bridges.{name}" for name in registry), "bridges.reconnecting"}
-#: Package -> packages, modules or functions that it may import. ``errors`` imports ``redaction`` only, the contracts
-#: only each other.
-MAY_IMPORT = {
-    "sending": CONTRACTS,
-    "publisher": CONTRACTS | {"sending", "bridges.attach"},
-    "mama": CONTRACTS | {"bridges.connect", "openmama_wire"},
-    "flightlog": CONTRACTS,
-    "packing": CONTRACTS,
-    "malamute": CONTRACTS,
-    "tango": CONTRACTS,
-    "openmama_wire": CONTRACTS | {"mama.messages"},
-    "bridges": CONTRACTS | {"sending", "malamute", "tango", "mama.messages", "openmama_wire"},
-    "services": CONTRACTS
-    | {
-        "sending",
-        "malamute",
-        "tango",
-        "mama.messages",
-        "openmama_wire",
-        "flightlog",
-        "packing",
-        "bridges.nats",
-        "bridges.reconnecting",
-    },
-    "spark": CONTRACTS
-    | REGISTRY
-    | {
-        "console",
-        "metrics",
-        "report_page",
-        "sending",
-        "publisher",
-        "mama",
-        "flightlog",
-        "packing",
-        "tango",
-        "openmama_wire",
-    },
-    "conf_file": CONTRACTS,
-    "metrics": CONTRACTS | {"sending"},
-    "live_view": CONTRACTS | REGISTRY | {"console", "mama"},
-    "report_page": CONTRACTS | {"flightlog"},
-    "jobs": {"errors"},
-    "commands": CONTRACTS
-    | REGISTRY
-    | {
-        "sending",
-        "publisher",
-        "mama",
-        "bridges.nats.server",
-        "packing",
-        "conf_file",
-        "flightlog",
-        "console",
-        "live_view",
-        "report_page",
-        "tango",
-        "openmama_wire",
-        "services",
-        "jobs",
-    },
-    "console": CONTRACTS | REGISTRY | {"mama"},
-    "cli": {"errors", "console"},
-    "__init__": {"publisher", "report_page", "spark"},
-    "lazy_names": set(),
-    "testing": CONTRACTS
-    | {"sending", "publisher", "mama", "flightlog", "packing", "malamute", "tango", "openmama_wire", "services"},
-    **dict.fromkeys(CONTRACTS - {"errors"}, CONTRACTS),
-    "errors": {"redaction"},
-    "middlewares": set(),
-}
 #: What modules must not import that do no I/O, start no thread and read no clock. Their docstrings say "Pure."
 IMPURE = {"socket", "ssl", "select", "threading", "queue", "concurrent", "time", "asyncio", "subprocess", "nats", "zmq"}
 #: More modules than that in one folder are split by responsibility.
@@ -179,19 +127,20 @@ def top(names: Iterable[str]) -> set[str]:
     return {name.split(".")[0] for name in names}
 
 
-#: What bridges have in common without knowing each other.
-SHARED = ("connection_pool", "recorded_discovery", "snapshot_codec")
-
-
 def test_imports_go_one_way() -> None:
-    wrong = []
+    wrong, used = [], set()
     for module in ours():
-        allowed = {module.package, "__version__", "lazy_names"} | MAY_IMPORT[module.package]
         for name in module.imports:
-            root, _, rest = name.partition(".")
-            if root == "mama_spark" and rest and not any(f"{rest}.".startswith(f"{some}.") for some in allowed):
+            room = ([*name.split("."), ""])[1]
+            if not name.startswith("mama_spark.") or room in (module.package, "__version__"):
+                continue
+            pair = (module.package, room)
+            if f"{module.name}/".startswith(f"{module.package}/{UPWARD.get(pair, '?')}".rstrip("/") + "/"):
+                used.add(pair)
+            elif LAYER[room] >= LAYER[module.package] or (module.package in ("spark", "cli") and room in MIDDLEWARES):
                 wrong.append(f"{module.name} must not import {name}")
     assert wrong == []
+    assert set(UPWARD) - used == set(), "no longer needed"
 
 
 def test_messages_of_mama_are_below_everything_that_sends_them() -> None:
@@ -205,16 +154,6 @@ def test_messages_of_mama_are_below_everything_that_sends_them() -> None:
         and not name.startswith(("mama_spark.mama.messages.", "mama_spark.contracts.errors."))
     }
     assert found == set()
-
-
-def test_bridges_do_not_know_each_other() -> None:
-    wrong = []
-    for module in ours():
-        if module.package == "bridges" and module.name != "bridges/__init__":
-            mine = module.name.split("/")[1]
-            others = [name.split(".")[2] for name in module.imports if name.startswith("mama_spark.bridges.")]
-            wrong += [f"{module.name} must not import bridges.{o}" for o in others if o not in (mine, *SHARED)]
-    assert wrong == []
 
 
 def cycles(late: bool) -> list[list[str]]:
@@ -285,8 +224,12 @@ def test_clocks_that_can_be_set_decide_nothing() -> None:
     assert wrong == set(), "they read it and have no comment '# Time of day: what for.', or have one and do not"
 
 
-def test_pyspark_is_imported_only_in_the_package_spark() -> None:
-    outside = [module for module in ours() if module.package != "spark"]
+#: Where pyspark may be imported: what runs in a session of Spark, or in its workers.
+IN_SPARK = ("spark/", "telemetry/spark/", "tango/archive/", "tango/rows/", "openmama/rows/")
+
+
+def test_pyspark_is_imported_only_where_spark_is() -> None:
+    outside = [module for module in ours() if not module.name.startswith(IN_SPARK)]
     assert [module.name for module in outside if top(module.imports) & {"pyspark", "delta"}] == []
 
 

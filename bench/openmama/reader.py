@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from mama_spark.bridges import publisher_bridge
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import decode, encode
 from mama_spark.mama.messages.omnm_columns import ColumnDecoder
 from mama_spark.options import SinkOptions
 from mama_spark.publishing.resilient_publisher import ResilientPublisher
+from mama_spark.registry import publisher_bridge
 from pyspark.sql import SparkSession
 
 from ..broker import STREAM, Broker

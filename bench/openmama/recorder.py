@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import zmq
-from mama_spark.bridges import publisher_bridge
 from mama_spark.cli.commands.record import few_collections, log_options
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats.server.nats_server import NatsServer
@@ -35,6 +34,7 @@ from mama_spark.openmama.wire.peer import FrameColumns
 from mama_spark.openmama.wire.protocol.framings import OZ
 from mama_spark.packing import rows_of_messages
 from mama_spark.publishing.resilient_publisher import ResilientPublisher
+from mama_spark.registry import publisher_bridge
 
 from .sink import FRAME, ROWS, TOPIC, encoded_frames
 

@@ -21,11 +21,11 @@ from statistics import median
 
 import numpy as np
 import pyarrow as pa
-from mama_spark.bridges import publisher_bridge
 from mama_spark.contracts.bridge import PublisherBridge
 from mama_spark.options import SinkOptions
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.ids.ids import IdMaker
+from mama_spark.registry import publisher_bridge
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.sink.encoding.columns import plan_columns
 from mama_spark.spark.sink.packed_messages import PackedMessages, PublishBatch

@@ -18,11 +18,11 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-from mama_spark.bridges import log_bridge
 from mama_spark.contracts.errors import MamaError
 from mama_spark.contracts.record_log import RecordLog
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SubscribeOptions
+from mama_spark.registry import log_bridge
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_events import SubscriptionEventKind
 from mama_spark.tango.events.batch_decoder import BatchDecoder, EventColumns

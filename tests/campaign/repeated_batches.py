@@ -25,7 +25,7 @@ from uuid import NAMESPACE_OID, uuid5
 
 import psutil
 import pyarrow as pa
-from mama_spark.bridges import batch_ledger, publisher_bridge
+from mama_spark.registry import batch_ledger, publisher_bridge
 from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 from mama_spark.testing.waiting import eventually

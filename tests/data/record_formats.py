@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
-from mama_spark.bridges import log_bridge
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.flightlog.dead_letter_table import commit_dead_letters
 from mama_spark.mama.messages.msg import MamaMsg
@@ -19,6 +18,7 @@ from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.openmama.wire.log.records import MamaRecord, MamaRecordKind, messages, record_topic
 from mama_spark.openmama.wire.protocol.framings import OZ, BridgeFrame, FrameType
 from mama_spark.options import SubscribeOptions
+from mama_spark.registry import log_bridge
 from mama_spark.tango.bridge import RecordCodec
 
 from tests.support.nats.nats_servers import Admin

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import zmq
-from mama_spark.bridges import discovery_bridge, log_bridge, publisher_bridge
 from mama_spark.cli.main import main
 from mama_spark.contracts.errors import MamaError
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings
@@ -19,6 +18,7 @@ from mama_spark.malamute.broker.configuration import load
 from mama_spark.nats import NatsSettings
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import DiscoveryOptions, SinkOptions, SubscribeOptions, TransportOptions
+from mama_spark.registry import discovery_bridge, log_bridge, publisher_bridge
 
 from tests.support.canaries import (
     CREDENTIALS,

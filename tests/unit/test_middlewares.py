@@ -5,10 +5,10 @@ from __future__ import annotations
 from importlib.metadata import metadata
 
 import pytest
-from mama_spark.bridges import load
 from mama_spark.contracts.errors import OptionError
 from mama_spark.contracts.middlewares import MIDDLEWARES, SCHEMES
 from mama_spark.options import TransportOptions, redact_url
+from mama_spark.registry import load
 
 from tests.support.tables import each
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from ..bridges import discovery_bridge
 from ..contracts.bridge import DiscoveryBridge, DiscoveryEvent, Position
 from ..mama.discovery.discovery_rows import DiscoveryRow, DiscoveryRowReader
 from ..mama.messages.status import Status, StatusError
@@ -21,6 +20,7 @@ from ..mama.properties import expand
 from ..options import DiscoveryOptions, Use, option_names
 from ..options.nats_environment import with_nats_environment
 from ..publishing.window.reconnecting import ReconnectingBridge
+from ..registry import discovery_bridge
 
 T = TypeVar("T")
 

@@ -97,7 +97,7 @@ class Transport:
         :param destroy_timeout: seconds for which destroying waits for answers
         :raises ConfigError, Unavailable: it cannot connect
         """
-        from ..bridges import connect  # late: it imports the bridge
+        from ..registry import connect  # late: it imports the bridge
 
         publishing, place = connect(bridge)
         made = cls(
@@ -210,7 +210,7 @@ class Transport:
         """Name of the property that says whether there is source discovery (SD-49)."""
         if self._properties is not None:
             return self._properties.supported_key
-        _, _, where = type(self.loop.bridge).__module__.partition(".bridges.")
+        _, _, where = type(self.loop.bridge).__module__.partition("mama_spark.")
         return f"mama.{where.partition('.')[0] or '<bridge>'}.transport.{self.name}.sourcediscovery.supported"
 
     def source_reader(self) -> SourceReader:

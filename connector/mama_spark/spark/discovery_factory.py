@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..bridges import UnsupportedFeature, discovery_bridge
 from ..contracts.bridge import DiscoveryBridge
 from ..mama.messages.status import Status, StatusError
 from ..options import TransportOptions
+from ..registry import UnsupportedFeature, discovery_bridge
 
 
 def make_discovery(o: TransportOptions) -> DiscoveryBridge:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.bridges import discovery_bridge, log_bridge, publisher_bridge
 from mama_spark.contracts.bridge import Ack, EventKind
 from mama_spark.contracts.errors import ClientClosed, ConfigError, Unavailable
 from mama_spark.contracts.message import MessageBatch
@@ -23,6 +22,7 @@ from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcome
 from mama_spark.options import SinkOptions
+from mama_spark.registry import discovery_bridge, log_bridge, publisher_bridge
 from mama_spark.testing.bridge_suite import TIMEOUT, Answers, BridgeSuite, PublishedMessage, SuiteSetup, publish
 
 from tests.support.ports import lasting_port

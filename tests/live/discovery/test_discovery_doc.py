@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mama_spark.bridges import discovery_bridge
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.mama.discovery.discovery_rows import (
@@ -29,6 +28,7 @@ from mama_spark.mama.messages.event_records import CREATE, DESTROY, ERROR, LIVE,
 from mama_spark.mama.states import TransportTopicEvent
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import DiscoveryOptions
+from mama_spark.registry import discovery_bridge
 from mama_spark.testing.waiting import eventually
 
 from tests.support.mama.discovery_harness import ForeignAnnouncer, create_streams, desk

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.bridges import batch_ledger
 from mama_spark.contracts.batch_ledger import MarkerChanged
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.message import MessageBatch
@@ -25,6 +24,7 @@ from mama_spark.malamute.protocol import log_query
 from mama_spark.malamute.protocol.log_query import Op
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SinkOptions
+from mama_spark.registry import batch_ledger
 from mama_spark.testing.waiting import eventually
 
 from tests.support.malamute.broker_process import BrokerHere, BrokerProcess

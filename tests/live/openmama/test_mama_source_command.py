@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from mama_spark.bridges import discovery_bridge, log_bridge
 from mama_spark.cli.main import main
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.message import MessageBatch
@@ -20,6 +19,7 @@ from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.openmama.commands.mama_source import read_dictionary, read_rules
 from mama_spark.openmama.wire.protocol.market_data import MarketDataRequest, subscription_topic
 from mama_spark.options import DiscoveryOptions, SubscribeOptions
+from mama_spark.registry import discovery_bridge, log_bridge
 from mama_spark.testing.waiting import eventually
 
 from tests.live.openmama.test_market_data_live import ScriptedSubscriber

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mama_spark.bridges import discovery_bridge
 from mama_spark.cli.commands.record import record
 from mama_spark.contracts.bridge import DiscoveryEventKind
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import DiscoveryOptions
+from mama_spark.registry import discovery_bridge
 from mama_spark.tango.log.records import RecordKind
 from mama_spark.tango.recorder.settings import RecorderSettings
 from mama_spark.testing.waiting import eventually, until

@@ -19,7 +19,6 @@ import orjson
 import pyarrow as pa
 import pytest
 import zmq
-from mama_spark.bridges import log_bridge, publisher_bridge
 from mama_spark.cli.commands.record import log_options
 from mama_spark.cli.main import parse
 from mama_spark.console.signals import StopEvent
@@ -29,6 +28,7 @@ from mama_spark.contracts.record_log import RecordLog
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SubscribeOptions
 from mama_spark.publishing.resilient_publisher import ResilientPublisher
+from mama_spark.registry import log_bridge, publisher_bridge
 from mama_spark.tango.bridge import RecordCodec
 from mama_spark.tango.client.device_proxy import open_device
 from mama_spark.tango.commands import tango_source

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from mama_spark.bridges import log_bridge
 from mama_spark.cli.main import parse
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.record_log import RecordLog
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SubscribeOptions
+from mama_spark.registry import log_bridge
 from mama_spark.testing.waiting import until
 
 from tests.live.tango.test_tango_source_command import DEVICE, Command, append

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from mama_spark.bridges import log_bridge
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import RecordLog
 from mama_spark.mama.messages.msg import MamaMsg, MamaPrice, MamaTime
@@ -26,6 +25,7 @@ from mama_spark.openmama.wire.log.records import (
 from mama_spark.openmama.wire.protocol.framings import OZ, BridgeFrame, FrameType
 from mama_spark.openmama.wire.protocol.naming import CONNECT, NamingFrame, encode_naming
 from mama_spark.options import SubscribeOptions
+from mama_spark.registry import log_bridge
 from pyspark.sql import SparkSession
 
 from tests.support.nats.nats_servers import Admin

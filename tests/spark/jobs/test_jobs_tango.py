@@ -11,11 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from mama_spark.bridges import log_bridge
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import RecordLog
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SubscribeOptions
+from mama_spark.registry import log_bridge
 from mama_spark.tango.bridge import RecordCodec
 from mama_spark.tango.events.event_codec import Event, encode
 from mama_spark.tango.events.frames import CallInfo

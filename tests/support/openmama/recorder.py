@@ -9,7 +9,6 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
-from mama_spark.bridges import log_bridge, publisher_bridge
 from mama_spark.cli.commands.record import log_options
 from mama_spark.contracts.record_log import RecordLog
 from mama_spark.mama.messages.field_types import FieldType
@@ -38,6 +37,7 @@ from mama_spark.openmama.wire.protocol.market_data import (
 from mama_spark.options import SinkOptions, SubscribeOptions
 from mama_spark.packing import rows_of_messages, unpack
 from mama_spark.publishing.resilient_publisher import ResilientPublisher
+from mama_spark.registry import log_bridge, publisher_bridge
 
 DICTIONARY = [DictionaryEntry(237, "wBidPrice", FieldType.F64)]
 

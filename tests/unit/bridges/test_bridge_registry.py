@@ -4,11 +4,19 @@ import sys
 from types import ModuleType
 
 import pytest
-from mama_spark.bridges import UnsupportedFeature, attach, connect, discovery_bridge, load, log_bridge, publisher_bridge
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.middlewares import MIDDLEWARES, Middleware
 from mama_spark.memory import MemoryBridge
 from mama_spark.options import SCHEMES, SinkOptions
+from mama_spark.registry import (
+    UnsupportedFeature,
+    attach,
+    connect,
+    discovery_bridge,
+    load,
+    log_bridge,
+    publisher_bridge,
+)
 
 from tests.support.tables import each
 

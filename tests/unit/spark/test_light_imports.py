@@ -45,7 +45,6 @@ HEAVY = (
     "mama_spark.publishing",
     "mama_spark.report",
     "mama_spark.publishing.window",
-    "mama_spark.services",
     "mama_spark.spark.sink.partition_writer",
     "mama_spark.spark.sink.outcome_recorder",
     "mama_spark.spark.subscribe.packed_rows",

@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from ...bridges import check_transport
 from ...console.arguments import add_transport, transport
 from ...console.exit_codes import FINE, WRONG
 from ...console.output import print_marked
@@ -19,6 +18,7 @@ from ...mama.properties import expand
 from ...options import ANY_WRITE, SinkOptions, option_names
 from ...options.conf_file import as_options, load
 from ...options.nats_environment import with_nats_environment
+from ...registry import check_transport
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

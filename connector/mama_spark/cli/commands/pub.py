@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ...bridges import publisher_bridge
 from ...console.arguments import add_transport, options, pairs, transport
 from ...console.exit_codes import FINE, NOT_ALL
 from ...console.progress import Progress
@@ -17,6 +16,7 @@ from ...mama.properties import expand
 from ...options import SinkOptions, command, option_names
 from ...publishing.api import Flight, Headers
 from ...publishing.managed.managed_publisher import ManagedPublisher
+from ...registry import publisher_bridge
 
 _USE = command(
     "pub",

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...bridges import log_bridge, publisher_bridge
 from ...console.arguments import add_metrics, add_option, add_url, named_url, pairs
 from ...console.exit_codes import NOT_ALL
 from ...console.output import print_error, say_as
@@ -32,6 +31,7 @@ from ...options.urls import split_stream
 from ...packing import rows_of_messages
 from ...publishing.resilient_publisher import ResilientPublisher
 from ...publishing.window.reconnecting import ReconnectingBridge
+from ...registry import log_bridge, publisher_bridge
 from ...tango.log.recovery import WriterState, restore, writer_states
 from ...tango.recorder.metrics import measure as measure_tango
 from ...tango.recorder.other_recorders import OtherRecorders

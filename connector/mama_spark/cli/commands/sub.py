@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
-from ...bridges import log_bridge, logs_to_read
 from ...console.arguments import add_transport, options
 from ...contracts.backoff import Backoff
 from ...contracts.errors import OptionError, Unavailable
@@ -24,6 +23,7 @@ from ...contracts.record_log import Bounds, Continuity, RecordLog, RecordLogBrid
 from ...options import SubscribeOptions, command
 from ...packing import Unpacked, as_json_column, unpack_chunks, unpacked_as_is
 from ...publishing.window.reconnecting import OutageTimer
+from ...registry import log_bridge, logs_to_read
 
 #: Between two polls, the longer the less happens: on NATS every request makes an audit advisory, of which
 #: discovery keeps a bounded number.

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from ...bridges import log_bridge
 from ...console.discovery_follow import TAKES, DiscoveryFollower
 from ...contracts.errors import ConfigError, MamaError, Unavailable
 from ...contracts.record_log import LogStatus, RecordLogBridge, StatusReporter
@@ -17,6 +16,7 @@ from ...options import DiscoveryOptions, command, option_names, redact_url
 from ...options.nats_environment import with_nats_environment
 from ...options.urls import split_stream
 from ...publishing.window.reconnecting import ReconnectingBridge
+from ...registry import log_bridge
 from .model import LiveModel
 
 _USE = command("top", *TAKES, "advisories")

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...bridges import discovery_bridge, log_bridge
 from ...console.arguments import add_metrics, add_option, add_url, duration_argument, options, pairs
 from ...console.output import print_error, say_as
 from ...console.served_log import LOG, add_begin, default_state_file, served_log, served_urls
@@ -26,6 +25,7 @@ from ...options.toml_file import read_toml
 from ...options.urls import urls as server_urls
 from ...options.values import Duration, topic_prefix
 from ...publishing.window.reconnecting import ReconnectingBridge
+from ...registry import discovery_bridge, log_bridge
 from ...telemetry.prometheus.server import served_metrics
 from ..source.event_reporter import SourceEventReporter, SourceEventReporters
 from ..source.event_stores import DiscoveryStore, FlightLogStore

@@ -26,7 +26,6 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from mama_spark.bridges import logs_to_read
 from mama_spark.contracts.errors import ConfigError, OptionError
 from mama_spark.contracts.record_log import RecordLogBridge
 from mama_spark.mama.messages.column_types import TypedField, arrow_type_of
@@ -34,6 +33,7 @@ from mama_spark.mama.messages.omnm import BadMessage, decode
 from mama_spark.openmama.wire.log.records import DICTIONARY, MamaRecordKind, decode_records
 from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, by_name, dictionary_of, parse_dictionary
 from mama_spark.options import SubscribeOptions
+from mama_spark.registry import logs_to_read
 
 from ...spark.subscribe import log_reader
 

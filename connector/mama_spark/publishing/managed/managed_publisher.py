@@ -57,7 +57,7 @@ class ManagedPublisher:
         queue_size: int = 10_000,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        from mama_spark.bridges import attach  # when it is needed: it may import nats-py
+        from mama_spark.registry import attach  # when it is needed: it may import nats-py
 
         self._closed = True  # nothing to warn of if the constructor raises
         for name, value in (("pollTime", poll_time), ("holdPauseTime", hold_pause_time), ("queueSize", queue_size)):

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from mama_spark.bridges import require_exactly_once
 from mama_spark.contracts.errors import ConfigError, MamaError, OptionError, RowsFailed
 from mama_spark.contracts.redaction import redact, redact_url
 from mama_spark.options import BATCH_WRITE, STREAM_WRITE, SinkOptions
+from mama_spark.registry import require_exactly_once
 
 from ..option_loading import read_options
 from ..plain_errors import plain_errors

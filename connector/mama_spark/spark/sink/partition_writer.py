@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark import TaskContext
 
-from mama_spark.bridges import batch_ledger, publisher_bridge, row_codec
 from mama_spark.contracts.backoff import RECONNECT
 from mama_spark.contracts.batch_ledger import BatchLedger
 from mama_spark.contracts.bridge import Ack, PublisherBridge
@@ -31,6 +30,7 @@ from mama_spark.publishing.ids.doubled_ids import DoubledIdCheck
 from mama_spark.publishing.ids.ids import IDS_MEMORY, IdMaker
 from mama_spark.publishing.outage_reporter import WARNING_INTERVAL
 from mama_spark.publishing.window.flight_batch import StoredFlights
+from mama_spark.registry import batch_ledger, publisher_bridge, row_codec
 
 from ..write_counts import PROPERTY, TaskCounts
 from .announcer import SourceAnnouncer, source_record

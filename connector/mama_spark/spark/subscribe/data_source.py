@@ -19,11 +19,11 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from mama_spark.bridges import logs_to_read
 from mama_spark.contracts.errors import ConfigError, MamaError, OptionError
 from mama_spark.contracts.record_log import Bounds, RecordLog, RecordLogBridge, time_of, went_back
 from mama_spark.options import ANY_READ, BATCH_READ, STREAM_READ, SubscribeOptions, Use
 from mama_spark.options.stream_names import matching_streams
+from mama_spark.registry import logs_to_read
 
 from ..option_loading import read_options
 from ..plain_errors import plain_errors

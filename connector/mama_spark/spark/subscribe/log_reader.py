@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from mama_spark.bridges import log_bridge
 from mama_spark.contracts.errors import OptionError, Unavailable
 from mama_spark.contracts.record_log import (
     Bounds,
@@ -23,6 +22,7 @@ from mama_spark.contracts.record_log import (
 )
 from mama_spark.options import ReadOptions
 from mama_spark.publishing.window.reconnecting import OutageTimer, ReconnectingBridge
+from mama_spark.registry import log_bridge
 
 T = TypeVar("T")
 

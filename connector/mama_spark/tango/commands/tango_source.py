@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ...bridges import log_bridge
 from ...console.arguments import add_metrics, add_option, add_url, duration_argument
 from ...console.output import print_error, say_as
 from ...console.served_log import LOG, add_begin, default_state_file, served_log, served_urls
@@ -19,6 +18,7 @@ from ...options import command
 from ...options.toml_file import read_toml
 from ...options.values import Duration
 from ...publishing.window.reconnecting import ReconnectingBridge
+from ...registry import log_bridge
 from ...telemetry.prometheus.server import served_metrics
 from ..giop.ior import BadAddress, parse_tango_host
 from ..source.event_source import HWM, TangoEventSource

@@ -13,7 +13,7 @@ from uuid import uuid4
 import mama_spark
 import pyarrow as pa
 import pytest
-from mama_spark import bridges
+from mama_spark import registry as bridges
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind
 from mama_spark.contracts.errors import ConfigError, OptionError, Unavailable
 from mama_spark.mama.messages.event_records import EventRecord, decode_event

@@ -8,12 +8,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from mama_spark.bridges import row_codec
 from mama_spark.contracts.bridge import RowCodec
 from mama_spark.contracts.errors import SchemaError
 from mama_spark.contracts.middlewares import MIDDLEWARES
 from mama_spark.options import SinkOptions, nearest
 from mama_spark.packing.format import check_types
+from mama_spark.registry import row_codec
 
 from .column_plan import ColumnPlan
 

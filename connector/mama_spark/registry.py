@@ -19,18 +19,18 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..contracts.bridge import DiscoveryBridge, PublisherBridge, RowCodec
-from ..contracts.errors import ConfigError
-from ..contracts.middlewares import MIDDLEWARES
-from ..contracts.record_log import RecordLogBridge
-from ..options import DiscoveryOptions, SinkOptions, SubscribeOptions, TransportOptions
-from ..options.stream_names import chosen_streams
-from ..options.urls import split_stream
+from .contracts.bridge import DiscoveryBridge, PublisherBridge, RowCodec
+from .contracts.errors import ConfigError
+from .contracts.middlewares import MIDDLEWARES
+from .contracts.record_log import RecordLogBridge
+from .options import DiscoveryOptions, SinkOptions, SubscribeOptions, TransportOptions
+from .options.stream_names import chosen_streams
+from .options.urls import split_stream
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-    from ..contracts.batch_ledger import BatchLedger
+    from .contracts.batch_ledger import BatchLedger
 
 __all__ = [
     "UnsupportedFeature",

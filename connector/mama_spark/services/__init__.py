@@ -1,1 +1,0 @@
-"""Long-running programs: brokers, servers and recorders."""
