@@ -178,7 +178,7 @@ def test_serve_says_ready_serves_and_ends(tmp_path: Path) -> None:
 
 
 def test_serve_that_is_told_to_end_leaves_no_process_behind() -> None:
-    """Of Ctrl-C, ``tests/unit/commands/test_cli.py`` says the same."""
+    """Of Ctrl-C, ``tests/unit/cli/commands/test_cli.py`` says the same."""
     with subprocess.Popen(
         [sys.executable, "-m", "mama_spark.cli", "serve", "--port", "0"], stdout=subprocess.PIPE, text=True
     ) as process:

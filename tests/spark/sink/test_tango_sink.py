@@ -105,7 +105,7 @@ VALUES: list[tuple[str, str, Any]] = [
 
 @pytest.mark.spec("TG-17")
 def test_values_of_many_types_arrive_as_they_were(spark: SparkSession, nats_server: NatsServer, admin: Admin) -> None:
-    """A column has one type, so each is a write. All types: ``tests/unit/bridges/tango/test_tango_bridge.py``."""
+    """A column has one type, so each is a write. All types: ``tests/unit/tango/bridge/test_tango_bridge.py``."""
     for sql, kind, _ in VALUES:
         df = spark.sql(f"SELECT 'd/f/m' AS device, '{kind}' AS attribute, {sql} AS value")
         write(df, nats_server)

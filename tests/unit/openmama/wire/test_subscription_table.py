@@ -13,7 +13,7 @@ from mama_spark.openmama.wire.peer.subscription_table import SubscriptionChange,
 from tests.support.tables import each
 from tests.support.tiers import examples
 
-VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "openmama-wire.json").read_text())
+VECTORS = json.loads((Path(__file__).parents[3] / "vectors" / "openmama-wire.json").read_text())
 
 
 @pytest.mark.spec("OW2")

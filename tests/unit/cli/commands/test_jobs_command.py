@@ -12,7 +12,7 @@ import pytest
 from mama_spark.cli.main import main
 from mama_spark.jobs import DELTA, configuration_files, jobs
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def test_every_job_says_in_a_sentence_what_it_does_and_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ from mama_spark.nats.protocol import acks, fast_batch, frames, headers, parser
 
 from tests.support.tables import each
 
-VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "nats.json").read_text())
+VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "nats.json").read_text())
 
 
 def kind(*names: str, **having: str) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from mama_spark.contracts.errors import ConfigError
 from mama_spark.nats.connection import nats_py_compat as compat
 from nats.aio.client import Client
 
-ROOT = Path(__file__).resolve().parents[5]
+ROOT = Path(__file__).resolve().parents[4]
 BRIDGE = ROOT / "connector/mama_spark/nats"
 ATTACHED = ("_error_cb", "_disconnected_cb", "_reconnected_cb", "_closed_cb", "_reading_task")
 

@@ -15,7 +15,7 @@ from mama_spark.options.declare import option_names
 
 from tests.support.tables import each
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 OZ = "oz://127.0.0.1:5756"
 
 

@@ -13,7 +13,7 @@ from mama_spark.options.conf_file import as_options, load
 
 from tests.support.tables import each
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
+CONF = Path(__file__).resolve().parents[3] / "conf"
 
 
 def write(folder: Path, text: str) -> Path:

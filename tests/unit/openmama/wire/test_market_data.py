@@ -42,7 +42,7 @@ from tests.support.tables import each
 
 VECTORS: dict[str, dict[str, Any]] = {
     v["name"]: v
-    for v in json.loads((Path(__file__).parents[2] / "vectors" / "openmama-wire.json").read_text())
+    for v in json.loads((Path(__file__).parents[3] / "vectors" / "openmama-wire.json").read_text())
 }  # fmt: skip
 HOST, SENDER = "127.0.0.1", 72058139498776379
 

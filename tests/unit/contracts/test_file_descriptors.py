@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-CONNECTOR = Path(__file__).resolve().parents[2] / "connector" / "mama_spark"
+CONNECTOR = Path(__file__).resolve().parents[3] / "connector" / "mama_spark"
 
 #: Tries with 0 to 20 descriptors more than are open; prints the outcomes.
 SCRIPT = """

@@ -33,7 +33,7 @@ from tests.support.tables import each
 from tests.support.tiers import EXPLORE
 
 VECTORS: list[dict[str, Any]] = json.loads(
-    (Path(__file__).parents[2] / "vectors" / "openmama-wire.json").read_text()
+    (Path(__file__).parents[3] / "vectors" / "openmama-wire.json").read_text()
 )  # fmt: skip
 FRAMES = [bytes.fromhex(v["hex"]) for v in VECTORS]
 SIZES = np.array([len(frame) for frame in FRAMES])
