@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from mama_spark.contracts.errors import Unavailable
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.spark.sink.data_source import batch_writer
 from mama_spark.spark.sink.job import PartitionReport, TaskInfo
@@ -17,7 +16,6 @@ from mama_spark.spark.sink.partition_writer import publish_partition
 from pyspark.sql import types as T
 
 from tests.support.openmama.network import Watched, naming, peer, url_of
-from tests.support.ports import lasting_port
 
 SCHEMA = T.StructType(
     [T.StructField("source", T.StringType()), T.StructField("symbol", T.StringType()),
@@ -105,8 +103,3 @@ def test_a_second_task_with_numbers_is_refused_before_it_publishes(tmp_path: Pat
     assert "write with coalesce(1)" in reports[1].fatal
     assert outcomes(tmp_path / "1") == []
     assert reports[0].fatal is None
-
-
-def test_without_a_name_server_the_task_fails_and_may_be_tried_again(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="no name server answered at"):
-        publish(rows("A"), tmp_path, url=f"oz://127.0.0.1:{lasting_port()}")

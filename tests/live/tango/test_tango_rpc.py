@@ -25,10 +25,9 @@ from mama_spark.tango.idl.calls import CommandCall as Call
 from mama_spark.tango.idl.calls import Forwarded, write_command
 from mama_spark.tango.idl.negotiation import Confirmation, SubscriberInfo
 from mama_spark.tango.types import DevState, Encoded, EventType, Quality
-from mama_spark.testing.waiting import until
 
 from tests.support.ports import lasting_port
-from tests.support.tango_processes.servers import TIMEOUT, DeviceProbe, TangoDatabase, TangoServer
+from tests.support.tango_processes.servers import TIMEOUT, TangoDatabase, TangoServer
 
 
 def admin_of(server: TangoServer) -> DeviceProxy:
@@ -258,18 +257,6 @@ def test_threads_share_a_connection(lab: TangoServer) -> None:
     with opened(lab) as device, ThreadPoolExecutor(8) as pool:
         texts = [f"text {n}" for n in range(200)]
         assert list(pool.map(lambda text: device.command("Echo", text), texts)) == texts
-
-
-def test_a_real_client_gets_what_a_real_server_pushes(either: TangoServer, probe: DeviceProbe) -> None:
-    """Checks the helpers of these tests."""
-    number = probe.subscribe(either.address(), "double", "change")
-    until(lambda: len(probe.events(number)) > 1, lambda: either.push("double", 1.0))
-    either.push("double", 2.5, quality="ALARM")
-    found = probe.wait_event(number, lambda e: not e["err"] and e["value"]["value"] == 2.5)
-    assert found["value"]["quality"] == "ATTR_ALARM"
-    either.push_error("double", "Mine")
-    assert probe.wait_event(number, lambda e: e["err"])["errors"][0]["reason"] == "Mine"
-    probe.unsubscribe(number)
 
 
 # --- servers that misbehave ----------------------------------------------------------------------------------

@@ -185,26 +185,6 @@ def test_a_client_looks_around_and_reads(probe: DeviceProbe) -> None:
             assert reason in caught.value.reasons, do
 
 
-@pytest.mark.spec("TG-06", "TG-38", "TG-39")
-def test_two_clients_get_the_same_and_one_may_leave(probe: DeviceProbe, tmp_path: Path) -> None:
-    with source_of(Attribute("a")) as source, DeviceProbe(tmp_path / "other") as other:
-        push = source.push_change_event
-        one = attached(probe, source, "a", "change", lambda: push(DEVICE, "a", 0.0))
-        two = attached(other, source, "a", "change", lambda: push(DEVICE, "a", 0.0))
-        for number in range(1, 101):
-            push(DEVICE, "a", number)
-        for client, subscription in ((probe, one), (other, two)):
-            client.wait_event(subscription, lambda e: e["value"]["value"] == 100)
-            values = [e["value"]["value"] for e in client.events(subscription) if e["value"]["value"]]
-            assert values == list(range(1, 101))
-        probe.unsubscribe(one)
-        before = len(probe.events(one))
-        push(DEVICE, "a", 101)
-        other.wait_event(two, lambda e: e["value"]["value"] == 101)
-        assert len(probe.events(one)) == before
-        assert not [e for e in [*probe.events(one), *other.events(two)] if e["err"]]
-
-
 @pytest.mark.spec("TG-28", "TG-44")
 def test_a_client_counts_as_a_listener_when_its_subscription_has_reached_the_socket(
     probe: DeviceProbe, tmp_path: Path

@@ -15,6 +15,7 @@ from mama_spark.contracts.errors import (
     OutcomeUnknown,
     PublishError,
     RateLimited,
+    Rejected,
 )
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publishing.rate_limiter import RateLimiter
@@ -170,6 +171,15 @@ def test_a_publisher_that_idled_sends_a_burst_and_no_more() -> None:
 def test_a_rate_must_be_positive(rate: float) -> None:
     with pytest.raises(ConfigError, match="must be positive"):
         RateLimiter(rate, 0.0)
+
+
+def test_what_became_of_each_flight_is_counted() -> None:
+    window, _ = launched(WindowConfig(8, 0, 1.0), 4)
+    ack(window, [0], 0.5)
+    refuse(window, [1, 2], Rejected("no"), 0.5)
+    window.expire(1.0)
+    counters = window.counters
+    assert (counters.acked, counters.failed, counters.timed_out) == (1, 2, 1)
 
 
 def test_of_new_messages_only_probes_go_after_a_hold() -> None:
