@@ -283,7 +283,12 @@ class NatsClient(Client):
             received = protocol.eof_received
             # nats-py's protocol answers that it stays half open, of which asyncio warns: TLS cannot do that
             protocol.eof_received = lambda: received() and None
-        return super()._connect_command()
+        try:
+            return super()._connect_command()
+        except (nats.errors.Error, OSError):
+            raise
+        except Exception as e:  # a file that is being written: nats-py would end its task, and connect no more
+            raise nats.errors.Error(f"the credentials cannot be read: {e}") from e
 
     async def _process_err(self, err_msg: str) -> None:
         if "authentication expired" in err_msg or "authentication revoked" in err_msg:
