@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.openmama.recorder.recorder import OpenMamaRecorderCounts
-from mama_spark.openmama.source.metrics import measure as measure_mama_source
+from mama_spark.openmama.source.server import measure as measure_mama_source
 from mama_spark.tango.recorder.recorder import RecorderCounts
 from mama_spark.tango.source.replay.log_replayer import ReplayCounts
 from mama_spark.tango.source.replay.metrics import measure as measure_tango_source
