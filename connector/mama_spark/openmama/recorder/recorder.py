@@ -24,7 +24,9 @@ from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.status import SubscriptionMsgType
 from mama_spark.openmama.wire.log.records import DICTIONARY as DICTIONARY_RECORDS
 from mama_spark.openmama.wire.log.records import PEERS, RECORDER, MamaPeerState, MamaRecord, MamaRecordKind, messages
-from mama_spark.openmama.wire.peer import FrameColumns, OpenMamaPeer, PeerChange, PeerInput, PeerPresence
+from mama_spark.openmama.wire.peer.frame_columns import FrameColumns
+from mama_spark.openmama.wire.peer.naming_client import PeerChange, PeerPresence
+from mama_spark.openmama.wire.peer.peer import OpenMamaPeer, PeerInput
 from mama_spark.openmama.wire.protocol.market_data import (
     DICTIONARY,
     DICTIONARY_SYMBOL,
