@@ -10,6 +10,7 @@ from __future__ import annotations
 from .messages.status import Status, StatusError
 
 MAX_TOPIC, MAX_SYMBOL, MAX_SOURCE, MAX_ROOT = 256, 128, 64, 5  #: bytes of UTF-8
+SUBSCRIPTION_ROOT = "_MD"  #: of the topics that requests are sent to
 
 
 def join_topic(root: str | None, source: str | None, symbol: str | None) -> str:
