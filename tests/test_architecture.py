@@ -35,9 +35,9 @@ UPWARD = {
     ("openmama", "spark"): "rows",
     ("spark", "openmama"): "",
     ("spark", "tango"): "",
-    ("cli", "openmama"): "commands",
+    ("cli", "openmama"): "commands/docs",
     ("cli", "malamute"): "commands/docs",
-    ("cli", "tango"): "commands",
+    ("cli", "tango"): "commands/docs",
 }  # fmt: skip
 #: What modules must not import that do no I/O, start no thread and read no clock. Their docstrings say "Pure."
 IMPURE = {"socket", "ssl", "select", "threading", "queue", "concurrent", "time", "asyncio", "subprocess", "nats", "zmq"}

@@ -28,9 +28,10 @@ import zmq
 from mama_spark.cli.commands.record import few_collections, log_options
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.openmama.recorder import OpenMamaRecorder, OpenMamaRecorderSettings
 from mama_spark.openmama.recorder.frame_recorder import FrameRecorder
-from mama_spark.openmama.wire.peer import FrameColumns
+from mama_spark.openmama.recorder.recorder import OpenMamaRecorder
+from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings
+from mama_spark.openmama.wire.peer.frame_columns import FrameColumns
 from mama_spark.openmama.wire.protocol.framings import OZ
 from mama_spark.packing import rows_of_messages
 from mama_spark.publishing.resilient_publisher import ResilientPublisher

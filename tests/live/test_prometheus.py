@@ -28,7 +28,7 @@ from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings
-from mama_spark.openmama.source import SourceRules
+from mama_spark.openmama.source.market_data_source import SourceRules
 from mama_spark.options import SinkOptions
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge
 from mama_spark.spark.formats import MamaSubDataSource

@@ -12,8 +12,8 @@ from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.status import MsgStatus, MsgType
 from mama_spark.openmama.bridge import OpenMamaBridge, OpenMamaSettings
-from mama_spark.openmama.source import SourceRules
-from mama_spark.openmama.wire.peer import PeerSettings
+from mama_spark.openmama.source.market_data_source import SourceRules
+from mama_spark.openmama.wire.peer.settings import PeerSettings
 from mama_spark.openmama.wire.protocol.dictionary import parse_dictionary
 from mama_spark.openmama.wire.protocol.market_data import Stamp, stamped
 from mama_spark.options.window import WindowConfig

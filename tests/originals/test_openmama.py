@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from mama_spark.mama.messages.omnm import decode, encode
 from mama_spark.mama.messages.status import SubscriptionMsgType
-from mama_spark.openmama.wire.peer import OpenMamaPeer, PeerPresence
+from mama_spark.openmama.wire.peer.naming_client import PeerPresence
+from mama_spark.openmama.wire.peer.peer import OpenMamaPeer
 from mama_spark.openmama.wire.protocol.dictionary import dictionary_of
 from mama_spark.openmama.wire.protocol.frames import FrameType
 from mama_spark.openmama.wire.protocol.market_data import (

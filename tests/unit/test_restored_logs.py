@@ -16,7 +16,7 @@ from mama_spark.contracts.record_log import RecordLogBridge, Records, went_back
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
 from mama_spark.openmama.bridge.recorded_peers import RecordedPeers
-from mama_spark.openmama.source import LogFollower
+from mama_spark.openmama.source.log_follower import LogFollower
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge
 from mama_spark.tango.source.replay.replay_service import ReplayService, StartPosition
 from mama_spark.testing.waiting import eventually

@@ -310,6 +310,9 @@ class RecordLogBridge(Protocol):
         ...
 
 
+ReadLog = Callable[[Callable[[RecordLog], None]], None]  #: calls a function with the log, if it exists
+
+
 class RecordWriter(Protocol):
     """Stores the records of a recorder, in order; ``publisher.resilient_publisher`` has one."""
 

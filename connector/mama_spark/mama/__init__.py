@@ -5,8 +5,9 @@ In this order (PE-18): :class:`Transport`, its topic callback, :class:`Publisher
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mama_spark.lazy_names import lazy
 
 if TYPE_CHECKING:
     from .discovery.discovery import SourceDiscovery, SourceDiscoveryCallbacks
@@ -59,45 +60,24 @@ __all__ = [
     "string_for_status",
 ]
 
-#: Name -> its module. Imported on first use: the sink and the formats need a few small modules of this package, and
+#: Module -> what it has. Imported on first use: the sink and the formats need a few small modules of this package, and
 #: without this each Spark process would import all of them.
-_HOMES = {
-    "BridgePublisher": ".publisher.bridge_publisher",
-    "DQPublisher": ".publisher.dq",
-    "DQPublisherManager": ".publisher.dq_manager",
-    "DQPublisherManagerCallbacks": ".publisher.dq_manager",
-    "Field": ".messages.msg",
-    "FieldType": ".messages.msg",
-    "Inbox": ".inbox",
-    "MAMA_SOURCE_DISCOVERY_TOPIC": ".messages.source_records",
-    "MamaMsg": ".messages.msg",
-    "MamaPrice": ".messages.values",
-    "MamaTime": ".messages.values",
-    "MsgStatus": ".messages.status",
-    "MsgType": ".messages.status",
-    "PublishTopic": ".publisher.dq_manager",
-    "Publisher": ".publisher.publisher",
-    "PublisherCallbacks": ".publisher.callbacks",
-    "PublisherState": ".states",
-    "Queue": ".queue",
-    "QueueDispatcher": ".queue",
-    "Request": ".inbox",
-    "RequestListener": ".inbox",
-    "SourceDiscovery": ".discovery.discovery",
-    "SourceDiscoveryCallbacks": ".discovery.discovery",
-    "SourceFields": ".messages.source_records",
-    "SourceRecord": ".messages.source_records",
-    "Status": ".messages.status",
-    "StatusError": ".messages.status",
-    "Transport": ".transport",
-    "TransportEvent": ".states",
-    "TransportTopicEvent": ".states",
-    "string_for_state": ".states",
-    "string_for_status": ".messages.status",
+_NAMES = {
+    "discovery.discovery": "SourceDiscovery SourceDiscoveryCallbacks",
+    "inbox": "Inbox Request RequestListener",
+    "messages.msg": "Field FieldType MamaMsg",
+    "messages.source_records": "MAMA_SOURCE_DISCOVERY_TOPIC SourceFields SourceRecord",
+    "messages.status": "MsgStatus MsgType Status StatusError string_for_status",
+    "messages.values": "MamaPrice MamaTime",
+    "publisher.bridge_publisher": "BridgePublisher",
+    "publisher.callbacks": "PublisherCallbacks",
+    "publisher.dq": "DQPublisher",
+    "publisher.dq_manager": "DQPublisherManager DQPublisherManagerCallbacks PublishTopic",
+    "publisher.publisher": "Publisher",
+    "queue": "Queue QueueDispatcher",
+    "states": "PublisherState TransportEvent TransportTopicEvent string_for_state",
+    "transport": "Transport",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name], __name__), name)
+if not TYPE_CHECKING:
+    __getattr__ = lazy(__name__, {name: module for module, names in _NAMES.items() for name in names.split()})

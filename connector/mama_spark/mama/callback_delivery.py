@@ -8,11 +8,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from .queue import Queue
+from .queue import Call, Queue
 
 logger = logging.getLogger("mama_spark")
-
-Call = Callable[[], None]
 
 
 class CallbackDelivery:

@@ -23,6 +23,8 @@ from ..options import nearest
 from .messages.source_records import DEFAULT_FIELDS, SourceFields
 
 FILE = "mama.properties"
+#: Settings of a recorder that name a transport of a file, instead of a URL.
+TRANSPORT_KEYS = ("properties", "transport", "framing")
 OPENMAMA_KEYS = "zmq"  #: what both of OpenMAMA's ZeroMQ bridges call themselves
 SUPPORTED = "sourcediscovery.supported"  #: of a transport (SD-49)
 TRUE = frozenset({"1", "y", "Y", "t", "T", "true", "True", "TRUE", "yes", "Yes", "YES"})

@@ -1,7 +1,8 @@
 """Topics from root, source and symbol. Pure.
 
-Our bridges join all three (:func:`join_topic`). OpenMAMA's own bridges use other rules (:func:`framed_topic`), needed
-only to exchange messages with OpenMAMA programs. A topic cannot be split back into its parts: they are separate fields.
+Our bridges join all three. OpenMAMA's own bridges use another rule
+(:func:`mama_spark.openmama.bridge.row_codec.framed_topics`), needed only to exchange messages with OpenMAMA programs. A
+topic cannot be split back into its parts: they are separate fields.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ from __future__ import annotations
 from .messages.status import Status, StatusError
 
 MAX_TOPIC, MAX_SYMBOL, MAX_SOURCE, MAX_ROOT = 256, 128, 64, 5  #: bytes of UTF-8
-
-DICTIONARY_ROOT = "_MDDD"
+SUBSCRIPTION_ROOT = "_MD"  #: of the topics that requests are sent to
 
 
 def join_topic(root: str | None, source: str | None, symbol: str | None) -> str:
@@ -31,17 +31,3 @@ def join_topic(root: str | None, source: str | None, symbol: str | None) -> str:
     if "\0" in topic:
         raise StatusError(Status.BAD_SYMBOL, f"topic {topic!r} holds a NUL")
     return topic
-
-
-def framed_topic(framing: str, root: str | None, source: str | None, symbol: str | None) -> str:
-    """The topic as an OpenMAMA bridge frames it.
-
-    :param framing: ``zeromq`` (ZMQ, OZ and NNG: under a root other than the dictionary's the symbol is dropped) or
-        ``qpid`` (the symbol is dropped only under roots that begin with ``_MD``, the dictionary's excepted)
-    :raises StatusError: BAD_SYMBOL as :func:`join_topic`; INVALID_ARG for another framing
-    """
-    if framing not in ("zeromq", "qpid"):
-        raise StatusError(Status.INVALID_ARG, f"framing must be zeromq or qpid, got {framing!r}")
-    if root and root != DICTIONARY_ROOT and (framing == "zeromq" or root.startswith("_MD")):
-        symbol = None
-    return join_topic(root, source, symbol)

@@ -20,7 +20,8 @@ HEARTBEAT = "heartbeat"
 IDL = 5
 
 _IDL_PREFIX = f"idl{IDL}_"
-_HAS_IDL = frozenset((EventType.CHANGE, EventType.PERIODIC, EventType.ARCHIVE, EventType.USER, EventType.ATTR_CONF))
+#: Event types whose data exist in several versions of the IDL, which their topics name.
+VERSIONED = frozenset((EventType.CHANGE, EventType.PERIODIC, EventType.ARCHIVE, EventType.USER, EventType.ATTR_CONF))
 _FORBIDDEN = re.compile(r"[\s#\x00-\x1f]")
 
 
@@ -71,7 +72,7 @@ def event_topic(
     :param idl: of client or device, whichever is lower
     :raises BadEventTopic: a name is not allowed in topics
     """
-    version = IDL if idl >= IDL and event in _HAS_IDL else None
+    version = IDL if idl >= IDL and event in VERSIONED else None
     name = None if attribute is None or event is EventType.INTERFACE_CHANGE else attribute.lower()
     return parse(str(Topic(tango_host.lower(), device.lower(), name, event, dbase, version)))
 
@@ -112,7 +113,7 @@ def _event(name_part: str, text: str) -> tuple[EventType | None, int | None]:
     if event is not None:
         return event, None
     event = EVENT_NAMES.get(name_part.removeprefix(_IDL_PREFIX))
-    if event not in _HAS_IDL:
+    if event not in VERSIONED:
         raise BadEventTopic(f"no event of Tango: {name_part[:50]!r} in {text[:200]!r}")
     return event, IDL
 

@@ -7,8 +7,9 @@ import logging
 import pytest
 import zmq
 from mama_spark.contracts.errors import ConfigError, PublishError
-from mama_spark.openmama.wire.peer import OpenMamaPeer, PeerPresence, PeerSettings
-from mama_spark.openmama.wire.peer.peer import _PORTION, JoinTimeout
+from mama_spark.openmama.wire.peer.naming_client import PeerPresence
+from mama_spark.openmama.wire.peer.peer import _PORTION, JoinTimeout, OpenMamaPeer
+from mama_spark.openmama.wire.peer.settings import PeerSettings
 from mama_spark.openmama.wire.protocol.frames import BridgeFrame, FrameType
 from mama_spark.openmama.wire.protocol.framings import OZ, ZMQ
 

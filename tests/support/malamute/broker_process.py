@@ -15,8 +15,8 @@ from mama_spark.malamute.bridge.append import append
 from mama_spark.malamute.bridge.settings import MalamuteSettings
 from mama_spark.malamute.broker.broker.broker import Broker
 from mama_spark.malamute.broker.configuration import load
+from mama_spark.malamute.broker.event_records import broker_event
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
-from mama_spark.mama.discovery.broker_events import broker_event
 from mama_spark.testing.waiting import eventually
 
 from tests.support.ports import lasting_port

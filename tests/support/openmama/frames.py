@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mama_spark.openmama.wire.peer import FrameColumns, ReceivedFrame
+from mama_spark.openmama.wire.peer.frame_columns import FrameColumns
+from mama_spark.openmama.wire.peer.frame_filter import ReceivedFrame
 
 
 def columns_of(frames: Iterable[ReceivedFrame]) -> FrameColumns:

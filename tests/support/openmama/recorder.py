@@ -22,7 +22,8 @@ from mama_spark.openmama.recorder.recorder import OpenMamaRecorder
 from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings
 from mama_spark.openmama.rows.openmama_rows import OpenMamaColumns
 from mama_spark.openmama.rows.openmama_schema import TYPE
-from mama_spark.openmama.wire.peer import OpenMamaPeer, ReceivedFrame
+from mama_spark.openmama.wire.peer.frame_filter import ReceivedFrame
+from mama_spark.openmama.wire.peer.peer import OpenMamaPeer
 from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, dictionary_message
 from mama_spark.openmama.wire.protocol.frames import FrameType
 from mama_spark.openmama.wire.protocol.market_data import (

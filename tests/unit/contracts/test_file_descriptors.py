@@ -19,7 +19,7 @@ from mama_spark.contracts.errors import Unavailable
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.options import SinkOptions
 from mama_spark.tango.source.event_source import TangoEventSource
-from mama_spark.tango.client import TangoSubscriber
+from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.contracts.zmq_context import open_context
 
 def context():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from mama_spark.mama.messages.status import Status, StatusError
-from mama_spark.mama.topics import framed_topic, join_topic
+from mama_spark.mama.topics import join_topic
 
 from tests.support.tables import each
 
@@ -48,8 +48,3 @@ def test_a_topic_holds_no_nul() -> None:
     with pytest.raises(StatusError, match="NUL") as e:
         join_topic(None, "a", "b\0")
     assert e.value.status is Status.BAD_SYMBOL
-
-
-def test_an_unknown_framing_is_refused() -> None:
-    with pytest.raises(StatusError, match="zeromq or qpid"):
-        framed_topic("solace", None, "a", "b")

@@ -8,10 +8,8 @@ from collections import Counter
 
 import pytest
 from mama_spark.contracts.errors import ConfigError, Unavailable
-from mama_spark.openmama.recorder.metrics import measure as measure_openmama
 from mama_spark.openmama.recorder.recorder import OpenMamaRecorderCounts
-from mama_spark.openmama.source.metrics import measure as measure_mama_source
-from mama_spark.tango.recorder.metrics import measure as measure_tango
+from mama_spark.openmama.source.server import measure as measure_mama_source
 from mama_spark.tango.recorder.recorder import RecorderCounts
 from mama_spark.tango.source.replay.log_replayer import ReplayCounts
 from mama_spark.tango.source.replay.metrics import measure as measure_tango_source
@@ -21,8 +19,8 @@ from mama_spark.telemetry.prometheus.server import served_metrics
 from tests.support.tables import each
 
 ALL: dict[str, list[Metric]] = {
-    "tango": measure_tango(RecorderCounts(8, 1, 2, 3, 4, 5, 6, 7), "r"),
-    "openmama": measure_openmama(OpenMamaRecorderCounts(1, 2, 3, 4, 5, 6, 7, 8), "r", "oz"),
+    "tango": RecorderCounts(8, 1, 2, 3, 4, 5, 6, 7).metrics({"recorder": "r", "network": "tango"}),
+    "openmama": OpenMamaRecorderCounts(1, 2, 3, 4, 5, 6, 7, 8).metrics({"recorder": "r", "network": "oz"}),
     "tango source": measure_tango_source(
         "mama/source", "S", ReplayCounts(9, 2, 0, 1), sent=4, not_delivered=2, subscriptions=4, devices=1,
         attributes=5, lag=6,

@@ -9,22 +9,21 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from ...console.arguments import add_metrics, add_option, add_url, named_url, pairs
 from ...console.exit_codes import NOT_ALL
 from ...console.output import print_error, say_as
 from ...console.signals import stop_on_signals
-from ...contracts.errors import ConfigError
+from ...contracts.errors import ConfigError, PublishError
+from ...contracts.message import MessageBatch
 from ...contracts.middlewares import MIDDLEWARES
-from ...contracts.record_log import RecordLog, RecordLogBridge, RecordWriter
+from ...contracts.record_log import ReadLog, RecordLog, RecordLogBridge
 from ...contracts.redaction import redact_url
-from ...mama.properties import Properties
-from ...openmama.recorder.metrics import measure as measure_openmama
-from ...openmama.recorder.recorder import OpenMamaRecorder
-from ...openmama.recorder.settings import SCHEMES, OpenMamaRecorderSettings
-from ...openmama.wire.peer.property_urls import property_urls
+from ...mama.properties import TRANSPORT_KEYS
 from ...options import SinkOptions, command
 from ...options.conf_file import as_options, load
 from ...options.urls import split_stream
@@ -32,11 +31,6 @@ from ...packing import rows_of_messages
 from ...publishing.resilient_publisher import ResilientPublisher
 from ...publishing.window.reconnecting import ReconnectingBridge
 from ...registry import log_bridge, publisher_bridge
-from ...tango.log.recovery import WriterState, restore, writer_states
-from ...tango.recorder.metrics import measure as measure_tango
-from ...tango.recorder.other_recorders import OtherRecorders
-from ...tango.recorder.recorder import Recorder
-from ...tango.recorder.settings import RecorderSettings
 from ...telemetry.prometheus.exposition import Metric
 from ...telemetry.prometheus.server import served_metrics
 
@@ -77,13 +71,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "for the log")
 
 
-_PROPERTY_KEYS = ("properties", "transport", "framing")
-#: Arguments that are lists, by the kind of the recorder.
-_TANGO_LISTS, _OPENMAMA_LISTS = ("devices", "attributes", "events"), ("topics", "symbols")
-AnyRecorderSettings = RecorderSettings | OpenMamaRecorderSettings
+#: Arguments that are settings of the one recorder or the other.
+_GIVEN = ("name", "metrics", *TRANSPORT_KEYS, "devices", "attributes", "events", "topics", "symbols")
 
 
-def settings_of(args: argparse.Namespace) -> tuple[AnyRecorderSettings, SinkOptions]:
+class _Settings(Protocol):
+    """Of the recorder of one middleware, made by ``of(given)``."""
+
+    middleware: ClassVar[str]
+
+    @property
+    def metrics(self) -> str | None: ...
+    @property
+    def subject(self) -> tuple[Sequence[str], str, str]: ...
+    @property
+    def labels(self) -> dict[str, str]: ...
+
+
+class _Counts(Protocol):
+    def metrics(self, labels: dict[str, str]) -> list[Metric]: ...
+
+
+class _Recorder(Protocol):
+    """The recorder of one middleware, made by ``Recorder(settings, writer, ids=...)``."""
+
+    @property
+    def counts(self) -> _Counts: ...
+    def resume(self, read: ReadLog) -> None: ...
+    def refused(self, batch: MessageBatch, errors: Sequence[PublishError]) -> None: ...
+    def run(self, stop: Callable[[], bool], say: Callable[[str], None]) -> bool: ...
+
+
+def _part(middleware: str) -> Any:
+    """The module of a middleware that has its ``Recorder`` and ``Settings``."""
+    return import_module(f"mama_spark.{middleware}.commands.record")
+
+
+def settings_of(args: argparse.Namespace) -> tuple[_Settings, SinkOptions]:
     """From the file, and what the command line says instead.
 
     :raises ConfigError: names what is wrong
@@ -94,12 +118,7 @@ def settings_of(args: argparse.Namespace) -> tuple[AnyRecorderSettings, SinkOpti
     given = dict(tables["recorder"])
     if (url := named_url(args)) is not None:
         given["url"] = url
-    for name in ("name", "metrics", *_PROPERTY_KEYS):
-        if getattr(args, name) is not None:
-            given[name] = getattr(args, name)
-    for name in (*_TANGO_LISTS, *_OPENMAMA_LISTS):
-        if getattr(args, name):
-            given[name] = getattr(args, name)
+    given.update({name: value for name in _GIVEN if (value := getattr(args, name)) is not None})
     options = as_options(tables["log"]) if tables["log"] else {}
     options.update(pairs(args.option, "--option"))
     if args.to is not None:
@@ -109,30 +128,17 @@ def settings_of(args: argparse.Namespace) -> tuple[AnyRecorderSettings, SinkOpti
         }
     if "url" not in {name.lower() for name in options}:
         raise ConfigError("where are the records to go? give --to, or url in the table [log]")
-    return _recorder_settings(given), log_options(options)
+    settings: _Settings = _part(_middleware(given)).Settings.of(given)
+    return settings, log_options(options)
 
 
-def _recorder_settings(given: dict[str, Any]) -> AnyRecorderSettings:
-    given = _with_urls_of_properties(given)
+def _middleware(given: dict[str, Any]) -> str:
+    """Name of what is recorded: by the first URL; only OpenMAMA has transports in a file of properties."""
     url = given.get("url", "")
-    first = (url if isinstance(url, str) else next(iter(url), "")).strip().lower()
-    return OpenMamaRecorderSettings.of(given) if first.startswith(SCHEMES) else RecorderSettings.of(given)
-
-
-def _with_urls_of_properties(given: dict[str, Any]) -> dict[str, Any]:
-    """With the URLs of a transport of a ``mama.properties`` file, where the settings name one.
-
-    :raises ConfigError: the file cannot be read, or only a part is given
-    """
-    named = {key: given[key] for key in _PROPERTY_KEYS if key in given}
-    rest = {key: value for key, value in given.items() if key not in named}
-    if not named:
-        return rest
-    if "url" in rest or not {"properties", "transport"} <= named.keys():
-        raise ConfigError("properties and transport go together, and instead of url: where is the network to record?")
-    properties = Properties.load(named["properties"])
-    urls = property_urls(properties, named["transport"], named.get("framing", "oz"), receiver=True)
-    return {**rest, "url": urls}
+    first = url if isinstance(url, str) else next(iter(url), "")
+    schemes = tuple(f"{scheme}://" for scheme in MIDDLEWARES["openmama"].schemes)
+    named = not given.keys().isdisjoint(TRANSPORT_KEYS)
+    return "openmama" if named or first.strip().lower().startswith(schemes) else "tango"
 
 
 def log_options(given: dict[str, str]) -> SinkOptions:
@@ -167,9 +173,7 @@ def run(args: argparse.Namespace) -> int:
     return stop.exit_code if whole else NOT_ALL
 
 
-def record(
-    settings: AnyRecorderSettings, options: SinkOptions, stop: Callable[[], bool], say: Callable[[str], None]
-) -> bool:
+def record(settings: _Settings, options: SinkOptions, stop: Callable[[], bool], say: Callable[[str], None]) -> bool:
     """Record until ``stop``; whether the log acknowledged everything.
 
     :raises MamaError: the log or the network cannot be reached at first
@@ -181,92 +185,35 @@ def record(
         on_rejected=lambda batch, errors: recorder.refused(batch, errors),
         rows_of=rows_of_messages,
     )
-    log = _Log(options)
-    recorder, what = _recorder(settings, writer, options.dedup, log)
+    recorder: _Recorder = _part(settings.middleware).Recorder(settings, writer, ids=options.dedup)
     try:
-        _restore(recorder, log)
+        recorder.resume(partial(_read, options))
+        names, kind, network = settings.subject
+        what = ", ".join(names) if len(names) <= 3 else f"{len(names)} {kind}"
         where = f"{redact_url(','.join(options.url))} {options.stream or ''}".rstrip()
-        say(f"recording {what} to {where} (Ctrl-C ends it)")
-        with served_metrics(settings.metrics, lambda: _measure(recorder), say, print_error):
+        say(f"recording {what} of {network} to {where} (Ctrl-C ends it)")
+        with served_metrics(settings.metrics, lambda: recorder.counts.metrics(settings.labels), say, print_error):
             whole = recorder.run(stop, say)
         say(f"ended: {recorder.counts}")
         return whole
     finally:
-        if isinstance(recorder, Recorder) and recorder.others is not None:
-            recorder.others.stop()
         writer.close()
 
 
-def _recorder(
-    settings: AnyRecorderSettings, writer: RecordWriter, ids: bool, log: _Log
-) -> tuple[Recorder | OpenMamaRecorder, str]:
-    """The recorder, and what it records."""
-    if isinstance(settings, OpenMamaRecorderSettings):
-        names = [*settings.topics, *(".".join(symbol) for symbol in settings.symbols)]
-        peer = settings.peer
-        endpoints = ", ".join(peer.naming or [endpoint.address for endpoint in peer.incoming])
-        what = f"{_some(names, 'topics')} of {peer.framing.name} {endpoints}"
-        return OpenMamaRecorder(settings, writer, ids=ids), what
-    tango = Recorder(settings, writer, ids=ids)
-    tango.others = OtherRecorders(log.read, tango.state.topic, tango.started, settings.state_every)
-    return tango, f"{_some(settings.devices, 'devices')} of tango://{settings.databases}"
+def _read(options: SinkOptions, work: Callable[[RecordLog], None]) -> None:
+    """Call a function with the log that a recorder writes; not where there is no log yet."""
 
+    def read_from(bridge: RecordLogBridge) -> None:
+        names = bridge.names(())
+        name = options.stream or (names[0] if names else "")
+        if name in names:
+            work(bridge.log(name))
 
-def _measure(recorder: Recorder | OpenMamaRecorder) -> list[Metric]:
-    settings = recorder.settings
-    if isinstance(recorder, OpenMamaRecorder):
-        return measure_openmama(recorder.counts, settings.name, recorder.settings.peer.framing.name)
-    return measure_tango(recorder.counts, settings.name)
-
-
-def _some(names: Sequence[str], what: str) -> str:
-    return ", ".join(names) if len(names) <= 3 else f"{len(names)} {what}"
-
-
-class _Log:
-    """Reads the log that a recorder writes."""
-
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
-
-    def read(self, work: Callable[[RecordLog], None]) -> None:
-        """Call a function with the log; not where there is no log yet."""
-        options = self._options
-
-        def read_from(bridge: RecordLogBridge) -> None:
-            names = bridge.names(())
-            name = options.stream or (names[0] if names else "")
-            if name in names:
-                work(bridge.log(name))
-
-        bridge = ReconnectingBridge(lambda: log_bridge(options, options.wait_timeout), options.wait_timeout)
-        try:
-            bridge.call(read_from)
-        finally:
-            bridge.close()
-
-
-def _restore(recorder: Recorder | OpenMamaRecorder, log: _Log) -> None:
-    """Restore the state that the previous recorder of the name left in the log.
-
-    :raises ConfigError: another recorder of the log records the same devices
-    """
-    if isinstance(recorder, OpenMamaRecorder):
-        log.read(recorder.restore)
-        return
-    assert recorder.others is not None
-    found: dict[str, WriterState] = {}
-    last = 0
-
-    def restore_from(log: RecordLog) -> None:
-        nonlocal found, last
-        bounds = log.bounds()
-        found, last = writer_states(log, bounds.first, bounds.last), bounds.last
-        recorder.check(found)
-        restore(recorder.state, log, recorder.settings.records)
-
-    log.read(restore_from)
-    recorder.others.begin(found, last)
+    bridge = ReconnectingBridge(lambda: log_bridge(options, options.wait_timeout), options.wait_timeout)
+    try:
+        bridge.call(read_from)
+    finally:
+        bridge.close()
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     def encode(event: BrokerEvent) -> bytes:
-        from ...mama.discovery.broker_events import broker_event  # not needed to start
+        from ..broker.event_records import broker_event  # not needed to start
 
         return broker_event(*event)
 

@@ -201,6 +201,7 @@ class Reserved(NamedTuple):
     type: FieldType  #: as shipped programs write it, else as the library declares it; readers take any width
 
 
+ISSUE_SYMBOL = ("wIssueSymbol", 305)  #: field with the symbol of the message's topic
 RESERVED: dict[str, Reserved] = {
     name: Reserved(name, fid, field_type)
     for name, fid, field_type in (

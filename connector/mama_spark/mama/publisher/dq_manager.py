@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..inbox import Request, RequestListener
 from ..messages.msg import FieldType, MamaMsg
-from ..messages.status import RESERVED, MsgStatus, MsgType, Status, StatusError, SubscriptionMsgType
-from ..topics import join_topic
+from ..messages.status import ISSUE_SYMBOL, RESERVED, MsgStatus, MsgType, Status, StatusError, SubscriptionMsgType
+from ..topics import SUBSCRIPTION_ROOT, join_topic
 from .dq import DQPublisher
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from ..transport import Transport
 
 log = logging.getLogger("mama_spark")
-
-SUBSCRIPTION_ROOT = "_MD"
-ISSUE_SYMBOL = ("wIssueSymbol", 305)  #: field with the symbol of the message's topic
 
 
 @dataclass(eq=False)

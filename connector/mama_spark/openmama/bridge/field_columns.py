@@ -20,6 +20,7 @@ from mama_spark.contracts.errors import BadRow, PublishError
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import HEADER, encode
+from mama_spark.mama.messages.omnm_columns import PRICE_DTYPE, TIME_DTYPE
 from mama_spark.mama.messages.status import StatusError
 from mama_spark.mama.messages.values import (
     DAYS,
@@ -40,11 +41,6 @@ _DTYPES = {
     FieldType.I8: "<i1", FieldType.U8: "<u1", FieldType.I16: "<i2", FieldType.U16: "<u2", FieldType.I32: "<i4",
     FieldType.U32: "<u4", FieldType.I64: "<i8", FieldType.U64: "<u8",
 }  # fmt: skip
-_PRICE = np.dtype({"names": ["hints", "value"], "formats": ["u1", "<f8"], "offsets": [0, 8], "itemsize": 24})
-_TIME = np.dtype(
-    {"names": ["hints", "seconds", "nanos", "precision"], "formats": ["u1", "<i8", "<u4", "u1"],
-     "offsets": [0, 8, 16, 20], "itemsize": 40}
-)  # fmt: skip
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
@@ -147,7 +143,7 @@ def _floats(form: FieldForm, values: pa.Array, faults: Faults) -> npt.NDArray[An
 
 
 def _prices(form: FieldForm, values: pa.Array, faults: Faults) -> Octets:
-    made = np.zeros(len(values), _PRICE)
+    made = np.zeros(len(values), PRICE_DTYPE)
     decimals = form.decimals
     made["hints"] = PRICE_VALID | (0 if decimals is None else decimals or INTEGER_PRECISION)
     made["value"] = _doubles(values)
@@ -163,7 +159,7 @@ def _doubles(values: pa.Array) -> npt.NDArray[np.float64]:
 
 
 def _times(form: FieldForm, values: pa.Array, faults: Faults) -> Octets:
-    made = np.zeros(len(values), _TIME)
+    made = np.zeros(len(values), TIME_DTYPE)
     if pt.is_date(values.type):
         seconds = np.asarray(values.cast(pa.int32()).fill_null(0)).astype(np.int64) * 86_400
         made["hints"], made["precision"] = HAS_DATE, DAYS

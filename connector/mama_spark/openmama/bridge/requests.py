@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from mama_spark.contracts.bridge import RequestMessage
 from mama_spark.contracts.errors import BadTopic, NoResponders, PublishError, Unavailable
-from mama_spark.openmama.wire.peer import OpenMamaPeer, ReceivedFrame
+from mama_spark.openmama.wire.peer.frame_filter import ReceivedFrame
+from mama_spark.openmama.wire.peer.peer import OpenMamaPeer
 from mama_spark.openmama.wire.protocol.frames import BridgeFrame, FrameType, why_unsendable
 
 _SEPARATOR = "\0"  #: in an address of a reply: no topic holds it

@@ -126,7 +126,7 @@ class FieldCodec:
         elif "topic" in names:
             topics = rows.column("topic")
         else:
-            topics = _joined_parts([rows.column(name) if name in names else None for name in _PARTS], n)
+            topics = framed_topics([rows.column(name) if name in names else None for name in _PARTS], n)
         if self._prefix:
             topics = pc.binary_join_element_wise(self._prefix, topics, ".")
         missing = pc.or_(topics.is_null(), pc.equal(topics, "").fill_null(False))
@@ -137,7 +137,7 @@ class FieldCodec:
         return encoded
 
 
-def _joined_parts(parts: list[pa.Array | None], n: int) -> pa.Array:
+def framed_topics(parts: list[pa.Array | None], n: int) -> pa.Array:
     """Root, source and symbol as OpenMAMA's bridges join them: without the symbol under a root other than the
     dictionary's."""
     root, source, symbol = (pa.nulls(n, pa.string()) if part is None else part for part in parts)

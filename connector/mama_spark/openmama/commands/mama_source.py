@@ -27,8 +27,7 @@ from ...options.values import Duration, topic_prefix
 from ...publishing.window.reconnecting import ReconnectingBridge
 from ...registry import discovery_bridge, log_bridge
 from ...telemetry.prometheus.server import served_metrics
-from ..source.event_reporter import SourceEventReporter, SourceEventReporters
-from ..source.event_stores import DiscoveryStore, FlightLogStore
+from ..source.event_reporter import DiscoveryStore, FlightLogStore, SourceEventReporter, SourceEventReporters
 from ..source.log_follower import LogFollower
 from ..source.market_data_source import MarketDataSource, PublisherEvent, SourceRules
 from ..source.server import MarketDataServer

@@ -27,7 +27,7 @@ from mama_spark.openmama.wire.log.records import (
     message_topic,
     record_topic,
 )
-from mama_spark.openmama.wire.peer import FrameColumns
+from mama_spark.openmama.wire.peer.frame_columns import FrameColumns
 from mama_spark.packing import unpack
 
 from .market_data_requests import Asks, MarketDataAsk

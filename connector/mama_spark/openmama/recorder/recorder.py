@@ -19,12 +19,14 @@ import pyarrow.compute as pc
 
 from mama_spark.contracts.errors import ConfigError, MamaError, PublishError, Unavailable
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.contracts.record_log import RecordLog, RecordWriter
+from mama_spark.contracts.record_log import ReadLog, RecordLog, RecordWriter
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.status import SubscriptionMsgType
 from mama_spark.openmama.wire.log.records import DICTIONARY as DICTIONARY_RECORDS
 from mama_spark.openmama.wire.log.records import PEERS, RECORDER, MamaPeerState, MamaRecord, MamaRecordKind, messages
-from mama_spark.openmama.wire.peer import FrameColumns, OpenMamaPeer, PeerChange, PeerInput, PeerPresence
+from mama_spark.openmama.wire.peer.frame_columns import FrameColumns
+from mama_spark.openmama.wire.peer.naming_client import PeerChange, PeerPresence
+from mama_spark.openmama.wire.peer.peer import OpenMamaPeer, PeerInput
 from mama_spark.openmama.wire.protocol.market_data import (
     DICTIONARY,
     DICTIONARY_SYMBOL,
@@ -37,6 +39,7 @@ from mama_spark.openmama.wire.protocol.naming import encode_naming
 from mama_spark.packing import rows_of_messages
 
 from ...telemetry.progress_lines import with_progress
+from ...telemetry.prometheus.exposition import Metric, counter, gauge
 from .frame_recorder import FrameRecorder
 from .market_data_requests import Asks, MarketDataAsk, MarketDataRequests
 from .record_packer import RecordPacker
@@ -94,6 +97,19 @@ class OpenMamaRecorderCounts:
             text += f", {count:,} {what}" if count else ""
         return text
 
+    def metrics(self, labels: dict[str, str]) -> list[Metric]:
+        """Under the names of those of Tango where it is the same."""
+        return [
+            gauge("mama_recorder_symbols", "symbols that were asked for", self.symbols, labels),
+            gauge("mama_recorder_images", "of them, those whose image came", self.images, labels),
+            counter("mama_recorder_records_total", "records that were made", self.recorded, labels),
+            counter("mama_recorder_stored_total", "records that the log acknowledged", self.stored, labels),
+            gauge("mama_recorder_waiting", "messages and records that are not acknowledged", self.waiting, labels),
+            counter("mama_recorder_gaps_total", "gap records: what is known to be missing", self.gaps, labels),
+            counter("mama_recorder_refused_total", "records that the log rejected", self.refused, labels),
+            counter("mama_recorder_unreadable_total", "messages of no such framing", self.unreadable, labels),
+        ]
+
 
 class OpenMamaRecorder:
     """One recorder; :meth:`run` in one thread.
@@ -141,8 +157,12 @@ class OpenMamaRecorder:
             self._refused, counters.malformed + counters.multipart,
         )  # fmt: skip
 
+    def resume(self, read: ReadLog) -> None:
+        """Go on with the last numbers that stand in the log, before :meth:`run`."""
+        read(self.restore)
+
     def restore(self, log: RecordLog) -> None:
-        """Take the last numbers from the end of the log, before :meth:`run`."""
+        """Take the last numbers from the end of the log."""
         bounds = log.bounds()
         after = max(bounds.first - 1, bounds.last - self.settings.look_back)
         for records in log.read(after, bounds.last, (f"{self.settings.prefix}.>",)) if bounds.last > after else ():

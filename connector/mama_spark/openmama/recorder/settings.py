@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from mama_spark.contracts.errors import ConfigError
+from mama_spark.mama.properties import TRANSPORT_KEYS, Properties
 from mama_spark.openmama.wire.log.records import PREFIX
+from mama_spark.openmama.wire.peer.property_urls import property_urls
 from mama_spark.openmama.wire.peer.settings import PeerSettings
 from mama_spark.openmama.wire.protocol.frames import why_unsendable
 from mama_spark.options import camel, duration
@@ -15,7 +17,6 @@ from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
 from mama_spark.options.values import duration_or_off, integer, nonempty_text, plain_name, some_names, text
 
-SCHEMES = ("oz://", "zmq://")
 _GROUP = "recorder"
 
 
@@ -36,6 +37,7 @@ class OpenMamaRecorderSettings:
     :ivar peer: how it is connected with its network
     """
 
+    middleware: ClassVar[str] = "openmama"
     peer: PeerSettings
     topics: tuple[str, ...] = option(
         "names", some_names, (), _GROUP,
@@ -97,11 +99,11 @@ class OpenMamaRecorderSettings:
         :param given: key -> value in the table
         :raises ConfigError: a key is unknown or missing, or a value is invalid; the message names the key
         """
-        rest = {key: value for key, value in given.items() if key != "url"}
+        rest = {key: value for key, value in given.items() if key not in ("url", *TRANSPORT_KEYS)}
+        url = _url(given)
         values = parse_table(cls, rest, "[recorder]", camel)
-        if "url" not in given:
+        if url is None:
             raise ConfigError("[recorder] the key url is missing; give oz://host:5756 of the name server")
-        url = given["url"]
         urls = [part.strip() for part in url.split(",")] if isinstance(url, str) else list(url)
         peer = replace(PeerSettings.from_urls(urls, receiver=True), program="mama-record")
         settings = cls(peer, **values)
@@ -111,6 +113,18 @@ class OpenMamaRecorderSettings:
             if (fault := why_unsendable(topic)) is not None:
                 raise ConfigError(f"[recorder] {fault}")
         return settings
+
+    @property
+    def subject(self) -> tuple[Sequence[str], str, str]:
+        """What is recorded: names, what they are names of, and where that is."""
+        names = [*self.topics, *(".".join(symbol) for symbol in self.symbols)]
+        addresses = self.peer.naming or [endpoint.address for endpoint in self.peer.incoming]
+        return names, "topics", f"{self.peer.framing.name} {', '.join(addresses)}"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Labels of the metrics."""
+        return {"recorder": self.name, "network": self.peer.framing.name}
 
     @property
     def exact_topics(self) -> list[str]:
@@ -136,3 +150,17 @@ class OpenMamaRecorderSettings:
         if self.dictionary != "auto":
             return [self.dictionary]
         return list(dict.fromkeys((*(source for source, _ in self.symbols), "WOMBAT")))
+
+
+def _url(given: Mapping[str, Any]) -> Any:
+    """The URL, or the URLs of the transport of a ``mama.properties`` file that the table names; None: neither.
+
+    :raises ConfigError: the file cannot be read, or only a part is given
+    """
+    named = {key: given[key] for key in TRANSPORT_KEYS if key in given}
+    if not named:
+        return given.get("url")
+    if "url" in given or not {"properties", "transport"} <= named.keys():
+        raise ConfigError("properties and transport go together, and instead of url: where is the network to record?")
+    properties = Properties.load(named["properties"])
+    return property_urls(properties, named["transport"], named.get("framing", "oz"), receiver=True)

@@ -7,7 +7,6 @@ announcements are sent to. It keeps no state, so a restart loses nothing: peers 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import socket
 from collections.abc import Callable
@@ -18,8 +17,6 @@ from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.contracts.zmq_context import open_context
 from mama_spark.openmama.wire.peer.settings import NAMING_PORT
 from mama_spark.openmama.wire.protocol.naming import NAMING_TOPIC, WELCOME, NamingFrame, encode_naming
-
-logger = logging.getLogger("mama_spark")
 
 MAX_FRAME = 1 << 16
 _POLL = 0.1  #: seconds

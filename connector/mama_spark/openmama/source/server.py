@@ -16,7 +16,7 @@ from mama_spark.openmama.wire.peer.peer import OpenMamaPeer
 from mama_spark.openmama.wire.peer.subscription_table import SubscriptionChange
 from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry
 
-from ...telemetry.prometheus.exposition import Metric
+from ...telemetry.prometheus.exposition import Metric, counter, gauge
 from .log_follower import LogBatch, LogFollower
 from .market_data_source import (
     AnswerRequest,
@@ -26,7 +26,6 @@ from .market_data_source import (
     SourceAction,
     StoredTopic,
 )
-from .metrics import measure
 from .record_fields import BadRecord, fields_of
 from .source_state import SourceState
 
@@ -35,6 +34,15 @@ HOLD = 20.0  #: seconds that a start waits for subscribers: programs without nam
 _SERVED = ("records", "other topics", "bad records", "messages")  #: counts that begin anew where the position does
 _IDLE, _FULL = 0.02, 0.002  #: seconds of a poll when nothing is to do, and when a reader's queue is full
 _REASONS = 10  #: bad records that are shown
+#: Count of the server -> name, what it counts.
+_COUNTERS = {
+    "records": ("records", "records of the log that were taken"),
+    "other topics": ("other_topics", "of them, those of other topics"),
+    "bad records": ("bad", "of them, those that could not be served"),
+    "messages": ("messages", "messages that were published"),
+    "requests": ("requests", "requests of subscribers"),
+    "answers": ("answers", "answers to requests"),
+}
 
 
 class _Published(NamedTuple):
@@ -250,3 +258,20 @@ class MarketDataServer:
         """One line."""
         counted = ", ".join(f"{n:,} {what}" for what, n in self.counts.items()) or "nothing yet"
         return f"{len(self._source.topics)} symbols, {len(self._peer.readers)} subscriptions; {counted}"
+
+
+def measure(source: str, counts: Mapping[str, int], symbols: int, subscriptions: int, waiting: int) -> list[Metric]:
+    """
+    :param source: its name
+    :param waiting: messages that subscribers have not taken
+    """
+    labels = {"source": source}
+    return [
+        *(
+            counter(f"mama_source_{name}_total", text, counts.get(key, 0), labels)
+            for key, (name, text) in _COUNTERS.items()
+        ),
+        gauge("mama_source_symbols", "symbols that have a value", symbols, labels),
+        gauge("mama_source_subscriptions", "topics and prefixes that subscribers want", subscriptions, labels),
+        gauge("mama_source_waiting", "messages that subscribers have not taken", waiting, labels),
+    ]

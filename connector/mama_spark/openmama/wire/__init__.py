@@ -1,3 +1,1 @@
 """OpenMAMA over ZeroMQ, as its two ZeroMQ bridges speak it: ``protocol`` (pure) and ``peer`` (sockets)."""
-
-__all__ = ["peer", "protocol"]

@@ -1,3 +1,1 @@
 """Events of Tango devices as the tables of an archive, for ``jobs/tango_archive.py``."""
-
-__all__ = ["archived_rows", "configurations", "thinning"]

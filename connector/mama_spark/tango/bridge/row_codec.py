@@ -51,7 +51,6 @@ _SPLIT = "\n"  #: separates device and attribute; not allowed in names
 _OUT_OF_RANGE = "the value is outside the range of DevULong64, 0 to 2^64 - 1"
 _FIXED = ("state", "status")  #: attributes that every device has
 _TEXT = ValueForm(DataType.STRING, Format.SCALAR)
-_QUALITIES = {quality.name: quality for quality in Quality}
 
 Bad = dict[int, PublishError]
 
@@ -253,10 +252,11 @@ def _qualities(rows: pa.RecordBatch, bad: Bad) -> npt.NDArray[np.uint32]:
         return np.zeros(rows.num_rows, np.uint32)
     coded = rows.column("quality").fill_null(Quality.VALID.name).dictionary_encode()
     names = [word.strip().upper().removeprefix("ATTR_") for word in coded.dictionary.to_pylist()]
-    table = np.array([_QUALITIES.get(word, -1) for word in names], np.int64)
+    qualities = Quality.__members__
+    table = np.array([qualities.get(word, -1) for word in names], np.int64)
     found = table[coded.indices.to_numpy()] if len(table) else np.zeros(0, np.int64)
     for row in np.flatnonzero(found < 0).tolist():
-        bad.setdefault(row, BadRow(f"{coded[row].as_py()!r:.50} is no quality; give one of {', '.join(_QUALITIES)}"))
+        bad.setdefault(row, BadRow(f"{coded[row].as_py()!r:.50} is no quality; give one of {', '.join(qualities)}"))
     return np.where(found < 0, 0, found).astype(np.uint32)
 
 

@@ -1,3 +1,1 @@
 """The parts of CORBA that Tango uses: CDR, GIOP messages, object references and TypeCodes. Pure."""
-
-__all__ = ["assembler", "cdr", "ior", "messages", "typecode"]

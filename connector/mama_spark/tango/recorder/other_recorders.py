@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
 import orjson
 
 from mama_spark.contracts.errors import ConfigError, MamaError
-from mama_spark.contracts.record_log import RecordLog
+from mama_spark.contracts.record_log import ReadLog, RecordLog
 from mama_spark.tango.log.records import RecordKind
 from mama_spark.tango.log.recovery import WRITERS, WriterRecords, WriterState
 
@@ -26,7 +26,6 @@ logger = logging.getLogger("mama_spark")
 
 _EVERY = 60.0  #: seconds between two states of a recorder that does not say so
 _SILENT = 3  #: a recorder that has missed so many states has ended
-ReadLog = Callable[[Callable[[RecordLog], None]], None]  #: calls a function with the log, if it exists
 
 
 def about(settings: RecorderSettings, started: int) -> dict[str, Any]:
@@ -105,12 +104,15 @@ class OtherRecorders:
         self._thread = threading.Thread(target=self._watch, name="tango-other-recorders", daemon=True)
 
     def begin(self, states: Mapping[str, WriterState], after: int) -> None:
-        """Note the recorders that the log has, and start the thread.
+        """Note the recorders that the log has, before :meth:`start`.
 
         :param after: sequence up to which the log was read
         """
         self.found = {topic: (one.first, one.last) for topic, one in states.items() if topic != self._topic}
         self._after = after
+
+    def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:

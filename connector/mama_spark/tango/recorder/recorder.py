@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mama_spark.contracts.backoff import Backoff
-from mama_spark.contracts.errors import ConfigError, MamaError, PublishError
+from mama_spark.contracts.errors import BackgroundTaskFailed, ClientClosed, ConfigError, MamaError, PublishError
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.contracts.record_log import RecordWriter
+from mama_spark.contracts.record_log import ReadLog, RecordLog, RecordWriter
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind, decode_events
 from mama_spark.tango.client.subscription_states import Timeouts
@@ -26,12 +27,12 @@ from mama_spark.tango.events.batch_decoder import BatchDecoder
 from mama_spark.tango.log.record_builder import RecordBuilder
 from mama_spark.tango.log.recorder_state import RecorderState
 from mama_spark.tango.log.records import RecordKind, decode
-from mama_spark.tango.log.recovery import WriterState
+from mama_spark.tango.log.recovery import restore, writer_states
 from mama_spark.tango.types import EventType
 
 from ...telemetry.progress_lines import with_progress
+from ...telemetry.prometheus.exposition import Metric, counter, gauge
 from .device_subscriptions import DeviceSubscriptions
-from .loss_check_thread import LossCheckThread
 from .other_recorders import OtherRecorders, about, conflict
 from .settings import RecorderSettings
 
@@ -41,6 +42,7 @@ _BATCH = 8192  #: most events that are taken in one call
 _TAKE_TIMEOUT = 0.2
 _REPORT_PERIOD = 1.0  #: seconds between attempts to report rejected records
 _LOG_PERIOD = 10.0  #: seconds between two log messages about rejected records
+_LOSS_CHECK_STOP = 10.0  #: seconds that the end waits for a call that checks for losses
 _INTERFACE_TOPIC = f".{EventType.INTERFACE_CHANGE.wire_name}"
 
 
@@ -75,15 +77,30 @@ class RecorderCounts:
             f"{self.refused:,} refused by the log"
         )
 
+    def metrics(self, labels: dict[str, str]) -> list[Metric]:
+        return [
+            gauge("mama_recorder_subscriptions", "subscriptions that were made", self.subscriptions, labels),
+            gauge(
+                "mama_recorder_subscriptions_refused", "of them, those that servers refused", self.not_accepted, labels
+            ),
+            counter("mama_recorder_records_total", "records that were made", self.recorded, labels),
+            counter("mama_recorder_stored_total", "records that the log acknowledged", self.stored, labels),
+            gauge(
+                "mama_recorder_waiting", "events and records that the log has not acknowledged", self.waiting, labels
+            ),
+            counter("mama_recorder_dropped_total", "events that the full queue dropped", self.dropped, labels),
+            counter("mama_recorder_gaps_total", "gap records: what is known to be missing", self.gaps, labels),
+            counter("mama_recorder_refused_total", "records that the log rejected", self.refused, labels),
+        ]
+
 
 class Recorder:
     """Recorder; :meth:`run` records in the caller's thread.
 
     :param writer: writes records into the log
     :param ids: give messages ids, so that the broker stores none twice
-    :ivar state: its state, which the caller restores from the log before :meth:`run`
+    :ivar state: its state
     :ivar started: when it was made, nanoseconds since the epoch
-    :ivar others: other recorders of the log, which the caller sets; None: not watched
     """
 
     def __init__(self, settings: RecorderSettings, writer: RecordWriter, *, ids: bool = True) -> None:
@@ -93,7 +110,7 @@ class Recorder:
         self._run_id = f"{settings.name}-{self.started:x}"
         self.state = RecorderState(settings.name, settings.prefix, settings.error_summary)
         self.state.about = about(settings, self.started)
-        self.others: OtherRecorders | None = None
+        self._others: OtherRecorders | None = None
         self._subscriber = TangoSubscriber(
             limit=settings.buffer,
             octets=settings.buffer_octets,
@@ -108,7 +125,7 @@ class Recorder:
             report_causes=True,
         )
         self._subscriptions = DeviceSubscriptions(settings, self._subscriber)
-        self._loss_checks = LossCheckThread(self._subscriber, settings.loss_check)
+        self._loss_checks = _LossChecks(self._subscriber, settings.loss_check)
         self._decoder = BatchDecoder()
         self._numbers = itertools.count(1)
         self._ids = self._next_ids if ids else None
@@ -131,15 +148,24 @@ class Recorder:
             self._subscriber.queue.dropped, self.state.gaps, self._refused,
         )  # fmt: skip
 
-    def check(self, states: Mapping[str, WriterState]) -> None:
-        """Check that no other recorder of the log records the same devices.
+    def resume(self, read: ReadLog) -> None:
+        """Restore the state that the previous recorder of the name left in the log, before :meth:`run`, which then
+        watches the other recorders of the log.
 
-        :param states: topic of the records about a recorder -> its state in the log
-        :raises ConfigError: one does
+        :raises ConfigError: one of them records the same devices
         """
-        reason = conflict(self.settings, self.state.topic, states, time.time_ns() // 1000)
-        if reason is not None:
-            raise ConfigError(reason)
+        others = self._others = OtherRecorders(read, self.state.topic, self.started, self.settings.state_every)
+
+        def restore_from(log: RecordLog) -> None:
+            bounds = log.bounds()
+            found = writer_states(log, bounds.first, bounds.last)
+            reason = conflict(self.settings, self.state.topic, found, time.time_ns() // 1000)
+            if reason is not None:
+                raise ConfigError(reason)
+            restore(self.state, log, self.settings.records)
+            others.begin(found, bounds.last)
+
+        read(restore_from)
 
     def refused(self, batch: MessageBatch, errors: Sequence[PublishError]) -> None:
         """Note that the log rejected these records finally; gap records will report it. May be called in any thread."""
@@ -166,12 +192,16 @@ class Recorder:
             self._write_state(stop)
             self._subscriptions.start()
             self._loss_checks.start()
+            if self._others is not None:
+                self._others.start()
             say("ready")
             try:
                 self._loop(stop)
             finally:
                 self._subscriptions.stop()
                 self._loss_checks.stop()
+                if self._others is not None:
+                    self._others.stop()
         return self._finish(subscriber)
 
     def _loop(self, stop: Callable[[], bool]) -> None:
@@ -185,7 +215,7 @@ class Recorder:
                 self._write_state(stop)
 
     def _raise_failure(self) -> None:
-        others = self.others.failure if self.others else None
+        others = self._others.failure if self._others else None
         for failure in (self._failure, self._subscriptions.failure, self._loss_checks.failure, others):
             if failure is not None:
                 raise failure
@@ -219,8 +249,8 @@ class Recorder:
 
     def _write_state(self, stop: Callable[[], bool]) -> None:
         """Write the state, also as a sign of life for other recorders of the log."""
-        if self.others is not None:
-            self.state.others = dict(self.others.found)
+        if self._others is not None:
+            self.state.others = dict(self._others.found)
         self._write(self.state.state(time.time_ns()), stop)
 
     def _finish(self, subscriber: TangoSubscriber) -> bool:
@@ -248,3 +278,39 @@ class Recorder:
 def _has_interface_change(records: RecordBuilder) -> bool:
     kinds_and_topics = zip(records.kinds, records.topics, strict=True)
     return any(kind == RecordKind.EVENT and topic.endswith(_INTERFACE_TOPIC) for kind, topic in kinds_and_topics)
+
+
+class _LossChecks:
+    """A thread that checks the subscriptions for losses which no later event shows. It calls
+    :meth:`TangoSubscriber.check_losses` twice within each period, since two calls make a check.
+
+    :param period: seconds; 0: never
+    :ivar failure: error that ended the thread; None: there is none
+    """
+
+    def __init__(self, subscriber: TangoSubscriber, period: float) -> None:
+        self._subscriber, self._between = subscriber, period / 2
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tango-recorder-losses", daemon=True)
+        self.failure: MamaError | None = None
+
+    def start(self) -> None:
+        """Start the thread, if there is a period."""
+        if self._between:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread; waits for a call in progress, some seconds at most."""
+        self._stopped.set()
+        if self._between:
+            self._thread.join(_LOSS_CHECK_STOP)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.wait(self._between):
+                self._subscriber.check_losses()
+        except ClientClosed:
+            return
+        except Exception as error:
+            logger.exception("the thread that checks for losses failed")
+            self.failure = BackgroundTaskFailed(f"the thread that checks for losses failed: {error}")

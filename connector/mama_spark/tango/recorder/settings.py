@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, ClassVar
 
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.options import camel, duration
@@ -47,6 +47,7 @@ class RecorderSettings:
     :ivar alternates: other addresses of the database, tried if the first one cannot be reached
     """
 
+    middleware: ClassVar[str] = "tango"
     host: str
     devices: tuple[str, ...] = option(
         "names", _devices, (), _GROUP,
@@ -150,6 +151,16 @@ class RecorderSettings:
                 "[recorder] events: pipe needs a recorder of its own, with the names of the pipes in attributes: "
                 'events = ["pipe"], attributes = ["mypipe"], without * and ?'
             )
+
+    @property
+    def subject(self) -> tuple[Sequence[str], str, str]:
+        """What is recorded: names, what they are names of, and where that is."""
+        return self.devices, "devices", f"{SCHEME}{self.databases}"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Labels of the metrics."""
+        return {"recorder": self.name, "network": "tango"}
 
     @property
     def named_devices(self) -> list[str]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from mama_spark.tango.errors import DevFailed, refusal
 from mama_spark.tango.events.event_codec import Data, heartbeat
 from mama_spark.tango.idl.negotiation import SUBSCRIBE
-from mama_spark.tango.topics import IDL, NO_DATABASE, SCHEME, Topic, event_topic, heartbeat_topics
+from mama_spark.tango.topics import IDL, NO_DATABASE, SCHEME, VERSIONED, Topic, event_topic, heartbeat_topics
 from mama_spark.tango.types import DevError, EventType
 
 from .attribute_readings import AttributeReading
@@ -26,11 +26,6 @@ EXPIRY = 600.0  #: seconds after which a subscription without confirmation ends 
 HEARTBEAT = 9.0  #: seconds between heartbeats (TG-36)
 CLIENT_MEMORY = 500.0  #: seconds without a call after which a client counts as new
 MAX_CLIENTS = 4096  #: most remembered clients; when all called recently, they are forgotten and count as new
-
-#: Event types whose data exist in several IDL versions.
-_VERSIONED = frozenset(
-    (EventType.CHANGE, EventType.PERIODIC, EventType.ARCHIVE, EventType.USER, EventType.ATTR_CONF)
-)  # fmt: skip
 
 
 class EventSupplier:
@@ -176,7 +171,7 @@ class EventSupplier:
         topic = event_topic(
             self.tango_host, found.key, attribute or None, event, dbase=self._database is not None, idl=idl
         )
-        channel.subscribe(idl if event in _VERSIONED else IDL, topic, client, now)
+        channel.subscribe(idl if event in VERSIONED else IDL, topic, client, now)
         self._next_expiry = min(self._next_expiry or now + self.expiry, now + self.expiry)
         self._client_called(client, now)
         return topic

@@ -17,7 +17,6 @@ from mama_spark.tango.types import EVENT_NAMES, EventType, Quality
 from .attribute_readings import AttributeReading, ReadingFactory
 
 _KNOWN = ("device", "attribute", "value", "quality", "time", "written", "event")
-_QUALITIES = {quality.name: quality for quality in Quality}
 _BY_NUMBER = tuple(Quality)
 
 
@@ -123,7 +122,7 @@ def _qualities(table: pa.Table) -> Sequence[Quality]:
         return [Quality.VALID] * len(table)
     try:
         return [
-            Quality.VALID if q is None else _BY_NUMBER[q] if isinstance(q, int) and q >= 0 else _QUALITIES[q.upper()]
+            Quality.VALID if q is None else _BY_NUMBER[q] if isinstance(q, int) and q >= 0 else Quality[q.upper()]
             for q in table["quality"].to_pylist()
         ]
     except (KeyError, IndexError, AttributeError) as error:

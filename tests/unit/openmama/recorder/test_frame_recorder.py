@@ -11,8 +11,8 @@ from mama_spark.mama.messages.status import MsgType
 from mama_spark.openmama.recorder.frame_recorder import FrameRecorder
 from mama_spark.openmama.wire.log.gap_tracker import GapTracker
 from mama_spark.openmama.wire.log.records import MamaGapCause, MamaRecordKind, decode_records
-from mama_spark.openmama.wire.peer import ReceivedFrame, frame_filter
-from mama_spark.openmama.wire.peer.frame_filter import FrameFilter, PeerCounters
+from mama_spark.openmama.wire.peer import frame_filter
+from mama_spark.openmama.wire.peer.frame_filter import FrameFilter, PeerCounters, ReceivedFrame
 from mama_spark.openmama.wire.peer.inboxes import OpenInboxes
 from mama_spark.openmama.wire.protocol.framings import FRAMINGS, OZ
 from mama_spark.openmama.wire.protocol.market_data import Stamp, stamped

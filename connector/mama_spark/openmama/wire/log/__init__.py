@@ -1,3 +1,1 @@
 """What a recorder of OpenMAMA messages writes into a record log: records, and the gaps that it finds. Pure."""
-
-__all__ = ["gap_tracker", "records"]

@@ -25,15 +25,11 @@ class GapTracker:
     """Numbers of topics and senders.
 
     :param most: topics and senders that are remembered; the one that was silent longest is forgotten
-    :ivar gaps: how many were found
-    :ivar duplicates: messages whose number had come before
-    :ivar restarts: how often a publisher counted anew
     """
 
     def __init__(self, most: int = MAX_TOPICS) -> None:
         self._most = most
         self._last: OrderedDict[tuple[str, int], int] = OrderedDict()
-        self.gaps = self.duplicates = self.restarts = 0
 
     def __len__(self) -> int:
         return len(self._last)
@@ -46,20 +42,10 @@ class GapTracker:
         if not number:
             return None
         last = self._replace((topic, sender), number)
-        if last is None:
+        ahead = None if last is None else _ahead(last, number)
+        if last is None or ahead is None or ahead <= max(1, stands_for):
             return None
-        if number == last:
-            self.duplicates += 1
-            return None
-        ahead = _ahead(last, number)
-        if ahead is None:
-            self.restarts += 1
-            return None
-        missing = ahead - max(1, stands_for)
-        if missing <= 0:
-            return None
-        self.gaps += 1
-        return MissingNumbers(_after(last, 1), _after(last, missing))
+        return MissingNumbers(_after(last, 1), _after(last, ahead - max(1, stands_for)))
 
     def continues(self, topic: str, sender: int, first: int, last: int) -> bool:
         """Take published messages with the consecutive numbers from ``first`` to ``last``; False: something else than
@@ -83,7 +69,6 @@ class GapTracker:
         self._replace(key, number)
         if last is None or ahead is None:
             return None
-        self.gaps += 1
         return MissingNumbers(_after(last, 1), number)
 
     def restore(self, topic: str, sender: int, number: int) -> None:
@@ -100,7 +85,7 @@ class GapTracker:
 
 
 def _ahead(last: int, number: int) -> int | None:
-    """How many numbers after the last one; None: it is lower, so it was counted anew."""
+    """How many numbers after the last one; None: it is equal, or lower, so it was counted anew."""
     if number > last:
         return number - last
     wrapped = number + _HIGHEST - last

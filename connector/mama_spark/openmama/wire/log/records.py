@@ -36,7 +36,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mama_spark.contracts.message import payload_bounds
+from mama_spark.contracts.message import Int64s, payload_bounds
 from mama_spark.mama.messages.omnm_columns import PADDING
 
 MAGIC, VERSION = b"MOMA", 1
@@ -45,7 +45,6 @@ FRAMING_NUMBERS = {"oz": 1, "zmq": 2}
 FRAMING_NAMES = {number: name for name, number in FRAMING_NUMBERS.items()}
 DICTIONARY, PEERS, RECORDER = "_dictionary", "_peers", "_recorder"
 
-Int64s = npt.NDArray[np.int64]
 _HEAD = struct.Struct("<4s4BqQ4I")
 _DTYPE = np.dtype(
     [

@@ -48,7 +48,6 @@ class PeerCounters:
     :ivar neighbours: of topics that only begin like one that was subscribed to
     :ivar unknown_inbox: replies to requests that are not known or finished
     :ivar foreign_payload: of another payload library than OMNM; they are delivered
-    :ivar bad_endpoints: that another peer announced and no socket takes
     """
 
     sent: int = 0
@@ -58,7 +57,6 @@ class PeerCounters:
     neighbours: int = 0
     unknown_inbox: int = 0
     foreign_payload: int = 0
-    bad_endpoints: int = 0
 
 
 class FrameFilter:

@@ -417,14 +417,8 @@ class OpenMamaPeer:
         """What others announce may be no endpoint at all."""
         if sock is None:
             return
-        try:
-            if connect:
-                sock.connect(endpoint)
-            else:
-                sock.disconnect(endpoint)
-        except zmq.ZMQError:
-            if connect:
-                self.counters.bad_endpoints += 1
+        with contextlib.suppress(zmq.ZMQError):
+            (sock.connect if connect else sock.disconnect)(endpoint)
 
     # --- sockets ---------------------------------------------------------------------------------------------
 

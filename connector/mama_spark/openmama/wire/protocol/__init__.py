@@ -1,3 +1,1 @@
 """What OpenMAMA's ZeroMQ bridges put on the wire: frames, naming, messages of market data, the dictionary. Pure."""
-
-__all__ = ["dictionary", "frames", "framing_oz", "framing_zmq", "framings", "market_data", "naming"]

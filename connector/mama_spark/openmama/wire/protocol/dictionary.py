@@ -65,11 +65,6 @@ def parse_dictionary(text: str) -> list[DictionaryEntry]:
     return entries
 
 
-def dictionary_text(entries: Iterable[DictionaryEntry]) -> str:
-    """The file of these entries."""
-    return "".join(f"{fid}|{name}|{int(kind)}\n" for fid, name, kind in entries)
-
-
 def dictionary_message(entries: Iterable[DictionaryEntry]) -> MamaMsg:
     """What answers a request for the dictionary (section 8 of what real programs were seen to take)."""
     kind = RESERVED["MdMsgType"]

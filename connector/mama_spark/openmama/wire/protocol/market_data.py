@@ -11,11 +11,11 @@ from typing import Any
 
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import Field, MamaMsg
-from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType, SubscriptionMsgType
+from mama_spark.mama.messages.status import ISSUE_SYMBOL, RESERVED, MsgStatus, MsgType, SubscriptionMsgType
+from mama_spark.mama.topics import SUBSCRIPTION_ROOT
 
-SUBSCRIPTION_ROOT, DICTIONARY_ROOT, DICTIONARY_SYMBOL = "_MD", "_MDDD", "DATA_DICT"
+DICTIONARY_ROOT, DICTIONARY_SYMBOL = "_MDDD", "DATA_DICT"
 NORMAL, GROUP, BOOK, DICTIONARY = 0, 1, 2, 4  #: MdSubscriptionType
-ISSUE_SYMBOL = ("wIssueSymbol", 305)
 #: Requests that an image of type RECAP answers.
 RECAPS = frozenset(
     {

@@ -1,3 +1,1 @@
 """Losses that no later event shows: what servers say that they have sent, against what was received."""
-
-__all__ = ["loss_checks", "loss_detector"]

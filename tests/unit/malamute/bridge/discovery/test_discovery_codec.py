@@ -21,9 +21,9 @@ from mama_spark.malamute.bridge.discovery.codec import (
     stored,
 )
 from mama_spark.malamute.bridge.discovery.offsets import EventStreamOffset, WrittenSnapshot, next_offset, same_log
+from mama_spark.malamute.broker.event_records import broker_event
 from mama_spark.malamute.broker.session.broker_events import BrokerEvent
 from mama_spark.malamute.protocol.commands import StreamDeliver, encode
-from mama_spark.mama.discovery.broker_events import broker_event
 from mama_spark.mama.messages.event_records import decode_event
 from mama_spark.mama.messages.omnm import decode
 

@@ -14,10 +14,10 @@ Events for which OpenMAMA has a name (PE-17) get that name; the others keep the 
 
 from __future__ import annotations
 
-from ..messages.event_records import TOPIC, EventRecord, encode_event
-from ..messages.omnm import encode
-from ..messages.status import Status
-from ..states import TransportTopicEvent
+from ...mama.messages.event_records import TOPIC, EventRecord, encode_event
+from ...mama.messages.omnm import encode
+from ...mama.messages.status import Status
+from ...mama.states import TransportTopicEvent
 
 _NAMES = {
     "SUBSCRIBED": TransportTopicEvent.SUBSCRIBED.value,
