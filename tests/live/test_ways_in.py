@@ -165,7 +165,9 @@ def test_credentials_that_expire_while_they_are_used_are_read_again(tmp_path: Pa
             driver.put(["s.a"], 100)
             whole = write_credentials(tmp_path / "new.creds", account).read_text()
             path.write_text(whole[: whole.index("SEED")])  # as who reads it while it is written finds it
-            eventually(lambda: "credentials" in str(driver.bridge._connection.last_error), "it is read")
+            connection = driver.bridge._connection
+            assert connection is not None
+            eventually(lambda: "credentials" in str(connection.last_error), "it is read")
             path.write_text(whole)
             driver.drain()
             assert driver.events() == {"acked": 200}, driver.reasons[:3]
