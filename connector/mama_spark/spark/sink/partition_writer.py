@@ -52,7 +52,7 @@ from .repeated_rows import BatchWithStored, RepeatedRows, attempt_of, form_of
 
 if TYPE_CHECKING:
     from ...telemetry.spark.partition_metrics import PartitionMetrics
-    from ...telemetry.spark.publish_span import PublishSpan
+    from ...telemetry.spark.spans import PublishSpan
     from .encoding.trace_headers import TraceHeaders
 
 logger = logging.getLogger("mama_spark")
@@ -293,7 +293,7 @@ class PartitionWriter:
 
         if o.trace_column is not None:
             return TraceHeaders()
-        from ...telemetry.spark.publish_span import PublishSpan
+        from ...telemetry.spark.spans import PublishSpan
 
         parent = None if o.trace_context == "true" else o.trace_context
         self._span = span = PublishSpan(o, self._task.partition, parent)
