@@ -13,7 +13,6 @@ __all__ = [
     "dead_letter_table",
     "folder",
     "maintenance",
-    "mounts",
     "parts",
     "replay",
     "report",
