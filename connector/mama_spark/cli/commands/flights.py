@@ -11,7 +11,7 @@ from ...console.output import print_tables, table_of
 from ...console.progress import Progress
 from ...contracts.errors import ConfigError
 from ...flightlog import report
-from ...flightlog.adopt_orphans import adopt_orphans
+from ...flightlog.adopt_orphans import ORPHAN_AGE, adopt_orphans
 from ...flightlog.maintenance import STEPS, maintain
 from ...options.values import Duration
 
@@ -42,7 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="all topics, reasons and failed flights")
     parser.add_argument("--limit", type=int, default=20, metavar="N", help="how many of them otherwise (default 20)")
     parser.add_argument(
-        "--older-than", type=_AGE, default="1d", metavar="AGE", help="age of parts to add: 90m, 12h, 1d"
+        "--older-than",
+        type=_AGE,
+        default=f"{ORPHAN_AGE.days}d",
+        metavar="AGE",
+        help="age of parts to add: 90m, 12h, 1d",
     )
     parser.add_argument("--keep", type=_KEEP, metavar="AGE", help="maintain: drop rows of days before (default: none)")
     parser.add_argument("--dry-run", action="store_true", help="sweep, maintain: only say what would be done")
