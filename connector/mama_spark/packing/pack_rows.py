@@ -27,13 +27,12 @@ from ..contracts.message import (
     u32_column,
 )
 from ..contracts.record_log import Records
+from ..contracts.topics import PART_HEADERS
 from .codec import Codec
 from .compression import plain
 from .format import PACK_ROWS, PACK_TOPIC, BadPack
 from .packer import Packed, Rows
 
-#: Headers of a packed message that are parts of the topics of its rows.
-PART_HEADERS = ("Mama-Root", "Mama-Source", "Mama-Symbol")
 Headers = dict[str, list[str]]
 _TEXTS = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
 
@@ -49,7 +48,7 @@ class PackRows:
         each = pa.array(np.repeat(np.arange(len(packs)), packs.rows))
         batch = packs.batch
         headers = _headers(batch.headers, len(batch))
-        names = sorted({name for one in headers for name in PART_HEADERS if name in one})
+        names = sorted({name for one in headers for name in PART_HEADERS.values() if name in one})
         parts = None
         if names:
             columns = [
@@ -89,7 +88,7 @@ class PackRows:
     ) -> MessageBatch:
         rows = row_contents(self._codec.decode(payloads, counts))  # which compares the counts, that each row copies
         each = pa.array(np.repeat(np.arange(len(counts)), counts))
-        parts = [{name: one[name] for name in PART_HEADERS if name in one} for one in headers]
+        parts = [{name: one[name] for name in PART_HEADERS.values() if name in one} for one in headers]
         column = None
         if any(parts):
             column = pa.array([list(one.items()) or None for one in parts], HEADERS_TYPE).take(each)
