@@ -93,10 +93,7 @@ class PublisherMetrics:
         # an answer may come before the time of its send is stored
         for seconds in np.fmax(flights.settled[chosen] - flights.published[chosen], 0.0).tolist():
             self._latency.record(seconds, self._attributes)
-        failed = np.flatnonzero(
-            (flights.state == FlightState.COMPLETED_EXCEPTIONALLY) | (flights.state == FlightState.TIMEOUT)
-        )
-        reasons = Counter(_status(flights.errors.get(row)) for row in failed.tolist())
+        reasons = Counter(_status(flights.errors.get(row)) for row in flights.failed().tolist())
         for status, number in reasons.items():
             self._failed.add(number, {**self._attributes, "status": status})
 
