@@ -7,6 +7,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+import numpy as np
+
 from mama_spark.contracts.bridge import EventKind, PublisherBridge
 from mama_spark.contracts.errors import AckTimeout, MamaError, NotPublished, OutcomeUnknown, Stopped, Unavailable
 from mama_spark.contracts.message import Bools, MessageBatch
@@ -88,7 +90,7 @@ class BlockingSender:
         return _MAX_WAIT if moment is None or moment <= now else moment - now
 
     def _raise_failed(self, flights: FlightBatch, timeout: float) -> None:
-        failed = flights.failed()
+        failed = np.flatnonzero(flights.failed())
         if not len(failed):
             return
         error, policy = flights.errors[int(failed[0])], self.window.policy

@@ -69,9 +69,10 @@ class FlightBatch:
         if sizes is not None:
             np.cumsum(sizes, out=self.ends[1:])
 
-    def failed(self) -> Int64s:
-        """Rows that were rejected or timed out."""
-        return np.flatnonzero((self.state == FlightState.COMPLETED_EXCEPTIONALLY) | (self.state == FlightState.TIMEOUT))
+    def failed(self) -> Bools:
+        """Which were rejected or timed out."""
+        found: Bools = (self.state == FlightState.COMPLETED_EXCEPTIONALLY) | (self.state == FlightState.TIMEOUT)
+        return found
 
     def attempts(self, rows: Int64s) -> npt.NDArray[np.int32]:
         """How often these were sent, without the sends that were no attempts."""

@@ -93,7 +93,8 @@ class PublisherMetrics:
         # an answer may come before the time of its send is stored
         for seconds in np.fmax(flights.settled[chosen] - flights.published[chosen], 0.0).tolist():
             self._latency.record(seconds, self._attributes)
-        reasons = Counter(_status(flights.errors.get(row)) for row in flights.failed().tolist())
+        failed = np.flatnonzero(flights.failed()).tolist()
+        reasons = Counter(_status(flights.errors.get(row)) for row in failed)
         for status, number in reasons.items():
             self._failed.add(number, {**self._attributes, "status": status})
 
