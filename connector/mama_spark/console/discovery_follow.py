@@ -8,7 +8,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -120,11 +120,23 @@ def shown_source(row: DiscoveryRow) -> str:
     return name if row.source_id is None else f"{name} {row.source_id}"
 
 
+def say_changes(
+    follower: DiscoveryFollower, at: Position, kinds: Collection[str], line: Callable[[DiscoveryRow], str]
+) -> None:
+    """Print changes of these kinds after ``at``, a line each, until whoever reads them is gone."""
+    for rows in follower.changes(at):
+        for row in rows:
+            if row.kind in kinds:
+                say(line(row))
+        if not rows and _reader_is_gone():
+            return
+
+
 def say(text: str) -> None:
     print(text, flush=True)
 
 
-def reader_is_gone() -> bool:
+def _reader_is_gone() -> bool:
     """Has whoever reads our output closed it? Nothing is written while nothing happens, so nobody would notice."""
     try:
         poll = select.poll()

@@ -28,12 +28,8 @@ def run(args: argparse.Namespace) -> int:
     """
     follower = follow.DiscoveryFollower.of(dict(transport(args)), _USE)
     try:
-        for rows in follower.changes(follower.initial_offset(args.begin)):
-            for row in rows:
-                if row.kind in (PUBLISHER, TOPIC, GAP):
-                    follow.say(follow.as_json(row) if args.json else line_of(row))
-            if not rows and follow.reader_is_gone():
-                return 0
+        at = follower.initial_offset(args.begin)
+        follow.say_changes(follower, at, (PUBLISHER, TOPIC, GAP), follow.as_json if args.json else line_of)
     finally:
         follower.close()
     return 0

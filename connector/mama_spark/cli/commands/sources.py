@@ -41,14 +41,8 @@ def run(args: argparse.Namespace) -> int:
         else:
             print_tables("\n".join(table(image)), [("", _COLUMNS, [_cells(row) for row in image])])
             sys.stdout.flush()
-        if at is None:
-            return 0
-        for rows in follower.changes(at):
-            for row in rows:
-                if row.kind in (SOURCE, GAP):
-                    follow.say(follow.as_json(row) if as_json else line_of(row))
-            if not rows and follow.reader_is_gone():
-                return 0
+        if at is not None:
+            follow.say_changes(follower, at, (SOURCE, GAP), follow.as_json if as_json else line_of)
     finally:
         follower.close()
     return 0
