@@ -74,19 +74,17 @@ def run(args: argparse.Namespace) -> int:
     if args.keep is not None:
         raise ConfigError("--keep is for mama flights maintain PATH")
     limit = 2**31 - 1 if args.all else args.limit
-    if args.failed:
-        rows = report.failed(args.paths[0], storage, limit)
+    if args.failed or args.shared_ids:
+        find, text, columns = (
+            (report.failed, report.failed_text, report.FAILED_COLUMNS)
+            if args.failed
+            else (report.shared_ids, report.shared_ids_text, report.SHARED_COLUMNS)
+        )
+        rows = find(args.paths[0], storage, limit)
         if args.json:
             print(json.dumps(rows, ensure_ascii=False, default=str))
         else:
-            print_tables(report.failed_text(rows), [table_of("", rows, report.FAILED_COLUMNS)] if rows else [])
-        return 0
-    if args.shared_ids:
-        rows = report.shared_ids(args.paths[0], storage, limit)
-        if args.json:
-            print(json.dumps(rows, ensure_ascii=False, default=str))
-        else:
-            print_tables(report.shared_ids_text(rows), [table_of("", rows, report.SHARED_COLUMNS)] if rows else [])
+            print_tables(text(rows), [table_of("", rows, columns)] if rows else [])
         return 0
     with Progress("reading the flight log", "passes", report.PASSES) as progress:
         summary = report.summarise(args.paths[0], storage, limit, progress.add)
