@@ -30,11 +30,10 @@ from ..contracts.record_log import Records
 from ..contracts.topics import PART_HEADERS
 from .codec import Codec
 from .compression import plain
-from .format import PACK_ROWS, PACK_TOPIC, BadPack
+from .format import PACK_ROWS, PACK_TOPIC, BadPack, is_text
 from .packer import Packed, Rows
 
 Headers = dict[str, list[str]]
-_TEXTS = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
 
 
 class PackRows:
@@ -132,7 +131,7 @@ def _encoded(column: Any) -> pa.Array:
 def _body(column: Any) -> pa.Array:
     """The bytes of each element; of null ones, any."""
     kind = column.type
-    if any(is_(kind) for is_ in _TEXTS):
+    if is_text(kind):
         binary = column.cast(pa.large_binary()).cast(pa.binary()).fill_null(b"")
         return join_columns([u32_column(lengths_of(binary)), binary])
     if pa.types.is_struct(kind):
