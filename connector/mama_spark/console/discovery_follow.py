@@ -21,6 +21,7 @@ from ..options import DiscoveryOptions, Use, option_names
 from ..options.nats_environment import with_nats_environment
 from ..publishing.window.reconnecting import ReconnectingBridge
 from ..registry import discovery_bridge
+from .output import printable
 
 T = TypeVar("T")
 
@@ -108,11 +109,6 @@ def instant(micros: int) -> datetime:
 def clock(row: DiscoveryRow) -> str:
     """Time of day, for a line of the table."""
     return "" if row.event_time is None else f"{instant(row.event_time):%H:%M:%S}.{row.event_time // 1000 % 1000:03}"
-
-
-def printable(text: str) -> str:
-    """One line that cannot steer the terminal."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
 
 
 def shown_source(row: DiscoveryRow) -> str:
