@@ -1,1 +1,1 @@
-"""The formats ``mamapub``, ``mamasub`` and ``mamadiscovery`` of Spark; the only package that imports pyspark."""
+"""The formats ``mamapub``, ``mamasub`` and ``mamadiscovery`` of Spark."""
