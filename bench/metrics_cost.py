@@ -23,7 +23,7 @@ from mama_spark.options import SinkOptions
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.job import SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
-from mama_spark.telemetry.publisher_metrics import PublisherMetrics
+from mama_spark.telemetry.spark.partition_metrics import PublisherMetrics
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 

@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 from mama_spark.contracts.errors import ConfigError, MamaError
+from mama_spark.flightlog.adopt_orphans import ORPHAN_AGE
 from mama_spark.flightlog.maintenance import maintain
 from mama_spark.options.conf_file import load
 from mama_spark.options.values import Duration
@@ -22,8 +23,8 @@ from mama_spark.options.values import Duration
 SETTINGS = ("tables", "keep", "older_than")
 
 
-def age(conf: dict[str, Any], name: str, default: str | None) -> timedelta | None:
-    text = conf.get(name, default)
+def age(conf: dict[str, Any], name: str) -> timedelta | None:
+    text = conf.get(name)
     if text is None:
         return None
     try:
@@ -39,11 +40,11 @@ def run(conf: dict[str, Any], storage: dict[str, str]) -> int:
     tables = conf.get("tables", [])
     if not isinstance(tables, list) or not tables:
         raise ConfigError('[maintain] tables must be a list of paths, such as ["data/flight_log"]')
-    keep, older_than = age(conf, "keep", None), age(conf, "older_than", "1d")
+    keep, older_than = age(conf, "keep"), age(conf, "older_than") or ORPHAN_AGE
     failed = 0
     for path in tables:
         try:
-            print(f"{path}: {maintain(path, storage, keep, older_than or timedelta(days=1)).text()}", flush=True)
+            print(f"{path}: {maintain(path, storage, keep, older_than).text()}", flush=True)
         except MamaError as e:
             print(f"{path}: {e}", file=sys.stderr, flush=True)
             failed += 1

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .spark.read_flight_log import flight_log
     from .spark.register import register
     from .spark.write_progress import progress
-    from .telemetry.spark.publish_span import trace_context
+    from .telemetry.spark.spans import trace_context
 
 __version__ = "0.1.0"
 __all__ = [
@@ -56,6 +56,6 @@ if not TYPE_CHECKING:
             "register": "spark.register",
             "report": "report.page",
             "stopping": "spark.plain_errors",
-            "trace_context": "telemetry.spark.publish_span",
+            "trace_context": "telemetry.spark.spans",
         },
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from mama_spark.cli.main import main
 from mama_spark.flightlog import check
-from mama_spark.flightlog.mounts import file_system
+from mama_spark.flightlog.check import file_system
 from mama_spark.nats.server.nats_server import NatsServer
 
 Run = Callable[..., tuple[int, str]]

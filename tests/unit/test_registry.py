@@ -5,9 +5,9 @@ from types import ModuleType
 
 import pytest
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.contracts.middlewares import MIDDLEWARES, Middleware
+from mama_spark.contracts.middlewares import MIDDLEWARES, SCHEMES, Middleware
 from mama_spark.memory import MemoryBridge
-from mama_spark.options import SCHEMES, SinkOptions
+from mama_spark.options import SinkOptions
 from mama_spark.registry import (
     UnsupportedFeature,
     attach,

@@ -1,4 +1,2 @@
 """What commands share: arguments, signals, exit codes, and what they show in a terminal: tables, progress, help,
 completion, discovery. Plain text where no terminal is, or where Rich is not installed (extra ``cli``)."""
-
-__all__ = ["arguments", "completion", "discovery_follow", "exit_codes", "help", "output", "progress", "signals"]

@@ -8,7 +8,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from ..options import DiscoveryOptions, Use, option_names
 from ..options.nats_environment import with_nats_environment
 from ..publishing.window.reconnecting import ReconnectingBridge
 from ..registry import discovery_bridge
+from .output import printable
 
 T = TypeVar("T")
 
@@ -110,21 +111,28 @@ def clock(row: DiscoveryRow) -> str:
     return "" if row.event_time is None else f"{instant(row.event_time):%H:%M:%S}.{row.event_time // 1000 % 1000:03}"
 
 
-def printable(text: str) -> str:
-    """One line that cannot steer the terminal."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
-
-
 def shown_source(row: DiscoveryRow) -> str:
     name = printable(row.source_name or "")
     return name if row.source_id is None else f"{name} {row.source_id}"
+
+
+def say_changes(
+    follower: DiscoveryFollower, at: Position, kinds: Collection[str], line: Callable[[DiscoveryRow], str]
+) -> None:
+    """Print changes of these kinds after ``at``, a line each, until whoever reads them is gone."""
+    for rows in follower.changes(at):
+        for row in rows:
+            if row.kind in kinds:
+                say(line(row))
+        if not rows and _reader_is_gone():
+            return
 
 
 def say(text: str) -> None:
     print(text, flush=True)
 
 
-def reader_is_gone() -> bool:
+def _reader_is_gone() -> bool:
     """Has whoever reads our output closed it? Nothing is written while nothing happens, so nobody would notice."""
     try:
         poll = select.poll()

@@ -91,7 +91,20 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     text = f"{value:,}" if isinstance(value, int) else str(value)
-    return "".join(c if c.isprintable() else "\ufffd" for c in text)  # or text of rows could steer the terminal
+    return _harmless(text)
+
+
+def printable(value: Any) -> str:
+    """A value as one line that cannot steer the terminal: numbers with separators, ``-`` where nothing is known."""
+    if value is None:
+        return "-"
+    text = f"{value:,}" if isinstance(value, int) else str(value)
+    return _harmless(" ".join(text.split()))
+
+
+def _harmless(text: str) -> str:
+    """Without what could steer the terminal."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
 def print_marked(word: str, text: str) -> None:

@@ -7,6 +7,7 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -49,26 +50,16 @@ class MessageBatch:
 
     def slice(self, offset: int, length: int) -> MessageBatch:
         """``length`` messages from ``offset``; shares memory."""
-        return MessageBatch(
-            self.topics.slice(offset, length),
-            self.payloads.slice(offset, length),
-            None if self.headers is None else self.headers.slice(offset, length),
-            None if self.ids is None else self.ids.slice(offset, length),
-            None if self.streams is None else self.streams.slice(offset, length),
-            None if self.traces is None else self.traces.slice(offset, length),
-        )
+        return self._each(lambda column: column.slice(offset, length))
 
     def take(self, rows: Int64s) -> MessageBatch:
         """The messages at ``rows``, in that order; copies."""
         index = pa.array(rows)
-        return MessageBatch(
-            self.topics.take(index),
-            self.payloads.take(index),
-            None if self.headers is None else self.headers.take(index),
-            None if self.ids is None else self.ids.take(index),
-            None if self.streams is None else self.streams.take(index),
-            None if self.traces is None else self.traces.take(index),
-        )
+        return self._each(lambda column: column.take(index))
+
+    def _each(self, change: Callable[[pa.Array], pa.Array]) -> MessageBatch:
+        columns = (self.topics, self.payloads, self.headers, self.ids, self.streams, self.traces)
+        return MessageBatch(*(None if column is None else change(column) for column in columns))
 
     def sizes(self) -> Int64s:
         """Payload bytes of each message."""
@@ -115,10 +106,14 @@ def as_binary(payloads: pa.Array) -> pa.Array:
     return payloads.cast(pa.binary()) if pa.types.is_binary_view(payloads.type) else payloads
 
 
+def is_wide(kind: pa.DataType) -> bool:
+    """Strings or bytes with offsets of 64 bits."""
+    return bool(pa.types.is_large_binary(kind) or pa.types.is_large_string(kind))
+
+
 def payload_bounds(payloads: pa.Array) -> Int64s:
     """Offsets at which the elements of such an array begin in its data buffer, and where the last one ends."""
-    wide = pa.types.is_large_binary(payloads.type) or pa.types.is_large_string(payloads.type)
-    offsets = np.frombuffer(payloads.buffers()[1], np.int64 if wide else np.int32)
+    offsets = np.frombuffer(payloads.buffers()[1], np.int64 if is_wide(payloads.type) else np.int32)
     return offsets[payloads.offset : payloads.offset + len(payloads) + 1].astype(np.int64)
 
 

@@ -57,6 +57,20 @@ class Records:
             {row - start: why for row, why in self.faults.items() if start <= row < stop},
         )
 
+    def take(self, rows: Int64s) -> Records:
+        """The records at ``rows``, ascending; copies."""
+        if len(rows) == len(self):
+            return self
+        index = pa.array(rows)
+        return Records(
+            self.sequences[rows],
+            self.times[rows],
+            self.topics.take(index),
+            self.payloads.take(index),
+            None if self.headers is None else self.headers.take(index),
+            {i: self.faults[row] for i, row in enumerate(rows.tolist()) if row in self.faults} if self.faults else {},
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:

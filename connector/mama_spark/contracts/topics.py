@@ -52,6 +52,11 @@ def why_unpublishable(topic: str) -> str | None:
     return f"topic {topic!r} has a wildcard"
 
 
+def topic_head(prefix: str | None) -> str:
+    """What a prefix puts before every topic: itself and a dot; nothing where there is none."""
+    return f"{prefix}." if prefix else ""
+
+
 def is_filter(topic: str) -> bool:
     """Whether readers may ask for this topic: as one to publish to, but wildcards are allowed, ``>`` at the end."""
     return _bad_filter.search(topic) is None

@@ -4,22 +4,3 @@ Executors write Parquet parts at their final place (:mod:`.staging`), one proces
 (:mod:`.commit`, by :mod:`.transaction`).
 Everything here uses delta-rs and not Spark, because Spark has no session in the process that commits.
 """
-
-__all__ = [
-    "adopt_orphans",
-    "check",
-    "columns",
-    "commit",
-    "dead_letter_table",
-    "folder",
-    "maintenance",
-    "mounts",
-    "parts",
-    "replay",
-    "report",
-    "schema",
-    "staging",
-    "storage",
-    "transaction",
-    "write_id",
-]

@@ -20,6 +20,9 @@ from .schema import DEAD_LETTER_TABLE, FLIGHT_LOG, OWN_NAMES
 from .storage import TableStore, storage_errors
 from .transaction import TargetTable
 
+#: Age from which on a part that no commit refers to is of a job that was killed, unless somebody says otherwise.
+ORPHAN_AGE = timedelta(days=1)
+
 
 @dataclass(frozen=True, slots=True)
 class AdoptionResult:
@@ -42,7 +45,7 @@ class AdoptionResult:
 
 
 def adopt_orphans(
-    path: str, storage: dict[str, str], older_than: timedelta = timedelta(days=1), dry_run: bool = False
+    path: str, storage: dict[str, str], older_than: timedelta = ORPHAN_AGE, dry_run: bool = False
 ) -> AdoptionResult:
     """Add parts that no commit refers to, and that are older than ``older_than``, as not committed.
 

@@ -29,7 +29,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from ..contracts.errors import FlightLogError, Unavailable
-from .adopt_orphans import adopt_orphans
+from .adopt_orphans import ORPHAN_AGE, adopt_orphans
 from .commit import removal_retention
 from .parts import GROUP_BYTES, GROUP_ROWS, Part, open_writer
 from .schema import PARTITION_COLUMNS, part_schema
@@ -116,7 +116,7 @@ def maintain(
     path: str,
     storage: dict[str, str],
     keep: timedelta | None = None,
-    older_than: timedelta = timedelta(days=1),
+    older_than: timedelta = ORPHAN_AGE,
     dry_run: bool = False,
     on_step: Callable[[], object] = lambda: None,
 ) -> MaintenanceResult:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
+from ..contracts.aligned import aligned
 from ..contracts.errors import DoubledId, FlightLogError
 from .schema import IS_FAILED, IS_IN_DOUBT, IS_OUTCOME, OUTCOMES
 from .storage import TableStore, reading_errors, storage_errors
@@ -301,8 +302,5 @@ def _ms(us: float | None) -> str:
 def _table(title: str, rows: list[Row], *names: str) -> list[str]:
     if not rows:
         return []
-    cells = [list(names)] + [["-" if r[n] is None else str(r[n]) for n in names] for r in rows]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
-    return ["", f"{title}:"] + [
-        "  " + "  ".join(c.ljust(w) for c, w in zip(x, widths, strict=True)).rstrip() for x in cells
-    ]
+    cells = [names, *(["-" if r[n] is None else str(r[n]) for n in names] for r in rows)]
+    return ["", f"{title}:", *(f"  {line}" for line in aligned(cells))]

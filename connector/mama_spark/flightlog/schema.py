@@ -31,6 +31,15 @@ IS_OUTCOME = "(kind = 'flight' AND (event <> 'published' OR ack_level = 'none'))
 
 PARTITION_COLUMNS = ("event_date", "committed")
 
+#: Which write, and which attempt at which of its partitions.
+_ATTEMPT = (
+    pa.field("query_id", pa.string()),
+    pa.field("run_id", pa.string()),
+    pa.field("bridge", pa.string()),
+    pa.field("batch_id", pa.int64()),
+    pa.field("partition_id", pa.int32()),
+    pa.field("task_attempt", pa.int32()),
+)
 #: Columns of a part file; ``flightLogColumns`` come between the second and the third group.
 _BEFORE_EXTRA = (
     pa.field("kind", pa.string()),
@@ -53,12 +62,7 @@ _BEFORE_EXTRA = (
     pa.field("dead_lettered", pa.bool_()),
     pa.field("rows", pa.int32()),
     pa.field("publisher_state", pa.string()),
-    pa.field("query_id", pa.string()),
-    pa.field("run_id", pa.string()),
-    pa.field("bridge", pa.string()),
-    pa.field("batch_id", pa.int64()),
-    pa.field("partition_id", pa.int32()),
-    pa.field("task_attempt", pa.int32()),
+    *_ATTEMPT,
 )
 _AFTER_EXTRA = (pa.field("payload", pa.binary()), pa.field("headers", HEADERS_TYPE))
 _PARTITION = (pa.field("event_date", pa.date32()), pa.field("committed", pa.bool_()))
@@ -76,12 +80,7 @@ DEAD_LETTERS = pa.schema(
         pa.field("code", pa.int32()),
         pa.field("info", pa.string()),
         pa.field("event_time", TIMESTAMP),
-        pa.field("query_id", pa.string()),
-        pa.field("run_id", pa.string()),
-        pa.field("bridge", pa.string()),
-        pa.field("batch_id", pa.int64()),
-        pa.field("partition_id", pa.int32()),
-        pa.field("task_attempt", pa.int32()),
+        *_ATTEMPT,
         *_PARTITION,
     ]
 )

@@ -1,7 +1,6 @@
 """Options, declared once: type, default, range and documentation of each stand in its declaration, and parsing,
 nearest-name errors, the redacted ``repr`` and ``docs/reference/options.md`` come from it."""
 
-from ..contracts.middlewares import SCHEMES
 from ..contracts.redaction import redact_url
 from .declare import FORMATS, Options, camel, nearest, option_names, why_not_here
 from .document import markdown
@@ -28,7 +27,6 @@ __all__ = [
     "BATCH_READ",
     "BATCH_WRITE",
     "FORMATS",
-    "SCHEMES",
     "STREAM_READ",
     "STREAM_WRITE",
     "DiscoveryOptions",

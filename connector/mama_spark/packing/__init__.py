@@ -8,12 +8,11 @@ from mama_spark.lazy_names import lazy
 
 if TYPE_CHECKING:
     from .chunked_unpack import unpack_chunks
-    from .codec import ArrowCodec, Codec, LinesCodec, codec_of
+    from .codec import ArrowCodec, Codec, codec_of
     from .compression import PackCompressor
     from .decompress import decompressed
-    from .format import HEADER_BYTES, PACK, PACK_HEADERS, PACK_ROWS, PackFormat, check_types
-    from .json_size import check_json_size
-    from .json_text import JsonRows, as_json_column, json_rows, with_number_names
+    from .format import HEADER_BYTES, PACK, PACK_HEADERS, PACK_ROWS
+    from .json_text import as_json_column, json_rows, with_number_names
     from .pack_headers import announced_rows, rows_of_messages
     from .packer import Packed, Packer, Rows, packed
     from .schema_cast import SchemaCast
@@ -28,10 +27,7 @@ __all__ = [
     "PACK_ROWS",
     "ArrowCodec",
     "Codec",
-    "JsonRows",
-    "LinesCodec",
     "PackCompressor",
-    "PackFormat",
     "Packed",
     "Packer",
     "Rows",
@@ -40,8 +36,6 @@ __all__ = [
     "Unpacked",
     "announced_rows",
     "as_json_column",
-    "check_json_size",
-    "check_types",
     "codec_of",
     "decompressed",
     "halves",
@@ -62,13 +56,10 @@ if not TYPE_CHECKING:
             "ArrowCodec": "codec",
             "Codec": "codec",
             "HEADER_BYTES": "format",
-            "JsonRows": "json_text",
-            "LinesCodec": "codec",
             "PACK": "format",
             "PACK_HEADERS": "format",
             "PACK_ROWS": "format",
             "PackCompressor": "compression",
-            "PackFormat": "format",
             "Packed": "packer",
             "Packer": "packer",
             "Rows": "packer",
@@ -77,8 +68,6 @@ if not TYPE_CHECKING:
             "Unpacked": "unpacked",
             "announced_rows": "pack_headers",
             "as_json_column": "json_text",
-            "check_json_size": "json_size",
-            "check_types": "format",
             "codec_of": "codec",
             "decompressed": "decompress",
             "halves": "split",

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..contracts.errors import SchemaError
-from ..contracts.message import Int64s, payload_sizes
-from .format import VALUE, BadPack, PackFormat, canonical_type, check_types
+from ..contracts.message import Int64s, is_wide, payload_sizes
+from .format import VALUE, BadPack, PackFormat, canonical_type, check_types, is_text
 from .gathering.payload_places import PayloadPlaces
 from .gathering.value_ipc import ValueFrames
 from .gathering.value_lines import values_of_lines
@@ -209,13 +209,9 @@ def bits_of(column: pa.Array) -> Int64s:
         return _list_bits(column, 32, 1 + bits_of(column.keys) + bits_of(column.items))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _list_bits(column, 64 if pa.types.is_large_list(kind) else 32, bits_of(column.values))
-    if any(is_(kind) for is_ in _TEXTS):
-        wide = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
-        return payload_sizes(column) * 8 + (65 if wide else 33)
+    if is_text(kind):
+        return payload_sizes(column) * 8 + (65 if is_wide(kind) else 33)
     return np.full(n, kind.bit_width + 1, np.int64)
-
-
-_TEXTS = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
 
 
 def _list_bits(column: pa.Array, offset_bits: int, children: Int64s) -> Int64s:
@@ -232,7 +228,7 @@ def _buffers(kind: pa.DataType) -> int:
         return 2 + _buffers(kind.value_type)
     if pa.types.is_struct(kind):
         return 1 + sum(_buffers(f.type) for f in kind)
-    return 3 if any(is_(kind) for is_ in _TEXTS) else 2
+    return 3 if is_text(kind) else 2
 
 
 def codec_of(pack: str, schema: pa.Schema) -> Codec:

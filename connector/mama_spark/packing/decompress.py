@@ -31,8 +31,6 @@ CODECS = {
 }
 #: Payload bytes of records that are decompressed together, unless one record has more.
 CHUNK_BYTES = 16 << 20
-#: Most that a limit may be: a chunk is one Arrow array, whose offsets have 32 bits.
-MAX_LIMIT = 1 << 30
 _FIRST_PIECE = 64 << 10
 _Piece: TypeAlias = pa.Buffer | bytes
 
@@ -44,7 +42,7 @@ class BadEncoding(Exception):
 def decompressed(records: Records, limit: int) -> Iterator[tuple[Records, dict[int, str]]]:
     """All of ``records`` in order, in pieces of bounded memory. What was decompressed has the header no more.
 
-    :param limit: bytes of one payload, at most :data:`MAX_LIMIT`
+    :param limit: bytes of one payload, at most 1 GiB: a piece is one Arrow array, whose offsets have 32 bits
     :returns: records, and why each of them could not be decompressed: that is said of all of them or of none
     """
     names = _encodings(records)

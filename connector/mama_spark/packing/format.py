@@ -10,7 +10,7 @@ from enum import Enum
 import pyarrow as pa
 
 from ..contracts.errors import SchemaError
-from ..contracts.message import HEADERS_TYPE
+from ..contracts.message import HEADERS_TYPE, is_wide
 
 #: Headers of a packed message: format and version, and number of rows (decimal).
 PACK, PACK_ROWS = "Mama-Pack", "Mama-Pack-Rows"
@@ -57,6 +57,11 @@ def carries_messages(schema: pa.Schema) -> bool:
         f.type == MESSAGE_TYPES[f.name] or canonical_type(f.type) == canonical_type(MESSAGE_TYPES[f.name])
         for f in schema
     )
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Strings and bytes."""
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind) or is_wide(kind))
 
 
 def canonical_type(kind: pa.DataType) -> pa.DataType:
@@ -113,10 +118,7 @@ _LEAVES = (
     pa.types.is_integer,
     pa.types.is_floating,
     _is_decimal,
-    pa.types.is_string,
-    pa.types.is_large_string,
-    pa.types.is_binary,
-    pa.types.is_large_binary,
+    is_text,
     pa.types.is_date,
     pa.types.is_time,
     pa.types.is_timestamp,

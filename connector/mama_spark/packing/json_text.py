@@ -23,11 +23,15 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from .format import VALUE
-from .json_size import check_json_size
+from ..contracts.message import payload_sizes
+from .format import VALUE, is_text
 
 #: Bytes of JSON that are encoded together: the Python objects of rows take several times as many.
 _TEXT_BYTES = 16 << 20
+#: Limit of the JSON of one message, in bytes.
+MAX_TEXT_BYTES = 256 << 20
+_PLAIN = 64  #: a number, a date, a time, an interval, true, false or null, with punctuation
+_ESCAPED = 6  #: bytes of JSON for one byte of a string, at most
 _OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_SERIALIZE_NUMPY
 #: What a value raises that has no JSON: a UnicodeDecodeError is a ValueError, an unknown time zone a LookupError.
 _UNFIT = (ValueError, TypeError, LookupError, ArithmeticError, pa.ArrowException)
@@ -72,7 +76,7 @@ def as_json_column(rows: pa.RecordBatch) -> pa.RecordBatch:
     """
     n, names = rows.num_rows, rows.schema.names
     try:
-        step = max(1, n * _TEXT_BYTES // max(_TEXT_BYTES, check_json_size(rows)))
+        step = max(1, n * _TEXT_BYTES // max(_TEXT_BYTES, _check_size(rows)))
     except OverflowError as e:
         raise ValueError(f"it cannot be JSON ({e})") from e
     texts = []
@@ -234,3 +238,34 @@ def _in_utc_microseconds(kind: pa.DataType) -> pa.DataType:
 
 def _same(a: pa.DataType, b: pa.DataType) -> bool:
     return bool(a.equals(b))
+
+
+def _check_size(rows: pa.RecordBatch) -> int:
+    """Upper bound of the size of these rows as JSON, in bytes, computed before any JSON is made.
+
+    One bit of a message can be a row, and a row of JSON repeats the name of every column: 200 kilobytes can be 60
+    gigabytes of JSON.
+
+    :raises OverflowError: above the limit
+    """
+    size: int = sum(map(_most_bytes, rows.columns)) + rows.num_rows * _name_bytes(rows.schema)
+    if size > MAX_TEXT_BYTES:
+        raise OverflowError(f"it may be {size / 1e6:,.0f} MB of text")
+    return size
+
+
+def _most_bytes(column: pa.Array) -> int:
+    kind, n = column.type, len(column)
+    if pa.types.is_struct(kind):
+        return n * (_PLAIN + _name_bytes(kind)) + sum(_most_bytes(column.field(i)) for i in range(kind.num_fields))
+    if pa.types.is_map(kind):
+        return n * _PLAIN + _most_bytes(column.keys) + _most_bytes(column.items)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return n * _PLAIN + _most_bytes(column.values)
+    if is_text(kind):
+        return n * _PLAIN + _ESCAPED * int(payload_sizes(column).sum())
+    return n * _PLAIN
+
+
+def _name_bytes(fields: pa.Schema | pa.StructType) -> int:
+    return sum(_ESCAPED * len(field.name) + 4 for field in fields)

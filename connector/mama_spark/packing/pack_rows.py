@@ -1,24 +1,38 @@
-"""The rows in the packs of one write, and the content of each, by which it is recognised in whatever pack. Pure."""
+"""The rows in the packs of one write, and the content of each, by which it is recognised in whatever pack. Pure.
+
+The content is bytes that depend neither on the other rows nor on how a column lies in memory. Two rows have the same
+bytes if and only if they have the same values: before each value stands a byte that says whether it is null, and before
+what has no fixed width its length.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..contracts.errors import CorruptPack
-from ..contracts.message import HEADERS_TYPE, Int64s, MessageBatch
+from ..contracts.message import (
+    HEADERS_TYPE,
+    Int64s,
+    MessageBatch,
+    fixed_width,
+    join_columns,
+    lengths_of,
+    offsets_of,
+    u32_column,
+)
 from ..contracts.record_log import Records
+from ..contracts.topics import PART_HEADERS
 from .codec import Codec
 from .compression import plain
-from .format import PACK_ROWS, PACK_TOPIC, BadPack
+from .format import PACK_ROWS, PACK_TOPIC, BadPack, is_text
 from .packer import Packed, Rows
-from .row_contents import row_contents
 
-#: Headers of a packed message that are parts of the topics of its rows.
-PART_HEADERS = ("Mama-Root", "Mama-Source", "Mama-Symbol")
 Headers = dict[str, list[str]]
 
 
@@ -33,7 +47,7 @@ class PackRows:
         each = pa.array(np.repeat(np.arange(len(packs)), packs.rows))
         batch = packs.batch
         headers = _headers(batch.headers, len(batch))
-        names = sorted({name for one in headers for name in PART_HEADERS if name in one})
+        names = sorted({name for one in headers for name in PART_HEADERS.values() if name in one})
         parts = None
         if names:
             columns = [
@@ -73,7 +87,7 @@ class PackRows:
     ) -> MessageBatch:
         rows = row_contents(self._codec.decode(payloads, counts))  # which compares the counts, that each row copies
         each = pa.array(np.repeat(np.arange(len(counts)), counts))
-        parts = [{name: one[name] for name in PART_HEADERS if name in one} for one in headers]
+        parts = [{name: one[name] for name in PART_HEADERS.values() if name in one} for one in headers]
         column = None
         if any(parts):
             column = pa.array([list(one.items()) or None for one in parts], HEADERS_TYPE).take(each)
@@ -95,3 +109,50 @@ def _headers(column: pa.Array | None, n: int) -> list[Headers]:
     if column is None:
         return [{} for _ in range(n)]
     return [dict(one or ()) for one in column.to_pylist()]
+
+
+def row_contents(columns: pa.RecordBatch) -> pa.Array:
+    """The content of each row, binary."""
+    return join_columns([_encoded(column) for column in columns.columns])
+
+
+def _encoded(column: Any) -> pa.Array:
+    """The bytes of each element."""
+    valid = np.asarray(column.is_valid())
+    flag = fixed_width(np.ascontiguousarray(valid.astype(np.uint8)).reshape(len(column), 1))
+    if not valid.any():
+        return flag
+    body = _body(column)
+    if not valid.all():
+        body = pc.if_else(pa.array(valid), body, pa.scalar(b""))
+    return join_columns([flag, body])
+
+
+def _body(column: Any) -> pa.Array:
+    """The bytes of each element; of null ones, any."""
+    kind = column.type
+    if is_text(kind):
+        binary = column.cast(pa.large_binary()).cast(pa.binary()).fill_null(b"")
+        return join_columns([u32_column(lengths_of(binary)), binary])
+    if pa.types.is_struct(kind):
+        return join_columns([_encoded(child) for child in column.flatten()])
+    if pa.types.is_map(kind):
+        first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
+        size = last - first
+        entries = [_encoded(column.keys.slice(first, size)), _encoded(column.items.slice(first, size))]
+        return _lists(column, join_columns(entries))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
+        return _lists(column, _encoded(column.values.slice(first, last - first)))
+    if pa.types.is_boolean(kind):
+        column, kind = column.cast(pa.uint8()), pa.uint8()
+    width = kind.bit_width // 8
+    data = np.frombuffer(column.buffers()[1], np.uint8)[column.offset * width : (column.offset + len(column)) * width]
+    return fixed_width(np.ascontiguousarray(data).reshape(len(column), width))
+
+
+def _lists(column: Any, elements: pa.Array) -> pa.Array:
+    offsets = np.asarray(column.offsets).astype(np.int64)
+    counts = np.diff(offsets)
+    joined = pc.binary_join(pa.ListArray.from_arrays(offsets_of(counts), elements), b"")
+    return join_columns([u32_column(counts), joined])

@@ -1,3 +1,1 @@
 """The report page: what became of the rows of a flight log, as one HTML file with plots. Needs the extra ``report``."""
-
-__all__ = ["charts", "data", "page"]

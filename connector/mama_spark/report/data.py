@@ -6,14 +6,13 @@ number of flights.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from ..flightlog.report import Row, open_log, query
 from ..flightlog.schema import IS_FAILED, IS_IN_DOUBT, IS_OUTCOME, OUTCOMES
 from ..flightlog.transaction import described_writes
-from .standstills import standstills
 
 #: Passes of :func:`read_report` over the log.
 PASSES = 9
@@ -24,6 +23,8 @@ WIDTHS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 720
 #: Bins of the distribution of latencies for each power of ten.
 BINS_PER_DECADE = 8
 MOST_TOPICS, MOST_PARTITIONS, MOST_REASONS, MOST_PUBLISHERS, MOST_ERRORS = 10_000, 100, 50, 60, 500
+#: µs that a standstill has at least; what is shorter may be the time between two acknowledgements.
+SHORTEST_STANDSTILL = 1_000_000
 #: Texts that differ in numbers only are one reason.
 _REASON = "regexp_replace(info, '[0-9]+', '0', 'g')"
 
@@ -106,7 +107,7 @@ class ReportData:
     :ivar width: µs of a bin of ``timeline``
     :ivar timeline: one row for each bin, also where nothing happened: at (its begin), rows and outcomes, resent, p50,
         p99; of messages: sent, answered (of those that were sent)
-    :ivar standstills: what, at, until: see :func:`~.standstills.standstills`
+    :ivar standstills: what, at, until: see :func:`standstills`
     :ivar distribution: of the latencies of acknowledged flights: low, high (not within), flights
     :ivar topics: topic, rows and outcomes, duplicates, p50, p99; those with failures first, at most
         :data:`MOST_TOPICS`
@@ -242,3 +243,37 @@ def _without_holes(bins: list[Row], sent: list[Row], first: int, width: int) -> 
 def _latency_bin(row: Row) -> Row:
     low, high = (10 ** ((row["bin"] + end) / BINS_PER_DECADE) for end in (0, 1))
     return {"low": low, "high": high, "flights": row["flights"]}
+
+
+def standstills(timeline: Sequence[Row], width: int) -> list[Row]:
+    """The times, in order, in which messages waited for an acknowledgement and
+
+    * ``outage``: none was acknowledged,
+    * ``hold``: some were, none was sent, and others were sent later.
+
+    :param timeline: at, sent, answered, acked; one row for each bin
+    :param width: µs of a bin
+    :returns: what, at, until (µs)
+    """
+    found: list[Row] = []
+    for row, what in zip(timeline, _states(timeline), strict=True):
+        last = found[-1] if found else None
+        if last is not None and last["what"] == what and last["until"] == row["at"]:
+            last["until"] += width
+        elif what:
+            found.append({"what": what, "at": row["at"], "until": row["at"] + width})
+    return [one for one in found if one["until"] - one["at"] >= SHORTEST_STANDSTILL]
+
+
+def _states(timeline: Sequence[Row]) -> Iterator[str]:
+    """Of each bin: outage, hold, or nothing."""
+    last_sent = max((row["at"] for row in timeline if row["sent"]), default=0)
+    waiting = 0
+    for row in timeline:
+        if waiting <= 0:
+            yield ""
+        elif not row["acked"]:
+            yield "outage"
+        else:
+            yield "hold" if not row["sent"] and row["at"] < last_sent else ""
+        waiting += row["sent"] - row["answered"]

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from ..contracts.errors import ConfigError, FlightLogError
 from .read_flight_log import flight_log
+from .register import has_jvm
 from .write_note import COUNTS, NOTE, REPEATS
 
 if TYPE_CHECKING:
@@ -100,8 +101,7 @@ def last_write(spark: SparkSession) -> LastWrite | None:
 
     :raises ConfigError: the session is one of Spark Connect, whose driver is elsewhere
     """
-    session = getattr(spark, "_jsparkSession", None)
-    if session is None:
+    if not has_jvm(spark):
         raise ConfigError("last_write() needs a driver of its own; with Spark Connect use mama_spark.report(path)")
     for folder in spark._jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager().localDirs():  # type: ignore[union-attr]
         note = Path(folder.getPath(), NOTE)

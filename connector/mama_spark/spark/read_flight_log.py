@@ -1,12 +1,19 @@
-"""Reads a flight log as a DataFrame."""
+"""Reads a flight log as a DataFrame, which a notebook shows as summary, plot and latest failures."""
 
 from __future__ import annotations
 
+import html
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
 from pyspark.sql import DataFrame, SparkSession
 
-from ..contracts.errors import FlightLogError
+from ..contracts.errors import FlightLogError, MamaError
+from ..contracts.redaction import redact
 
 _FORMAT = "delta"
+MOST_FAILURES = 5
+_CAPTION = "Rows acknowledged a second. Healthy: a level band without points and without shades."
 
 
 def flight_log(spark: SparkSession, path: str, committed_only: bool = False) -> DataFrame:
@@ -31,11 +38,51 @@ def flight_log(spark: SparkSession, path: str, committed_only: bool = False) -> 
     if committed_only:
         log = log.where("committed")
     shown = getattr(log, "_repr_html_", lambda: None)
-    log._repr_html_ = lambda: _view(path) or shown()  # type: ignore[method-assign]  # IPython asks the object itself
+    log._repr_html_ = lambda: as_html(path) or shown()  # type: ignore[method-assign]  # IPython asks the object itself
     return log
 
 
-def _view(path: str) -> str | None:
-    from .flight_log_view import as_html
+def as_html(path: str) -> str | None:
+    """What a notebook shows; None = delta-rs cannot read the log, which Spark perhaps can.
 
-    return as_html(path)
+    The plot is left out where the extra ``report`` is not installed.
+    """
+    try:
+        parts = list(_parts(path))
+    except MamaError:
+        return None
+    return "".join(parts)
+
+
+def _parts(path: str) -> Iterator[str]:
+    from ..flightlog import report as flights  # delta-rs, which reading by Spark does not need
+
+    summary = flights.summarise(path, {})
+    yield f"<pre>{html.escape(redact(chr(10).join(summary.head())))}</pre>"
+    plot = _plot(path)
+    if plot:
+        yield f"<figure style='margin:0'>{plot}<figcaption>{html.escape(_CAPTION)}</figcaption></figure>"
+    failures = flights.failed(path, {}, MOST_FAILURES)
+    if failures:
+        names = ("event_time", "status", "info", "topic", "flight_id", "committed")
+        heads = "".join(f"<th>{name}</th>" for name in names)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(redact(_shown(row[name])))}</td>" for name in names) + "</tr>"
+            for row in failures
+        )
+        yield f"<p>The latest failures:</p><table><tr>{heads}</tr>{rows}</table>"
+
+
+def _shown(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def _plot(path: str) -> str:
+    try:
+        from ..report import charts
+        from ..report.data import read_report
+    except ModuleNotFoundError:
+        return ""
+    # Time of day: the time of the report.
+    data = read_report(path, {}, datetime.now(UTC))
+    return charts.rate(data) if data.timeline else ""

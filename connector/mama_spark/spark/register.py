@@ -41,11 +41,11 @@ def register(spark: SparkSession) -> None:
     :raises ImportError: a dependency of the package is missing
     """
     archive = getattr(__spec__.loader if __spec__ else None, "archive", None)
-    if archive is not None and _has_jvm(spark):
+    if archive is not None and has_jvm(spark):
         copy = _copied(Path(archive))
         if copy.name != Path(archive).name:
             spark.sparkContext.addPyFile(str(copy))
-    if _has_jvm(spark):
+    if has_jvm(spark):
         _run_this_python(spark)
     for root in _ROOTS:
         spark.dataSource.register(_sized(import_module(root).DefaultSource, spark))
@@ -62,7 +62,7 @@ def _run_this_python(spark: SparkSession) -> None:
 
 def _sized(source: type[DataSource], spark: SparkSession) -> type[DataSource]:
     """``source``, or if it wants to know the size of the cluster, a class like it that does."""
-    if not hasattr(source, "cluster_cores") or not _has_jvm(spark):
+    if not hasattr(source, "cluster_cores") or not has_jvm(spark):
         return source
     return sized_for(source, spark.sparkContext.defaultParallelism)
 
@@ -75,7 +75,7 @@ def sized_for(source: type[DataSource], cores: int) -> type[DataSource]:
     return type(source.__name__, (source,), {"cluster_cores": cores})
 
 
-def _has_jvm(spark: SparkSession) -> bool:
+def has_jvm(spark: SparkSession) -> bool:
     """False with Spark Connect, which does not tell the size of the cluster either."""
     return getattr(spark, "_jsparkSession", None) is not None
 
@@ -83,9 +83,8 @@ def _has_jvm(spark: SparkSession) -> bool:
 def _activate(spark: Any) -> None:
     """Make ``spark`` the active session of this thread: Spark looks Python data sources up in no other, and a thread of
     Python has one of the JVM to itself, in which none is active. Internals of pyspark, used only here."""
-    session = getattr(spark, "_jsparkSession", None)
-    if session is not None:  # Spark Connect looks up in the session of each request
-        SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(session)
+    if has_jvm(spark):  # Spark Connect looks up in the session of each request
+        SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
 def _copied(archive: Path) -> Path:

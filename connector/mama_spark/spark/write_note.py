@@ -10,6 +10,8 @@ import json
 import os
 from typing import Any
 
+from .local_folders import local_folders
+
 #: Name of the note in the first of Spark's local folders, which Spark removes at the end of the application.
 NOTE = "mama_last_write.json"
 #: What it counts.
@@ -23,10 +25,10 @@ def leave_note(fields: dict[str, Any]) -> None:
 
     :param fields: no secrets
     """
-    folder = next((path for path in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if os.path.isdir(path)), None)
-    if folder is None:
+    folders = local_folders()
+    if not folders:
         return
-    target = os.path.join(folder, NOTE)
+    target = os.path.join(folders[0], NOTE)
     with contextlib.suppress(OSError):  # the write is done, whether it is noted or not
         with open(f"{target}.new", "w", encoding="utf-8") as file:
             json.dump(fields, file, default=str)

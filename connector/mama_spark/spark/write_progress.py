@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from ..console.progress import Progress
 from ..contracts.errors import ConfigError
+from .register import has_jvm
 from .write_counts import PROPERTY, WriteCounts, decode
 
 #: Seconds between two looks at whether the block has ended.
@@ -34,7 +35,7 @@ def progress(spark: SparkSession, total: int | None = None) -> Iterator[WriteCou
     :returns: the counts as they are
     :raises ConfigError: the session is one of Spark Connect, which tells tasks nothing of the driver
     """
-    if getattr(spark, "_jsparkSession", None) is None:
+    if not has_jvm(spark):
         raise ConfigError(
             "progress() needs a driver of its own, and Spark Connect has none: look at the write with mama top, or at "
             "its flight log afterwards"

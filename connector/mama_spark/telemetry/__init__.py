@@ -1,3 +1,1 @@
 """Exports what publishers and readers count, by the OpenTelemetry API (extra ``otel``); imported where asked for."""
-
-__all__ = ["provider", "publisher_metrics", "reader_metrics"]

@@ -8,6 +8,9 @@ from typing import Any
 
 from ..contracts.errors import ConfigError
 
+#: Seconds that an export at the end may take.
+FLUSH_TIMEOUT = 2.0
+
 
 @cache  # a worker of Spark runs many tasks, and one exporter
 def meter_provider(setup: str) -> Any:
@@ -33,8 +36,8 @@ def meter_provider(setup: str) -> Any:
     return provider
 
 
-def flush(provider: Any, timeout: float) -> None:
-    """Export what was counted, for at most ``timeout`` seconds; a worker of Spark may be killed after its task."""
+def flush(provider: Any) -> None:
+    """Export what was counted, for at most :data:`FLUSH_TIMEOUT`; a worker of Spark may be killed after its task."""
     force = getattr(provider, "force_flush", None)
     if force is not None:
-        force(timeout_millis=int(timeout * 1000))
+        force(timeout_millis=int(FLUSH_TIMEOUT * 1000))

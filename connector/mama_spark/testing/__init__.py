@@ -3,16 +3,3 @@
 The suites are classes to inherit from; ``oracle`` checks that no row is lost; ``clocks`` and ``waiting`` replace time
 limits.
 """
-
-__all__ = [
-    "bridge_suite",
-    "clocks",
-    "discovery_suite",
-    "engine_query_suite",
-    "engine_setup",
-    "engine_suite",
-    "log_suite",
-    "oracle",
-    "stored_engine_suite",
-    "waiting",
-]

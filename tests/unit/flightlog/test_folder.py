@@ -14,10 +14,10 @@ from deltalake import DeltaTable, write_deltalake
 from mama_spark.cli import main as cli
 from mama_spark.contracts.errors import FlightLogError, MamaError, Unavailable
 from mama_spark.flightlog import folder
+from mama_spark.flightlog.check import file_system
 from mama_spark.flightlog.commit import commit
 from mama_spark.flightlog.dead_letter_table import DeadLetterStaging, commit_dead_letters
 from mama_spark.flightlog.folder import mark_folder, require_marker
-from mama_spark.flightlog.mounts import file_system
 from mama_spark.flightlog.replay import unpublished
 from mama_spark.flightlog.schema import table_schema
 from mama_spark.flightlog.staging import Staging

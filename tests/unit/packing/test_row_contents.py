@@ -16,8 +16,7 @@ from mama_spark.packing import PACK, PACK_ROWS, Rows, packed
 from mama_spark.packing.codec import ArrowCodec, Codec, LinesCodec
 from mama_spark.packing.compression import PackCompressor
 from mama_spark.packing.format import PACK_TOPIC
-from mama_spark.packing.pack_rows import PackRows, with_topic_header
-from mama_spark.packing.row_contents import row_contents
+from mama_spark.packing.pack_rows import PackRows, row_contents, with_topic_header
 from mama_spark.publishing.ids.ids import digest
 
 from tests.support.tables import each

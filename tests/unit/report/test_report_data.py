@@ -17,8 +17,7 @@ from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.schema import PUBLISHED, TIMEOUT, Level
 from mama_spark.flightlog.staging import Staging
 from mama_spark.flightlog.write_id import WriteId
-from mama_spark.report.data import MOST_BINS, WIDTHS, bin_width, read_report
-from mama_spark.report.standstills import standstills
+from mama_spark.report.data import MOST_BINS, WIDTHS, bin_width, read_report, standstills
 
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, stage
 from tests.support.tables import each

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from mama_spark.flightlog.commit import commit
-from mama_spark.spark import flight_log_view
+from mama_spark.spark.read_flight_log import as_html
 
 from tests.support.flight_logs import BATCH, flights, stage
 
@@ -14,6 +14,6 @@ from tests.support.flight_logs import BATCH, flights, stage
 def test_what_a_failed_row_has_not_is_no_word(tmp_path: Path) -> None:
     nowhere = pa.nulls(2, pa.string()).dictionary_encode()
     commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, flights(2, failed=1, topic=nowhere)))
-    shown = flight_log_view.as_html(str(tmp_path))
+    shown = as_html(str(tmp_path))
     assert shown is not None
     assert "<td>denied</td><td>-</td><td>id-1</td>" in shown

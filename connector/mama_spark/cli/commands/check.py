@@ -13,6 +13,7 @@ from ...console.exit_codes import FINE, WRONG
 from ...console.output import print_marked
 from ...contracts.errors import MamaError
 from ...contracts.redaction import redact
+from ...contracts.topics import topic_head
 from ...flightlog.check import check_dead_letters, check_flight_log
 from ...mama.properties import expand
 from ...options import ANY_WRITE, SinkOptions, option_names
@@ -74,8 +75,7 @@ def _default_master() -> str | None:
 
 def _topics(options: SinkOptions) -> list[str]:
     """Topics that are known without a DataFrame."""
-    prefix = f"{options.topic_prefix}." if options.topic_prefix else ""
-    topics = [f"{prefix}{options.topic}"] if options.topic else []
+    topics = [topic_head(options.topic_prefix) + options.topic] if options.topic else []
     return topics + ([options.dead_letter_topic] if options.dead_letter_topic else [])
 
 

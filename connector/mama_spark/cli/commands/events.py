@@ -6,6 +6,7 @@ import argparse
 
 from ...console import discovery_follow as follow
 from ...console.arguments import add_transport, transport
+from ...console.output import printable
 from ...mama.discovery.discovery_rows import GAP, PUBLISHER, DiscoveryRow
 from ...mama.messages.event_records import TOPIC
 from ...options import command
@@ -28,12 +29,8 @@ def run(args: argparse.Namespace) -> int:
     """
     follower = follow.DiscoveryFollower.of(dict(transport(args)), _USE)
     try:
-        for rows in follower.changes(follower.initial_offset(args.begin)):
-            for row in rows:
-                if row.kind in (PUBLISHER, TOPIC, GAP):
-                    follow.say(follow.as_json(row) if args.json else line_of(row))
-            if not rows and follow.reader_is_gone():
-                return 0
+        at = follower.initial_offset(args.begin)
+        follow.say_changes(follower, at, (PUBLISHER, TOPIC, GAP), follow.as_json if args.json else line_of)
     finally:
         follower.close()
     return 0
@@ -43,7 +40,7 @@ def line_of(row: DiscoveryRow) -> str:
     """The line of one event."""
     if row.kind == GAP:
         return f"{follow.clock(row)}  gap        records {row.gap_from} to {row.gap_to} of {row.origin} were lost"
-    what = f"{follow.clock(row)}  {row.kind.ljust(9)}  {follow.printable(row.event)}"
+    what = f"{follow.clock(row)}  {row.kind.ljust(9)}  {printable(row.event)}"
     reason = " ".join(str(part) for part in (row.status, row.code) if part is not None)
     texts = [row.topic or "", f"({follow.shown_source(row)})" if row.source_name else "", reason, row.info or ""]
-    return "  ".join([what, *(follow.printable(text) for text in texts if text)])
+    return "  ".join([what, *(printable(text) for text in texts if text)])

@@ -11,7 +11,7 @@ from ...console.output import print_tables, table_of
 from ...console.progress import Progress
 from ...contracts.errors import ConfigError
 from ...flightlog import report
-from ...flightlog.adopt_orphans import adopt_orphans
+from ...flightlog.adopt_orphans import ORPHAN_AGE, adopt_orphans
 from ...flightlog.maintenance import STEPS, maintain
 from ...options.values import Duration
 
@@ -42,7 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="all topics, reasons and failed flights")
     parser.add_argument("--limit", type=int, default=20, metavar="N", help="how many of them otherwise (default 20)")
     parser.add_argument(
-        "--older-than", type=_AGE, default="1d", metavar="AGE", help="age of parts to add: 90m, 12h, 1d"
+        "--older-than",
+        type=_AGE,
+        default=f"{ORPHAN_AGE.days}d",
+        metavar="AGE",
+        help="age of parts to add: 90m, 12h, 1d",
     )
     parser.add_argument("--keep", type=_KEEP, metavar="AGE", help="maintain: drop rows of days before (default: none)")
     parser.add_argument("--dry-run", action="store_true", help="sweep, maintain: only say what would be done")
@@ -70,19 +74,17 @@ def run(args: argparse.Namespace) -> int:
     if args.keep is not None:
         raise ConfigError("--keep is for mama flights maintain PATH")
     limit = 2**31 - 1 if args.all else args.limit
-    if args.failed:
-        rows = report.failed(args.paths[0], storage, limit)
+    if args.failed or args.shared_ids:
+        find, text, columns = (
+            (report.failed, report.failed_text, report.FAILED_COLUMNS)
+            if args.failed
+            else (report.shared_ids, report.shared_ids_text, report.SHARED_COLUMNS)
+        )
+        rows = find(args.paths[0], storage, limit)
         if args.json:
             print(json.dumps(rows, ensure_ascii=False, default=str))
         else:
-            print_tables(report.failed_text(rows), [table_of("", rows, report.FAILED_COLUMNS)] if rows else [])
-        return 0
-    if args.shared_ids:
-        rows = report.shared_ids(args.paths[0], storage, limit)
-        if args.json:
-            print(json.dumps(rows, ensure_ascii=False, default=str))
-        else:
-            print_tables(report.shared_ids_text(rows), [table_of("", rows, report.SHARED_COLUMNS)] if rows else [])
+            print_tables(text(rows), [table_of("", rows, columns)] if rows else [])
         return 0
     with Progress("reading the flight log", "passes", report.PASSES) as progress:
         summary = report.summarise(args.paths[0], storage, limit, progress.add)

@@ -7,7 +7,8 @@ import sys
 
 from ...console import discovery_follow as follow
 from ...console.arguments import add_transport, transport
-from ...console.output import print_tables
+from ...console.output import print_tables, printable
+from ...contracts.aligned import aligned
 from ...mama.discovery.discovery_rows import GAP, SOURCE, DiscoveryRow
 from ...options import command
 
@@ -41,14 +42,8 @@ def run(args: argparse.Namespace) -> int:
         else:
             print_tables("\n".join(table(image)), [("", _COLUMNS, [_cells(row) for row in image])])
             sys.stdout.flush()
-        if at is None:
-            return 0
-        for rows in follower.changes(at):
-            for row in rows:
-                if row.kind in (SOURCE, GAP):
-                    follow.say(follow.as_json(row) if as_json else line_of(row))
-            if not rows and follow.reader_is_gone():
-                return 0
+        if at is not None:
+            follow.say_changes(follower, at, (SOURCE, GAP), follow.as_json if as_json else line_of)
     finally:
         follower.close()
     return 0
@@ -56,9 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
 def table(rows: list[DiscoveryRow]) -> list[str]:
     """Head and one line a source, in columns as wide as they need to be."""
-    cells = [_COLUMNS, *(_cells(row) for row in rows)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(_COLUMNS))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    lines = aligned([_COLUMNS, *(_cells(row) for row in rows)])
     return [*lines, f"{len(rows):,} source{'' if len(rows) == 1 else 's'}"]
 
 
@@ -66,11 +59,11 @@ def _cells(row: DiscoveryRow) -> tuple[str, ...]:
     texts = (row.source_state, row.source_data_state, row.source_qos_rate, row.source_qos_timeliness,
              row.source_data_dict)  # fmt: skip
     return (
-        follow.printable(row.source_name or ""),
+        printable(row.source_name or ""),
         "" if row.source_id is None else str(row.source_id),
-        *(follow.printable(text or "-") for text in texts),
+        *(printable(text or "-") for text in texts),
         "" if row.event_time is None else f"{follow.instant(row.event_time):%Y-%m-%d %H:%M:%S}",
-        follow.printable(row.info or ""),
+        printable(row.info or ""),
     )
 
 
@@ -79,5 +72,5 @@ def line_of(row: DiscoveryRow) -> str:
     if row.kind == GAP:
         return f"{follow.clock(row)}  gap      records {row.gap_from} to {row.gap_to} of {row.origin} were lost"
     states = " ".join(text for text in (row.source_state, row.source_data_state) if text)
-    texts = [follow.shown_source(row), follow.printable(states), follow.printable(row.info or "")]
+    texts = [follow.shown_source(row), printable(states), printable(row.info or "")]
     return f"{follow.clock(row)}  {row.event.ljust(10)} {'  '.join(text for text in texts if text)}"

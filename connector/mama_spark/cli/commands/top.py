@@ -7,10 +7,11 @@ import json
 import time
 
 from ...console.arguments import add_transport, duration_argument, transport
-from ...console.output import print_tables
+from ...console.output import print_tables, printable
+from ...contracts.aligned import aligned
 from ...options.values import Duration
 from ..top.collector import Collector
-from ..top.model import COLUMNS, LiveModel, printable
+from ..top.model import COLUMNS, LiveModel
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,10 +62,5 @@ def _print_once(collector: Collector, interval: float, as_json: bool) -> None:
     for name, columns in COLUMNS.items():
         rows = [[printable(cell) for cell in row] for row in model.table(name)]
         if rows:
-            print_tables("\n".join(["", f"{name}:", *_lines(columns, rows)]), [(name, columns, rows)])
-
-
-def _lines(columns: tuple[str, ...], rows: list[list[str]]) -> list[str]:
-    cells = [list(columns), *rows]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
-    return ["  " + "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells]
+            lines = ["", f"{name}:", *(f"  {line}" for line in aligned([columns, *rows]))]
+            print_tables("\n".join(lines), [(name, columns, rows)])

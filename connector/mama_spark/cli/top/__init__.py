@@ -1,3 +1,1 @@
 """``mama top``: sources, publishers, readers and streams as they are now. The screen needs the extra ``top``."""
-
-__all__ = ["app", "collector", "model"]

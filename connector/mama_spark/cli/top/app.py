@@ -13,8 +13,9 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static, Tab, Tabs
 
+from ...console.output import printable
 from .collector import Collector, watch
-from .model import COLUMNS, Cells, LiveModel, printable, select
+from .model import COLUMNS, Cells, LiveModel, select
 
 _STYLES = {
     "ONLINE": "green", "LIVE": "green", "OK": "green", "SUSPECT": "yellow", "STALE": "yellow", "OFFLINE": "red",

@@ -230,14 +230,6 @@ def select(rows: Iterable[Cells], text: str, column: int, descending: bool) -> l
     return sorted(found, key=key, reverse=descending)
 
 
-def printable(value: Any) -> str:
-    """A cell as text that cannot steer the terminal: numbers with separators, ``-`` where nothing is known."""
-    if value is None:
-        return "-"
-    text = f"{value:,}" if isinstance(value, int) else str(value)
-    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
-
-
 def _limits(status: LogStatus) -> str:
     parts = [
         f"{100 * used / most:.0f} % of {most:,} {unit}"

@@ -2,5 +2,3 @@
 
 ``protocol``, ``found_rows`` and ``claims`` are pure; ``batch_session`` talks to the middleware.
 """
-
-__all__ = ["batch_session", "claims", "found_rows", "protocol"]

@@ -74,7 +74,7 @@ class IdReader:
             parsed.partitions.tolist(), parsed.digests, parsed.numbers.tolist(), strict=True
         ):
             table.packs.setdefault((partition, one.tobytes()), []).append(number)
-        digests, counts = self.unpack(_taken(found.records, parsed.rows))
+        digests, counts = self.unpack(found.records.take(parsed.rows))
         each = np.repeat(np.arange(len(counts)), counts)
         numbers = np.zeros(len(each), np.int64)
         table.rows.add(keys_of(digests), sequences[each], parsed.partitions[each], numbers)
@@ -83,16 +83,3 @@ class IdReader:
 def keys_of_ids(ids: Sequence[bytes]) -> Keys:
     """Keys of rows whose ids are the user's: an id stands for the row."""
     return keys_of(np.frombuffer(b"".join(map(xxh3_128_digest, ids)), np.uint8).reshape(len(ids), 16))
-
-
-def _taken(records: Records, rows: Int64s) -> Records:
-    if len(rows) == len(records):
-        return records
-    at = rows
-    return Records(
-        records.sequences[at],
-        records.times[at],
-        records.topics.take(at),
-        records.payloads.take(at),
-        None if records.headers is None else records.headers.take(at),
-    )

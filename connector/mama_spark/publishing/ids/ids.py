@@ -45,6 +45,7 @@ from mama_spark.contracts.message import (
     join_columns,
     lengths_of,
     offsets_of,
+    payload_bounds,
     u32_column,
 )
 
@@ -382,7 +383,5 @@ def _headers(maps: pa.MapArray) -> pa.Array:
 
 def _raw(values: pa.Array) -> tuple[Int64s, memoryview]:
     """Offsets (one more than values) and bytes of a binary, large_binary or string array."""
-    wide = pa.types.is_large_binary(values.type) or pa.types.is_large_string(values.type)
-    _, offsets, data = values.buffers()
-    ends = np.frombuffer(offsets, np.int64 if wide else np.int32)[values.offset : values.offset + len(values) + 1]
-    return ends.astype(np.int64), memoryview(data if data is not None else b"")
+    data = values.buffers()[2]
+    return payload_bounds(values), memoryview(data if data is not None else b"")

@@ -2,17 +2,3 @@
 
 Publishers, record logs and discovery all send with it.
 """
-
-__all__ = [
-    "backpressure",
-    "blocking_sender",
-    "flight",
-    "flight_batch",
-    "outage",
-    "resend_limits",
-    "resend_queue",
-    "retry",
-    "send_index",
-    "send_loop",
-    "window",
-]

@@ -90,8 +90,7 @@ class BlockingSender:
         return _MAX_WAIT if moment is None or moment <= now else moment - now
 
     def _raise_failed(self, flights: FlightBatch, timeout: float) -> None:
-        state = flights.state
-        failed = np.flatnonzero((state == FlightState.COMPLETED_EXCEPTIONALLY) | (state == FlightState.TIMEOUT))
+        failed = np.flatnonzero(flights.failed())
         if not len(failed):
             return
         error, policy = flights.errors[int(failed[0])], self.window.policy

@@ -65,8 +65,6 @@ TABLE: dict[FlightState, dict[Transition, FlightState]] = {
     FlightState.PUBLISHED: {},
 }
 
-TERMINAL = frozenset(state for state, steps in TABLE.items() if not steps)
-
 #: Flight events, everywhere the same strings: the listener methods of the specification (MP-11..MP-14).
 PUBLISHED = "published"
 EVENT: dict[FlightState, str] = {

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from mama_spark.contracts.errors import PublishError
 from mama_spark.contracts.message import Bools, Int64s, MessageBatch
 
-from .flight import States
+from .flight import FlightState, States
 
 Rows = slice | Int64s
 Seconds = npt.NDArray[np.float64]
@@ -68,6 +68,11 @@ class FlightBatch:
         self.ends: Int64s = np.zeros(n + 1, np.int64)
         if sizes is not None:
             np.cumsum(sizes, out=self.ends[1:])
+
+    def failed(self) -> Bools:
+        """Which were rejected or timed out."""
+        found: Bools = (self.state == FlightState.COMPLETED_EXCEPTIONALLY) | (self.state == FlightState.TIMEOUT)
+        return found
 
     def attempts(self, rows: Int64s) -> npt.NDArray[np.int32]:
         """How often these were sent, without the sends that were no attempts."""

@@ -18,7 +18,6 @@ from mama_spark.publishing.clock import WallClock
 from mama_spark.publishing.window.flight_batch import FlightBatch
 
 from ..write_counts import TaskCounts
-from .outcomes import failed_flights
 
 if TYPE_CHECKING:
     from mama_spark.flightlog.staging import Staging
@@ -80,7 +79,7 @@ class EventReporter:
         if not flights.errors and self._events.has_reported(batch.topics):
             return
         if flights.errors:
-            failed = np.flatnonzero(failed_flights(flights))
+            failed = np.flatnonzero(flights.failed())
             failed = failed if split is None else failed[~split[failed]]
         self._report(
             self._events.messages(batch, self._clock.micros(flights.published), failed, flights.errors, self._now())

@@ -66,9 +66,9 @@ def _repetition(job: SinkJob, broker_knows_ids: bool) -> str:
     if not o.dedup:
         cure = "dedup=true" if job.streaming else "dedup=true with idPrefix, or with txnAppId and txnVersion,"
         return f", and a repetition of the write stores them again: options {cure} prevent that"
-    if o.exactly_once and (job.streaming or o.txn_app_id is not None):
+    if o.exactly_once and job.has_name:
         return "; a repetition with the same rows does not store them again, however late it comes (exactlyOnce)"
-    same_ids = job.streaming or o.id_prefix is not None or o.txn_app_id is not None
+    same_ids = job.has_name or o.id_prefix is not None
     if job.plan.id is not None and o.pack == "off":
         rows = "with the same ids"
     else:

@@ -49,6 +49,11 @@ class SinkJob:
     dead_letter_marker: str | None = None
     letter_fields: tuple[pa.Field, ...] = ()
 
+    @property
+    def has_name(self) -> bool:
+        """Whether all repetitions of the write have one name: see :meth:`repeated_as`."""
+        return self.streaming or self.options.txn_app_id is not None
+
     def repeated_as(self, query_id: str | None, batch_id: int | None) -> tuple[str, int] | None:
         """Name and number that all repetitions of a write have: query and micro-batch, or ``txnAppId`` and
         ``txnVersion``; None: each run is a write of its own."""

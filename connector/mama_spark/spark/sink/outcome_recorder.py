@@ -30,7 +30,7 @@ from .dead_letter_queue import DeadLetterContext, DeadLetterQueue
 from .event_reporter import EventReporter
 from .failure_policy import becomes_dead_letter
 from .job import PartitionReport, SinkJob, TaskInfo
-from .outcomes import count_outcomes, failed_flights, flight_columns, joined_ids, published_columns, with_nulls
+from .outcomes import count_outcomes, flight_columns, joined_ids, published_columns, with_nulls
 from .packed_messages import FlightContext, PackedMessages, RowMessages, single_rows_of
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class OutcomeRecorder:
         """Which flights became dead letters; None = none."""
         if self._dead_letters is None or not flights.errors:
             return None
-        o, failed = self._options, failed_flights(flights)
+        o, failed = self._options, flights.failed()
         if split is not None:
             failed &= ~split
         chosen = [row for row in np.flatnonzero(failed).tolist() if becomes_dead_letter(o, flights.errors[row])]
@@ -254,7 +254,7 @@ class OutcomeRecorder:
         """:raises ConfigError, Unavailable: one was not stored"""
         if not flights.errors:
             return
-        for row in np.flatnonzero(failed_flights(flights)).tolist():
+        for row in np.flatnonzero(flights.failed()).tolist():
             error = flights.errors[row]
             text = f"deadLetterTopic {self._options.dead_letter_topic!r} does not take what failed: {error}"
             raise ConfigError(text) if is_final(error) else Unavailable(text)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from mama_spark.contracts.bridge import Ack, Capabilities
 from mama_spark.contracts.errors import BadRow, DoubledId, PublishError
-from mama_spark.contracts.message import Bools, Int64s, MessageBatch, decimal_digits, fixed_width
+from mama_spark.contracts.message import Int64s, MessageBatch, decimal_digits, fixed_width
 from mama_spark.flightlog.columns import FlightColumns, Reason
 from mama_spark.flightlog.schema import EVENTS, FAILED, PUBLISHED
 from mama_spark.publishing.clock import WallClock
@@ -26,8 +26,7 @@ from .job import OutcomeCounts
 _EVENT_OF_STATE = np.full(len(FlightState), 255, np.uint8)
 for _state, _name in EVENT.items():
     _EVENT_OF_STATE[_state] = EVENTS.index(_name)
-_IS_FAILED = np.isin(np.arange(256), list(FAILED))  #: by event index; the same by flight state:
-_STATE_IS_FAILED = _IS_FAILED[_EVENT_OF_STATE]
+_IS_FAILED = np.isin(np.arange(256), list(FAILED))  #: by event index
 
 
 def with_nulls(column: pa.Array, name: str, errors: Mapping[int, PublishError]) -> pa.Array:
@@ -188,7 +187,7 @@ def count_outcomes(
     if not flights.errors:
         return
     topics = with_nulls(batch.topics, "topics", flights.errors)
-    for row in np.flatnonzero(failed_flights(flights) & (weights > 0)).tolist():
+    for row in np.flatnonzero(flights.failed() & (weights > 0)).tolist():
         error = flights.errors[row]
         counts.add_failure(
             topics[row].as_py(),
@@ -198,12 +197,6 @@ def count_outcomes(
             is_row_error=is_final(error),
         )
     counts.limit_reasons()
-
-
-def failed_flights(flights: FlightBatch) -> Bools:
-    """Which of these finished flights failed or timed out."""
-    failed: Bools = _STATE_IS_FAILED[flights.state]
-    return failed
 
 
 def joined_ids(head: str, numbers: Int64s) -> pa.Array:

@@ -41,7 +41,9 @@ from mama_spark.publishing.window.flight_batch import FlightBatch
 from .encoding.codec_rows import CodecRows
 from .encoding.column_plan import ColumnPlan
 from .encoding.row_encoder import EncodedBatch, RowEncoder
-from .freed_memory import keep_freed_memory
+
+#: glibc keeps twice as much as the largest array that was freed, up to 64 MiB.
+_LARGEST = 16 << 20
 
 #: Row and reason, ascending by row.
 RejectedRows = list[tuple[int, PublishError]]
@@ -353,3 +355,13 @@ def _control_headers(headers: pa.MapArray) -> list[tuple[int, str]]:
     found = np.flatnonzero(pc.match_substring_regex(keys, _CONTROL_HEADERS).to_numpy(zero_copy_only=False))
     rows = np.searchsorted(offsets - offsets[0], found, "right") - 1
     return [(int(row), str(keys[at].as_py())) for row, at in zip(rows, found.tolist(), strict=True)]
+
+
+def keep_freed_memory() -> None:
+    """Keep memory that was freed in the process, instead of giving it back to the kernel and asking for it again.
+
+    Columns of numbers of one block of packs have some hundred kilobytes each. glibc gives memory at the end of its heap
+    back as soon as a few of them are freed, so the kernel had to find and clear the same pages anew for each block.
+    Other C libraries do as they always did.
+    """
+    np.empty(_LARGEST, np.uint8)  # freed at once: its pages were never touched

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -32,6 +31,7 @@ from mama_spark.publishing.outage_reporter import WARNING_INTERVAL
 from mama_spark.publishing.window.flight_batch import StoredFlights
 from mama_spark.registry import batch_ledger, publisher_bridge, row_codec
 
+from ..local_folders import local_folders
 from ..write_counts import PROPERTY, TaskCounts
 from .announcer import SourceAnnouncer, source_record
 from .dead_letter_queue import DeadLetterContext
@@ -52,7 +52,7 @@ from .repeated_rows import BatchWithStored, RepeatedRows, attempt_of, form_of
 
 if TYPE_CHECKING:
     from ...telemetry.spark.partition_metrics import PartitionMetrics
-    from ...telemetry.spark.publish_span import PublishSpan
+    from ...telemetry.spark.spans import PublishSpan
     from .encoding.trace_headers import TraceHeaders
 
 logger = logging.getLogger("mama_spark")
@@ -293,7 +293,7 @@ class PartitionWriter:
 
         if o.trace_column is not None:
             return TraceHeaders()
-        from ...telemetry.spark.publish_span import PublishSpan
+        from ...telemetry.spark.spans import PublishSpan
 
         parent = None if o.trace_context == "true" else o.trace_context
         self._span = span = PublishSpan(o, self._task.partition, parent)
@@ -429,5 +429,5 @@ class PartitionWriter:
 
 def _local_folder(partition: int) -> str | None:
     """A folder of Spark for temporary data of this executor; None = it names none that exists."""
-    folders = [path for path in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if os.path.isdir(path)]
+    folders = local_folders()
     return folders[partition % len(folders)] if folders else None

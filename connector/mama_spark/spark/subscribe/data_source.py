@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ...telemetry.spark.read_metrics import ReadMetrics
-    from ...telemetry.spark.receive_span import ReceiveSpan
+    from ...telemetry.spark.spans import ReceiveSpan
 
 logger = logging.getLogger("mama_spark")
 
@@ -161,7 +161,7 @@ class _LogReader(TaskObject):
     def _span(self, r: ReadRange) -> ReceiveSpan | None:
         if self.options.trace_context != "links":
             return None
-        from ...telemetry.spark.receive_span import ReceiveSpan
+        from ...telemetry.spark.spans import ReceiveSpan
 
         return ReceiveSpan(self.options, r.stream)
 

@@ -1,3 +1,1 @@
 """Metrics of long-running programs as Prometheus reads them, served over HTTP (extra ``prometheus``)."""
-
-__all__ = ["exposition", "server"]

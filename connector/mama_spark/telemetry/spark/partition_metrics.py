@@ -1,20 +1,110 @@
-"""Exports what one partition's publisher counts, where the option ``metrics`` asks for it."""
+"""Exports what one partition's publisher counts, where the option ``metrics`` asks for it: counters from what the
+window counts, a histogram of latencies from a sample.
+
+No object a message: counters are added as differences, and at most :data:`MOST_SAMPLES` latencies of each batch
+of flights are recorded, so that the cost does not depend on the rate.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from mama_spark.contracts.bridge import BridgeEvent, EventKind
+from mama_spark.contracts.errors import PublishError
 from mama_spark.options import SinkOptions
+from mama_spark.publishing.window.flight import FlightState
+from mama_spark.publishing.window.flight_batch import FlightBatch, FlightCounters
+
+from ..provider import flush, meter_provider
 
 if TYPE_CHECKING:
     from mama_spark.publishing.batch_publisher import BatchPublisher
-    from mama_spark.publishing.window.flight_batch import FlightBatch
 
-#: Seconds between two looks at the counters; that an export at the end may take.
-UPDATE_INTERVAL, FLUSH_TIMEOUT = 1.0, 2.0
+#: Seconds between two looks at the counters.
+UPDATE_INTERVAL = 1.0
+#: Latencies that are recorded of a batch of flights.
+MOST_SAMPLES = 16
+#: Seconds.
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+#: Instrument -> field of :class:`FlightCounters`, and what it says.
+_COUNTERS = {
+    "mama.publisher.messages": ("opened", "messages taken from Spark"),
+    "mama.publisher.acknowledged": ("acked", "messages acknowledged"),
+    "mama.publisher.sends": ("sends", "sends, resends included"),
+    "mama.publisher.resends": ("resends", "messages sent again"),
+    "mama.publisher.duplicates": ("duplicates", "messages that the middleware had already"),
+    "mama.publisher.holds": ("holds", "times the server made the publisher wait"),
+}
+
+
+class PublisherMetrics:
+    """:meth:`update` now and then and at the end, :meth:`finished` with each batch of settled flights.
+
+    :param meter: of OpenTelemetry
+    :param attributes: of all measurements; few different values
+    """
+
+    def __init__(self, meter: Any, attributes: dict[str, str]) -> None:
+        self._attributes, self._before = attributes, FlightCounters()
+        self._counters = {
+            field: meter.create_counter(name, unit="{message}", description=text)
+            for name, (field, text) in _COUNTERS.items()
+        }
+        self._failed = meter.create_counter(
+            "mama.publisher.failed", unit="{message}", description="messages that failed or timed out, by status"
+        )
+        self._reconnects = meter.create_counter(
+            "mama.publisher.connection.losses", unit="{connection}", description="lost connections"
+        )
+        self._in_flight = meter.create_up_down_counter(
+            "mama.publisher.in_flight", unit="{message}", description="messages without their outcome"
+        )
+        self._shown_in_flight = 0
+        self._latency = meter.create_histogram(
+            "mama.publisher.latency",
+            unit="s",
+            description="from the first send to the acknowledgement, of a sample",
+            explicit_bucket_boundaries_advisory=_BUCKETS,
+        )
+
+        for counter in (*self._counters.values(), self._reconnects):
+            counter.add(0, attributes)  # a rate of what never happened is 0, and not nothing
+
+    def update(self, counters: FlightCounters, in_flight: int) -> None:
+        """Export what was counted since the last call."""
+        for field, counter in self._counters.items():
+            now = getattr(counters, field)
+            if now > (before := getattr(self._before, field)):
+                counter.add(now - before, self._attributes)
+                setattr(self._before, field, now)
+        self._in_flight.add(in_flight - self._shown_in_flight, self._attributes)
+        self._shown_in_flight = in_flight
+
+    def finished(self, flights: FlightBatch) -> None:
+        """Export latencies and failures of flights that all have their outcome."""
+        acked = np.flatnonzero(flights.state == FlightState.ACKED)
+        step = -(-len(acked) // MOST_SAMPLES) or 1
+        chosen = acked[::step]
+        # an answer may come before the time of its send is stored
+        for seconds in np.fmax(flights.settled[chosen] - flights.published[chosen], 0.0).tolist():
+            self._latency.record(seconds, self._attributes)
+        failed = np.flatnonzero(flights.failed()).tolist()
+        reasons = Counter(_status(flights.errors.get(row)) for row in failed)
+        for status, number in reasons.items():
+            self._failed.add(number, {**self._attributes, "status": status})
+
+    def lost_connection(self) -> None:
+        """The connection was lost."""
+        self._reconnects.add(1, self._attributes)
+
+
+def _status(error: PublishError | None) -> str:
+    return "TIMEOUT" if error is None else error.status
 
 
 class PartitionMetrics:
@@ -31,9 +121,6 @@ class PartitionMetrics:
         record: Callable[[FlightBatch], None],
         on_event: Callable[[BridgeEvent], None],
     ) -> None:
-        from mama_spark.telemetry.provider import meter_provider
-        from mama_spark.telemetry.publisher_metrics import PublisherMetrics
-
         self._provider = meter_provider(o.metrics)
         attributes = {"bridge": o.bridge_name, "stream": o.stream or ""}
         self._metrics = PublisherMetrics(self._provider.get_meter("mama_spark"), attributes)
@@ -59,12 +146,10 @@ class PartitionMetrics:
 
     def stop(self) -> None:
         """After the publisher has ended."""
-        from mama_spark.telemetry.provider import flush
-
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
-        flush(self._provider, FLUSH_TIMEOUT)
+        flush(self._provider)
 
     def _run(self) -> None:
         ended = False

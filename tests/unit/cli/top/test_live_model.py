@@ -14,10 +14,10 @@ from mama_spark.cli.top.model import (
     MOST_PUBLISHERS,
     STALE,
     LiveModel,
-    printable,
     select,
     sparkline,
 )
+from mama_spark.console.output import printable
 from mama_spark.contracts.record_log import LogStatus, ReaderStatus
 from mama_spark.mama.discovery.discovery_rows import DiscoveryRow
 

@@ -17,7 +17,7 @@ from mama_spark.openmama.bridge.recorded_peers import UNSEEN, RecordedPeers
 from mama_spark.openmama.wire.log.records import MamaPeerState, MamaRecord, MamaRecordKind
 from mama_spark.openmama.wire.protocol.naming import CONNECT, NamingFrame, encode_naming
 from mama_spark.options import DiscoveryOptions
-from mama_spark.spark.discovery.job import DiscoveryJob
+from mama_spark.spark.discovery.data_source import DiscoveryJob
 
 pytestmark = pytest.mark.spec("OW31")
 FEED = NamingFrame(CONNECT, "feed", "lab1", 17, "8e2c0000-0000-4000-8000-000000000001", "tcp://10.0.0.1:4001")

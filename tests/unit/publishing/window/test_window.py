@@ -18,7 +18,7 @@ from mama_spark.contracts.errors import (
 from mama_spark.contracts.message import Int64s
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publishing.rate_limiter import RateLimiter
-from mama_spark.publishing.window.flight import TABLE, TERMINAL, FlightState, IllegalFlightStep, Transition, advance
+from mama_spark.publishing.window.flight import TABLE, FlightState, IllegalFlightStep, Transition, advance
 from mama_spark.publishing.window.flight_batch import FlightBatch, Rows
 from mama_spark.publishing.window.window import PROBE, Window
 
@@ -40,6 +40,9 @@ def test_a_step_that_is_not_in_the_table_raises(state: FlightState, step: Transi
     else:
         with pytest.raises(IllegalFlightStep):
             advance(column, step)
+
+
+TERMINAL = {state for state, steps in TABLE.items() if not steps}
 
 
 def test_terminal_states_have_no_way_out_and_all_others_lead_to_one() -> None:

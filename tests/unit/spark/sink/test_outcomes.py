@@ -304,7 +304,7 @@ def test_rows_that_an_outage_failed_are_dead_letters_only_with_error_tolerance_a
 _FAULTS = """
 import resource
 import numpy as np
-from mama_spark.spark.sink.freed_memory import keep_freed_memory
+from mama_spark.spark.sink.packed_messages import keep_freed_memory
 keep_freed_memory()
 held = [np.ones(1 << 16) for _ in range(4)]  # an array of 512 KiB has 128 pages
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from mama_spark.contracts.errors import BadRow, BadTopic, PublishError
 from mama_spark.contracts.message import Int64s, MessageBatch
-from mama_spark.contracts.topics import PART_HEADERS
+from mama_spark.contracts.topics import PART_HEADERS, topic_head
 from mama_spark.packing import json_rows
 
 from ...trace_column import valid_traces
@@ -50,7 +50,7 @@ class RowEncoder:
         self._plan = plan
         self._topic_parts_as_columns = for_packing
         self._topic = topic
-        self._prefix = f"{topic_prefix}." if topic_prefix else ""
+        self._head = topic_head(topic_prefix)
 
     def encode(self, rows: pa.RecordBatch) -> EncodedBatch:
         plan, rejected = self._plan, dict[int, PublishError]()
@@ -100,7 +100,7 @@ class RowEncoder:
         n, plan = rows.num_rows, self._plan
         if self._topic is not None:
             zeros = pa.array(np.zeros(n, np.int32))
-            return pa.DictionaryArray.from_arrays(zeros, pa.array([self._prefix + self._topic]))
+            return pa.DictionaryArray.from_arrays(zeros, pa.array([self._head + self._topic]))
         if plan.topic is not None:
             column = rows.column(plan.topic)
             what = "the topic is null"
@@ -113,9 +113,9 @@ class RowEncoder:
             column = pc.if_else(empty, pa.scalar(None, pa.string()), column)
             what = f"all of {', '.join(name for _, name in plan.parts)} are null"
         coded = _dictionary_encoded(column, BadTopic.of_null("topics", what), rejected)
-        if not self._prefix:
+        if not self._head:
             return coded
-        names = pc.binary_join_element_wise(self._prefix, coded.dictionary, "")
+        names = pc.binary_join_element_wise(self._head, coded.dictionary, "")
         return pa.DictionaryArray.from_arrays(coded.indices, names)
 
     def _streams(self, rows: pa.RecordBatch, rejected: dict[int, PublishError]) -> pa.DictionaryArray | None:

@@ -1,13 +1,18 @@
-"""The span of one partition of a write, whose context goes into its messages."""
+"""The span of one partition of a write, whose context goes into its messages; and that of one reading task, which links
+to the traces of its messages."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
-from mama_spark.contracts.errors import ConfigError
-from mama_spark.options import SinkOptions
+import pyarrow as pa
 
+from mama_spark.contracts.errors import ConfigError
+from mama_spark.options import SinkOptions, SubscribeOptions
+
+#: Links of one span, as many as SDKs of OpenTelemetry keep.
+MOST_LINKS = 128
 ENVIRONMENT = {"traceparent": "TRACEPARENT", "tracestate": "TRACESTATE"}
 
 
@@ -20,7 +25,7 @@ class PublishSpan:
     """
 
     def __init__(self, o: SinkOptions, partition: int, parent: str | None) -> None:
-        trace, propagator = opentelemetry()
+        trace, propagator = _opentelemetry()
         carrier = {"traceparent": parent} if parent is not None else _environment()
         context = propagator.extract(carrier)
         about = {"messaging.system": o.bridge_name, "messaging.operation.type": "send", "mama.partition": partition}
@@ -49,7 +54,39 @@ class PublishSpan:
         self._span.end()
 
 
-def opentelemetry() -> tuple[Any, Any]:
+class ReceiveSpan:
+    """Begins now; :meth:`add` what was read, then :meth:`end`.
+
+    :raises ConfigError: OpenTelemetry is not there
+    """
+
+    def __init__(self, o: SubscribeOptions, stream: str) -> None:
+        self._trace, self._propagator = _opentelemetry()
+        about = {
+            "messaging.system": o.bridge_name, "messaging.operation.type": "receive",
+            "messaging.destination.name": stream,
+        }  # fmt: skip
+        tracer = self._trace.get_tracer("mama_spark")
+        self._span = tracer.start_span("receive", kind=self._trace.SpanKind.CONSUMER, attributes=about)
+        self._seen: set[str] = set()
+
+    def add(self, traces: pa.Array) -> None:
+        """
+        :param traces: ``traceparent`` of some messages, null where one has none
+        """
+        if len(self._seen) >= MOST_LINKS:
+            return
+        for text in traces.unique().to_pylist():
+            if text is not None and text not in self._seen and len(self._seen) < MOST_LINKS:
+                self._seen.add(text)
+                context = self._propagator.extract({"traceparent": text})
+                self._span.add_link(self._trace.get_current_span(context).get_span_context())
+
+    def end(self) -> None:
+        self._span.end()
+
+
+def _opentelemetry() -> tuple[Any, Any]:
     """The module ``opentelemetry.trace`` and the propagator of W3C trace context.
 
     :raises ConfigError: it is not installed
@@ -76,5 +113,5 @@ def trace_context() -> str:
     :raises ConfigError: OpenTelemetry is not installed
     """
     found: dict[str, str] = {}
-    opentelemetry()[1].inject(found)
+    _opentelemetry()[1].inject(found)
     return found.get("traceparent", "off")
