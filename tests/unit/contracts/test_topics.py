@@ -20,7 +20,7 @@ from mama_spark.contracts.topics import (
     why_unpublishable,
 )
 from mama_spark.malamute.bridge import frames
-from mama_spark.malamute.bridge.selection import pattern_of
+from mama_spark.malamute.bridge.logs import pattern_of
 from mama_spark.malamute.protocol.patterns import Pattern
 from mama_spark.memory.bridge import MemoryBridge
 from mama_spark.nats.subjects import Filters
