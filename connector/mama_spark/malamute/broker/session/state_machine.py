@@ -11,8 +11,7 @@ The machine decides by its table (:data:`~.states.TABLE`) and connects its parts
 | :mod:`.client_table`, :mod:`.client_session` | the connected clients and their states |
 | :mod:`.client_output` | frames to send, replies in order, blocked sockets |
 | :mod:`.delivery_scheduler`, :mod:`.engine_credit` | queues of deliveries; credit of clients, lent to engines |
-| :mod:`.streams.stream_table`, :mod:`.streams.stream_opener` | the existing streams, and opening them |
-| :mod:`.streams.idle_streams` | streams that nobody uses |
+| :mod:`.streams.stream_table`, :mod:`.streams.stream_opener` | the existing streams and which are idle; opening them |
 | :mod:`.streams.engine_command_queue` | commands for engines, and their awaited answers |
 | :mod:`.streams.engine_answer_handler` | makes replies from answers of engines |
 | :mod:`.streams.publish_handler`, :mod:`.streams.publish_windows` | WRITE, SEND; send windows |
@@ -53,7 +52,6 @@ from .settings import SessionSettings
 from .states import CONNECTED, EVENTS, START, TABLE, SessionAction, SessionEvent
 from .streams.engine_answer_handler import EngineAnswerHandler, encoded
 from .streams.engine_command_queue import EngineCommandQueue
-from .streams.idle_streams import IdleStreams
 from .streams.log_query_server import LogQueryServer, NoReadableStreams, ReadableStreams
 from .streams.ping_handler import PingHandler
 from .streams.publish_handler import PublishHandler
@@ -88,7 +86,7 @@ class ServerMachine:
         self.counters = counters = SessionCounters()
         self.events = events = EventRecorder()
         self.clients = clients = ClientTable()
-        self.streams = streams = StreamTable(settings.streams, has_flow_control, clock)
+        self.streams = streams = StreamTable(settings, has_flow_control, clock)
         self.engines = engines = EngineCommandQueue()
         self.output = output = ClientOutput(settings.queue, self._drop)
         self.publish_windows = PublishWindows(settings.backlog)
@@ -108,7 +106,6 @@ class ServerMachine:
         )
         self._pings = PingHandler(output, engines, streams, self.publish_windows, self.queries)
         self._discarded: list[ByteQueue[Any]] = []  # queues of clients that are gone
-        self._idle_streams = IdleStreams(settings)
         self._unasked_pongs = UnaskedPongs(settings.pong_silence, clients, output)
         self._answers = EngineAnswerHandler(
             streams, engines, output, self.deliveries, self._pings, self.publish_windows, events
@@ -340,7 +337,7 @@ class ServerMachine:
 
     def idle_streams(self, now: float) -> list[bytes]:
         """Streams that may end, because no client has used them for a while and nothing waits for their engines."""
-        found = self._idle_streams.find(self.streams, self.clients, now)
+        found = self.streams.idle(self.clients, now)
         return [name for name in found if self.engines.is_idle(name) and not self.queries.asks_about(name)]
 
     def stream_ended(self, stream: bytes) -> None:
