@@ -16,8 +16,7 @@ The machine decides by its table (:data:`~.states.TABLE`) and connects its parts
 | :mod:`.streams.engine_answer_handler` | makes replies from answers of engines |
 | :mod:`.streams.publish_handler`, :mod:`.streams.publish_windows` | WRITE, SEND; send windows |
 | :mod:`.streams.subscription_handler` | READ, CANCEL; deliveries of streams |
-| :mod:`.streams.log_query_server`, :mod:`.streams.ping_handler` | queries about stored streams; PING |
-| :mod:`.streams.unasked_pongs` | PONGs for plain clients that are busy sending |
+| :mod:`.streams.log_query_server`, :mod:`.streams.ping_handler` | queries about stored streams; PING and PONG |
 | :mod:`.mailboxes.mailbox_server`, :mod:`.mailboxes.mailbox_receipts` | mailboxes and services; CONFIRM |
 
 Replies to one client keep the order of its commands, even if an engine has to answer first: READ is answered when the
@@ -53,13 +52,12 @@ from .states import CONNECTED, EVENTS, START, TABLE, SessionAction, SessionEvent
 from .streams.engine_answer_handler import EngineAnswerHandler, encoded
 from .streams.engine_command_queue import EngineCommandQueue
 from .streams.log_query_server import LogQueryServer, NoReadableStreams, ReadableStreams
-from .streams.ping_handler import PingHandler
+from .streams.ping_handler import PingHandler, UnaskedPongs
 from .streams.publish_handler import PublishHandler
 from .streams.publish_windows import PublishWindows
 from .streams.stream_opener import StreamOpener
 from .streams.stream_table import StreamTable
 from .streams.subscription_handler import SubscriptionHandler
-from .streams.unasked_pongs import UnaskedPongs
 
 _INVALID = commands.encode(commands.Error())
 #: Queued messages of a client that is gone that are freed at a time: a millisecond.
