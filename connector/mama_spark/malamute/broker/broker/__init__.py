@@ -5,7 +5,6 @@ __all__ = [
     "client_router",
     "engine_pool",
     "engine_selector",
-    "event_publisher",
     "inspection",
     "loop",
     "metrics",
