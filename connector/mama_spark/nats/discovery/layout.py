@@ -133,10 +133,10 @@ class DiscoveryLayout:
         """Subject of an image stored for one reader."""
         return f"{self.events}.image.{as_token(reader)}"
 
-    def streams(self, replicas: int = 1) -> list[dict[str, Any]]:
+    def streams(self) -> list[dict[str, Any]]:
         """Configurations of the streams, in the order of their creation."""
         kept = int(self.kept * 1e9)
-        common = {"storage": "file", "num_replicas": replicas, "allow_direct": True}
+        common = {"storage": "file", "num_replicas": 1, "allow_direct": True}
         made: list[dict[str, Any]] = [
             {
                 **common,

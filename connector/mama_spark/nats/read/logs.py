@@ -31,11 +31,10 @@ class NatsLogs:
     """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`.
 
     :param timeout: seconds without an answer after which :class:`~mama_spark.contracts.errors.Unavailable` is raised
-    :param headers: False: records come without their headers
     """
 
-    def __init__(self, settings: NatsSettings, timeout: float = 30.0, *, headers: bool = True) -> None:
-        self.settings, self.timeout, self.headers = settings, timeout, headers
+    def __init__(self, settings: NatsSettings, timeout: float = 30.0) -> None:
+        self.settings, self.timeout = settings, timeout
         self.api = BlockingJetStreamClient(self.connection, timeout)
         self.subscriptions: set[PullSubscription] = set()  #: of running reads
         self._connection: Connection | None = None

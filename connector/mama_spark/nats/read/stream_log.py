@@ -51,9 +51,6 @@ class LogAccess(Protocol):
     def timeout(self) -> float: ...
 
     @property
-    def headers(self) -> bool: ...
-
-    @property
     def api(self) -> BlockingJetStreamClient: ...
 
     @property
@@ -151,7 +148,7 @@ class NatsLog:
 
     def _read_topics(self, after: int, up_to: int, topics: Sequence[str], *, views: bool) -> Iterator[Records]:
         filters, kept = filters_of(topics), self._inactive_threshold(KEPT)
-        wanted = SequenceRange(self._name, max(0, after), up_to, filters, self._bridge.headers, kept=kept)
+        wanted = SequenceRange(self._name, max(0, after), up_to, filters, kept=kept)
         yield from self._read_whole(wanted, as_records(wanted, views))
 
     def read_all(self, after: int, up_to: int, convert: Convert[T], *, payloads: bool) -> Iterator[T]:
