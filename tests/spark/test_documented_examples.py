@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 from mama_spark.cli.main import main
+from mama_spark.nats.commands.serve import add_demo_stream
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.nats.server.serve import add_demo_stream
 from pyspark.sql import SparkSession
 
 from tests.support.malamute.broker_process import BrokerProcess

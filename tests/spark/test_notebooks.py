@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mama_spark.nats.commands.serve import add_demo_stream
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.nats.server.serve import add_demo_stream
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "docs" / "notebooks"
 

@@ -41,6 +41,7 @@ from mama_spark.tango.idl import any_value, calls, negotiation, structs, union, 
 from mama_spark.tango.log import records as tango_records
 from mama_spark.tango.log.records import BadEventRecord
 
+from tests.support.nats.frame_parser import FrameParser
 from tests.support.tiers import examples
 
 Parse = Callable[[bytes], object]
@@ -60,7 +61,7 @@ def bulk(octets: bytes) -> list[acks.AckColumns]:
 
 
 def frame_replies(octets: bytes) -> list[object]:
-    return [acks.classify(frame) for frame in parser.FrameParser().receive(octets)]
+    return [acks.classify(frame) for frame in FrameParser().receive(octets)]
 
 
 def batch_reply(octets: bytes) -> object:

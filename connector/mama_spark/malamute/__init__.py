@@ -1,3 +1,1 @@
-"""The Malamute protocol (MLP) and its client; the broker is in ``services``."""
-
-__all__ = ["client", "protocol", "zmq_fd_poller"]
+"""The Malamute protocol (MLP): its codec, a client, a broker, and the bridge that publishes and reads through them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.bridge import MalamuteBridge, MalamuteSettings
 from mama_spark.malamute.bridge.pool import MAX_PENDING_WRITES, POOL
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.malamute.broker.engines.durable.log import DurableLogs
+from mama_spark.malamute.broker.engines.durable.store_reader import StoreReader, store_path
 from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.options import SinkOptions
@@ -66,14 +67,9 @@ def batch(streams: list[str], ids: bool = False, first: int = 0) -> MessageBatch
 
 
 def stored(folder: Path, stream: str) -> dict[int, bytes]:
-    logs = DurableLogs({"folder": str(folder)})
-    try:
-        found: dict[int, bytes] = {}
-        for records in logs.log(stream).read(0, 1 << 40):
-            found.update(zip(records.sequences.tolist(), records.payloads.to_pylist(), strict=True))
-        return found
-    finally:
-        logs.close()
+    """The messages of a store by sequence; a broker may have it open."""
+    with closing(StoreReader(store_path(folder, stream.encode()))) as store:
+        return {row[0]: row[4] for row in store.read(0, 1 << 40, 1 << 20, 1 << 30)}
 
 
 @pytest.mark.spec("ML-15")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import zmq
-from mama_spark.malamute.broker.broker import event_publisher
+from mama_spark.malamute.broker.broker import loop
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.broker.engines import register
 from mama_spark.malamute.broker.engines.simple import SimpleEngine
@@ -209,7 +209,7 @@ def test_on_a_stored_stream_they_are_kept_though_nobody_reads(make: Make, tmp_pa
 def test_a_stream_of_events_that_is_behind_holds_up_nobody_and_says_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, make: Make
 ) -> None:
-    monkeypatch.setattr(event_publisher, "MAX_LAG", 4)
+    monkeypatch.setattr(loop, "MAX_LAG", 4)
     GATE.set()
     _, connect = make((EngineChoice(b"^_MAMA_EVENTS$", "sluggish-for-tests"),))
     watcher = connect(b"watcher")

@@ -364,7 +364,7 @@ def test_a_leader_that_goes_while_announcing_and_reading_costs_nothing(tmp_path:
             return error.get("err_code")
 
         eventually(lambda: "error" not in admin.api("INFO"), "JetStream is ready")
-        for config in layout.streams(3):
+        for config in ({**one, "num_replicas": 3} for one in layout.streams()):
             eventually(lambda c=config: create(c) in made, "three peers are known")  # type: ignore[misc]
         settings = NatsSettings(tuple(cluster.url.split(",")), retry_deadline=60.0, connect_timeout=2.0)
         one, reader = NatsDiscovery(settings), NatsDiscovery(replace(settings, name="reader"))

@@ -21,9 +21,9 @@ from mama_spark.contracts.bridge import EventKind
 from mama_spark.contracts.errors import BackgroundTaskFailed, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import NatsBridge, NatsSettings
+from mama_spark.nats.commands import serve
 from mama_spark.nats.connection.event_loop import EventLoopThread
 from mama_spark.nats.connection.pool import IDLE, POOL, NatsPool
-from mama_spark.nats.server import serve
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.waiting import eventually
@@ -161,7 +161,7 @@ def test_a_users_own_connection_is_used_and_left_as_it_was(broker: NatsServer) -
 def test_serve_says_ready_serves_and_ends(tmp_path: Path) -> None:
     said: list[str] = []
     stop = threading.Event()
-    thread = threading.Thread(target=serve.run, args=(0, tmp_path), kwargs={"say": said.append, "stop": stop})
+    thread = threading.Thread(target=serve.serve, args=(0, tmp_path), kwargs={"say": said.append, "stop": stop})
     thread.start()
     eventually(lambda: said, "it is ready")
     url = said[0].split()[1]

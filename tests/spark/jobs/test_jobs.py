@@ -20,10 +20,10 @@ from mama_spark.contracts.bridge import DiscoveryEventKind
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.mama.messages.source_records import SourceRecord, decode_source
 from mama_spark.nats import NatsSettings
+from mama_spark.nats.commands.serve import add_demo_stream
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.discovery.layout import DiscoveryLayout
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.nats.server.serve import add_demo_stream
 from mama_spark.testing.waiting import eventually
 from pyspark.sql import SparkSession
 

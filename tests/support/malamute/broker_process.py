@@ -11,7 +11,7 @@ from typing import Self
 
 from mama_spark.contracts.errors import Unavailable
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.malamute.bridge.append import append
+from mama_spark.malamute.bridge.logs import append
 from mama_spark.malamute.bridge.settings import MalamuteSettings
 from mama_spark.malamute.broker.broker.broker import Broker
 from mama_spark.malamute.broker.configuration import load

@@ -9,8 +9,10 @@ from typing import Self
 from urllib.parse import urlparse
 
 import orjson
-from mama_spark.nats.protocol import parser
 from mama_spark.nats.protocol.acks import Reply, classify
+from mama_spark.nats.protocol.parser import Frame
+
+from tests.support.nats.frame_parser import FrameParser
 
 _PATIENCE = 60.0
 
@@ -25,9 +27,9 @@ class PlainNatsConnection:
     def __init__(self, url: str) -> None:
         server = urlparse(url)
         self._socket = socket.create_connection((server.hostname, server.port), timeout=_PATIENCE)
-        self._reader = parser.FrameParser()
+        self._reader = FrameParser()
         self._numbers = count(1)
-        self._frames: list[parser.Frame] = []
+        self._frames: list[Frame] = []
         self.inbox = b"_INBOX.%d." % self._socket.getsockname()[1]
         user = {"user": server.username, "pass": server.password} if server.username else {}
         asked = {"verbose": False, "headers": True, "no_responders": True, **user}
@@ -65,7 +67,7 @@ class PlainNatsConnection:
         frame = self.message()
         return frame.subject, classify(frame)
 
-    def message(self) -> parser.Frame:
+    def message(self) -> Frame:
         """The next one.
 
         :raises TimeoutError: none comes
@@ -75,7 +77,7 @@ class PlainNatsConnection:
                 self._socket.sendall(b"PONG\r\n")
         return frame
 
-    def _next(self) -> parser.Frame:
+    def _next(self) -> Frame:
         while not self._frames:
             data = self._socket.recv(65536)
             if not data:

@@ -9,7 +9,6 @@ from itertools import product
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.contracts.errors import BadTopic
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.topics import (
     TopicFilter,
@@ -21,8 +20,7 @@ from mama_spark.contracts.topics import (
     why_unpublishable,
 )
 from mama_spark.malamute.bridge import frames
-from mama_spark.malamute.bridge.selection import pattern_of
-from mama_spark.malamute.broker.engines.records import check_topic, topic_filter
+from mama_spark.malamute.bridge.logs import pattern_of
 from mama_spark.malamute.protocol.patterns import Pattern
 from mama_spark.memory.bridge import MemoryBridge
 from mama_spark.nats.subjects import Filters
@@ -51,16 +49,10 @@ def test_arrow_and_text_say_what_can_be_published_to(topics: list[str]) -> None:
 
 @examples(200)
 @given(ANY_TOPIC)
-def test_bridges_broker_and_options_agree(topic: str) -> None:
+def test_bridges_and_options_agree(topic: str) -> None:
     batch, fine = MessageBatch.of([topic], [b""]), publishable(topic)
     assert (not frames.check(batch, True)) is fine
     assert (not MemoryBridge("topics").prepare(batch).rejected) is fine
-    try:
-        check_topic(topic)
-    except BadTopic:
-        assert not fine
-    else:
-        assert fine
     if topic == topic.strip() and topic:  # an option loses the blanks around it
         try:
             assert topic_name(topic) == topic
@@ -132,13 +124,12 @@ def matched(wanted: str) -> frozenset[str]:
 @given(FILTERS)
 def test_all_forms_of_a_filter_stand_for_the_same_topics(wanted: str) -> None:
     one, compiled, pattern = TopicFilter.parse(wanted), compile_filters(["x", wanted]), Pattern(pattern_of(wanted))
-    filters, at_broker = Filters([(wanted, "owner")]), topic_filter([wanted])
+    filters = Filters([(wanted, "owner")])
     assert one.literal is (wanted in TOPICS)
     for topic in TOPICS:
         expected = topic in matched(wanted)
         assert one.matches(topic.split(".")) is expected
         assert bool(compiled.fullmatch(topic)) is expected
-        assert at_broker(topic.encode()) is expected
         assert bool(pattern.search(topic.encode())) is expected
         assert (filters.owner(topic) is not None) is expected
 

@@ -22,6 +22,7 @@ from mama_spark.contracts.errors import (
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats.protocol import acks, fast_batch, frames, headers, parser
 
+from tests.support.nats.frame_parser import FrameParser
 from tests.support.tables import each
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "nats.json").read_text())
@@ -76,19 +77,19 @@ def test_what_the_server_sends_is_read_however_it_is_cut(cut: str) -> None:
             "byte by byte": [[bytes([each]) for each in data]],
         }
         for parts in ways[cut]:
-            reader = parser.FrameParser()
+            reader = FrameParser()
             check(v, [frame for part in parts for frame in reader.receive(part)])
 
 
 def test_what_is_no_protocol_is_refused() -> None:
     for v in kind("bad", layer="protocol"):
         with pytest.raises(parser.ProtocolError):
-            pytest.fail(f"{v['name']} is read: {list(parser.FrameParser().receive(data_of(v)))}")
+            pytest.fail(f"{v['name']} is read: {list(FrameParser().receive(data_of(v)))}")
 
 
 def test_an_unreadable_acknowledgement_fails_its_flight_and_not_the_connection() -> None:
     for v in kind("bad", layer="ack"):
-        (frame,) = parser.FrameParser().receive(data_of(v))
+        (frame,) = FrameParser().receive(data_of(v))
         with pytest.raises(acks.AckError):
             pytest.fail(f"{v['name']} is read: {acks.read_reply(frame.payload)}")
         reply = acks.classify(frame)
@@ -109,7 +110,7 @@ CLASSES: dict[str, tuple[type[PublishError], ...]] = {
 
 def test_replies_are_classified() -> None:
     for v in kind("server_frames"):
-        found = list(parser.FrameParser().receive(data_of(v)))
+        found = list(FrameParser().receive(data_of(v)))
         for frame, wanted in zip(found, v["decoded"]["frames"], strict=True):
             told = wanted.get("reply_class")
             if told is not None:
@@ -190,8 +191,8 @@ def test_fast_ingest_reply_subjects() -> None:
         "start": fast_batch.START,
         "append": fast_batch.APPEND,
         "commit_eob": fast_batch.END,
-        "ping": fast_batch.PING,
         "commit": 2,
+        "ping": 4,
     }
     for case in (case for v in kind("topic") for case in v["input"]):
         subject, parts = case["subject"].encode(), case["parts"]

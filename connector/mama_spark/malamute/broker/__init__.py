@@ -1,3 +1,1 @@
 """The Malamute broker (``mama broker``): sockets, sessions of clients, and stream engines."""
-
-__all__ = ["broker", "configuration", "engines", "serve", "session"]

@@ -314,10 +314,11 @@ class ClientMachine:
         sent again."""
         self.reconnects += 1
         self._acks = ()
-        self._queries.give_up(Unavailable("the connection was lost before the broker answered"))
+        lost = "the connection was lost before the broker answered"
+        self._queries.give_up(Unavailable(lost))
         for call in self._calls.take():
             if call.is_ping:
-                call.finish(Unavailable("the connection was lost before the broker answered"))
+                call.finish(Unavailable(lost))
             elif not (call.done or call.internal):
                 self._calls.add(call)
         self.out.append(wire.encode(self._open_command()))

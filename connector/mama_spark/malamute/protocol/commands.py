@@ -334,10 +334,10 @@ def encode(command: Command) -> list[bytes]:
     return frames
 
 
-def deliver_frame(stream: bytes, sender: bytes, subject: bytes, trailing: bytes = b"") -> bytes:
+def deliver_frame(stream: bytes, sender: bytes, subject: bytes) -> bytes:
     """The command frame of STREAM DELIVER, for strings taken from frames, which therefore fit."""
     return b"".join(
-        (_DELIVER, _LENGTH[len(stream)], stream, _LENGTH[len(sender)], sender, _LENGTH[len(subject)], subject, trailing)
+        (_DELIVER, _LENGTH[len(stream)], stream, _LENGTH[len(sender)], sender, _LENGTH[len(subject)], subject)
     )
 
 

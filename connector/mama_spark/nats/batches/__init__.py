@@ -1,3 +1,1 @@
 """Which rows of a batch are stored already: markers in a stream of their own, and message ids read back."""
-
-__all__ = ["ledger", "message_ids"]

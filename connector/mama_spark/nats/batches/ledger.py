@@ -21,6 +21,7 @@ from mama_spark.contracts.record_log import Bounds
 
 from ..connection.connection import Connection
 from ..jetstream.api import NO_MESSAGE, NO_STREAM, ApiError, ApiForbidden, JetStreamClient
+from ..protocol.headers import EXPECTED_LAST, EXPECTED_STREAM
 from ..protocol.records import DeliveryBuffer, DeliveryNumbers
 from ..publish.stream_router import StreamRouter
 from ..read.logs import NatsLogs
@@ -183,7 +184,7 @@ class NatsBatchLedger:
             raise ConfigError(f"option exactlyOnce: the marker {subject} is refused: {e}") from e
 
     def _expecting(self, revision: int) -> dict[str, str]:
-        return {"Nats-Expected-Stream": self._place, "Nats-Expected-Last-Subject-Sequence": str(revision)}
+        return {EXPECTED_STREAM: self._place, EXPECTED_LAST: str(revision)}
 
     def _create(self) -> None:
         """With as many replicas as the streams of the topics have."""

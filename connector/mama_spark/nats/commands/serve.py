@@ -1,13 +1,27 @@
-"""``mama serve``: a NATS server with JetStream and a demo stream, until Ctrl-C."""
+"""``mama serve``: a NATS server with JetStream and a demo stream on this machine, for trials, until Ctrl-C."""
 
 from __future__ import annotations
 
 import argparse
+import threading
+from collections.abc import Callable
 from pathlib import Path
+
+from mama_spark.contracts.errors import Unavailable
 
 from ...console.output import say_as
 from ...console.signals import stop_on_signals
-from ..server.serve import run as run_server
+from ..connection.connection import Connection
+from ..connection.event_loop import EventLoopThread
+from ..jetstream import streams
+from ..jetstream.api import JetStreamClient
+from ..server.nats_server import NatsServer
+from ..settings import NatsSettings
+
+#: Images and texts of Tango have some megabytes; NATS allows 64 MB, and recommends at most 8.
+CONFIGURATION = "max_payload: 8MB"
+DEMO = "DEMO"
+DEMO_SUBJECTS = ["flights.>", "demo.>"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,5 +33,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     with stop_on_signals() as stop:
-        run_server(port=args.port, store=args.store, stop=stop, say=say_as(args.json))
+        serve(args.port, args.store, stop=stop, say=say_as(args.json))
     return stop.exit_code
+
+
+def serve(port: int, store: str | Path | None, *, stop: threading.Event, say: Callable[[str], None]) -> None:
+    """Serve until ``stop`` is set.
+
+    :param port: of the clients; 0 = a free one
+    :param store: folder of the streams, kept; None = a temporary one
+    :raises MamaError: it cannot serve, or ended by itself
+    """
+    server = NatsServer(None, port=port, store=store, config=CONFIGURATION)
+    try:
+        server.start()
+        add_demo_stream(server.url)
+        kept = f"streams are kept in {store}" if store else "streams are gone when it ends"
+        say(f"ready: {server.url}  (stream {DEMO}: {', '.join(DEMO_SUBJECTS)}; {kept}; Ctrl-C ends it)")
+        while not stop.wait(0.5):
+            if not server.running:
+                raise Unavailable("nats-server ended by itself")
+    finally:
+        server.stop()
+
+
+def add_demo_stream(url: str) -> None:
+    """Create the stream that the examples publish to; an existing one stays as it is.
+
+    :raises ConfigError, Unavailable: it cannot be created
+    """
+    settings = NatsSettings((url,))
+    loop = EventLoopThread()
+
+    async def make() -> None:
+        connection = await Connection.connect(loop, settings)
+        try:
+            api = JetStreamClient(connection, settings.connect_timeout)
+            if await streams.stream_info(api, streams.StreamCache(), DEMO) is None:
+                await streams.create(api, DEMO, DEMO_SUBJECTS, settings)
+        finally:
+            await connection.close()
+
+    try:
+        loop.run(make(), 60, "making the demo stream")
+    finally:
+        loop.stop()

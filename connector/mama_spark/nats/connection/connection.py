@@ -50,6 +50,7 @@ from .nats_py_compat import (
 from .raw_read import move_in_bulk
 
 MAX_UNWRITTEN = 8 * 1024 * 1024
+FRESH = 60.0  #: seconds for which the result of a check counts
 Row = tuple[int, str, bytes, str, dict[str, str] | None]  # token, subject, payload, reply, headers
 
 
@@ -419,10 +420,10 @@ class Connection:
         if not already and self.listener is not None:
             self.listener.on_closed(str(self.client.last_error or "the connection was closed"))
 
-    def cached(self, question: str, seconds: float = 60.0) -> Any | None:
-        """The result of a check that was made less than ``seconds`` ago."""
+    def cached(self, question: str) -> Any | None:
+        """The result of a check that was made less than :data:`FRESH` ago."""
         found = self._cache.get(question)
-        return found[1] if found is not None and time.monotonic() - found[0] < seconds else None
+        return found[1] if found is not None and time.monotonic() - found[0] < FRESH else None
 
     def cache(self, question: str, answer: Any) -> None:
         """Keep the result of a check until the next reconnect."""

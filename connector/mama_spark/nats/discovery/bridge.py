@@ -7,19 +7,27 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
 
 from mama_spark.contracts.bridge import DiscoveryEvent, Position, SourceKey
 from mama_spark.contracts.errors import ClientClosed, MamaError, Unavailable
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.discovery.source_expiry import check_ttl
+from mama_spark.options.window import RetryPolicy, WindowConfig
+from mama_spark.publishing.window.blocking_sender import BlockingSender
 
 from ..connection.connection import Connection
 from ..connection.pool import POOL
 from ..jetstream.stream_client import StreamClient
 from ..jetstream.streams import StreamCache, check_jetstream
+from ..publish.bridge import NatsBridge
 from ..settings import NatsSettings
-from .event_publisher import EventPublisher
 from .layout import DiscoveryLayout
 from .lease import LeaseKeeper, lease_keeper
 from .offsets import ABSENT, IMAGE
@@ -29,6 +37,9 @@ from .streams import check_version, ensure_streams, find_streams
 T = TypeVar("T")
 
 _holders = itertools.count(1)
+#: Of events.
+_MAX_IN_FLIGHT = 4096
+_RETRY_DELAYS = (0.1,)
 
 
 class NatsDiscovery:
@@ -203,6 +214,46 @@ class NatsDiscovery:
         self._lease_keeper = self._event_publisher = None
         if connection is not None:
             POOL.give_back(self.settings, connection)
+
+
+class EventPublisher:
+    """Publishes events of sources to the stream of events, in order, many in flight. For one thread.
+
+    By their ids, the server drops resent events that were stored.
+    """
+
+    def __init__(self, settings: NatsSettings) -> None:
+        self._timeout = settings.retry_deadline
+        wanted = replace(settings, stream=None, create_stream=False, ack_mode="message", dedup=True, ordered=False)
+        self._bridge = NatsBridge(wanted)
+        policy = WindowConfig(
+            max_in_flight=_MAX_IN_FLIGHT,
+            refill_allowed_at=_MAX_IN_FLIGHT // 2,
+            wait_timeout=settings.wait_timeout,
+            retry=RetryPolicy(None, _RETRY_DELAYS, self._timeout),
+            ordered=True,
+        )
+        self._sender = BlockingSender(self._bridge, policy)
+        self._bridge.open()
+
+    def close(self) -> None:
+        """Never raises."""
+        self._bridge.close()
+
+    def publish(self, subject: str, events: Sequence[bytes], ids: Sequence[str]) -> None:
+        """Publish events, and wait until all are stored.
+
+        :raises ConfigError: no stream takes the subject
+        :raises PublishError: one was rejected
+        :raises Unavailable: not all were acknowledged in time
+        """
+        until = time.monotonic() + self._timeout
+        for first in range(0, len(events), _MAX_IN_FLIGHT):
+            rows = slice(first, first + _MAX_IN_FLIGHT)
+            payloads = pa.array(events[rows], pa.binary())
+            topics = pa.DictionaryArray.from_arrays(np.zeros(len(payloads), np.int32), pa.array([subject]))
+            messages = MessageBatch(topics, payloads, ids=pa.array(ids[rows], pa.string()))
+            self._sender.store(messages, until - time.monotonic())
 
 
 async def _next(changes: AsyncIterator[list[DiscoveryEvent]]) -> list[DiscoveryEvent] | None:

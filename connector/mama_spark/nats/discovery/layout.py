@@ -25,6 +25,7 @@ from urllib.parse import unquote_to_bytes
 
 from mama_spark.contracts.bridge import SourceKey
 from mama_spark.contracts.errors import MamaError
+from mama_spark.options import TransportOptions
 
 REC, WARN, LIVE = "rec", "warn", "live"
 ADVISORIES = "$JS.EVENT.ADVISORY.>"
@@ -81,10 +82,10 @@ class DiscoveryLayout:
     :param kept: seconds that records stay in streams made by us, and that a source is remembered which is not renewed
     """
 
-    topic: str = "_MAMA_SOURCE_DISCOVERY"
-    sources: str = "MAMA_SOURCES"
-    events: str = "MAMA_EVENTS"
-    advisories: str | None = "MAMA_ADVISORIES"
+    topic: str = TransportOptions.discovery_topic
+    sources: str = TransportOptions.sources_stream
+    events: str = TransportOptions.events_stream
+    advisories: str | None = TransportOptions.advisories_stream
     kept: float = KEPT
 
     def source_subject(self, source: SourceKey, part: str) -> str:
@@ -132,10 +133,10 @@ class DiscoveryLayout:
         """Subject of an image stored for one reader."""
         return f"{self.events}.image.{as_token(reader)}"
 
-    def streams(self, replicas: int = 1) -> list[dict[str, Any]]:
+    def streams(self) -> list[dict[str, Any]]:
         """Configurations of the streams, in the order of their creation."""
         kept = int(self.kept * 1e9)
-        common = {"storage": "file", "num_replicas": replicas, "allow_direct": True}
+        common = {"storage": "file", "num_replicas": 1, "allow_direct": True}
         made: list[dict[str, Any]] = [
             {
                 **common,

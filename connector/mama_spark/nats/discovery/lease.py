@@ -36,6 +36,7 @@ from ..connection.connection import Connection
 from ..connection.pool import IDLE
 from ..jetstream.stream_client import StreamClient
 from ..protocol.direct_get import StoredMessage, is_sequence
+from ..protocol.headers import EXPECTED_LAST
 from ..settings import NatsSettings
 from .layout import (
     LIVE,
@@ -199,8 +200,7 @@ class LeaseKeeper:
         read the subject.
         """
         stream_client = await self.stream_client()
-        expected = {"Nats-Expected-Last-Subject-Sequence": str(last)}
-        return await stream_client.publish(subject, payload, {**headers, **expected}, timeout)
+        return await stream_client.publish(subject, payload, {**headers, EXPECTED_LAST: str(last)}, timeout)
 
     # --- one source ---------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from mama_spark.discovery.snapshot_codec import pack, unpack
 
 from ..jetstream.stream_client import StreamClient
 from ..protocol.direct_get import StoredMessage
+from ..protocol.headers import MSG_ID
 from . import advisories as adv
 from .consumers import ConsumerTracker
 from .events import event_of, image_of
@@ -36,7 +37,7 @@ from .streams import LOG, DiscoveryStreams, find_streams
 _REFRESH = 30.0  #: seconds between checks that the streams are still the same
 _ADVANCE = 600.0  #: seconds after which an offset advances without an event
 _CHUNK = 512 * 1024
-_PART = "Nats-Msg-Id"  #: a chunk may be stored twice after a lost acknowledgement
+_PART = MSG_ID  #: a chunk may be stored twice after a lost acknowledgement
 _LATEST, _EARLIEST = -1, -2
 
 

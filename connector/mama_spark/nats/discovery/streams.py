@@ -78,14 +78,14 @@ def _streams(layout: DiscoveryLayout, found: dict[str, dict[str, Any] | None]) -
     return DiscoveryStreams(generations, last, now[-1] if now else time.time_ns() // 1000)
 
 
-async def ensure_streams(stream_client: StreamClient, layout: DiscoveryLayout, replicas: int = 1) -> DiscoveryStreams:
+async def ensure_streams(stream_client: StreamClient, layout: DiscoveryLayout) -> DiscoveryStreams:
     """Find the streams, create missing ones, and check their settings.
 
     :raises ConfigError: unusable settings, or a missing permission; the text names stream and setting, or permission
     :raises Unavailable: no answer
     """
     found: dict[str, dict[str, Any] | None] = {}
-    for config in layout.streams(replicas):
+    for config in layout.streams():
         name = config["name"]
         info = await _info(stream_client, name)
         if info is None:

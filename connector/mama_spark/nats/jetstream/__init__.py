@@ -1,3 +1,1 @@
 """Requests to JetStream: one client and its retry rule; streams, consumers and direct gets built on it."""
-
-__all__ = ["api", "consumers", "retry", "stream_client", "streams"]

@@ -17,6 +17,7 @@ from nats.errors import NoRespondersError
 from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.publishing.ids.id_lifetime import window_for
 
+from ..protocol.headers import EXPECTED_STREAM
 from ..settings import DEFAULT_API_PREFIX, NatsSettings
 from ..subjects import Filters
 from .api import NO_RESPONDERS, NO_STREAM, ApiError, ApiForbidden, JetStreamClient, answer_of
@@ -25,7 +26,7 @@ from .retry import ServerNotReady
 #: Topics that are looked up one by one; with more, the whole list of streams is fetched.
 _SINGLE_LOOKUPS = 8
 #: What no stream is called: a message that expects it is refused by whichever stream it reaches, and stored nowhere.
-_NOBODY = {"Nats-Expected-Stream": "?"}
+_NOBODY = {EXPECTED_STREAM: "?"}
 #: Topics that are asked for at once.
 _ASKED_AT_ONCE = 256
 #: First version of the server that traces messages, a client's event in a trace, and events that change the subject.

@@ -31,7 +31,7 @@ MAX_MESSAGES = 100_000
 #: Flow acknowledgements that may be outstanding before sending stalls.
 OUTSTANDING = 8
 
-START, APPEND, END, PING = 0, 1, 3, 4
+START, APPEND, END = 0, 1, 3
 #: Errors of one message that the server examined and did not store.
 _NOT_TAKEN = (ExpectationFailed, OutOfResources, RateLimited, Rejected, TooLarge)
 #: Rejections of the batch as such: no message of it can be stored.

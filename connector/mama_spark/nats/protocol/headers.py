@@ -14,6 +14,8 @@ from mama_spark.contracts.headers import HeaderLines, bad_values, reject_lines
 from mama_spark.contracts.message import BYTES_OF_HEADERS, Bools, Int64s, MessageBatch, payload_sizes
 
 MSG_ID = "Nats-Msg-Id"
+EXPECTED_STREAM = "Nats-Expected-Stream"
+EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"  #: of the subject; 0 = it has no message
 #: Headers that rows may not have, in lower case, and what to do instead: they say how one message was published, and
 #: would store another one otherwise than it is reported. Others of the server's (expectations, rollup, TTL, schedules)
 #: have the effect that they have where a stream sources the message.

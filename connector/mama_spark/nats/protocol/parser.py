@@ -1,4 +1,4 @@
-"""Parses the bytes from a server into frames, incrementally. Pure.
+"""Parses the bytes from a server into frames. Pure.
 
 Announced sizes are compared with what came; no memory is allocated by them. A frame is returned when it is complete.
 """
@@ -6,7 +6,6 @@ Announced sizes are compared with what came; no memory is allocated by them. A f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -143,24 +142,3 @@ def _headers(block: bytes) -> tuple[int, str, list[tuple[str, str]]]:
             raise ProtocolError("header line without a colon")
         headers.append((name.decode(errors="replace"), value.decode(errors="replace").lstrip(" ")))
     return int(code or 0), text.strip(), headers
-
-
-class FrameParser:
-    """Collects reads, cut anywhere, and yields complete frames."""
-
-    def __init__(self) -> None:
-        self._data = b""
-
-    def receive(self, data: bytes) -> Iterator[Frame]:
-        """:raises ProtocolError: while iterating"""
-        buffer = self._data + data if self._data else data
-        at = 0
-        try:
-            while at < len(buffer):
-                frame = read_frame(buffer, at)
-                if frame is None:
-                    return
-                at = frame.end
-                yield frame
-        finally:
-            self._data = buffer[at:]

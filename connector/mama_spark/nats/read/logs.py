@@ -6,23 +6,24 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from mama_spark.contracts.errors import ClientClosed, ConfigError
-from mama_spark.contracts.record_log import LogStatus
+from mama_spark.contracts.record_log import LogStatus, ReaderStatus
 
 from ..connection.connection import Connection
 from ..connection.pool import POOL
-from ..jetstream.api import BlockingJetStreamClient
+from ..jetstream.api import ApiError, BlockingJetStreamClient, JetStreamClient
 from ..jetstream.streams import StreamCache, check_jetstream, stream_names
 from ..protocol.acks import AckColumns, Reply
 from ..settings import NatsSettings
 from ..subjects import may_store, stores_text
 from .pull_subscription import PullSubscription, SubscriptionBroken
 from .stream_log import NatsLog
-from .stream_status import log_statuses, stream_configs
 
 __all__ = ["NatsLog", "NatsLogs"]
 
 #: A topic that only wildcards stand for.
 _NOBODYS = "?"
+#: Names of streams that keep buckets of values and objects.
+_BUCKETS = ("KV_", "OBJ_")
 _JETSTREAM_CHECKED = "whether JetStream answers"
 
 
@@ -30,11 +31,10 @@ class NatsLogs:
     """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`.
 
     :param timeout: seconds without an answer after which :class:`~mama_spark.contracts.errors.Unavailable` is raised
-    :param headers: False: records come without their headers
     """
 
-    def __init__(self, settings: NatsSettings, timeout: float = 30.0, *, headers: bool = True) -> None:
-        self.settings, self.timeout, self.headers = settings, timeout, headers
+    def __init__(self, settings: NatsSettings, timeout: float = 30.0) -> None:
+        self.settings, self.timeout = settings, timeout
         self.api = BlockingJetStreamClient(self.connection, timeout)
         self.subscriptions: set[PullSubscription] = set()  #: of running reads
         self._connection: Connection | None = None
@@ -124,14 +124,14 @@ class NatsLogs:
         """Of all streams but those that may store anything, such as members of a stream set, which are read by name.
         None, where the permissions hide them."""
         try:
-            configs = self.api.run(stream_configs, "listing the streams")
+            configs = self.api.run(_stream_configs, "listing the streams")
         except ConfigError:
             return []
         return [config for config in configs if not may_store(config, _NOBODYS)]
 
     def statuses(self) -> list[LogStatus]:
         """See :class:`~mama_spark.contracts.record_log.StatusReporter`."""
-        return self.api.run(log_statuses, "asking for the streams")
+        return self.api.run(_log_statuses, "asking for the streams")
 
     def log(self, name: str) -> NatsLog:
         """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`."""
@@ -182,3 +182,48 @@ class _OpenSubscriptions:
     def _fail(self, text: str) -> None:
         for subscription in list(self._logs.subscriptions):
             subscription.fail(SubscriptionBroken(text))
+
+
+# --- lists of the JetStream API --------------------------------------------------------------------------------------
+
+
+async def _log_statuses(api: JetStreamClient) -> list[LogStatus]:
+    """See :class:`~mama_spark.contracts.record_log.StatusReporter`. A stream that is deleted meanwhile is left out."""
+    found = []
+    async for info in api.pages("STREAM.LIST", "streams"):
+        config, state = info["config"], info["state"]
+        name: str = config["name"]
+        if name.startswith(_BUCKETS):
+            continue
+        readers: list[ReaderStatus] = []
+        if state.get("consumer_count"):
+            try:
+                readers = [_reader(one) async for one in api.pages(f"CONSUMER.LIST.{name}", "consumers")]
+            except ApiError:
+                continue
+        found.append(_status(config, state, tuple(readers)))
+    return sorted(found, key=lambda status: status.name)
+
+
+async def _stream_configs(api: JetStreamClient) -> list[dict[str, Any]]:
+    """Of all streams that are no buckets, by name.
+
+    :raises ApiForbidden: the permissions do not allow the request
+    """
+    found = [info["config"] async for info in api.pages("STREAM.LIST", "streams")]
+    return sorted((one for one in found if not one["name"].startswith(_BUCKETS)), key=lambda one: str(one["name"]))
+
+
+def _status(config: dict[str, Any], state: dict[str, Any], readers: tuple[ReaderStatus, ...]) -> LogStatus:
+    def limit(name: str) -> int | None:
+        number = int(config.get(name, -1))
+        return number if number > 0 else None
+
+    return LogStatus(
+        config["name"], int(state["last_seq"]), int(state["messages"]), int(state["bytes"]),
+        limit("max_msgs"), limit("max_bytes"), readers,
+    )  # fmt: skip
+
+
+def _reader(info: dict[str, Any]) -> ReaderStatus:
+    return ReaderStatus(info["name"], int(info.get("num_pending", 0)), int(info.get("num_ack_pending", 0)))

@@ -18,12 +18,12 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import Bounds, MatchRange, Records
 
 from ..connection.connection import Connection
-from ..jetstream.api import NO_MESSAGE, NO_STREAM, ApiError, BlockingJetStreamClient
+from ..jetstream.api import NO_CONSUMER, NO_MESSAGE, NO_STREAM, ApiError, BlockingJetStreamClient
 from ..jetstream.consumers import create_consumer, most_consumers
 from ..protocol import records as rc
 from ..settings import NatsSettings
-from ..subjects import filters_of, may_store, stores_text
-from . import progress, retention
+from ..subjects import PROGRESS_METADATA, filters_of, may_store, stores_text
+from . import retention
 from .append import append
 from .matching import match_range
 from .pull_subscription import PullSubscription
@@ -37,6 +37,7 @@ _LOG = logging.getLogger(__name__)
 MOST_LISTED = 100_000
 #: Seconds until a replica that lacks messages is asked again.
 _REPLICA_BEHIND = 0.05
+_RESET_TRY = 2.0  #: seconds; a server older than 2.14 does not answer the request
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2261, 12, 31, tzinfo=UTC)  # times that the server accepts
 
 
@@ -48,9 +49,6 @@ class LogAccess(Protocol):
 
     @property
     def timeout(self) -> float: ...
-
-    @property
-    def headers(self) -> bool: ...
 
     @property
     def api(self) -> BlockingJetStreamClient: ...
@@ -150,7 +148,7 @@ class NatsLog:
 
     def _read_topics(self, after: int, up_to: int, topics: Sequence[str], *, views: bool) -> Iterator[Records]:
         filters, kept = filters_of(topics), self._inactive_threshold(KEPT)
-        wanted = SequenceRange(self._name, max(0, after), up_to, filters, self._bridge.headers, kept=kept)
+        wanted = SequenceRange(self._name, max(0, after), up_to, filters, kept=kept)
         yield from self._read_whole(wanted, as_records(wanted, views))
 
     def read_all(self, after: int, up_to: int, convert: Convert[T], *, payloads: bool) -> Iterator[T]:
@@ -287,9 +285,46 @@ class NatsLog:
         """
         try:
             _check_name(name, "a consumer")
-            progress.show(self._api, self._name, name, max(0, up_to) + 1, filters_of(topics))
+            self._show_progress(name, max(0, up_to) + 1, sorted(filters_of(topics)))
         except MamaError as e:
             _LOG.warning("the progress of consumer %r on stream %r cannot be shown: %s", name, self._name, e)
+
+    def _show_progress(self, consumer: str, following: int, filters: list[str]) -> None:
+        """Show that everything below ``following`` was read, as the floor of acknowledgements of the consumer; a reset
+        moves it (NATS ADR-60).
+
+        For ``nats consumer info`` and tools that watch lag. Nobody reads through it, and nothing depends on it.
+        """
+        what = f"{self._name}.{consumer}"
+        try:
+            config = self._api.request(f"CONSUMER.INFO.{what}")["config"]
+        except ApiError as e:
+            if e.code != NO_CONSUMER:
+                raise
+        else:
+            if not PROGRESS_METADATA.items() <= (config.get("metadata") or {}).items():
+                raise ConfigError(
+                    f"consumer {consumer!r} of stream {self._name!r} is somebody else's: choose another name"
+                )
+            one = config.get("filter_subject")
+            if sorted(config.get("filter_subjects") or ([one] if one else [])) == filters:
+                with contextlib.suppress(ApiError, Unavailable):
+                    limit = min(_RESET_TRY, self._api.timeout)
+                    self._api.request(f"CONSUMER.RESET.{what}", {"seq": following}, timeout=limit)
+                    return
+            self._api.request(f"CONSUMER.DELETE.{what}")
+        made: dict[str, Any] = {
+            "durable_name": consumer,
+            "name": consumer,
+            "description": "how far a query of mama-spark has come",
+            "ack_policy": "all",
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": following,
+            "metadata": PROGRESS_METADATA,
+        }
+        if filters:
+            made["filter_subjects"] = filters
+        self._api.request(f"CONSUMER.CREATE.{what}", {"stream_name": self._name, "config": made})
 
 
 def _check_name(name: str, of: str) -> None:

@@ -17,8 +17,8 @@ import pytest
 from mama_spark import __version__
 from mama_spark.cli import main as cli
 from mama_spark.contracts.errors import Unavailable
+from mama_spark.nats.commands.serve import DEMO, add_demo_stream
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.nats.server.serve import DEMO, add_demo_stream
 
 from tests.support.ports import lasting_port
 from tests.support.processes import descendants, none_alive

@@ -17,9 +17,9 @@ from mama_spark.contracts.record_log import Bounds, Records
 
 from ..frames import MAX_TOPIC
 from ..log_queries import LogQueries
+from ..logs import MalamuteLog
 from ..records import ID_HEADER
 from ..settings import MalamuteSettings
-from ..stream_log import MalamuteLog
 from .marker_stream import MarkerStream
 
 #: Seconds after which the broker is asked again how long it recognises ids.

@@ -19,8 +19,8 @@ from mama_spark.publishing.window.blocking_sender import BlockingSender
 
 from ..bridge import MalamuteBridge
 from ..log_queries import LogQueries
+from ..logs import MalamuteLog
 from ..settings import MalamuteSettings
-from ..stream_log import MalamuteLog
 
 #: Seconds that a marker is kept.
 KEPT = 30 * 86_400

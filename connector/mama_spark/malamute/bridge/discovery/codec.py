@@ -26,6 +26,7 @@ from mama_spark.discovery.source_expiry import state_by_marker, state_by_markers
 from mama_spark.malamute.protocol.commands import BadFrame, StreamDeliver, decode
 from mama_spark.malamute.protocol.extensions import Extension, read
 from mama_spark.malamute.protocol.ttl import EXPIRED, MARKER, RENEWAL, TTL
+from mama_spark.options import TransportOptions
 
 EVENTS = "_MAMA_EVENTS"  #: the broker's own stream, unless its configuration has another name
 REC, WARN, EVENT, IMAGE = "rec", "warn", "event", "image"
@@ -106,9 +107,9 @@ class DiscoveryCodec:
     :param sources: origin of the records of a snapshot
     """
 
-    topic: str = "_MAMA_SOURCE_DISCOVERY"
+    topic: str = TransportOptions.discovery_topic
     events: str = EVENTS
-    sources: str = "MAMA_SOURCES"
+    sources: str = TransportOptions.sources_stream
 
     def __post_init__(self) -> None:
         if not self.topic.startswith("_"):

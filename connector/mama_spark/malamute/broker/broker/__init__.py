@@ -1,16 +1,1 @@
 """The broker's sockets, threads and configuration."""
-
-__all__ = [
-    "broker",
-    "client_router",
-    "engine_pool",
-    "engine_selector",
-    "event_publisher",
-    "inspection",
-    "loop",
-    "metrics",
-    "security",
-    "settings",
-    "stream_catalog",
-    "traffic_counters",
-]

@@ -16,6 +16,7 @@ from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.log_query import LogQueryAnswer
 
 from ..engines import engine_class
+from .engine_selector import stores
 
 #: Seconds for which the list of stores on disk is cached.
 FRESH = 1.0
@@ -46,7 +47,7 @@ class StreamCatalog:
         return sorted(self._kept.union(name for name in are_open if self.refusal(name, True) is None))
 
     def _list_stored(self) -> set[bytes]:
-        found = {name for name in self._configured_names if self._stores(self._choose(name)[0])}
+        found = {name for name in self._configured_names if stores(self._choose(name)[0])}
         for _, engine, settings in self._choices:
             try:
                 there = engine_class(engine).stored_streams(settings)
@@ -55,28 +56,21 @@ class StreamCatalog:
             found.update(name for name in there if self._choose(name) == (engine, settings))
         return found
 
-    @staticmethod
-    def _stores(engine: str) -> bool:
-        try:
-            return engine_class(engine).stored
-        except MamaError:  # reported when such a stream is opened
-            return False
-
     def refusal(self, stream: bytes, is_open: bool) -> LogQueryAnswer | None:
         engine, settings = self._choose(stream)
-        stores = self._stores(engine)
-        unreadable = engine_class(engine).unreadable(stream, settings) if stores else None
+        stored = stores(engine)
+        unreadable = engine_class(engine).unreadable(stream, settings) if stored else None
         if unreadable is not None:
             return LogQueryAnswer(0, StatusCode.NOT_IMPLEMENTED, unreadable.encode(), engine.encode())
         if not (
             is_open
-            or (stores and (stream in self._configured_names or engine_class(engine).is_stored(stream, settings)))
+            or (stored and (stream in self._configured_names or engine_class(engine).is_stored(stream, settings)))
         ):
-            unopened = engine_class(engine).unopened(stream, settings) if stores else None
+            unopened = engine_class(engine).unopened(stream, settings) if stored else None
             if unopened is not None:  # which may pass: a client that publishes opens it
                 return LogQueryAnswer(0, StatusCode.INTERNAL_ERROR, unopened.encode(), engine.encode())
             return LogQueryAnswer(0, StatusCode.FAILED, b"there is no such stream")
-        if not stores:
+        if not stored:
             return LogQueryAnswer(
                 0, StatusCode.NOT_IMPLEMENTED, b"the engine %s keeps nothing to read again" % engine.encode()
             )

@@ -1,4 +1,4 @@
-"""Parts of the answers to log queries that engines share: which messages are selected, and their frames. Pure.
+"""Parts of the answers to log queries that engines share: limits, which messages are selected, and their frames. Pure.
 
 A row is a tuple: sequence, time (microseconds since the epoch), sender, subject, content, lengths of its frames, id,
 headers (see :mod:`.frame_columns`), and what else an engine needs.
@@ -32,6 +32,19 @@ _CACHED_SUBJECTS = 4096
 
 class BadQuery(MamaError):
     """The query is wrong; a retry cannot succeed."""
+
+
+def limits(
+    max_age: float | None, max_octets: int | None, max_messages: int | None, max_per_subject: int | None = None
+) -> list[bytes]:
+    """Descriptions of messages that retention may remove, as ends of sentences; None, 0 and less = no limit."""
+    found = {
+        "after {:g} seconds (max_age)": max_age,
+        "beyond {} octets (max_octets)": max_octets,
+        "beyond {} messages (max_messages)": max_messages,
+        "beyond {} messages of a subject (max_per_subject)": max_per_subject,
+    }
+    return [text.format(limit).encode() for text, limit in found.items() if limit is not None and limit > 0]
 
 
 def selection_test(query: LogQuery) -> Wanted | None:

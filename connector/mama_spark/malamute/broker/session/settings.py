@@ -20,7 +20,7 @@ class SessionSettings:
     :ivar repeats: repeated WRITE, READ and OFFER answered per client and second; more are executed and not answered,
         which ends the replay storm of the C client
     :ivar pong_silence: seconds without PONG after which a plain client that sends gets one unasked
-        (:mod:`.streams.unasked_pongs`); 0 = never
+        (:class:`~.streams.ping_handler.UnaskedPongs`); 0 = never
     """
 
     timeout: float = option(

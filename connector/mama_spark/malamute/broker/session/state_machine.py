@@ -11,14 +11,12 @@ The machine decides by its table (:data:`~.states.TABLE`) and connects its parts
 | :mod:`.client_table`, :mod:`.client_session` | the connected clients and their states |
 | :mod:`.client_output` | frames to send, replies in order, blocked sockets |
 | :mod:`.delivery_scheduler`, :mod:`.engine_credit` | queues of deliveries; credit of clients, lent to engines |
-| :mod:`.streams.stream_table`, :mod:`.streams.stream_opener` | the existing streams, and opening them |
-| :mod:`.streams.idle_streams` | streams that nobody uses |
+| :mod:`.streams.stream_table`, :mod:`.streams.stream_opener` | the existing streams and which are idle; opening them |
 | :mod:`.streams.engine_command_queue` | commands for engines, and their awaited answers |
 | :mod:`.streams.engine_answer_handler` | makes replies from answers of engines |
 | :mod:`.streams.publish_handler`, :mod:`.streams.publish_windows` | WRITE, SEND; send windows |
 | :mod:`.streams.subscription_handler` | READ, CANCEL; deliveries of streams |
-| :mod:`.streams.log_query_server`, :mod:`.streams.ping_handler` | queries about stored streams; PING |
-| :mod:`.streams.unasked_pongs` | PONGs for plain clients that are busy sending |
+| :mod:`.streams.log_query_server`, :mod:`.streams.ping_handler` | queries about stored streams; PING and PONG |
 | :mod:`.mailboxes.mailbox_server`, :mod:`.mailboxes.mailbox_receipts` | mailboxes and services; CONFIRM |
 
 Replies to one client keep the order of its commands, even if an engine has to answer first: READ is answered when the
@@ -53,15 +51,13 @@ from .settings import SessionSettings
 from .states import CONNECTED, EVENTS, START, TABLE, SessionAction, SessionEvent
 from .streams.engine_answer_handler import EngineAnswerHandler, encoded
 from .streams.engine_command_queue import EngineCommandQueue
-from .streams.idle_streams import IdleStreams
 from .streams.log_query_server import LogQueryServer, NoReadableStreams, ReadableStreams
-from .streams.ping_handler import PingHandler
+from .streams.ping_handler import PingHandler, UnaskedPongs
 from .streams.publish_handler import PublishHandler
 from .streams.publish_windows import PublishWindows
 from .streams.stream_opener import StreamOpener
 from .streams.stream_table import StreamTable
 from .streams.subscription_handler import SubscriptionHandler
-from .streams.unasked_pongs import UnaskedPongs
 
 _INVALID = commands.encode(commands.Error())
 #: Queued messages of a client that is gone that are freed at a time: a millisecond.
@@ -88,7 +84,7 @@ class ServerMachine:
         self.counters = counters = SessionCounters()
         self.events = events = EventRecorder()
         self.clients = clients = ClientTable()
-        self.streams = streams = StreamTable(settings.streams, has_flow_control, clock)
+        self.streams = streams = StreamTable(settings, has_flow_control, clock)
         self.engines = engines = EngineCommandQueue()
         self.output = output = ClientOutput(settings.queue, self._drop)
         self.publish_windows = PublishWindows(settings.backlog)
@@ -108,7 +104,6 @@ class ServerMachine:
         )
         self._pings = PingHandler(output, engines, streams, self.publish_windows, self.queries)
         self._discarded: list[ByteQueue[Any]] = []  # queues of clients that are gone
-        self._idle_streams = IdleStreams(settings)
         self._unasked_pongs = UnaskedPongs(settings.pong_silence, clients, output)
         self._answers = EngineAnswerHandler(
             streams, engines, output, self.deliveries, self._pings, self.publish_windows, events
@@ -340,7 +335,7 @@ class ServerMachine:
 
     def idle_streams(self, now: float) -> list[bytes]:
         """Streams that may end, because no client has used them for a while and nothing waits for their engines."""
-        found = self._idle_streams.find(self.streams, self.clients, now)
+        found = self.streams.idle(self.clients, now)
         return [name for name in found if self.engines.is_idle(name) and not self.queries.asks_about(name)]
 
     def stream_ended(self, stream: bytes) -> None:

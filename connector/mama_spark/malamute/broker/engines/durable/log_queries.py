@@ -18,7 +18,7 @@ from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op, Selection, numbers, texts
 from mama_spark.malamute.protocol.patterns import BadPattern
 
-from ..query_answers import BadQuery, QueryRecords, Row, Wanted, as_block, frames_of, ids_block, selection_test
+from ..query_answers import BadQuery, QueryRecords, Row, Wanted, as_block, frames_of, ids_block, limits, selection_test
 from .settings import DurableSettings
 from .store import MAX_REMOVED, MessageStore
 from .store_reader import SUFFIX, StoreFull, StoreReader, store_path
@@ -58,7 +58,7 @@ def answer(store: MessageStore, query: LogQuery, settings: DurableSettings) -> t
 
 def _bounds(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, QueryRecords]:
     first, last = store.bounds()
-    return numbers(first, last) + texts(text.encode() for text in limits(settings)), []
+    return numbers(first, last) + texts(limits(settings.max_age, settings.max_octets, settings.max_messages)), []
 
 
 def _at(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, QueryRecords]:
@@ -186,16 +186,6 @@ _HANDLERS: dict[Op, Callable[[MessageStore, LogQuery, DurableSettings], tuple[by
     Op.MATCH: _match,
     Op.IDS: _ids,
 }
-
-
-def limits(settings: DurableSettings) -> list[str]:
-    """Descriptions of messages that retention may remove, as ends of sentences."""
-    found = {
-        "after {:g} seconds (max_age)": settings.max_age,
-        "beyond {} octets (max_octets)": settings.max_octets,
-        "beyond {} messages (max_messages)": settings.max_messages,
-    }
-    return [text.format(limit) for text, limit in found.items() if limit is not None]
 
 
 def stored_streams(settings: Mapping[str, Any]) -> list[bytes]:

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from mama_spark.contracts.errors import ConfigError
 
-#: The octets that SQLite locks for an exclusive transaction: earlier releases had one on the same file.
-_OFFSET, _LENGTH = 0x4000_0000, 512
 #: Files that this process has locked: the locks of the system exclude other processes only, and all of them are gone
 #: when the process closes the file once.
 _held: set[str] = set()
@@ -42,7 +40,7 @@ class StoreLock:
         except OSError as e:
             raise ConfigError(f"the store {self._store} cannot be made: {e}") from e
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, _LENGTH, _OFFSET)
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as e:
             os.close(descriptor)
             busy = isinstance(e, BlockingIOError | PermissionError)

@@ -41,7 +41,7 @@ from mama_spark.nats.settings import NatsSettings
 from mama_spark.publishing.ids.id_lifetime import known_for
 from mama_spark.publishing.window.retry import may_resend
 
-from .message_codec import EXPECTED_LAST, Header, Origin, encode_id, encode_subject, lines
+from .message_codec import Header, Origin, encode_id, encode_subject, lines
 
 log = logging.getLogger(__name__)
 
@@ -309,7 +309,7 @@ def batch_of(messages: Sequence[PendingPublish], engine: str, prefix: str) -> Me
             names.append(name)
             values.append(value)
         if message.expected is not None:
-            names.append(EXPECTED_LAST)
+            names.append(hd.EXPECTED_LAST)
             values.append(str(message.expected))
         starts.append(len(names))
         ids.append(encode_id(message.message_id, origin))

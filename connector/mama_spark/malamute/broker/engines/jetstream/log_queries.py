@@ -29,7 +29,7 @@ from mama_spark.nats.read.logs import NatsLog, NatsLogs
 from mama_spark.nats.settings import NatsSettings
 
 from ..frame_columns import pack, pack_headers
-from ..query_answers import BadQuery, QueryRecords, Row, Wanted, as_block, frames_of, ids_block, selection_test
+from ..query_answers import BadQuery, QueryRecords, Row, Wanted, as_block, frames_of, ids_block, limits, selection_test
 from .message_codec import GENERATED_ID, Unreadable, decode, decode_id, decode_subject, encode_subject, encode_value
 from .stream_reader import JetStreamReader
 
@@ -45,12 +45,6 @@ _FEW_SUBJECTS = 64
 _COUNTED = 250_000
 _LISTED = 100_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LIMITS = {
-    "max_age": "after {:g} seconds (max_age)",
-    "max_bytes": "beyond {} octets (max_octets)",
-    "max_msgs": "beyond {} messages (max_messages)",
-    "max_msgs_per_subject": "beyond {} messages of a subject (max_per_subject)",
-}
 
 
 class _State(NamedTuple):
@@ -120,10 +114,9 @@ class JetStreamQueries:
 
     def bounds(self, query: LogQuery, state: _State) -> tuple[bytes, QueryRecords]:
         """BOUNDS"""
-        given = ((text, int(state.config.get(key) or 0)) for key, text in _LIMITS.items())
-        ages = ((text, value / 1e9 if "seconds" in text else value) for text, value in given)
-        limits = (text.format(value).encode() for text, value in ages if value > 0)
-        return numbers(state.first, state.last) + texts(limits), []
+        keys = ("max_age", "max_bytes", "max_msgs", "max_msgs_per_subject")
+        age, *most = (int(state.config.get(key) or 0) for key in keys)
+        return numbers(state.first, state.last) + texts(limits(age / 1e9, *most)), []
 
     def at(self, query: LogQuery, state: _State) -> tuple[bytes, QueryRecords]:
         """AT"""

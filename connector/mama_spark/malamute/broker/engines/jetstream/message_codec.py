@@ -21,11 +21,11 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
+from mama_spark.nats.protocol.headers import MSG_ID
+
 Header = tuple[bytes, bytes]
 
-MSG_ID, SENDER, FRAMES = "Nats-Msg-Id", "Mlp-Sender", "Mlp-Frames"
-ORIGIN, HEADERS = "Mlp-Origin", "Mlp-Headers"
-EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"
+SENDER, FRAMES, ORIGIN, HEADERS = "Mlp-Sender", "Mlp-Frames", "Mlp-Origin", "Mlp-Headers"
 MAX_FIELD = 65_535  #: octets of an id, or of a header with its name and the name's length
 MAX_STRING = 255  #: octets of a subject or address: a length is one octet on the wire of Malamute
 _EMPTY = "%"  #: an empty part; every other % of ours is followed by two digits

@@ -20,16 +20,15 @@ from .settings import JetStreamSettings
 
 REQUEST_TIMEOUT = 3.0  #: seconds that one request to the JetStream API may take
 T = TypeVar("T")
+#: Seconds in which the server must answer when the stream is opened.
+OPEN_TIMEOUT = 10.0
 
 
 class JetStreamReader:
-    """One JetStream stream.
+    """One JetStream stream."""
 
-    :param timeout: seconds in which the server must answer when the stream is opened
-    """
-
-    def __init__(self, connection: NatsSettings, name: str, prefix: str, timeout: float = 10.0) -> None:
-        self.logs = NatsLogs(connection, timeout)
+    def __init__(self, connection: NatsSettings, name: str, prefix: str) -> None:
+        self.logs = NatsLogs(connection, OPEN_TIMEOUT)
         self.name, self.prefix = name, prefix
         self.created = ""  #: creation time of the stream, which distinguishes it from another one of its name
         self.duplicate_window = 0.0  #: seconds in which the server stores a message id once

@@ -1,21 +1,15 @@
-"""The pure parts of the durable engine: acknowledgements, ids, frames, topics of its log."""
+"""The pure parts of the durable engine: acknowledgements, ids, frames."""
 
 from __future__ import annotations
-
-import itertools
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.contracts.errors import BadTopic
 from mama_spark.malamute.broker.engines import ack_tracker
 from mama_spark.malamute.broker.engines.ack_tracker import MOST_RUNS, AckTracker, OutcomeRuns
 from mama_spark.malamute.broker.engines.durable.dedup import DedupWindow
 from mama_spark.malamute.broker.engines.frame_columns import pack, pack_headers, unpack, unpack_headers
-from mama_spark.malamute.broker.engines.records import check_topic, topic_filter
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome, write
-
-from tests.support.tables import each
 
 STORED, DUPLICATE, REFUSED = StoreOutcome.STORED, StoreOutcome.DUPLICATE, StoreOutcome.REFUSED
 
@@ -126,41 +120,3 @@ def test_what_was_not_stored_may_come_again() -> None:
     assert [window.find(b"%d" % n) for n in range(1, 6)] == [1, 2, 3, None, None]
     window.add(b"4", 4, 0)
     assert (window.find(b"4"), len(window)) == (4, 4)
-
-
-# --- topics --------------------------------------------------------------------------------------------------------
-
-
-@each(
-    ("topic", "subject", "matches"),
-    [
-        ("a.b", b"a.b", True),
-        ("a.b", b"a.bc", False),
-        ("a.*", b"a.b", True),
-        ("a.*", b"a.b.c", False),
-        ("a.>", b"a.b.c", True),
-        ("a.>", b"a", False),
-        (">", b"a\nb", True),
-        ("a.+", b"a.+", True),
-        ("*", b"\xff", True),
-    ],
-)
-def test_wildcards_stand_for_parts(topic: str, subject: bytes, matches: bool) -> None:
-    assert topic_filter([topic])(subject) is matches
-    assert topic_filter(["nothing", topic])(subject) is matches
-
-
-def test_the_filter_remembers_only_so_much() -> None:
-    wanted = topic_filter(["1.>"])
-    subjects = [b"%d.%d" % (n % 2, n) for n in itertools.chain(range(100_050), range(10))]
-    assert sum(map(wanted, subjects)) == 50_030
-
-
-@each("topic", [None, "", "a..b", "a.*", ">", "a b", "a\n", ".a", "x" * 256])
-def test_what_is_no_place_to_publish_to_is_refused(topic: str | None) -> None:
-    with pytest.raises(BadTopic):
-        check_topic(topic)
-
-
-def test_a_topic_becomes_a_subject() -> None:
-    assert check_topic("grüße.$x-y_z") == "grüße.$x-y_z".encode()

@@ -87,26 +87,18 @@ def test_messages_that_get_old_keep_their_stream_awake(engines: Make) -> None:
     assert not one.engine.store.resting
 
 
-def test_a_store_is_locked_against_the_transaction_that_earlier_releases_keep_open(tmp_path: Path) -> None:
-    """Both ways; SQLite's lock is of the process, so the other one is a child."""
+def test_a_store_that_another_process_has_open_is_locked_until_it_ends(tmp_path: Path) -> None:
     path = tmp_path / "st.stream"
-    program = (
-        "import sqlite3, sys\n"
-        f"lock = sqlite3.connect({str(path) + '.lock'!r}, 0.0, isolation_level=None)\n"
-        "try:\n    lock.execute('BEGIN EXCLUSIVE')\n"
-        "except sqlite3.OperationalError as e:\n    print(e)\n"
-        "else:\n    print('locked', flush=True)\n    sys.stdin.read()\n"
-    )
-
-    def run() -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", program]
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    ours = StoreLock(path)
-    with run() as theirs:
-        assert theirs.communicate()[0] == "database is locked\n"
-    ours.close()
-    with run() as theirs:
+    program = f"""
+import sys
+from pathlib import Path
+from mama_spark.malamute.broker.engines.durable.store_lock import StoreLock
+lock = StoreLock(Path({str(path)!r}))
+print("locked", flush=True)
+sys.stdin.read()
+"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as theirs:
         assert theirs.stdout is not None
         assert theirs.stdout.readline() == "locked\n"
         with pytest.raises(ConfigError, match="is open elsewhere"):
