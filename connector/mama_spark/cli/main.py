@@ -128,7 +128,7 @@ SUBCOMMANDS = {
         "generated documentation", "malamute,tango", HELP, ("mama docs options",),
     ),
     "completion": Subcommand(
-        "mama_spark.console.completion",
+        "mama_spark.cli.commands.completion",
         "what a shell needs to complete commands, options and files", "cli", HELP,
         ('eval "$(mama completion bash)"', 'eval "$(mama completion zsh)"', "mama completion fish | source"),
     ),
@@ -185,10 +185,10 @@ def _load(name: str, subcommand: Subcommand) -> SubcommandModule:
 
 def _complete() -> None:
     """Answer the shell, which has the command line in ``COMP_LINE``; this ends the process."""
-    from ..console.completion import complete
+    import argcomplete
 
     words = os.environ.get("COMP_LINE", "").split()
-    complete(parser([word for word in words[1:2] if word in SUBCOMMANDS]))
+    argcomplete.autocomplete(parser([word for word in words[1:2] if word in SUBCOMMANDS]))
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.contracts.record_log import Bounds, Continuity, continuity
+from mama_spark.contracts.record_log import Bounds, Continuity, Records, continuity
 
 from tests.support.tables import each
 
@@ -36,3 +38,15 @@ def test_reading_goes_on_where_the_next_record_is_there_or_is_the_next_to_come(f
     assert (state is Continuity.UNBROKEN) is (at in there or at == there.stop)
     assert (state is Continuity.REMOVED) is (at < there.start)
     assert (state is Continuity.SHORTER) is (at > there.stop)
+
+
+def test_some_of_the_records_keep_their_numbers_topics_and_faults() -> None:
+    numbers = np.arange(4)
+    whole = Records(numbers, numbers * 10, pa.array([*"abcd"]), pa.array([b"0", b"1", b"2", b"3"]), None, {2: "why"})
+    for some in (whole.take(np.array([1, 2])), whole.slice(1, 3)):
+        assert (some.sequences.tolist(), some.times.tolist()) == ([1, 2], [10, 20])
+        assert (some.topics.to_pylist(), some.payloads.to_pylist(), some.faults) == (
+            ["b", "c"],
+            [b"1", b"2"],
+            {1: "why"},
+        )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 
-import argcomplete
 from argcomplete.shell_integration import shellcode
 
 SHELLS = ("bash", "zsh", "fish")
@@ -20,8 +19,3 @@ def run(args: argparse.Namespace) -> int:
     program = shellcode(["mama"], shell=args.shell)
     print(json.dumps({"shell": args.shell, "program": program}) if args.json else program)
     return 0
-
-
-def complete(parser: argparse.ArgumentParser) -> None:
-    """Answer the shell, which has asked by environment variables, and end the process."""
-    argcomplete.autocomplete(parser)
