@@ -165,13 +165,18 @@ class FastBatch:
             self._error(reply, seq, out)
         return out
 
-    def denied(self, tokens: Int64s, error: PublishError) -> None:
+    def denied(self, tokens: Int64s, error: PublishError) -> SettledTokens:
         """Note that the server dropped messages before they reached the batch, which it does not answer."""
+        out = SettledTokens()
         for first, mine in self._tokens:
             dropped = np.flatnonzero(np.isin(mine, tokens))
             if len(dropped):
-                self._note_rejection(BatchRejection(first + int(dropped[0]), error))
-                return
+                seq = first + int(dropped[0])
+                self._note_rejection(BatchRejection(seq, error))
+                if seq == 1:  # it never began: the answers to all of it, its end included, may have come before
+                    self._finish(out)
+                break
+        return out
 
     def lost(self, why: str) -> SettledTokens:
         """No more answers will arrive: the outcome of unsettled messages is unknown."""

@@ -279,9 +279,12 @@ class FastIngestPublisher:
     def on_denied(self, tokens: Int64s, error: PublishError) -> None:
         """The server dropped messages, which it answers to no batch."""
         with self._lock:
-            for open_batch in self._by_id.values():
-                open_batch.batch.denied(tokens, error)
             self._go_on_alone()
+            for open_batch in list(self._by_id.values()):
+                settled = open_batch.batch.denied(tokens, error)
+                self._forget_finished(open_batch)
+                self._report(settled, open_batch.stream)
+        self._report_resolved()
 
     def _go_on_alone(self) -> None:
         self._alone = ALONE_IN_ORDER if self._settings.ordered else ALONE

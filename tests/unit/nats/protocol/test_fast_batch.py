@@ -56,6 +56,18 @@ def test_a_batch_that_never_began_stored_nothing() -> None:
     assert refused(b.reply(no_responders("a"), 1)) == dict.fromkeys(range(100, 103), NoResponders)
 
 
+@each("ended", [False, True])
+def test_a_start_that_the_server_dropped_ends_the_batch_also_when_all_answers_came_before(ended: bool) -> None:
+    b = batch(3, confirmed=False)
+    if ended:
+        b.end()
+        for seq in (2, 3, 4):
+            assert not b.reply(from_reply(400, 10208, "unknown"), seq).refused
+    told = refused(b.denied(np.array([100, 102]), Rejected("not allowed")))
+    assert told == {100: Rejected, 101: BlockedByPredecessor, 102: BlockedByPredecessor}
+    assert b.phase is Phase.ENDED
+
+
 @each("confirmed", [False, True])
 @each("code", [10060, 10071, 10054, 10166])
 def test_a_start_refused_for_its_own_sake_is_the_only_one_that_fails(code: int, confirmed: bool) -> None:
