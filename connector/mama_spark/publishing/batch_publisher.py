@@ -323,8 +323,8 @@ class BatchPublisher:
         cause = self.window.take_resend_cause()
         if cause is not None and self._on_resend is not None:
             self._on_resend(cause)
-        if self._end_at_gap and self.window.gave_up is not None:
-            why = f"a message was not stored in time, and nothing may be stored behind it: {self.window.gave_up}"
+        if self._end_at_gap and self.window.last_expiry is not None:
+            why = f"a message was not stored in time, and nothing may be stored behind it: {self.window.last_expiry}"
             raise Unavailable(why)
         self._end_outage(now)
 

@@ -28,7 +28,7 @@ class OutageDetector:
 
     @property
     def noticed(self) -> bool:
-        """Messages have waited in vain for so long that it is worth to ask why."""
+        """No progress for ``notice`` seconds: ask the broker for the cause."""
         return self.declared or self.silent > self.notice
 
     def progressed(self) -> None:

@@ -150,7 +150,7 @@ class SendLoop:
     def resend(self) -> None:
         """Send again what is due, until the bridge takes no more."""
         self.bridge_full = False
-        if self._check is not None and self.window.resends and not self._look_for_doubtful(self._check):
+        if self._check is not None and self.window.resends and not self._find_stored(self._check):
             return
         for flights, due in self.window.due(self.clock()):
             rows = _one_call(flights, due)
@@ -162,10 +162,10 @@ class SendLoop:
                 self.bridge_full = True
                 return
 
-    def _look_for_doubtful(self, check: StoredCheck) -> bool:
-        """Settle what is stored of that which the middleware may have forgotten; whether nothing of it is left."""
+    def _find_stored(self, check: StoredCheck) -> bool:
+        """Settle what is stored of the resends whose ids the middleware may have forgotten; False = it does not say."""
         now = self.clock()
-        doubtful = self.window.doubtful(check.certain_for, now)
+        doubtful = self.window.resends_past_dedup_window(check.certain_for, now)
         if not doubtful:
             return True
         if now < self._ask_at:

@@ -45,7 +45,7 @@ class Window:
     :ivar connected: the middleware can be reached
     :ivar next_token: of the next message that is sent
     :ivar silence: why nothing is acknowledged, for the texts of time-outs; empty = not known
-    :ivar gave_up: the last error of a flight that ended because its time was over, not because it was rejected
+    :ivar last_expiry: error of the latest flight that hit its retry deadline
     """
 
     def __init__(self, policy: WindowConfig) -> None:
@@ -59,7 +59,7 @@ class Window:
         self.connected = True
         self.next_token = 0
         self.silence = ""
-        self.gave_up: PublishError | None = None
+        self.last_expiry: PublishError | None = None
         self._index = SendIndex()
         self._resends = ResendQueue()
         self._backpressure = BackpressureState(policy.max_in_flight)
@@ -149,10 +149,10 @@ class Window:
         """Flights wait to be sent again."""
         return self._resends.head() is not None
 
-    def doubtful(self, certain_for: float, now: float) -> list[tuple[FlightBatch, Int64s]]:
-        """What is to be sent again now and may be stored for so long that the middleware may not know its id any more.
+    def resends_past_dedup_window(self, certain_for: float, now: float) -> list[tuple[FlightBatch, Int64s]]:
+        """Due resends whose id may have left the duplicate window.
 
-        :param certain_for: seconds for which it surely does
+        :param certain_for: seconds for which the middleware surely knows the id of what it stored
         """
         if not self._may_send(now) or (self.policy.ordered and self._index.unanswered()):
             return []
@@ -398,7 +398,7 @@ class Window:
         if not resend.all():
             last = rows[~resend]
             if not is_final(error):
-                self.gave_up = error
+                self.last_expiry = error
             self._settle(flights, last, Transition.FAIL if error.answered else Transition.EXPIRE, now)
 
     def _retry(self, flights: FlightBatch, rows: Int64s, error: PublishError, now: float) -> None:
@@ -428,7 +428,7 @@ class Window:
     def _settle_by_last_error(self, flights: FlightBatch, rows: Int64s, now: float) -> None:
         """End waiting flights: their last error decides which terminal event it is."""
         if len(rows):
-            self.gave_up = flights.errors[int(rows[0])]
+            self.last_expiry = flights.errors[int(rows[0])]
         answered = np.fromiter((flights.errors[r].answered for r in rows.tolist()), np.bool_, len(rows))
         for step, some in ((Transition.FAIL, rows[answered]), (Transition.EXPIRE, rows[~answered])):
             if len(some):
