@@ -319,7 +319,6 @@ class BatchPublisher:
         if no_more or now - self._loop.last_send >= self._flush_after:
             self._loop.flush()
         self._receive(now)
-        self.window.expire(now)  # as of before the poll: answers that came while this process stood still are in time
         cause = self.window.take_resend_cause()
         if cause is not None and self._on_resend is not None:
             self._on_resend(cause)

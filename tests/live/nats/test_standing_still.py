@@ -27,13 +27,13 @@ from tests.support.proxy import Proxy
 IMPATIENT = 'ping_interval: "500ms"\nping_max: 2\n'
 PROGRAM = """
 import json, sys
-from mama_spark.publishing.window import outage, send_loop
+from mama_spark.contracts import standstill
 from mama_spark.testing.waiting import eventually
 from tests.support.fault_driver import Driver
 
 url, options, scale = sys.argv[1], json.loads(sys.argv[2]), float(sys.argv[3])
-send_loop.STOOD_STILL *= scale
-outage.MAX_STEP *= scale
+standstill.MAX_OVERRUN *= scale
+standstill.MAX_STEP *= scale
 with Driver(url, ack_mode="message", **options) as driver:
     driver.begin(["s.a"], 500)
     print("begun", flush=True)

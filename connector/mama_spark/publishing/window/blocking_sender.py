@@ -70,7 +70,6 @@ class BlockingSender:
             polled = loop.receive(wait, self.window.answers_until_refill() if spans else self.window.in_flight or 1)
             if any(event.kind is EventKind.DISCONNECTED for event in polled.events) and _in_flight(flights).any():
                 raise OutcomeUnknown(loop.last_cause)  # what may be sent again waits for it now
-            self.window.expire(now)  # as of before the poll: answers that came while this process stood still count
             self._raise_failed(flights, timeout)
 
     def _launch(self, flights: FlightBatch, spans: deque[Span]) -> None:

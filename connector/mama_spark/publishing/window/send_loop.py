@@ -20,6 +20,7 @@ import numpy as np
 from mama_spark.contracts.bridge import Ack, BridgeEvent, EventKind, PollResult, PublisherBridge
 from mama_spark.contracts.errors import PublishError, Unavailable
 from mama_spark.contracts.message import Bools, Int64s, MessageBatch
+from mama_spark.contracts.standstill import stood_still
 
 from .flight_batch import FlightBatch, StoredFlights
 from .outage import OutageDetector
@@ -30,10 +31,6 @@ logger = logging.getLogger("mama_spark")
 
 MAX_SEND_MESSAGES = 2048  #: at most so many messages a call of the bridge
 MAX_SEND_BYTES = 4 << 20  #: at most so many payload bytes a call, or one message
-
-#: Seconds beyond its timeout after which a poll means that the process stood still (stopped, or its machine was):
-#: nothing could be sent or answered meanwhile, so that time counts towards no retry deadline.
-STOOD_STILL = 5.0
 
 #: Rows ``[start, end)``.
 Span = tuple[int, int]
@@ -200,16 +197,17 @@ class SendLoop:
     # --- in --------------------------------------------------------------------------------------------------
 
     def receive(self, timeout: float, want: int = 1) -> PollResult:
-        """Poll the bridge and give the window what came.
+        """Poll the bridge, give the window what came, and time out what had no answer when this was called.
 
         :raises Unavailable: the connection was closed for good
         """
         asked = self.clock()
         polled = self.bridge.poll(timeout, want)
         now = self.clock()
-        if now - asked > timeout + STOOD_STILL and not self.window.deadlines_suspended:
+        if stood_still(now - asked, timeout) and not self.window.deadlines_suspended:
             self.window.resume_deadlines(now)
         self.apply(polled)
+        self.window.expire(asked)
         return polled
 
     def apply(self, polled: PollResult) -> None:
