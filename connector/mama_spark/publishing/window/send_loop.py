@@ -22,6 +22,7 @@ from mama_spark.contracts.errors import PublishError, Unavailable
 from mama_spark.contracts.message import Bools, Int64s, MessageBatch
 from mama_spark.contracts.standstill import stood_still
 
+from ..rate_limiter import RateLimiter
 from .flight_batch import FlightBatch, StoredFlights
 from .outage import OutageDetector
 from .retry import is_final
@@ -143,6 +144,22 @@ class SendLoop:
             self._sent()
         self.bridge_full = taken < n
         return taken
+
+    def launch_spans(self, flights: FlightBatch, spans: deque[Span], limiter: RateLimiter | None = None) -> bool:
+        """Send what may go of queued flights, and take it from ``spans``; whether that was all."""
+        while spans:
+            start, end = spans[0]
+            most = MAX_SEND_MESSAGES if limiter is None else limiter.allowance(self.clock())
+            n = self.capacity(flights, spans[0], most)
+            taken = self.launch(flights, start, n) if n else 0
+            if limiter is not None:
+                limiter.spend(taken)
+            spans[0] = (start + taken, end)
+            if not n or taken < n:
+                return False
+            if start + taken == end:
+                spans.popleft()
+        return True
 
     def resend(self) -> None:
         """Send again what is due, until the bridge takes no more."""

@@ -23,6 +23,7 @@ from mama_spark.contracts.bridge import Ack, PublisherBridge
 from mama_spark.contracts.errors import ConfigError, PublishError, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.options.window import WindowConfig
+from mama_spark.publishing.batch_config import BatchConfig, BatchHooks
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.exactly_once.batch_session import BatchSession
 from mama_spark.publishing.ids.doubled_ids import DoubledIdCheck
@@ -40,9 +41,8 @@ from .encoding.row_encoder import RowEncoder
 from .failure_policy import (
     advice_for_repetition,
     knows_ids,
-    outage_repeats_task,
+    on_outage,
     task_must_be_retried,
-    tolerates_outages,
 )
 from .job import PartitionReport, SinkJob, TaskInfo
 from .outcome_recorder import OutcomeRecorder
@@ -251,17 +251,19 @@ class PartitionWriter:
         self._publisher = publisher = BatchPublisher(
             bridge,
             o.window,
-            open_bridge=lambda: self._connect(bridge, first),
             on_finished=self.recorder.on_finished if metrics is None else metrics.on_finished,
-            rate=o.max_rate_per_partition,
-            poll_time=min(o.poll_time, o.hold_pause_time),
-            name=str(self._task.partition),
-            survive_outage=tolerates_outages(o),
-            wait_through_outages=o.on_unavailable == "wait",
-            end_at_gap=o.order == "partition" and outage_repeats_task(o),
+            config=BatchConfig(
+                on_outage=on_outage(o),
+                rate=o.max_rate_per_partition,
+                poll_time=min(o.poll_time, o.hold_pause_time),
+                name=str(self._task.partition),
+            ),
+            hooks=BatchHooks(
+                open_bridge=lambda: self._connect(bridge, first),
+                outgoing=self._trace,
+                on_event=self.recorder.events.on_transport_event if metrics is None else metrics.on_event,
+            ),
             guard=guard,
-            outgoing=self._trace,
-            on_event=self.recorder.events.on_transport_event if metrics is None else metrics.on_event,
         )
         write_id = self._report.write_id
         job = f"{write_id.run_id} {write_id.batch_id}"
