@@ -32,7 +32,6 @@ from mama_spark.publishing.outage_reporter import WARNING_INTERVAL
 from mama_spark.publishing.window.flight_batch import StoredFlights
 from mama_spark.registry import batch_ledger, publisher_bridge, row_codec
 
-from ..local_folders import local_folders
 from ..write_counts import PROPERTY, TaskCounts
 from .announcer import SourceAnnouncer, source_record
 from .dead_letter_queue import DeadLetterContext
@@ -166,7 +165,7 @@ class PartitionWriter:
         self._ids = self._id_maker(IDS_MEMORY if self._options.pack == "off" else PACKED_IDS_MEMORY)
         self._doubled_ids: DoubledIdCheck | None = None
         if job.plan.id is not None:
-            self._doubled_ids = DoubledIdCheck(job.options.on_duplicate_id != "warn", _local_folder(task.partition))
+            self._doubled_ids = DoubledIdCheck(job.options.on_duplicate_id != "warn")
         self._with_ids = False
         self._ledger: BatchLedger | None = None
         self._repeated: RepeatedRows | None = None
@@ -224,8 +223,6 @@ class PartitionWriter:
             self._bridge.close()
         if self._announcer is not None:
             self._announcer.finish()
-        if self._doubled_ids is not None:
-            self._doubled_ids.close()
 
     # --- begin -----------------------------------------------------------------------------------------------
 
@@ -427,9 +424,3 @@ class PartitionWriter:
             why = f"; nothing was acknowledged for a while: {cause}" if cause else ""
             advice = advice_for_repetition(self._job, counts, [self._report])
             raise Unavailable(f"partition {self._task.partition}: {counts.sentence()}{why}{where}{advice}")
-
-
-def _local_folder(partition: int) -> str | None:
-    """A folder of Spark for temporary data of this executor; None = it names none that exists."""
-    folders = local_folders()
-    return folders[partition % len(folders)] if folders else None
