@@ -7,7 +7,7 @@ judges time-outs as of before that look (:meth:`.SendLoop.receive`), and leaves 
 from __future__ import annotations
 
 MAX_STEP = 1.0  #: seconds of silence that the time between two looks counts at most
-MAX_OVERRUN = 5.0  #: seconds by which a wait with a time-out may be longer in a process that runs
+MAX_OVERRUN = 5.0  #: seconds: if a wait overruns its time-out by more, the process was suspended
 
 
 def silent_for(since: float, now: float) -> float:
