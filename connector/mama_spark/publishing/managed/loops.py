@@ -191,8 +191,8 @@ class PublisherLoops:
         self.drained.set()
 
     def _receive(self, timeout: float) -> None:
+        self._look_for_outage()  # first, so that a time-out says why
         polled = self._loop.receive(timeout)
-        self._look_for_outage()
         if self._collect() or polled:
             self._settled.set()
 
