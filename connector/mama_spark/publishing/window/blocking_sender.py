@@ -56,17 +56,18 @@ class BlockingSender:
 
     def _store(self, flights: FlightBatch, timeout: float) -> None:
         loop, until = self._loop, self._clock() + timeout
-        spans = loop.prepare(flights)
+        spans, looked = loop.prepare(flights), False
         self._raise_failed(flights, timeout)
         while flights.open:
             now = self._clock()
-            if now >= until:
+            if now >= until and looked:  # who stood still before the first look has waited for nobody
                 raise self._timed_out(flights, timeout)
             loop.resend()
             if not loop.bridge_full:
                 loop.launch_spans(flights, spans)
             loop.flush()
-            wait = min(until - now, self._next_moment(now), _MAX_WAIT if spans else math.inf)
+            wait = max(0.0, min(until - now, self._next_moment(now), _MAX_WAIT if spans else math.inf))
+            looked = True
             polled = loop.receive(wait, self.window.answers_until_refill() if spans else self.window.in_flight or 1)
             if any(event.kind is EventKind.DISCONNECTED for event in polled.events) and _in_flight(flights).any():
                 raise OutcomeUnknown(loop.last_cause)  # what may be sent again waits for it now
