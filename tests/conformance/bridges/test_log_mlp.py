@@ -18,8 +18,8 @@ from mama_spark.malamute.bridge.settings import MalamuteSettings
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
 from mama_spark.malamute.broker.engines.durable.store_reader import store_path
+from mama_spark.malamute.broker.session import log_queries
 from mama_spark.malamute.broker.session.settings import SessionSettings
-from mama_spark.malamute.broker.session.streams import log_query_server
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol import commands, log_query
@@ -79,7 +79,7 @@ def test_a_broker_that_is_older_than_the_question_cannot_tell(broker: Broker, mo
         query = log_query.parse_query(packed)
         return None if query is None or query.op is Op.MATCH else query
 
-    monkeypatch.setattr(log_query_server, "parse_query", of_then)
+    monkeypatch.setattr(log_queries, "parse_query", of_then)
     with logs(broker.endpoint) as bridge:
         found = bridge.log("st")
         found.append(MessageBatch.of(["t.a"] * 3, [b""] * 3))

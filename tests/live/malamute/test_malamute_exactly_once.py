@@ -18,7 +18,7 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.bridge import bridge as bridges
 from mama_spark.malamute.bridge.logs import MalamuteLogs
 from mama_spark.malamute.bridge.settings import MalamuteSettings
-from mama_spark.malamute.broker.session.streams import log_query_server
+from mama_spark.malamute.broker.session import log_queries
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol import log_query
 from mama_spark.malamute.protocol.log_query import Op
@@ -218,6 +218,6 @@ def test_a_broker_of_an_earlier_release_is_refused(broker: BrokerHere, monkeypat
         found = log_query.parse_query(packed)
         return None if found is not None and found.op is Op.DEDUP else found
 
-    monkeypatch.setattr(log_query_server, "parse_query", parse)
+    monkeypatch.setattr(log_queries, "parse_query", parse)
     report = Query(broker.url, ONCE).attempt(rows(0, 10))
     assert "of an earlier release" in (report.fatal or "")

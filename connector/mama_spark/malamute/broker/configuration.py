@@ -20,7 +20,7 @@ from mama_spark.options.values import Duration, byte_size, nonempty_text
 from .broker.security import Security
 from .broker.settings import BrokerSettings, EngineChoice
 from .engines import engine_class
-from .session.mailboxes.mailbox_store import Limits
+from .session.mailbox_store import Limits
 from .session.settings import SessionSettings
 
 Table = Mapping[str, Any]

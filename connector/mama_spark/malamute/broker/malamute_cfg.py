@@ -13,7 +13,7 @@ from mama_spark.contracts.errors import ConfigError
 
 from .broker.security import Security
 from .broker.settings import BrokerSettings
-from .session.mailboxes.mailbox_store import Limits
+from .session.mailbox_store import Limits
 from .session.settings import SessionSettings
 
 logger = logging.getLogger(__name__)

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 import zmq
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.malamute.broker.broker.client_router import CLIENT_TURN, ClientRouter
+from mama_spark.malamute.broker.broker.client_router import CLIENT_TURN, ClientRouter, SocketCounters
 from mama_spark.malamute.broker.broker.security import Security, ZapHandler
-from mama_spark.malamute.broker.broker.traffic_counters import SocketCounters
 from mama_spark.malamute.broker.engines import Delivery, register
 from mama_spark.malamute.broker.engines.engine_actor import REPORT
 from mama_spark.malamute.broker.engines.engine_handle import EngineHandle, ReportSocket

@@ -100,12 +100,12 @@ class Pair:
             out, self.client.out = self.client.out, []
             for frames in [] if drop else out:
                 self.broker.receive(me, frames, self.now)
-            orders = self.broker.take_commands()
+            orders = self.broker.streams.take_commands()
             for stream, commands in orders.items():
                 for command in commands:
                     if isinstance(command, AnsweredCommand):
                         self.broker.command_done(stream)
-            answers = self.broker.take_output()
+            answers = self.broker.clients.take_output()
             for client, frames in [] if drop else answers:
                 if (client.identity if isinstance(client, ClientSession) else client) == me:
                     self.client.receive(frames, self.now)

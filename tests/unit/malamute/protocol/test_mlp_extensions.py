@@ -139,11 +139,11 @@ def test_last_of_a_run() -> None:
 
 def opened(machine: ServerMachine, client: bytes, features: Feature) -> None:
     machine.receive(client, encode(commands.Open(client, write(Extension(features=features)))), 0.0)
-    machine.take_output()
+    machine.clients.take_output()
 
 
 def said(machine: ServerMachine) -> list[Command]:
-    out = machine.take_output()
+    out = machine.clients.take_output()
     return [decode(frames) for _, frames in out]
 
 

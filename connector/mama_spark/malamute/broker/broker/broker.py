@@ -25,9 +25,8 @@ from ....telemetry.prometheus.exposition import prometheus_client
 from ..session.broker_events import BrokerEvent, EventFields, encode
 from ..session.settings import SessionSettings
 from .engine_selector import EngineSelector
-from .inspection import as_json, clients_of, streams_of
 from .loop import BrokerLoop
-from .metrics import CONTENT_TYPE, Metric, exposition, measure
+from .metrics import CONTENT_TYPE, Metric, as_json, clients_of, exposition, measure, streams_of
 from .security import ZapHandler
 from .settings import BrokerSettings, EngineChoice
 
@@ -177,7 +176,7 @@ class Broker:
         return self._loop.counters.received_messages if self._loop else 0
 
     def counters(self) -> dict[str, int]:
-        return asdict(self._loop.machine.counters) if self._loop else {}
+        return asdict(self._loop.machine.clients.counters) if self._loop else {}
 
     def metrics(self) -> list[Metric]:
         """A consistent snapshot of counters and gauges.
@@ -188,12 +187,12 @@ class Broker:
         return found
 
     def client_list(self) -> list[dict[str, Any]]:
-        """One dictionary per client (:func:`.inspection.clients_of`); errors as :meth:`metrics`."""
+        """One dictionary per client (:func:`.metrics.clients_of`); errors as :meth:`metrics`."""
         found: list[dict[str, Any]] = self._inspect(lambda loop: clients_of(loop, time.monotonic()))
         return found
 
     def stream_list(self) -> list[dict[str, Any]]:
-        """One dictionary per stream (:func:`.inspection.streams_of`); errors as :meth:`metrics`."""
+        """One dictionary per stream (:func:`.metrics.streams_of`); errors as :meth:`metrics`."""
         found: list[dict[str, Any]] = self._inspect(streams_of)
         return found
 

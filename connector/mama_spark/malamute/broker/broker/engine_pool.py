@@ -1,7 +1,7 @@
 """The engines of all streams: opens them, sends them commands in batches, and applies their reports.
 
 An engine gets its commands when it has started. An engine that lags behind has a backlog with a limit and a policy
-(:mod:`mama_spark.malamute.broker.session.engine_backlog`).
+(:mod:`.engine_backlog`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from ..engines.engine_handle import (
     ReportSocket,
 )
 from ..engines.shared_threads import SharedThreads
-from ..session.engine_backlog import COUNTED, MAX_LAG, EngineBacklog, EngineBacklogPolicy
+from ..session.settings import EngineBacklogPolicy
 from ..session.state_machine import ServerMachine
+from .engine_backlog import COUNTED, MAX_LAG, EngineBacklog
 from .engine_selector import EngineSelector
 
 logger = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ class StreamEngines:
 
     def send_commands(self) -> None:
         """Send each engine its commands from the machine as one batch; open new streams."""
-        while commands := self._machine.take_commands():
+        while commands := self._machine.streams.take_commands():
             for name, batch in commands.items():
                 stream = self.streams.get(name) or self._open(name)
                 if stream is None:
@@ -237,18 +238,18 @@ class StreamEngines:
                 deliveries.append(one)
                 continue
             if deliveries:
-                machine.delivered(name, deliveries)
+                machine.subscriptions.delivered(name, deliveries)
                 deliveries = []
             if isinstance(one, CommandDone):
                 machine.command_done(name, one.error, one.runs, one.position)
             elif isinstance(one, CreditReturned):
                 machine.credit_returned(name, one.client, one.amount)
             elif isinstance(one, QueryAnswered):
-                machine.query_answered(name, one.client, one.answer, one.records)
+                machine.queries.answered(name, one.client, one.answer, one.records)
             elif isinstance(one, EngineFailed):
                 self._remove(stream, str(one.error))
                 stream.destroy()
-        machine.delivered(name, deliveries)
+        machine.subscriptions.delivered(name, deliveries)
 
     # --- ending --------------------------------------------------------------------------------------------------
 

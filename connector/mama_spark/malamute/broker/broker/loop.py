@@ -25,15 +25,14 @@ from mama_spark.malamute.protocol.extensions import Extension
 from mama_spark.malamute.zmq_fd_poller import ZmqFdPoller, readable
 
 from ..session.broker_events import BrokerEvent, EventFields
-from ..session.engine_backlog import MAX_LAG, EngineBacklog
 from ..session.state_machine import ServerMachine
-from .client_router import MAX_RETRY_INTERVAL, ClientRouter
+from .client_router import MAX_RETRY_INTERVAL, ClientRouter, SocketCounters
+from .engine_backlog import MAX_LAG, EngineBacklog
 from .engine_pool import StreamEngines
 from .engine_selector import EngineSelector
 from .security import ZapHandler
 from .settings import BrokerSettings
 from .stream_catalog import StreamCatalog
-from .traffic_counters import SocketCounters
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +106,7 @@ class BrokerLoop:
         while not self._stopping:
             self.reading_paused = self.engines.must_pause_reading(self._settings.machine.behind)
             signalled = (without_clients if self.reading_paused else all_sockets).wait(self._wait_timeout())
-            now = self.machine.clock.now = time.monotonic()
+            now = self.machine.clients.now = time.monotonic()
             if self._control in signalled:
                 self._handle_control()
             if self.reading_paused or now - last_round > STALL_THRESHOLD:
@@ -115,7 +114,7 @@ class BrokerLoop:
             last_round = now
             if not self.reading_paused and (self.clients.input_pending or router in signalled):
                 self.clients.read_round(now)
-            if now >= self._next_expiry or len(self.machine.lender):
+            if now >= self._next_expiry or len(self.machine.deliveries.rotating):
                 self.machine.expire(now)
             self.engines.abandon_unstarted(now)
             self.engines.end_idle(now)
@@ -129,7 +128,8 @@ class BrokerLoop:
         expiry = machine.next_expiry()
         self._next_expiry = math.inf if expiry is None else expiry
         input_pending = clients.input_pending and not self.reading_paused
-        if self._reports_pending or input_pending or len(machine.engines) or len(machine.output) or machine.has_garbage:
+        output = machine.streams.commands or machine.clients.outgoing
+        if self._reports_pending or input_pending or output or machine.has_garbage:
             return 0.0
         if clients.blocked or self.reading_paused:
             return clients.retry_interval
@@ -154,7 +154,7 @@ class BrokerLoop:
         if self.clients.blocked:
             self.clients.retry_blocked()
         self.clients.check_input()
-        events = self.machine.events.take()
+        events = self.machine.clients.events.take()
         if events:
             if self._on_events is not None:
                 self._on_events(events)

@@ -26,7 +26,7 @@ Chosen = tuple[str, Mapping[str, Any]]  #: name of an engine and its settings
 
 
 class StreamCatalog:
-    """See :class:`~mama_spark.malamute.broker.session.streams.log_query_server.ReadableStreams`.
+    """See :class:`~mama_spark.malamute.broker.session.log_queries.ReadableStreams`.
 
     :param choices: patterns of streams in order, with engine and settings
     :param choose: returns engine and settings of a stream

@@ -9,7 +9,7 @@ from mama_spark.malamute.protocol.credit import CreditAllocator, DeliveryCredit,
 from mama_spark.malamute.protocol.extensions import AckRun, Feature
 
 from .byte_queue import ByteQueue
-from .mailboxes.mailbox_store import MailboxMessage
+from .mailbox_store import MailboxMessage
 from .states import SessionState
 
 Frames = list[bytes]
@@ -66,6 +66,10 @@ class ClientSession:
     def queued(self) -> int:
         """Deliveries and replies that wait for its socket, or for its credit."""
         return len(self.queue) + len(self.lent_deliveries) + len(self.replies)
+
+    @property
+    def queued_octets(self) -> int:
+        return self.queue.size + self.lent_deliveries.size + self.replies.size
 
     def __repr__(self) -> str:
         state = "" if self.connected else ", gone"

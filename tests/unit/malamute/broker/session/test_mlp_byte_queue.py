@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.malamute.broker.session.byte_queue import ByteQueue, Overflow
-from mama_spark.malamute.broker.session.mailboxes.mailbox_store import Limits, MailboxMessage, MailboxStore
+from mama_spark.malamute.broker.session.mailbox_store import Limits, MailboxMessage, MailboxStore
 
 
 def drained(queue: ByteQueue[str]) -> list[str]:

@@ -13,7 +13,7 @@ from mama_spark.malamute.protocol.patterns import Pattern
 from mama_spark.options.declare import option
 from mama_spark.options.values import byte_size, integer, member
 
-from ..byte_queue import ByteQueue, Overflow
+from .byte_queue import ByteQueue, Overflow
 
 #: Approximate memory overhead of a message, in octets.
 OVERHEAD = 512

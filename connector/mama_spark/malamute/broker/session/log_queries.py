@@ -24,11 +24,10 @@ from mama_spark.malamute.protocol.log_query import (
     parse_query,
 )
 
-from ...engines.commands import AnswerQuery
-from ..client_output import ClientOutput
-from ..client_session import ClientSession, Frames
-from .engine_command_queue import EngineCommandQueue
-from .stream_table import StreamTable
+from ..engines.commands import AnswerQuery
+from .client_session import ClientSession, Frames
+from .connections import Connections
+from .streams import Streams
 
 #: Most open queries of one client, and most queries at one stream's engine.
 MAX_OPEN = 16
@@ -63,13 +62,10 @@ _Queued = tuple[ClientSession, LogQuery]
 class LogQueryServer:
     """:param catalog: the stored streams"""
 
-    def __init__(
-        self, catalog: ReadableStreams, streams: StreamTable, engines: EngineCommandQueue, output: ClientOutput
-    ) -> None:
+    def __init__(self, catalog: ReadableStreams, clients: Connections, streams: Streams) -> None:
         self._catalog = catalog
+        self._clients = clients
         self._streams = streams
-        self._engines = engines
-        self._output = output
         self._queued: dict[bytes, deque[_Queued]] = {}  # by stream, for its engine
         self._sent_queries: dict[bytes, list[_Queued]] = {}
         self._open: dict[ClientSession, int] = {}  # number of unanswered queries
@@ -101,7 +97,7 @@ class LogQueryServer:
             sent.pop(0)
         if isinstance(client, ClientSession) and client.connected:
             self._close(client)
-            self._output.send_or_keep(client, [*records, _pong(answer)])
+            self._clients.send_or_keep(client, [*records, _pong(answer)])
         self._send_to_engine(stream)
 
     def unblocked(self, client: ClientSession) -> None:
@@ -160,7 +156,7 @@ class LogQueryServer:
                 self._parked.setdefault(client, []).append((client, query))
                 continue
             sent.append((client, query))
-            self._engines.put(stream, AnswerQuery(client, query))
+            self._streams.put(stream, AnswerQuery(client, query))
         if not queued:
             self._queued.pop(stream, None)
         if not sent:
@@ -180,7 +176,7 @@ class LogQueryServer:
 
     def _reply(self, client: ClientSession, answer: LogQueryAnswer) -> None:
         """Answer without an engine; a client that does not read its replies is dropped at the limit of replies."""
-        self._output.emit(client, _pong(answer))
+        self._clients.emit(client, _pong(answer))
 
 
 def _pong(answer: LogQueryAnswer) -> Frames:

@@ -3,14 +3,15 @@
 All clients share one ROUTER socket, so the broker can only stop reading all of them. This is right for an engine that
 makes progress: TCP then stops its senders and nothing is lost. It is wrong for a stalled engine, so the broker stops
 reading only while the engine keeps a minimum pace. Messages for a slower engine are queued up to a limit in octets;
-:class:`EngineBacklogPolicy` decides about further ones.
+:class:`~mama_spark.malamute.broker.session.settings.EngineBacklogPolicy` decides about further ones.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from enum import StrEnum
+
+from mama_spark.malamute.protocol.credit import MESSAGE_OVERHEAD
 
 from ..engines.commands import AcceptBlock, AcceptMessage, EngineCommand
 
@@ -20,16 +21,6 @@ MAX_LAG = 64
 COUNTED = 8
 #: Seconds per batch up to which reading stops for an engine.
 PACE = 0.05
-#: Approximate memory overhead of a command or a queued message, in octets.
-OVERHEAD = 256
-
-
-class EngineBacklogPolicy(StrEnum):
-    """Policy for messages to a stream whose engine is slow and has a full backlog."""
-
-    DROP_NEWEST = "drop-newest"  #: they are lost; a client that gets acknowledgements is disconnected
-    DISCONNECT = "disconnect"  #: they are lost, and so is the client that sent them
-    HOLD = "hold"  #: nothing is lost: no client is read until the engine continues, however long that takes
 
 
 class EngineBacklog:
@@ -82,5 +73,5 @@ class EngineBacklog:
 def _octets(command: EngineCommand) -> int:
     if isinstance(command, AcceptBlock):
         contents = command.block.contents
-        return OVERHEAD * len(contents) + sum(map(len, contents))
-    return OVERHEAD + (sum(map(len, command.content)) if isinstance(command, AcceptMessage) else 0)
+        return MESSAGE_OVERHEAD * len(contents) + sum(map(len, contents))
+    return MESSAGE_OVERHEAD + (sum(map(len, command.content)) if isinstance(command, AcceptMessage) else 0)
