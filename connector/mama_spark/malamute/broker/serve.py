@@ -15,7 +15,6 @@ from mama_spark.options.urls import on_all_interfaces
 from .broker.broker import Broker, BrokerSettings
 from .broker.metrics import summary
 from .configuration import load
-from .malamute_cfg import load_malamute_cfg
 from .session.broker_events import BrokerEvent, encode
 
 #: Seconds after which a thread of the broker lets another one run. Each message crosses two threads, and a busy engine
@@ -29,7 +28,6 @@ def run(
     bind: str | Sequence[str] | None = None,
     conf_file: str | Path | None = None,
     *,
-    malamute_cfg: str | Path | None = None,
     metrics: str | None = None,
     stop: threading.Event,
     say: Callable[[str], None] = lambda text: print(text, flush=True),
@@ -38,16 +36,12 @@ def run(
 ) -> None:
     """Serve until ``stop`` is set.
 
-    :param malamute_cfg: a configuration file of the original broker, instead of ``conf_file``
     :param metrics: ``host:port`` of their pages, instead of what the file says
     :param encode_kept: makes the messages of the stream of events if it is stored, for discovery
     :raises ConfigError: the configuration is wrong
     :raises MamaError: it cannot serve, or ended by itself
     """
-    if malamute_cfg is None:
-        settings = load(conf_file, bind)
-    else:
-        settings = load_malamute_cfg(malamute_cfg, [bind] if isinstance(bind, str) else bind)
+    settings = load(conf_file, bind)
     if metrics is not None:
         settings = replace(settings, metrics=metrics)
     collecting, switching = gc.get_threshold(), sys.getswitchinterval()

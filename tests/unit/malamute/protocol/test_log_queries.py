@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from mama_spark.malamute.broker.broker.stream_catalog import StreamCatalog, name_of
+from mama_spark.malamute.broker.broker.engine_selector import EngineSelector, name_of
+from mama_spark.malamute.broker.broker.settings import EngineChoice
 from mama_spark.malamute.broker.engines.commands import AnswerQuery
 from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
 from mama_spark.malamute.broker.engines.query_answers import MAX_PATTERNS
@@ -445,8 +446,8 @@ def test_a_pattern_that_is_a_name(pattern: bytes, name: bytes | None) -> None:
 
 
 def test_a_configuration_that_names_a_stream_twice_means_the_first(tmp_path: Path) -> None:
-    chosen = [(b"^a$", ("simple", {})), (b"^a$", ("durable", {"folder": str(tmp_path)}))]
-    catalog = StreamCatalog(chosen, lambda stream: ("simple", {}))
+    durable = EngineChoice(b"^a$", "durable", {"folder": str(tmp_path)})
+    catalog = EngineSelector([EngineChoice(b"^a$", "simple"), durable])
     assert catalog.names([b"a"]) == []
     refusal = catalog.refusal(b"a", False)
     assert refusal is not None

@@ -32,7 +32,6 @@ from .engine_pool import StreamEngines
 from .engine_selector import EngineSelector
 from .security import ZapHandler
 from .settings import BrokerSettings
-from .stream_catalog import StreamCatalog
 
 logger = logging.getLogger(__name__)
 
@@ -71,9 +70,7 @@ class BrokerLoop:
         self._settings = settings
         self._selector = selector
         self._on_events = on_events
-        choices = [(one.pattern, (one.engine, one.settings)) for one in settings.engines]
-        catalog = StreamCatalog(choices, selector.choose)
-        self.machine = ServerMachine(settings.machine, selector.has_flow_control, catalog)
+        self.machine = ServerMachine(settings.machine, selector.has_flow_control, selector)
         self.engines = StreamEngines(context, self.machine, selector, lambda: time.monotonic())
         self.clients = ClientRouter(context, settings, self.machine, self.counters)
         self._events = BrokerEventPublisher(self.machine, self.engines, selector, self.counters, encode)
