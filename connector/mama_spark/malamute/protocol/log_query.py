@@ -99,8 +99,6 @@ _NUMBERS: dict[Op, str] = {
 }
 _WITH_TEXT = (Op.NAMES, Op.TRIM, Op.IDS)
 _WITH_SELECTION = (Op.FETCH, Op.STANDING, Op.BLOCK, Op.MATCH, Op.IDS)
-#: Reason of an answer to a question of a later version.
-NOT_UNDERSTOOD = b"the question is not understood"
 _WIDTH = {"q": 8, "t": 8, "i": 4}
 
 

@@ -1,4 +1,4 @@
-"""The configured rules for streams: which engine a stream has before it is opened, and which stored streams can be read.
+"""The configured rules for streams: which engine a stream has before it is opened, and which stored ones can be read.
 
 A stream can be read if it is open, if its store is on disk, or if the configuration names it (by a pattern such as
 ``^orders$``, which matches one name only). Reading never creates any other stream.

@@ -15,7 +15,6 @@ from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import BadFrame, StatusCode
 from mama_spark.malamute.protocol.extensions import Extension, write
 from mama_spark.malamute.protocol.log_query import (
-    NOT_UNDERSTOOD,
     LogQuery,
     LogQueryAnswer,
     Op,
@@ -77,7 +76,7 @@ class LogQueryServer:
         if query is None:
             number = number_of(packed)
             if number is not None:
-                self._reply(client, LogQueryAnswer(number, StatusCode.FAILED, NOT_UNDERSTOOD))
+                self._reply(client, LogQueryAnswer(number, StatusCode.FAILED, b"the question is not understood"))
         elif query.op is Op.NAMES:
             names = self._catalog.names(self._streams)
             self._reply(client, LogQueryAnswer(query.number, body=names_body(names, query.text)))
