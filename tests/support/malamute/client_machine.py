@@ -52,10 +52,8 @@ def do(machine: ClientMachine, command: Command) -> None:
             machine.cancel(command.stream, FAR)
         case wire.StreamSend():
             machine.send(command.subject, command.content)
-        case wire.MailboxSend():
-            machine.mailbox(command)
-        case wire.ServiceSend():
-            machine.request(command)
+        case wire.MailboxSend() | wire.ServiceSend():
+            machine.send_message(command)
         case wire.ServiceOffer():
             machine.offer(command.address, command.pattern, FAR)
         case wire.Credit():

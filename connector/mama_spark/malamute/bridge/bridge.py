@@ -242,10 +242,7 @@ class MalamuteBridge:
                 pooled.open_stream(name)
             return
         pooled.switch(name)
-        if len(messages) < len(tokens):
-            machine.send_block(messages[0], len(tokens))
-        else:
-            machine.send_frames(messages)
+        machine.send_frames(messages, len(tokens))
         if self.settings.acks:
             self._chunks.append(_Chunk(tokens, name, machine.ping(time.monotonic(), _NEVER), stream))
         else:

@@ -400,7 +400,7 @@ class MalamuteClient:
         name = tracker.name.encode() if tracker else b""
         message = cls(octets_of(address), octets_of(subject), name, int(expires * 1000), frames_of(content))
         try:
-            self._send_when_ready("sending", timeout, frames_of(content), lambda: self._machine.mailbox(message))
+            self._send_when_ready("sending", timeout, frames_of(content), lambda: self._machine.send_message(message))
         except MamaError:
             self._trackers.pop(name, None)
             raise

@@ -175,29 +175,21 @@ class ClientMachine:
         :raises NoStream: there was none
         :raises Unavailable: not connected now
         """
-        self._require_stream()
-        frames = wire.encode(wire.StreamSend(subject, content, write(extension) if extension else b""))
-        self._require_connection()
-        self._send([frames])
+        self.send_frames([wire.encode(wire.StreamSend(subject, content, write(extension) if extension else b""))])
 
-    def send_frames(self, messages: Sequence[Sequence[bytes]]) -> None:
-        """Send encoded STREAM SENDs in bulk; errors as :meth:`send`."""
-        self._require_stream()
-        self._require_connection()
-        self._send(messages)
+    def send_frames(self, commands: Sequence[Sequence[bytes]], count: int | None = None) -> None:
+        """Send encoded STREAM SENDs in bulk; errors as :meth:`send`.
 
-    def send_block(self, frames: Sequence[bytes], count: int) -> None:
-        """Send ``count`` messages as one block (:mod:`mama_spark.malamute.protocol.message_blocks`), to a broker with
-        this feature; errors as :meth:`send`."""
-        self._require_stream()
+        :param count: messages that they are, where one is a block of several
+            (:mod:`mama_spark.malamute.protocol.message_blocks`), to a broker with this feature
+        """
+        if self.registered.stream is None:
+            raise NoStream("send before write")
         self._require_connection()
-        self._send([frames], count)
-
-    def _send(self, messages: Sequence[Sequence[bytes]], count: int | None = None) -> None:
-        self.out.extend(messages)
+        self.out.extend(commands)
         if self.send_window.left is not None:
-            octets = sum(map(len, chain.from_iterable(messages)))
-            self.send_window.sent(octets, len(messages) if count is None else count)
+            octets = sum(map(len, chain.from_iterable(commands)))
+            self.send_window.sent(octets, len(commands) if count is None else count)
             self._request_window()
 
     def _request_window(self) -> None:
@@ -210,10 +202,7 @@ class ClientMachine:
         self.send_window.grow(credit)
         self._request_window()
 
-    def mailbox(self, message: wire.MailboxSend) -> None:
-        self._send_command(message)
-
-    def request(self, message: wire.ServiceSend) -> None:
+    def send_message(self, message: wire.MailboxSend | wire.ServiceSend) -> None:
         self._send_command(message)
 
     def confirm(self, tracker: bytes, code: int = StatusCode.SUCCESS, reason: bytes = b"") -> None:
@@ -240,10 +229,6 @@ class ClientMachine:
     def _require_connection(self) -> None:
         if self.state is not ClientState.CONNECTED:
             raise Unavailable(f"not connected ({self.state.value})")
-
-    def _require_stream(self) -> None:
-        if self.registered.stream is None:
-            raise NoStream("send before write")
 
     # --- commands of the broker ----------------------------------------------------------------------------------
 

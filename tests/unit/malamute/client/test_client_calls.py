@@ -30,7 +30,7 @@ def test_commands_before_connect_fail_and_say_so() -> None:
     with pytest.raises(NoStream):
         machine.send(b"s")
     with pytest.raises(Unavailable):
-        machine.mailbox(wire.MailboxSend(b"a", b"s"))
+        machine.send_message(wire.MailboxSend(b"a", b"s"))
     assert machine.next_tick() == float("inf")
 
 

@@ -98,7 +98,7 @@ def test_both_sides_count_the_same_octets_for_a_block() -> None:
     assert call.error is None
     assert Feature.BLOCKS in client.features
     before = client.send_window.left
-    client.send_block(fr.block(batch), len(batch))
+    client.send_frames([fr.block(batch)], len(batch))
     exchange()
     allowance = broker.clients.by_identity[b"w"].send_window
     assert allowance is not None
