@@ -31,6 +31,7 @@ from .calls import Call, CallFailed, NoStream
 from .connection import ClientConnection
 from .connection_settings import FEATURES, ConnectionSettings
 from .messages import Message, Text, frames_of, message_of, octets_of, quoted, text_of
+from .state_machine import ClientMachine
 from .states import ClientState
 
 __all__ = ["CallFailed", "MalamuteClient", "Message", "NoStream", "Tracker"]
@@ -197,9 +198,7 @@ class MalamuteClient:
             self._require(Feature.HEADERS, "carries neither ids nor headers")
         frames = frames_of(content)
         extension = Extension(message_id=octets_of(id), headers=pairs) if id or pairs else None
-        self._send_when_ready(
-            "sending", timeout, frames, lambda: self._send(octets_of(subject), frames, extension), stream=True
-        )
+        self._send_when_ready(timeout, frames, lambda: self._send(octets_of(subject), frames, extension), stream=True)
 
     def _send(self, subject: bytes, frames: Sequence[bytes], extension: Extension | None) -> None:
         self._machine.send(subject, frames, extension)
@@ -305,7 +304,7 @@ class MalamuteClient:
     # --- machine and connection ----------------------------------------------------------------------------------
 
     @property
-    def _machine(self) -> Any:
+    def _machine(self) -> ClientMachine:
         return self._connection.machine
 
     def _seconds(self, timeout: float | None) -> float:
@@ -315,7 +314,7 @@ class MalamuteClient:
         if feature not in self.features:
             raise ConfigError(f"{self._connection.endpoint}: this broker {what}")
 
-    def _call(self, what: str, timeout: float | None, make: Callable[[Any, float], Call]) -> Call:
+    def _call(self, what: str, timeout: float | None, make: Callable[[ClientMachine, float], Call]) -> Call:
         connection = self._connection
         with connection.changed:
             if connection.fatal is not None:
@@ -328,12 +327,7 @@ class MalamuteClient:
         return call
 
     def _send_when_ready(
-        self,
-        what: str,
-        timeout: float | None,
-        frames: Sequence[bytes],
-        send: Callable[[], object],
-        stream: bool = False,
+        self, timeout: float | None, frames: Sequence[bytes], send: Callable[[], object], stream: bool = False
     ) -> None:
         """Send a command without an answer, as soon as the client is connected and the send window allows it."""
         connection = self._connection
@@ -346,7 +340,7 @@ class MalamuteClient:
             send()
             connection.count_queued(sum(map(len, frames)) + 64)
 
-        self._await(ready, timeout, what, then=now)
+        self._await(ready, timeout, "sending", then=now)
         connection.wake()
 
     def _await(
@@ -376,8 +370,7 @@ class MalamuteClient:
         received, self._machine.received = self._machine.received, []
         for command in received:
             if isinstance(command, commands.Confirm):
-                tracker = self._trackers.pop(command.tracker, None)
-                if tracker is not None:
+                if (tracker := self._trackers.pop(command.tracker, None)) is not None:
                     tracker._confirmation = command
             else:
                 self._inbox.append(command)
@@ -400,7 +393,7 @@ class MalamuteClient:
         name = tracker.name.encode() if tracker else b""
         message = cls(octets_of(address), octets_of(subject), name, int(expires * 1000), frames_of(content))
         try:
-            self._send_when_ready("sending", timeout, frames_of(content), lambda: self._machine.send_message(message))
+            self._send_when_ready(timeout, message.content, lambda: self._machine.send_message(message))
         except MamaError:
             self._trackers.pop(name, None)
             raise

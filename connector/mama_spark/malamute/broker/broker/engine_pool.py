@@ -14,7 +14,7 @@ import zmq
 from mama_spark.contracts.errors import BackgroundTaskFailed, MamaError
 from mama_spark.malamute.protocol.commands import BadFrame
 
-from .. import memory
+from .. import freed_memory
 from ..engines import Delivery, StreamEngine, engine_class
 from ..engines.base import shared_threads
 from ..engines.commands import EngineCommand
@@ -39,9 +39,7 @@ logger = logging.getLogger(__name__)
 START_TIMEOUT = 120.0
 #: Seconds for which all wait for the end of an idle stream that is opened again: it has nothing to do but close files.
 END_WAIT = 1.0
-#: Ended streams after which memory is returned to the system: that takes milliseconds.
-TRIM_AFTER = 50
-#: Seconds after the last of them: a thread of ZeroMQ frees their sockets.
+#: Seconds after the end of a stream until memory is returned to the system: a thread of ZeroMQ frees its sockets.
 TRIM_DELAY = 1.0
 
 
@@ -69,8 +67,7 @@ class StreamEngines:
         self._start_deadlines: dict[bytes, float] = {}  # of engines that have not started
         self._pending_commands: dict[bytes, list[EngineCommand]] = {}  # commands for these engines
         self._abandoned: list[EngineHandle] = []
-        self._freed_at = 0.0
-        self._freed = 0  # streams that have ended since memory was trimmed
+        self._freed_at: float | None = None  # when the last stream has ended, until its memory is returned
         self._ending: dict[bytes, EngineHandle] = {}  # idle streams whose engine has not ended
 
     @property
@@ -204,10 +201,10 @@ class StreamEngines:
         if self._ending:
             for name in [name for name, stream in self._ending.items() if stream.ended]:
                 self._ending.pop(name).destroy()
-                self._freed, self._freed_at = self._freed + 1, now
-        if self._freed >= TRIM_AFTER and now - self._freed_at >= TRIM_DELAY:
-            self._freed = 0
-            memory.trim()
+                self._freed_at = now
+        if self._freed_at is not None and now - self._freed_at >= TRIM_DELAY:
+            self._freed_at = None
+            freed_memory.trim()
 
     # --- reports -------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ dropped, which is reported to senders that requested confirmations.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+import logging
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mama_spark.malamute.protocol.patterns import Pattern
@@ -15,6 +16,7 @@ from mama_spark.options.values import byte_size, integer, member
 
 from .byte_queue import ByteQueue, Overflow
 
+log = logging.getLogger(__name__)
 #: Approximate memory overhead of a message, in octets.
 OVERHEAD = 512
 
@@ -92,6 +94,9 @@ class MailboxStore:
         lost = queue.put(message, message.size)
         for one in lost:
             one.kept = False
+        if queue.should_warn():
+            kind = "service" if message.service else "mailbox"
+            log.warning("the %s %r holds %d bytes that nobody takes", kind, message.address, queue.size)
         self._changed(message.address, queue, before)
         return lost
 
@@ -123,10 +128,6 @@ class MailboxStore:
         for address, waiting in chosen.items():
             self._remove(address, self._queues[address], waiting)
         return [message for waiting in chosen.values() for message in waiting]
-
-    def warnings(self) -> Iterator[tuple[bytes, int]]:
-        """Addresses whose queue has exceeded ``warn`` since it was below half of it, with their octets."""
-        return ((address, queue.size) for address, queue in self._queues.items() if queue.should_warn())
 
     def _remove(self, address: bytes, queue: ByteQueue[MailboxMessage], messages: list[MailboxMessage]) -> None:
         before = queue.size, len(queue)
