@@ -103,7 +103,7 @@ class MachineHarness:
         """As the broker does, after streams were without clients for long enough."""
         for _ in range(2):  # the first look notes which are without clients
             self.now += self.machine.settings.stream_idle
-            for stream in self.machine.idle_streams(self.now):
+            for stream in self.machine.streams.idle(self.now):
                 del self.engines[stream]
                 self.machine.stream_ended(stream)
 

@@ -281,7 +281,7 @@ def test_who_leaves_is_forgotten_and_makes_room() -> None:
         room.machine.queries.answered(b"s", client, LogQueryAnswer(i), [RECORD])
     assert room.answers() == []
     assert [found for _, found, _ in room.at_engines()] == [other]
-    assert client not in room.machine.queries._open
+    assert client not in [asker for asker, _ in room.machine.streams[b"s"].asked]
 
 
 def test_readers_that_come_and_go_leave_nothing_at_an_engine_that_does_not_answer() -> None:
@@ -293,7 +293,7 @@ def test_readers_that_come_and_go_leave_nothing_at_an_engine_that_does_not_answe
         room.open(f"c{n}")
         room.ask(f"c{n}", *(bounds(i) for i in range(16)))
         room.machine.receive(b"c%d" % n, wire.encode(wire.Close()), 0.0)
-    assert sum(map(len, room.machine.queries._queued.values())) == 0
+    assert not room.machine.streams[b"s"].queries
     assert room.at_engines() == []
 
 

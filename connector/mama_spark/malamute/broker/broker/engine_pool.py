@@ -189,7 +189,7 @@ class StreamEngines:
 
     def end_idle(self, now: float) -> None:
         """End the engines of idle streams that keep nothing in memory; free those that have ended."""
-        for name in self._machine.idle_streams(now):
+        for name in self._machine.streams.idle(now):
             stream = self.streams.get(name)
             if stream is not None and stream.may_end and not stream.batches and name not in self._start_deadlines:
                 self._reports.remove(stream)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from mama_spark.malamute.protocol.credit import CreditAllocator, DeliveryCredit, SendWindow
 from mama_spark.malamute.protocol.extensions import AckRun, Feature
+from mama_spark.malamute.protocol.log_query import LogQuery
 
 from .byte_queue import ByteQueue
 from .mailbox_store import MailboxMessage
@@ -55,6 +56,8 @@ class ClientSession:
     unsynced_sends: dict[bytes, int] = field(default_factory=dict)  #: messages by stream since its last PING
     lost_sends: bytes = b""  #: why nobody knows the outcome of messages since its last PING; empty = it is known
     unconfirmed: ByteQueue[MailboxMessage] = field(default_factory=ByteQueue)  #: delivered to it and not confirmed
+    open_queries: int = 0  #: queries about stored streams that are not answered
+    parked_queries: list[LogQuery] = field(default_factory=list)  #: of them, those that wait for its blocked socket
     repeats: int = 0  #: repeated commands in the second since ``repeats_since``
     repeats_since: float = 0.0
 

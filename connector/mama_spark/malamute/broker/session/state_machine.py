@@ -286,7 +286,7 @@ class ServerMachine:
         """Process the failure of an engine: waiting clients get ERROR 502, and its subscriptions and writers end."""
         why = _octets(reason)
         self.clients.events.record_lost_stream(stream, why)
-        unanswered = self.streams.remove(stream)
+        lost = self.streams.remove(stream)
         for client in self.clients:
             client.subscriptions.pop(stream, None)
             client.written_streams.pop(stream, None)
@@ -295,23 +295,20 @@ class ServerMachine:
                 client.lost_sends = why
             if client.write_stream == stream:
                 client.write_stream = None
-        for client, reply, *_ in unanswered:
+        if lost is None:
+            return
+        for client, reply, *_ in lost.awaited:
             reply.frames = error_frames(StatusCode.INTERNAL_ERROR, why)
             reply.syncs = 0
             self.publishing.sends_lost(client, reply.send_octets)
             self.clients.advance(client)
-        self.queries.stream_lost(stream, why)
+        self.queries.stream_lost(lost, why)
         for client in list(self.clients):
             self.deliveries.resume(client)
-
-    def idle_streams(self, now: float) -> list[bytes]:
-        """Streams that may end, because no client has used them for a while and nothing waits for their engines."""
-        return [name for name in self.streams.idle(now) if not self.queries.asks_about(name)]
 
     def stream_ended(self, stream: bytes) -> None:
         """To be called when the engine of an idle stream ends; the next command for the stream opens it again."""
         self.streams.remove(stream)
-        self.queries.stream_ended(stream)
         for client in self.clients:
             if client.written_streams and client.written_streams.pop(stream, b"") is None:
                 self.clients.events.record("STOPPED", client, stream)

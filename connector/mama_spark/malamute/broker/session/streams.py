@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mama_spark.malamute.protocol.commands import StatusCode
+from mama_spark.malamute.protocol.log_query import LogQuery
 
 from ..engines.commands import AnsweredCommand, CancelSubscriptions, EngineCommand
 from .client_session import ClientSession, PendingReply
@@ -40,6 +41,7 @@ class Stream:
     """:ivar flow_control: the engine delivers only against credit
     :ivar stored: the engine stores messages
     :ivar awaited: commands that the engine has not answered, in order
+    :ivar queries: about what is stored, that wait for the engine; ``asked``: that it has not answered, in order
     :ivar early_octets: sent before the engine has started
     :ivar unused_since: when it was first seen without clients
     """
@@ -47,6 +49,8 @@ class Stream:
     flow_control: bool
     stored: bool = False
     awaited: deque[AwaitedAnswer] = field(default_factory=deque)
+    queries: deque[tuple[ClientSession, LogQuery]] = field(default_factory=deque)
+    asked: deque[tuple[ClientSession, LogQuery]] = field(default_factory=deque)
     early_octets: int = 0
     unused_since: float | None = None
 
@@ -109,13 +113,12 @@ class Streams:
             self._streams[stream] = Stream(self._has_flow_control(stream))
             self.opening[stream] = self._clients.now
 
-    def remove(self, stream: bytes) -> Iterable[AwaitedAnswer]:
-        """Remove a stream whose engine has failed or ended; returns what it has not answered."""
+    def remove(self, stream: bytes) -> Stream | None:
+        """Remove a stream whose engine has failed or ended; returns it, with what is not answered."""
         self.opening.pop(stream, None)
         self.full.discard(stream)
         self.commands.pop(stream, None)
-        removed = self._streams.pop(stream, None)
-        return removed.awaited if removed is not None else ()
+        return self._streams.pop(stream, None)
 
     def starts_slowly(self) -> bool:
         return any(self._clients.now - since > SLOW_START for since in self.opening.values())
@@ -185,7 +188,7 @@ class Streams:
         used: set[bytes | None] = {own, *self.opening}
         for client in self._clients:
             used.add(client.write_stream)
-            used.update(client.subscriptions, client.unsynced_sends)
+            used.update(client.subscriptions, client.unsynced_sends, (query.stream for query in client.parked_queries))
         found = []
         for name, stream in self._streams.items():
             if name in used:
@@ -193,6 +196,7 @@ class Streams:
                 continue
             if stream.unused_since is None:
                 stream.unused_since = now
-            if now - stream.unused_since >= timeout and name not in self.commands and not stream.awaited:
+            owes = name in self.commands or stream.awaited or stream.queries or stream.asked
+            if now - stream.unused_since >= timeout and not owes:
                 found.append(name)
         return found

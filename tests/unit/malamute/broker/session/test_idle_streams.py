@@ -13,7 +13,7 @@ OK = Ok()
 
 def idle(desk: MachineHarness, after: float) -> list[bytes]:
     desk.now += after
-    return sorted(desk.machine.idle_streams(desk.now))
+    return sorted(desk.machine.streams.idle(desk.now))
 
 
 def test_a_stream_is_idle_when_no_client_has_used_it_for_the_time() -> None:
