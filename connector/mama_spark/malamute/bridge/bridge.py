@@ -38,7 +38,7 @@ from .settings import MalamuteSettings
 
 log = logging.getLogger("mama_spark")
 
-#: Most octets of payload in one call of ``send``.
+#: Most bytes of payload in one call of ``send``.
 _CHUNK_OCTETS = 1024 * 1024
 #: Most messages in one: their outcomes are unknown when a connection breaks, and a PONG comes no sooner.
 _CHUNK_MESSAGES = 1024

@@ -22,7 +22,7 @@ from .settings import MalamuteSettings
 
 #: What is announced: no subscriptions, so no credit.
 FEATURES = Feature.LOG | Feature.SEQUENCE | Feature.HEADERS
-#: Messages that ZeroMQ may hold: what is fetched is limited in octets.
+#: Messages that ZeroMQ may hold: what is fetched is limited in bytes.
 _HIGH_WATER = 10_000
 _ENDED = (ClientState.CLOSED, ClientState.FAILED)
 #: Before a query is sent again that failed although there is a connection.

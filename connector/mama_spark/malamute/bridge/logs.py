@@ -36,7 +36,7 @@ T = TypeVar("T")
 #: Prefix of the broker's own streams; topics do not find them.
 _RESERVED = "_MAMA_"
 _LARGEST = 2**63 - 1
-_MOST_MATCHING = 2**32 - 1  #: a number of the question has four octets
+_MOST_MATCHING = 2**32 - 1  #: a number of the question has four bytes
 
 
 class MalamuteLogs:
@@ -260,8 +260,8 @@ def selection_of(topics: Sequence[str], pattern: str | None = None) -> tuple[Sel
 def pattern_of(topic: str) -> bytes:
     """The pattern that the broker searches subjects for.
 
-    It is not :meth:`TopicFilter.regex`: the broker knows the expressions of CZMQ only and searches in octets, so this
-    one is anchored, and a letter of several octets is several of them.
+    It is not :meth:`TopicFilter.regex`: the broker knows the expressions of CZMQ only and searches in bytes, so this
+    one is anchored, and a letter of several bytes is several of them.
     """
     wanted = TopicFilter.parse(topic)
     body = [b"[^.]+" if part is None else _escaped(part) for part in wanted.parts]

@@ -46,7 +46,7 @@ class ClientMachine:
     :ivar out: frames to send, in order
     :ivar received: deliveries and CONFIRMs for the application, in order
     :ivar reset: the connection must be replaced (and ``out`` sent on the new one); the caller then clears this
-    :ivar send_window: octets that may be sent to streams
+    :ivar send_window: bytes that may be sent to streams
     """
 
     def __init__(self, settings: ClientSettings | None = None) -> None:

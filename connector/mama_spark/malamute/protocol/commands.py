@@ -3,7 +3,7 @@
 A message is a command frame and, for six of the commands, the frames of its content. The command frame is ``AA A8``, a
 number, and fields in big-endian order without padding. The reference implementations ignore bytes after the last field;
 here they are kept in ``trailing`` (:mod:`mama_spark.malamute.protocol.extensions` uses them). Strings are up to 255
-octets without NUL, at which the peer's C strings end.
+bytes without NUL, at which the peer's C strings end.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Command:
     """Base of the 18.
 
     :cvar id: number on the wire
-    :cvar layout: fields in order, with ``s`` string, ``2`` and ``4`` unsigned numbers of that many octets
+    :cvar layout: fields in order, with ``s`` string, ``2`` and ``4`` unsigned numbers of that many bytes
     :cvar has_content: may be followed by content frames
     """
 
@@ -271,15 +271,15 @@ COMMANDS: dict[int, type[Command]] = {
 
 
 _OPENING = bytes([len(PROTOCOL)]) + PROTOCOL + struct.pack(">H", VERSION)
-#: The fixed octets before the fields of a command.
+#: The fixed bytes before the fields of a command.
 _HEADS = {number: SIGNATURE + bytes([number]) + (_OPENING if cls is Open else b"") for number, cls in COMMANDS.items()}
 _LENGTH = [bytes([n]) for n in range(256)]
 
 
 def string(value: bytes) -> bytes:
-    """Encode a string field: length and octets.
+    """Encode a string field: length and bytes.
 
-    :raises BadFrame: longer than 255 octets, or with a NUL, at which the peer would truncate it
+    :raises BadFrame: longer than 255 bytes, or with a NUL, at which the peer would truncate it
     """
     if len(value) > 255:
         raise BadFrame(f"a string of {len(value)} octets; there are at most 255")

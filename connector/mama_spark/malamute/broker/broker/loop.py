@@ -1,10 +1,10 @@
 """The broker's thread: waits for its sockets, passes input to the session machine, and executes its output.
 
-A round of the loop reads from clients (a limited number of messages and octets), sends each engine its commands as one
+A round of the loop reads from clients (a limited number of messages and bytes), sends each engine its commands as one
 batch, applies reports of engines, and sends. Neither clients nor streams can starve the other.
 
 All memory is bounded. Frames that a client's socket does not accept wait in the machine's queue for this client, with a
-limit in octets and a policy. While an engine lags behind and makes progress, no client is read, so that TCP stops the
+limit in bytes and a policy. While an engine lags behind and makes progress, no client is read, so that TCP stops the
 senders; a stalled engine has a backlog with a limit and a policy.
 """
 

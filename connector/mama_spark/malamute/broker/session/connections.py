@@ -197,7 +197,7 @@ class Connections:
 
 
 def frames_size(frames: Frames) -> int:
-    """Octets of memory that frames take in a queue, overhead included."""
+    """Bytes of memory that frames take in a queue, overhead included."""
     return sum(map(len, frames)) + MESSAGE_OVERHEAD
 
 

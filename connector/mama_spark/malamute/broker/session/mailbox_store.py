@@ -1,6 +1,6 @@
-"""The queues of mailboxes and services, bounded in octets. Pure.
+"""The queues of mailboxes and services, bounded in bytes. Pure.
 
-A message is an undelivered MAILBOX SEND or SERVICE SEND. Limits count octets of content. Messages beyond them are
+A message is an undelivered MAILBOX SEND or SERVICE SEND. Limits count bytes of content. Messages beyond them are
 dropped, which is reported to senders that requested confirmations.
 """
 
@@ -17,7 +17,7 @@ from mama_spark.options.values import byte_size, integer, member
 from .byte_queue import ByteQueue, Overflow
 
 log = logging.getLogger(__name__)
-#: Approximate memory overhead of a message, in octets.
+#: Approximate memory overhead of a message, in bytes.
 OVERHEAD = 512
 
 
@@ -44,14 +44,14 @@ class MailboxMessage:
 
     @property
     def cost(self) -> int:
-        """Approximate octets of memory."""
+        """Approximate bytes of memory."""
         return self.size + OVERHEAD
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one mailbox or one service's queue (``each``), in octets of content, and of all together (``total``),
-    in octets of content plus :data:`OVERHEAD` per message."""
+    """Limits of one mailbox or one service's queue (``each``), in bytes of content, and of all together (``total``),
+    in bytes of content plus :data:`OVERHEAD` per message."""
 
     each: int | None = option("size", byte_size, 64 * 1024 * 1024, "mailboxes", "For one address.", shown="64 MiB")
     total: int | None = option(

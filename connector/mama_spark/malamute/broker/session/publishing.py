@@ -223,7 +223,7 @@ class Publishing:
             client.send_window = None
 
     def _pinged(self, client: ClientSession) -> int:
-        """The octets that the answer to this PING covers."""
+        """The bytes that the answer to this PING covers."""
         window = client.send_window
         if window is None:
             return 0
