@@ -22,7 +22,7 @@ from mama_spark.contracts.zmq_context import open_context
 from mama_spark.malamute.protocol.extensions import Feature
 
 from ....telemetry.prometheus.exposition import prometheus_client
-from ..session.broker_events import BrokerEvent, EventFields, encode
+from ..session.broker_events import BrokerEvent, encode
 from ..session.settings import SessionSettings
 from .engine_selector import EngineSelector
 from .loop import BrokerLoop
@@ -54,7 +54,6 @@ _UNTERMINATED: list[BrokerLoop] = []
 class Broker:
     """A Malamute broker; as a context manager it starts and stops.
 
-    :param on_events: called with events of clients and streams (kind, address, stream, detail), in the broker's thread
     :param encode: makes the messages of the stream of events
         (:mod:`mama_spark.malamute.broker.session.broker_events`), in the broker's thread
     """
@@ -62,7 +61,6 @@ class Broker:
     def __init__(
         self,
         settings: BrokerSettings | None = None,
-        on_events: Callable[[list[EventFields]], object] | None = None,
         encode: Callable[[BrokerEvent], bytes] = encode,
     ) -> None:
         self._encode = encode
@@ -70,9 +68,7 @@ class Broker:
         self.endpoints = self.settings.endpoints
         self.error: BaseException | None = None
         self._selector = EngineSelector(self.settings.engines)
-        self._on_events = on_events
         self._thread: threading.Thread | None = None
-        self._ready = threading.Event()
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._control: zmq.Socket[bytes] | None = None
         self._zap_handler: ZapHandler | None = None
@@ -114,7 +110,6 @@ class Broker:
             self._context,
             control,
             self._selector,
-            self._on_events,
             self._encode,
         )
         try:

@@ -46,7 +46,6 @@ MAX_PENDING_EVENTS = 10_000
 
 class BrokerLoop:
     """:param control: inproc endpoint for the frames ``stop`` and ``inspect``
-    :param on_events: called with events of clients and streams
     :param encode: makes messages of the broker's own stream
     :ivar inspections: functions that read the state of the loop in its thread, with futures for their results
     :ivar reading_paused: an engine lags behind and is waited for
@@ -58,7 +57,6 @@ class BrokerLoop:
         context: zmq.Context[zmq.Socket[bytes]],
         control: str,
         selector: EngineSelector,
-        on_events: Callable[[list[EventFields]], object] | None,
         encode: Callable[[BrokerEvent], bytes],
     ) -> None:
         self.counters = SocketCounters()
@@ -66,7 +64,6 @@ class BrokerLoop:
         self.reading_paused = False
         self._settings = settings
         self._selector = selector
-        self._on_events = on_events
         self.machine = ServerMachine(settings.machine, selector.has_flow_control, selector)
         self.engines = StreamEngines(context, self.machine, selector, lambda: time.monotonic())
         self.clients = ClientRouter(context, settings, self.machine, self.counters)
@@ -150,8 +147,6 @@ class BrokerLoop:
         self.clients.check_input()
         events = self.machine.clients.events.take()
         if events:
-            if self._on_events is not None:
-                self._on_events(events)
             self._events.publish(events)
 
     def _apply_reports(self, reports: bool) -> None:
