@@ -15,9 +15,6 @@ import zmq
 
 #: Milliseconds: ZeroMQ takes a C int, which is less than a time to live of 25 days.
 _LONGEST_WAIT_MS = 2**31 - 1
-#: Seconds; an idle round of a loop over sockets takes one. After a longer round (suspended process, overloaded host)
-#: messages of the peers may be unread, so the round does not count as their silence.
-STALL_THRESHOLD = 1.5
 
 
 class ZmqFdPoller:

@@ -23,7 +23,7 @@ from mama_spark.contracts.zmq_context import open_context
 
 from ..protocol.commands import SIGNATURE, Open
 from ..protocol.log_query import LogQuery, LogQueryAnswer
-from ..zmq_fd_poller import STALL_THRESHOLD, receive
+from ..zmq_fd_poller import receive
 from .calls import Call
 from .connection_settings import FEATURES, ConnectionSettings, endpoint
 from .log_query_client import PendingQuery
@@ -39,6 +39,9 @@ MAX_UNWRITTEN = 4 * 1024 * 1024
 RECEIVE_BATCH = 500
 #: Seconds. If a connection breaks sooner and before the broker answered, ZeroMQ reconnects by itself.
 _FLAPPING = 0.5
+#: Seconds; an idle round takes one. After a longer round (suspended process, overloaded host) messages of the broker
+#: may be unread, so the round does not count as silence of the broker.
+STALL_THRESHOLD = 1.5
 _MORE_NOW = zmq.SNDMORE | zmq.NOBLOCK
 _OPEN_COMMAND = SIGNATURE + bytes([Open.id])
 _PROBLEMS: dict[int, str] = {

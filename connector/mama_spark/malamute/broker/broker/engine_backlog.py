@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from mama_spark.malamute.protocol.credit import MESSAGE_OVERHEAD
+from mama_spark.malamute.protocol.credit import send_cost
 
 from ..engines.commands import AcceptBlock, AcceptMessage, EngineCommand
 
@@ -73,5 +73,5 @@ class EngineBacklog:
 def _octets(command: EngineCommand) -> int:
     if isinstance(command, AcceptBlock):
         contents = command.block.contents
-        return MESSAGE_OVERHEAD * len(contents) + sum(map(len, contents))
-    return MESSAGE_OVERHEAD + (sum(map(len, command.content)) if isinstance(command, AcceptMessage) else 0)
+        return send_cost(sum(map(len, contents)), len(contents))
+    return send_cost(sum(map(len, command.content)) if isinstance(command, AcceptMessage) else 0, 1)

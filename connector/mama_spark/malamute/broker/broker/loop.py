@@ -22,7 +22,7 @@ import zmq
 
 from mama_spark.contracts.zmq_connections import TIMER
 from mama_spark.malamute.protocol.extensions import Extension
-from mama_spark.malamute.zmq_fd_poller import STALL_THRESHOLD, ZmqFdPoller, readable
+from mama_spark.malamute.zmq_fd_poller import ZmqFdPoller, readable
 
 from ..session.broker_events import BrokerEvent, EventFields
 from ..session.state_machine import ServerMachine
@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 
 #: Seconds for all engines to end.
 END_TIMEOUT = 30.0
+#: Seconds; an idle round takes one. After a longer round messages of clients may be unread, so the round does not count
+#: as their silence.
+STALL_THRESHOLD = 1.5
 _MAX_WAIT = 1.0  #: seconds, of an idle round
 #: Deliveries and answers of engines after which clients are read again.
 ROUND_REPORTED = 1000

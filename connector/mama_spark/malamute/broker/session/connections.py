@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import StatusCode
-from mama_spark.malamute.protocol.credit import MESSAGE_OVERHEAD
+from mama_spark.malamute.protocol.credit import send_cost
 
 from .broker_events import EventRecorder
 from .client_session import ClientSession, Frames, PendingReply
@@ -198,7 +198,7 @@ class Connections:
 
 def frames_size(frames: Frames) -> int:
     """Bytes of memory that frames take in a queue, overhead included."""
-    return sum(map(len, frames)) + MESSAGE_OVERHEAD
+    return send_cost(sum(map(len, frames)), 1)
 
 
 def error_frames(code: StatusCode, reason: bytes) -> Frames:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from mama_spark.contracts.headers import MAX_HEADERS
 from mama_spark.malamute.protocol import commands, message_blocks
 from mama_spark.malamute.protocol.commands import BadFrame, StatusCode
-from mama_spark.malamute.protocol.credit import MESSAGE_OVERHEAD, SendWindow, window_for
+from mama_spark.malamute.protocol.credit import SendWindow, send_cost, window_for
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
 
 from ..engines.commands import AcceptBlock, AcceptMessage, ConnectTraffic, SyncOutcomes
@@ -140,7 +140,7 @@ class Publishing:
     def _accepts_early(self, client: ClientSession, stream: bytes, content: Sequence[bytes]) -> bool:
         """Whether a message sent before the answer to WRITE fits in the limit for streams that are opening."""
         opening = self._streams[stream]
-        opening.early_octets += sum(map(len, content)) + MESSAGE_OVERHEAD
+        opening.early_octets += send_cost(sum(map(len, content)), 1)
         if opening.early_octets <= self._settings.queue:
             return True
         self._clients.fail(client, b"the stream is not open yet", SessionEvent.SENT_TOO_EARLY)
