@@ -88,7 +88,7 @@ def test_both_sides_count_the_same_octets_for_a_block() -> None:
 
     client.connect(0.0, 10.0)
     exchange()
-    call = client.write(b"st", 10.0)
+    call = client.call(wire.StreamWrite(b"st"), 10.0)
     exchange()
     broker.opened(b"st")
     broker.command_done(b"st")
