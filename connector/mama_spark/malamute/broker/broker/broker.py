@@ -166,10 +166,6 @@ class Broker:
         """Names of all streams, sorted, including streams without clients."""
         return sorted(self._loop.engines.streams.copy()) if self._loop else []
 
-    @property
-    def received_messages(self) -> int:
-        return self._loop.counters.received_messages if self._loop else 0
-
     def counters(self) -> dict[str, int]:
         return asdict(self._loop.machine.clients.counters) if self._loop else {}
 

@@ -155,13 +155,9 @@ class Services:
     def __init__(self) -> None:
         self._offers: dict[bytes, list[_Offer]] = {}
 
-    def offer(self, client: Hashable, service: bytes, pattern: Pattern) -> bool:
-        """Add an offer; False if the client had made it before."""
-        offers = self._offers.setdefault(service, [])
-        if any(o.client is client and o.pattern.text == pattern.text for o in offers):
-            return False
-        offers.append(_Offer(client, pattern))
-        return True
+    def offer(self, client: Hashable, service: bytes, pattern: Pattern) -> None:
+        """Add an offer that the client has not made before."""
+        self._offers.setdefault(service, []).append(_Offer(client, pattern))
 
     def choose(self, service: bytes, subject: bytes) -> Hashable | None:
         """The client of the first offer that matches, which moves to the end; None if there is none."""
