@@ -12,7 +12,7 @@ from ...malamute.broker.broker.security import Security
 from ...malamute.broker.broker.settings import BrokerSettings
 from ...malamute.broker.configuration import EventsTable
 from ...malamute.broker.engines.registry import settings_classes
-from ...malamute.broker.session.mailboxes.mailbox_store import Limits
+from ...malamute.broker.session.mailbox_store import Limits
 from ...malamute.broker.session.settings import SessionSettings
 from ...openmama.recorder.settings import OpenMamaRecorderSettings
 from ...options import camel, markdown

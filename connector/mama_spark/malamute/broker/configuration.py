@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -20,10 +20,9 @@ from mama_spark.options.values import Duration, byte_size, nonempty_text
 from .broker.security import Security
 from .broker.settings import BrokerSettings, EngineChoice
 from .engines import engine_class
-from .session.mailboxes.mailbox_store import Limits
+from .session.mailbox_store import Limits
 from .session.settings import SessionSettings
 
-Table = Mapping[str, Any]
 _TABLES = ("broker", "clients", "mailboxes", "services", "events", "security", "stream")
 
 

@@ -24,7 +24,7 @@ MARKER = b"Mama-Marker"
 EXPECTED = b"Mama-Expected-Sequence"
 EXPIRED = b"MaxAge"  #: value of :data:`MARKER`
 
-#: Most octets of a message with a TTL: such messages are exempt from retention.
+#: Most bytes of a message with a TTL: such messages are exempt from retention.
 MOST_OCTETS = 1024 * 1024
 #: Seconds after which storing a marker is retried.
 RETRY = 1.0

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 import zmq
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.malamute.broker.broker.client_router import CLIENT_TURN, ClientRouter
+from mama_spark.malamute.broker.broker.client_router import CLIENT_TURN, ClientRouter, SocketCounters
 from mama_spark.malamute.broker.broker.security import Security, ZapHandler
-from mama_spark.malamute.broker.broker.traffic_counters import SocketCounters
 from mama_spark.malamute.broker.engines import Delivery, register
 from mama_spark.malamute.broker.engines.engine_actor import REPORT
 from mama_spark.malamute.broker.engines.engine_handle import EngineHandle, ReportSocket
@@ -344,9 +343,9 @@ def test_a_stream_that_has_just_been_ended_opens_at_once(tmp_path: Path, stream:
 
             def end(loop: object, ended: threading.Event = ended) -> None:
                 engines = broker._loop.engines  # type: ignore[union-attr]
-                engines._machine.idle_streams = lambda now: [stream.encode()]  # type: ignore[method-assign]
+                engines._machine.streams.idle = lambda now: [stream.encode()]  # type: ignore[method-assign]
                 engines.end_idle(0.0)
-                del engines._machine.idle_streams
+                del engines._machine.streams.idle
                 ended.set()
 
             broker._inspect(end)

@@ -32,7 +32,7 @@ from mama_spark.malamute.protocol.ttl import (
     ttl_directive_of,
 )
 
-from ... import memory
+from ... import freed_memory
 from ..ack_tracker import AckTracker
 from ..base import Delivery
 from ..frame_columns import pack, pack_headers, unpack, unpack_headers
@@ -279,7 +279,7 @@ class DurableEngine(StoredStreamEngine[Row]):
         if now < self._rests_at:
             return self._rests_at - now
         store.rest()
-        memory.trim()
+        freed_memory.trim()
         return None
 
     def _retain(self) -> float | None:
