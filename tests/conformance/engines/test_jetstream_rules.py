@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from mama_spark.contracts.errors import ConfigError, Unavailable
-from mama_spark.malamute.broker.engines.jetstream import async_publisher, engine
+from mama_spark.malamute.broker.engines.jetstream import engine, publisher
 from mama_spark.malamute.broker.engines.jetstream.engine import JetStreamEngine
 from mama_spark.malamute.protocol.extensions import NO_EXTENSION, AckRun, Extension, StoreOutcome
 from mama_spark.nats.server.nats_server import NatsServer
@@ -220,7 +220,7 @@ def test_an_outage_longer_than_ids_are_recognised_ends_the_engine_rather_than_gu
     with NatsServer(tmp_path) as server:
         one = harness(**{**settings, "servers": server.url, "dedup_window": 1})
         one.publish(b"a")
-        monkeypatch.setattr(async_publisher, "ACK_TIMEOUT", 0.2)
+        monkeypatch.setattr(publisher, "ACK_TIMEOUT", 0.2)
         server.pause()
         one.engine.accept("w", b"", b"b", [b""], NO_EXTENSION)
         with pytest.raises(Unavailable, match="nobody can say whether it is stored"):

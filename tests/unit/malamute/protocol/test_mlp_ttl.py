@@ -13,8 +13,8 @@ from mama_spark.malamute.broker.engines import Delivery
 from mama_spark.malamute.broker.engines.durable import engine as durable_engine
 from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
 from mama_spark.malamute.broker.engines.durable.store_reader import StoreFull, StoreReader, store_path
-from mama_spark.malamute.broker.engines.jetstream.async_publisher import PendingPublish
 from mama_spark.malamute.broker.engines.jetstream.engine import _expect
+from mama_spark.malamute.broker.engines.jetstream.publisher import PendingPublish
 from mama_spark.malamute.protocol import ttl
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome
 from mama_spark.malamute.protocol.ttl import ExpiryQueue, TtlDirective, ttl_directive_of

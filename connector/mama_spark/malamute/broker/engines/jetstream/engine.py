@@ -34,15 +34,16 @@ from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer
 from mama_spark.malamute.protocol.ttl import TtlDirective, expected_sequence_of, ttl_directive_of
 from mama_spark.nats.settings import NatsSettings
 from mama_spark.publishing.ids.id_lifetime import known_for
+from mama_spark.registry import publisher_bridge
 
 from ..ack_tracker import OutcomeRuns, PerClient
 from ..base import Delivery
 from ..stored import StoredStreamEngine
 from ..subscription_cursor import SubscriptionCursor
-from .async_publisher import AsyncPublisher, PendingPublish
 from .log_queries import JetStreamQueries
 from .message_codec import JetStreamMessage
 from .ordered_consumer import ConsumedMessage, OrderedConsumer
+from .publisher import PendingPublish, StreamPublisher
 from .settings import JetStreamSettings
 from .stream_reader import JetStreamReader
 
@@ -118,7 +119,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         self._id = secrets.token_hex(8)
         self._stream: JetStreamReader | None = None
         self._queries: JetStreamQueries | None = None
-        self._publisher: AsyncPublisher | None = None
+        self._publisher: StreamPublisher | None = None
         self._addresses: dict[SubscriptionCursor, bytes] = {}  # addresses under which the clients have published here
         self._live: OrderedConsumer | None = None  # of the cursors that are live
         self._position = 0  # last sequence that live cursors received
@@ -135,7 +136,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         return "not open" if self._publisher is None else repr(self._publisher)
 
     @property
-    def publisher(self) -> AsyncPublisher:
+    def publisher(self) -> StreamPublisher:
         assert self._publisher is not None, "the engine was not started"
         return self._publisher
 
@@ -154,11 +155,9 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         last = self._stream.open(self._options)
         self._queries = JetStreamQueries(self.name, connection, self._stream)
         window = self._stream.duplicate_window
-        settings = NatsSettings(
-            **self._options.connection, name="mama-broker", stream=name, ack_mode="message",
-            retry_deadline=known_for(window),
-        )  # fmt: skip
-        self._publisher = AsyncPublisher(settings, self._id, prefix, window, self._options.buffer)
+        options = self._options.publishing(name, retry_deadline=known_for(window))
+        bridge = publisher_bridge(options)
+        self._publisher = StreamPublisher(bridge, self._id, prefix, window, self._options.buffer)
         self._publisher.open()
         self._publisher.last = last
 

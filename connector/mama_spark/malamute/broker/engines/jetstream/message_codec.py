@@ -21,10 +21,10 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from mama_spark.nats.protocol.headers import MSG_ID
-
 Header = tuple[bytes, bytes]
 
+MSG_ID = "Nats-Msg-Id"
+EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"  #: of the subject; 0 = it has no message
 SENDER, FRAMES, ORIGIN, HEADERS = "Mlp-Sender", "Mlp-Frames", "Mlp-Origin", "Mlp-Headers"
 MAX_FIELD = 65_535  #: octets of an id, or of a header with its name and the name's length
 MAX_STRING = 255  #: octets of a subject or address: a length is one octet on the wire of Malamute

@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 from mama_spark.contracts.errors import ConfigError
+from mama_spark.options import SinkOptions
 from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
 from mama_spark.options.urls import nats_urls
@@ -142,6 +143,11 @@ class JetStreamSettings:
     def connection(self) -> dict[str, Any]:
         """Arguments for :class:`~mama_spark.nats.settings.NatsSettings`."""
         return {"servers": self.servers, **{name: getattr(self, name) for name in _CONNECTION}}
+
+    def publishing(self, name: str, retry_deadline: float) -> SinkOptions:
+        """Options of what publishes to the stream of this name in JetStream."""
+        connection = {"url": self.servers, **{name: getattr(self, name) for name in _CONNECTION}}
+        return SinkOptions(**connection, stream=name, ack_mode="message", retry_deadline=retry_deadline)
 
     def configuration(self, name: str, prefix: str) -> dict[str, Any]:
         """Configuration of the stream to create."""

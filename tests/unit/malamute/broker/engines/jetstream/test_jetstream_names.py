@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.malamute.broker.engines.jetstream.async_publisher import PendingPublish, batch_of
 from mama_spark.malamute.broker.engines.jetstream.message_codec import (
     JetStreamMessage,
     Origin,
@@ -21,6 +20,7 @@ from mama_spark.malamute.broker.engines.jetstream.message_codec import (
     encode_subject,
     header_lines,
 )
+from mama_spark.malamute.broker.engines.jetstream.publisher import PendingPublish, batch_of
 from mama_spark.malamute.broker.engines.jetstream.settings import JetStreamSettings
 from mama_spark.malamute.protocol.extensions import Extension, write
 from mama_spark.nats.protocol.frames import Framer
