@@ -252,7 +252,7 @@ def test_what_waits_when_the_connection_is_lost_is_sent_once_it_is_back(
 
 
 def test_a_stream_that_is_not_there_or_does_not_fit_is_named(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="stream not found"):
+    with pytest.raises(ConfigError, match="there is no stream"):
         harness(**settings, create=False)
     with Admin(settings["servers"]) as admin:
         admin.create_stream(settings["stream"], ["elsewhere.>"])

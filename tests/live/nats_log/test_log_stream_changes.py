@@ -7,8 +7,7 @@ import contextlib
 import pyarrow as pa
 import pytest
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.malamute.broker.engines.jetstream.settings import JetStreamSettings
-from mama_spark.malamute.broker.engines.jetstream.stream_reader import JetStreamReader
+from mama_spark.malamute.broker.engines.jetstream.engine import JetStreamEngine
 from mama_spark.nats import NatsSettings
 from mama_spark.nats.batches.ledger import NatsBatchLedger
 from mama_spark.nats.read import stream_log as module
@@ -113,9 +112,9 @@ def test_a_stream_that_drops_what_is_consumed_is_no_log_for_anybody(
     fill(shared.url, name, 10)
     with reading(shared.url) as logs, pytest.raises(ConfigError, match=says):
         logs.log(name)
-    broker = JetStreamReader(NatsSettings((shared.url,)), name, name)
+    broker = JetStreamEngine(b"st", {"servers": shared.url, "stream": name, "subjects": name})
     with contextlib.closing(broker), pytest.raises(ConfigError, match=says):
-        broker.open(JetStreamSettings())
+        broker.start()
     ledger = NatsBatchLedger(NatsSettings((shared.url,), exactly_once=True), 10.0)
     ledger.open()
     with contextlib.closing(ledger), pytest.raises(ConfigError, match=says):

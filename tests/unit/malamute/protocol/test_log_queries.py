@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mama_spark.malamute.broker.broker.stream_catalog import StreamCatalog, name_of
 from mama_spark.malamute.broker.engines.commands import AnswerQuery
 from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
-from mama_spark.malamute.broker.engines.query_answers import MAX_PATTERNS
+from mama_spark.malamute.broker.engines.log_queries import MAX_PATTERNS
 from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.broker.session.state_machine import ServerMachine
 from mama_spark.malamute.broker.session.streams import log_query_server

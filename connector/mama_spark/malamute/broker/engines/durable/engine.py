@@ -36,10 +36,11 @@ from ... import memory
 from ..ack_tracker import AckTracker
 from ..base import Delivery
 from ..frame_columns import pack, pack_headers, unpack, unpack_headers
+from ..log_queries import answer
 from ..stored import LiveMessage, StoredStreamEngine
 from ..subscription_cursor import SubscriptionCursor
 from .dedup import DedupWindow
-from .log_queries import answer, is_stored, stored_streams
+from .log_queries import DurableQueries, is_stored, stored_streams
 from .settings import DurableSettings
 from .store import MAX_OCTETS, MessageStore, Retention, make_folder
 from .store_reader import Row, StoreFull, now_us, store_path
@@ -232,7 +233,7 @@ class DurableEngine(StoredStreamEngine[Row]):
         if query.op is Op.DEDUP:
             certain = numbers(self._ids.certain(self._ticks()))
             return LogQueryAnswer(query.number, identity=self.store.identity.encode(), body=certain), []
-        return answer(self.store, query, self._options)
+        return answer(DurableQueries(self.store, self._options), query)
 
     @classmethod
     def stored_streams(cls, settings: Mapping[str, Any]) -> list[bytes]:

@@ -28,27 +28,29 @@ from contextlib import suppress
 from typing import Any
 
 from mama_spark.contracts.errors import ConfigError, Unavailable
+from mama_spark.contracts.record_log import LogTail, ServedLog, ServedLogBridge
+from mama_spark.contracts.topics import covers
 from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome, of_stored
-from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer
+from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op, numbers
 from mama_spark.malamute.protocol.ttl import TtlDirective, expected_sequence_of, ttl_directive_of
-from mama_spark.nats.settings import NatsSettings
 from mama_spark.publishing.ids.id_lifetime import known_for
-from mama_spark.registry import publisher_bridge
+from mama_spark.registry import publisher_bridge, served_log_bridge
 
 from ..ack_tracker import OutcomeRuns, PerClient
 from ..base import Delivery
+from ..log_queries import WRONG, answer
 from ..stored import StoredStreamEngine
 from ..subscription_cursor import SubscriptionCursor
-from .log_queries import JetStreamQueries
-from .message_codec import JetStreamMessage
-from .ordered_consumer import ConsumedMessage, OrderedConsumer
+from .log_queries import RecordLogQueries
+from .message_codec import ConsumedMessage, JetStreamMessage, decode_records
 from .publisher import PendingPublish, StreamPublisher
 from .settings import JetStreamSettings
-from .stream_reader import JetStreamReader
 
 log = logging.getLogger(__name__)
 
+#: Seconds in which the server must answer a question.
+TIMEOUT = 5.0
 #: Unacknowledged octets at which a batch waits for acknowledgements, so that the broker slows the senders down.
 MAX_UNACKNOWLEDGED = 8 * 1024 * 1024
 #: Most seconds that a command waits for messages accepted before it, and SYNC for the deliveries before its answer.
@@ -102,7 +104,7 @@ class _CatchUp:
 
     __slots__ = ("consumer", "last_used", "messages")
 
-    def __init__(self, consumer: OrderedConsumer, now: float) -> None:
+    def __init__(self, consumer: LogTail, now: float) -> None:
         self.consumer, self.last_used = consumer, now
         self.messages: deque[ConsumedMessage] = deque()
 
@@ -117,11 +119,13 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         super().__init__(name, settings)
         self._options = JetStreamSettings.parse(name, self.settings)
         self._id = secrets.token_hex(8)
-        self._stream: JetStreamReader | None = None
-        self._queries: JetStreamQueries | None = None
+        self._logs: ServedLogBridge | None = None
+        self._log: ServedLog | None = None
+        self._prefix = self._topic = ""  # of the topics in the log; all of them
+        self._queries: RecordLogQueries | None = None
         self._publisher: StreamPublisher | None = None
         self._addresses: dict[SubscriptionCursor, bytes] = {}  # addresses under which the clients have published here
-        self._live: OrderedConsumer | None = None  # of the cursors that are live
+        self._live: LogTail | None = None  # of the cursors that are live
         self._position = 0  # last sequence that live cursors received
         self._last_message = 0  # sequence of the last message received for live cursors
         self._catch_ups: dict[SubscriptionCursor, _CatchUp] = {}
@@ -141,25 +145,49 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         return self._publisher
 
     @property
-    def stream(self) -> JetStreamReader:
-        assert self._stream is not None, "the engine was not started"
-        return self._stream
+    def queries(self) -> RecordLogQueries:
+        assert self._queries is not None, "the engine was not started"
+        return self._queries
+
+    def _last_sequence(self) -> int | None:
+        """Of the log; None if nobody tells it now.
+
+        :raises ConfigError: the log was deleted, or created again
+        """
+        with suppress(Unavailable):
+            return self.queries.refresh().bounds.last
+        return None
+
+    def _tail(self, after: int, name: str) -> LogTail:
+        assert self._log is not None, "the engine was not started"
+        return self._log.tail(after, [self._topic], name)
+
+    def _polled(self, tail: LogTail) -> list[ConsumedMessage]:
+        assert self._log is not None
+        records = tail.poll()
+        return [] if records is None else decode_records(records, self._prefix, self._log.name)
 
     def start(self) -> None:
         """:raises ConfigError: there is no such stream and none can be created, or it cannot be used
         :raises Unavailable: no server answers
         """
-        name, prefix = self._options.names(self.name)
-        connection = NatsSettings(**self._options.connection, name="mama-broker")
-        self._stream = JetStreamReader(connection, name, prefix)
-        last = self._stream.open(self._options)
-        self._queries = JetStreamQueries(self.name, connection, self._stream)
-        window = self._stream.duplicate_window
-        options = self._options.publishing(name, retry_deadline=known_for(window))
-        bridge = publisher_bridge(options)
-        self._publisher = StreamPublisher(bridge, self._id, prefix, window, self._options.buffer)
+        options = self._options
+        name, self._prefix = options.names(self.name)
+        self._topic = f"{self._prefix}.>"
+        self._logs = served_log_bridge(options.transport, TIMEOUT)
+        self._logs.open()
+        if options.create:
+            self._logs.make(name, options.log_settings(self._topic))
+        self._log = self._logs.log(name)
+        self._queries = RecordLogQueries(self.name, self._log, self._prefix)
+        state = self._queries.refresh()
+        if not any(covers(topic, self._topic) for topic in state.settings.topics):
+            raise ConfigError(f"the JetStream stream {name!r} does not take {self._topic!r}")
+        window = state.settings.duplicate_window
+        bridge = publisher_bridge(options.publishing(name, known_for(window)))
+        self._publisher = StreamPublisher(bridge, self._id, self._prefix, window, options.buffer)
         self._publisher.open()
-        self._publisher.last = last
+        self._publisher.last = state.bounds.last
 
     def close(self) -> None:
         """Close; waits for accepted messages, but not for the end of an outage."""
@@ -176,21 +204,26 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
             catch_up.consumer.close()
         if self._live is not None:
             self._live.close()
-        if self._queries is not None:
-            self._queries.close()
-        if self._stream is not None:
-            self._stream.close()
+        if self._logs is not None:
+            self._logs.close()
 
     # --- log queries ---------------------------------------------------------------------------------------------
 
     def ask(self, query: LogQuery) -> tuple[LogQueryAnswer, list[list[bytes]]]:
         """An answer counts all that was accepted before the query. During an outage there is none."""
-        assert self._queries is not None, "the engine was not started"
+        number = query.number
         self._complete_accepted()
         if self.publisher.busy:
             reason = b"NATS has not acknowledged yet what was accepted before"
-            return LogQueryAnswer(query.number, StatusCode.INTERNAL_ERROR, reason), []
-        return self._queries.answer(query)
+            return LogQueryAnswer(number, StatusCode.INTERNAL_ERROR, reason), []
+        try:
+            state = self.queries.refresh()
+        except Unavailable as e:
+            return LogQueryAnswer(number, StatusCode.INTERNAL_ERROR, str(e).encode()), []
+        if query.op is Op.DEDUP:
+            certain = numbers(int(state.settings.duplicate_window * 1e6))
+            return LogQueryAnswer(number, identity=state.bounds.identity.encode(), body=certain), []
+        return answer(self.queries, query, (*WRONG, ConfigError))
 
     @classmethod
     def unopened(cls, name: bytes, settings: Mapping[str, Any]) -> str | None:
@@ -212,13 +245,13 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
     def _prepare_subscription(self, after: int | None) -> None:
         if self._live is None:
             # from the end of the stream, or from what is known of it during an outage
-            last = None if self.publisher.down else self.stream.last_sequence()
+            last = None if self.publisher.down else self._last_sequence()
             self._position = self.publisher.last if last is None else last
             self._last_message = 0
-            self._live = OrderedConsumer(self.stream, self._position, "the live consumer")
+            self._live = self._tail(self._position, "the live consumer")
         if after is not None and after > self._position:
             # the client has read further than this engine, unless the stream ends before that
-            last = None if self.publisher.down else self.stream.last_sequence()
+            last = None if self.publisher.down else self._last_sequence()
             if last is not None:
                 self._wait(lambda: self._position >= min(after, last))
 
@@ -310,7 +343,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         stalled = publisher.stalled_since
         if stalled and not publisher.down and now - max(stalled, self._last_check) > CHECK_STREAM:
             self._last_check = now
-            self.stream.last_sequence()  # raises if the stream was deleted
+            self._last_sequence()  # raises if the stream was deleted
             self._report_stall(now - stalled, now)
         if delivered:
             return 0.0
@@ -348,7 +381,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         """Deliver received messages to live cursors."""
         if self._live is None:
             return False
-        consumed = self._live.poll()
+        consumed = self._polled(self._live)
         for sequence, time_us, message in consumed:
             self._position = self._last_message = sequence
             if message is not None:
@@ -391,7 +424,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
             if catch_up is None:
                 if not cursor.can_read or len(self._catch_ups) >= MAX_CATCH_UPS:
                     continue
-                consumer = OrderedConsumer(self.stream, cursor.position, "the consumer of a client that catches up")
+                consumer = self._tail(cursor.position, "the consumer of a client that catches up")
                 catch_up = self._catch_ups[cursor] = _CatchUp(consumer, now)
             delivered = self._take_turn(cursor, catch_up, now) or delivered
             if cursor.live:
@@ -408,7 +441,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         catch_up.last_used = now
         messages = catch_up.messages
         if not messages:
-            messages.extend(catch_up.consumer.poll())
+            messages.extend(self._polled(catch_up.consumer))
         before = cursor.position
         last = self._position
         live_from = len(messages) and messages[-1].sequence > last  # later messages are delivered live
