@@ -13,12 +13,12 @@ from itertools import count
 import pytest
 
 from ..malamute.broker.engines import engine_class
-from ..malamute.broker.engines.engine_handle import EngineHandle, QueryAnswered
+from ..malamute.broker.engines.commands import QueryAnswered
 from ..malamute.protocol import commands
 from ..malamute.protocol.commands import StatusCode, StreamDeliver
 from ..malamute.protocol.extensions import NO_EXTENSION, Extension, read
 from ..malamute.protocol.log_query import LogQuery, Op, Selection, parse_numbers
-from .engine_setup import EngineKind, EngineSetup, Ref
+from .engine_setup import DrivenStream, EngineKind, EngineSetup, Ref
 
 _FAR = 2**63 - 1
 _FETCHES = (Op.FETCH, Op.BLOCK)
@@ -28,7 +28,7 @@ _Found = tuple[int, bytes, tuple[bytes, ...], Extension]  #: sequence, subject, 
 class QueryClient:
     """Publishes to one stream and asks for what is stored. Every answer is of the same stream."""
 
-    def __init__(self, site: EngineSetup, stream: EngineHandle) -> None:
+    def __init__(self, site: EngineSetup, stream: DrivenStream) -> None:
         self.site, self.stream, self.identity = site, stream, b""
         self._numbers = count(7)
 

@@ -19,7 +19,7 @@ from collections.abc import Hashable, Iterator
 import pytest
 
 from ..malamute.broker.engines import Delivery
-from ..malamute.broker.engines.engine_handle import CommandDone
+from ..malamute.broker.engines.commands import CommandDone
 from ..malamute.protocol.extensions import NO_EXTENSION, Extension, StoreOutcome
 from ..malamute.protocol.message_blocks import MessageBlock
 from .engine_query_suite import QueryRules, ReadableRules
