@@ -22,6 +22,7 @@ from mama_spark.contracts.bridge import MissingAckReporter, PublisherBridge
 from mama_spark.contracts.errors import ClientClosed, ExpectationFailed, PublishError, Unavailable
 from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
 from mama_spark.malamute.protocol.extensions import StoreOutcome
+from mama_spark.malamute.protocol.ttl import ttl_request_of
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publishing.ids.id_lifetime import known_for
 from mama_spark.publishing.window.flight import FlightState
@@ -29,6 +30,7 @@ from mama_spark.publishing.window.flight_batch import FlightBatch, array_of
 from mama_spark.publishing.window.send_loop import SendLoop, Span, spans_of
 from mama_spark.publishing.window.window import Window
 
+from ..ack_tracker import OutcomeRuns
 from .message_codec import EXPECTED_LAST, Header, Origin, encode_id, encode_subject, lines
 
 log = logging.getLogger(__name__)
@@ -68,6 +70,41 @@ class PendingPublish:
     @property
     def octets(self) -> int:
         return _OVERHEAD + sum(map(len, self.content))
+
+
+def expect_last(message: PendingPublish) -> None:
+    """Note which last message of its subject a message replaces, or refuse it (see
+    :mod:`mama_spark.malamute.protocol.ttl`). Markers are the engine's, and no timer runs here that could be renewed."""
+    asked = ttl_request_of(message.headers)
+    if asked is None or asked.renews:
+        message.outcome = StoreOutcome.REFUSED
+    else:
+        message.expected = asked.expected
+
+
+class ClientOutcomes:
+    """Outcomes of one client's messages since its last SYNC.
+
+    :ivar pending: messages whose outcomes are not in :attr:`runs` yet, in order
+    """
+
+    __slots__ = ("pending", "runs")
+
+    def __init__(self) -> None:
+        self.runs = OutcomeRuns()
+        self.pending: deque[PendingPublish] = deque()
+
+    def add(self, message: PendingPublish) -> None:
+        if self.pending and len(self.pending) % 1024 == 0:
+            self.settle()
+        self.pending.append(message)
+
+    def settle(self) -> bool:
+        """Move known outcomes to :attr:`runs`; True if all are known."""
+        pending = self.pending
+        while pending and (outcome := pending[0].outcome) is not None:
+            self.runs.add(outcome, pending.popleft().sequence)
+        return not pending
 
 
 class StreamPublisher:

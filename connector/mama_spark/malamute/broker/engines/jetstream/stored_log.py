@@ -1,16 +1,20 @@
-"""What log queries ask of a stream that is stored in a record log.
+"""The record log in which a stream is stored: opened, followed and queried.
 
-State, and the last message of a subject, come from the leader of the log. Messages are read by a consumer for each
-query, and a replica that lacks some of them is waited for.
+State, and the last message of a subject, come from the leader of the log. Messages that a query asks for are read by a
+consumer of its own, and a replica that lacks some of them is waited for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
-from mama_spark.contracts.record_log import LogState, ServedLog
+from mama_spark.contracts.errors import ConfigError, Unavailable
+from mama_spark.contracts.record_log import LogState, LogTail, Records, ServedLog
+from mama_spark.contracts.topics import covers
 from mama_spark.malamute.protocol.log_query import LOOK
-from mama_spark.malamute.protocol.ttl import ttl_directive_of
+from mama_spark.malamute.protocol.ttl import HEADERS
+from mama_spark.registry import served_log_bridge
 
 from ..frame_columns import pack, pack_headers
 from ..log_queries import COUNTED, FEW_SUBJECTS, BadQuery, Row, Rows, limits
@@ -18,6 +22,7 @@ from .message_codec import (
     GENERATED_ID,
     MSG_ID,
     ConsumedMessage,
+    JetStreamMessage,
     decode_id,
     decode_records,
     decode_subject,
@@ -25,25 +30,50 @@ from .message_codec import (
     encode_value,
     headers_of,
 )
+from .settings import JetStreamSettings
 
+#: Seconds in which the server must answer a question.
+TIMEOUT = 5.0
 #: Octets that one query reads, about.
 _OCTETS = 4 * 1024 * 1024
 #: Removed sequences beyond which so many are examined as :data:`COUNTED` says: the server does not list more.
 _LISTED = 100_000
 
 
-class RecordLogQueries:
-    """See :class:`~mama_spark.malamute.broker.engines.log_queries.QueriedStore`; :meth:`refresh` comes first.
+class StoredLog:
+    """See :class:`~mama_spark.malamute.broker.engines.log_queries.QueriedStore`; :meth:`refresh` comes before a query.
 
     :param name: of the stream
-    :param prefix: of the topics in the log
     """
 
-    def __init__(self, name: bytes, log: ServedLog, prefix: str) -> None:
+    def __init__(self, name: bytes, options: JetStreamSettings) -> None:
         self.name = name
-        self._log, self._prefix = log, prefix
+        self.log_name, self.prefix = options.names(name)
+        self._topic = f"{self.prefix}.>"
+        self._options = options
+        self._logs = served_log_bridge(options.transport, TIMEOUT)
+        self._opened: ServedLog | None = None
         self._state: LogState | None = None
-        self.at = log.at
+
+    def open(self) -> LogState:
+        """Find the log or make it.
+
+        :raises ConfigError: it is not there and is not made, or it cannot be used
+        :raises Unavailable: no server answers
+        """
+        self._logs.open()
+        if self._options.create:
+            self._logs.make(self.log_name, self._options.log_settings(self._topic))
+        self._opened = self._logs.log(self.log_name)
+        state = self.refresh()
+        if not any(covers(topic, self._topic) for topic in state.settings.topics):
+            raise ConfigError(f"the JetStream stream {self.log_name!r} does not take {self._topic!r}")
+        return state
+
+    @property
+    def _log(self) -> ServedLog:
+        assert self._opened is not None, "the engine was not started"
+        return self._opened
 
     def refresh(self) -> LogState:
         """As the leader has it now.
@@ -52,6 +82,33 @@ class RecordLogQueries:
         """
         self._state = self._log.state()
         return self._state
+
+    def last_sequence(self) -> int | None:
+        """None if nobody tells it now.
+
+        :raises ConfigError: as :meth:`refresh`
+        """
+        with suppress(Unavailable):
+            return self.refresh().bounds.last
+        return None
+
+    def tail(self, after: int, name: str) -> LogTail:
+        """What follows ``after``, for :meth:`poll`."""
+        return self._log.tail(after, [self._topic], name)
+
+    def poll(self, tail: LogTail) -> list[ConsumedMessage]:
+        """The messages that came.
+
+        :raises ConfigError: the log was deleted, or cannot be read
+        """
+        records = tail.poll()
+        return [] if records is None else decode_records(records, self.prefix, self.log_name)
+
+    def close(self) -> None:
+        """Never raises."""
+        self._logs.close()
+
+    # --- numbers -------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> LogState:
@@ -69,6 +126,9 @@ class RecordLogQueries:
         kept = self.state.settings
         return limits(kept.max_age, kept.max_size, kept.max_records, kept.max_per_topic)
 
+    def at(self, time: int) -> int:
+        return self._log.at(time)
+
     def missing(self, after: int, up_to: int) -> tuple[list[tuple[int, int]], int]:
         first, last = self.bounds()
         if last + 1 - first - self.state.records > _LISTED:
@@ -85,8 +145,7 @@ class RecordLogQueries:
         each = max(1, self.state.size // max(1, self.state.records))
         low, reached = self._range(after, up_to, min(rows, min(octets, _OCTETS) // each + 1))
         for records in self._log.read(low, reached) if low < reached else ():
-            messages = decode_records(records, self._prefix, self._log.name)
-            yield [_row(one)[:-1] for one in messages if one.message is not None], int(records.sequences[-1])
+            yield [_row(*one) for one in self._readable(records)], int(records.sequences[-1])
         yield (), reached
 
     def subjects(self, after: int, up_to: int) -> Rows:
@@ -108,18 +167,20 @@ class RecordLogQueries:
         return found, reached
 
     def last_of(self, subjects: Sequence[bytes], after: int, up_to: int) -> list[Row]:
-        rows = []
-        for subject in subjects:
-            found = self._log.newest(f"{self._prefix}.{encode_subject(subject)}")
-            if found is not None:
-                rows += [_row(one) for one in decode_records(found, self._prefix, self._log.name) if one.message]
-        return sorted(row[:-1] for row in rows if row[-1] is not None and after < row[0] <= up_to)
+        newest = (self._log.newest(f"{self.prefix}.{encode_subject(subject)}") for subject in subjects)
+        found = [one for records in newest if records is not None for one in self._readable(records)]
+        with_ttl = (one for one in found if any(name in HEADERS for name, _ in one[2].headers))
+        return sorted(_row(*one) for one in with_ttl if after < one[0] <= up_to)
 
     def last_of_each(self, after: int, up_to: int, rows: int, octets: int) -> Rows:
         raise BadQuery(f"this engine looks up the messages of {FEW_SUBJECTS} subjects at most, not of patterns")
 
+    def _readable(self, records: Records) -> list[tuple[int, int, JetStreamMessage]]:
+        found = decode_records(records, self.prefix, self.log_name)
+        return [(sequence, time, message) for sequence, time, message in found if message is not None]
+
     def _subject(self, topic: str) -> bytes:
-        return decode_subject(topic[len(self._prefix) + 1 :].encode())
+        return decode_subject(topic[len(self.prefix) + 1 :].encode())
 
     def _range(self, after: int, up_to: int, most: int) -> tuple[int, int]:
         """The part ``(after, up_to]`` of so many sequences that is read."""
@@ -127,11 +188,6 @@ class RecordLogQueries:
         return low, min(up_to, low + most)
 
 
-def _row(consumed: ConsumedMessage) -> Row:
-    """With the time to live at the end."""
-    sequence, time, found = consumed
-    assert found is not None
+def _row(sequence: int, time: int, found: JetStreamMessage) -> Row:
     content, lengths = pack(found.content)
-    headers = pack_headers(found.headers)
-    ttl = ttl_directive_of(found.headers)
-    return sequence, time, found.sender, found.subject, content, lengths, found.message_id, headers, ttl
+    return sequence, time, found.sender, found.subject, content, lengths, found.message_id, pack_headers(found.headers)
