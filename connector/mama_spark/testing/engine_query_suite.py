@@ -14,6 +14,7 @@ import pytest
 
 from ..malamute.broker.engines import engine_class
 from ..malamute.broker.engines.commands import QueryAnswered
+from ..malamute.broker.engines.log_queries import MAX_PATTERNS
 from ..malamute.protocol import commands
 from ..malamute.protocol.commands import StatusCode, StreamDeliver
 from ..malamute.protocol.extensions import NO_EXTENSION, Extension, read
@@ -200,8 +201,8 @@ class ReadableRules:
         for (kind, texts), wanted in asked.items():
             found, reached = client.fetch(op, kind=kind, texts=texts)
             assert ([n for n, *_ in found], reached) == (wanted, 12)
-        for pattern in (b"(", b"(a*)*"):
-            refused = client.ask(op, 0, 9, 9, 9, kind=Selection.PATTERNS, texts=(pattern,))
+        for texts in ((b"(",), (b"(a*)*",), (b"x",) * (MAX_PATTERNS + 1)):
+            refused = client.ask(op, 0, 9, 9, 9, kind=Selection.PATTERNS, texts=texts)
             assert (refused.answer.code, refused.records) == (StatusCode.FAILED, [])
             assert refused.answer.reason
 

@@ -6,7 +6,7 @@
             return EngineKind(MyEngine)
 
 An engine that answers questions about what it stores (its ``ask``) inherits :class:`ReadableEngineSuite` instead.
-The suite drives the engine as the broker does: in a thread of its own, over inproc sockets, in batches.
+The suite drives the engine as the broker does: in its threads, in batches.
 """
 
 from __future__ import annotations

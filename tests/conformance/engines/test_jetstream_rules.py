@@ -107,20 +107,6 @@ def test_a_position_that_another_broker_told_is_not_behind_the_end(engines: Make
     assert two.read(10, after=40) == list(range(41, 51))
 
 
-def test_a_large_stream_is_replayed_with_little_credit_at_a_time(engines: Make) -> None:
-    one = engines()
-    one.publish(*numbered(3000))
-    one.engine.compile("r", b"", 0)
-    one.engine.credit("r", 0)
-    found: list[int] = []
-    while len(found) < 3000:
-        one.engine.credit("r", 250)
-        got = one.taken(250)
-        assert len(got) == 250
-        found += got
-    assert found == list(range(1, 3001))
-
-
 def test_more_readers_than_catch_up_at_once_take_turns(engines: Make) -> None:
     one = engines()
     one.publish(*numbered(20))
