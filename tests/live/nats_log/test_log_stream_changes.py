@@ -130,6 +130,8 @@ def test_a_stream_that_keeps_idle_consumers_for_a_short_time_only_is_read(shared
     with reading(shared.url) as logs:
         assert numbers(logs.log(name).read(0, 10)) == list(range(1, 11))
         assert logs.log(name).at(0) == 1
+        with contextlib.closing(logs.log(name).tail(3, [], "what follows it")) as tail:
+            assert numbers([eventually(tail.poll, "it has records")]) == list(range(4, 11))
 
 
 def test_topics_of_a_mirror_are_filtered_though_it_has_no_subjects(shared: NatsServer, admin: Admin, name: str) -> None:

@@ -207,7 +207,8 @@ class NatsLog:
 
     def tail(self, after: int, topics: Sequence[str], name: str) -> NatsTail:
         """See :class:`~mama_spark.contracts.record_log.ServedLog`."""
-        return NatsTail(self._bridge, self._name, self._identity, after, filters_of(topics), name)
+        kept = self._inactive_threshold(KEPT)
+        return NatsTail(self._bridge, self._name, self._identity, after, filters_of(topics), kept, name)
 
     def newest(self, topic: str) -> Records | None:
         """See :class:`~mama_spark.contracts.record_log.ServedLog`."""

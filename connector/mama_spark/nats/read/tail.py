@@ -11,13 +11,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from nats.aio.msg import Msg
-from nats.nuid import NUID
 
 from mama_spark.contracts.backoff import Backoff
 from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
@@ -25,12 +24,10 @@ from mama_spark.contracts.record_log import Records
 
 from ..connection.connection import Connection
 from ..jetstream.api import ApiError, JetStreamClient
-from ..jetstream.consumers import TOO_MANY
+from ..jetstream.consumers import TOO_MANY, new_consumer
 from ..protocol.parser import ProtocolError
 from ..protocol.records import DeliveryBuffer, columns, read_reply
-from ..subjects import CONSUMER_PREFIX
 from .pull_subscription import BYTES, ROWS, PullSubscription, SubscriptionBroken
-from .range_reader import KEPT
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -109,14 +106,15 @@ class NatsTail:
 
     :param stream: its name
     :param created: when it was created, which distinguishes it from another one of its name
-    :param filters: the subjects
+    :param filters: the subjects; ``kept``: see :func:`~..jetstream.consumers.create_consumer`
     """
 
     def __init__(
-        self, logs: TailAccess, stream: str, created: str, after: int, filters: Sequence[str], name: str
+        self, logs: TailAccess, stream: str, created: str, after: int, filters: list[str], kept: float, name: str
     ) -> None:
         self.position, self.caught_up = after, False
-        self._logs, self._stream, self._created, self._filters, self._label = logs, stream, created, filters, name
+        self._logs, self._stream, self._created, self._label = logs, stream, created, name
+        self._filters, self._kept = filters, kept
         self._creation: Future[_Consumer] | None = None
         self._consumer: _Consumer | None = None
         self._check: Future[dict[str, Any]] | None = None
@@ -195,18 +193,10 @@ class NatsTail:
         info = await _request(connection, f"STREAM.INFO.{stream}")
         if str(info["created"]) != self._created:
             raise ConfigError(f"the JetStream stream {stream!r} was deleted and created again")
-        name = f"{CONSUMER_PREFIX}{NUID().next().decode()}"
-        config = {
-            "name": name,
-            "ack_policy": "none",
-            "num_replicas": replicas,
-            "mem_storage": True,
-            "inactive_threshold": int(KEPT * 1e9),
-            "filter_subjects": list(self._filters),
-            "deliver_policy": "by_start_sequence",
-            "opt_start_seq": after + 1,
-        }
-        body = {"stream_name": stream, "config": config}
+        deliver = {
+            "filter_subjects": self._filters, "deliver_policy": "by_start_sequence", "opt_start_seq": after + 1
+        }  # fmt: skip
+        name, body = new_consumer(stream, replicas, deliver, self._kept)
         created = await _request(connection, f"CONSUMER.CREATE.{stream}.{name}", body)
         subscription = _PolledSubscription(connection, stream, name, after, after + _UNLIMITED)
         self._logs.subscriptions.add(subscription)

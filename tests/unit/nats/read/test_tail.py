@@ -27,7 +27,7 @@ def test_a_stream_that_has_all_its_consumers_is_asked_again(
         made.set_exception(errors.pop(0))
         return made
 
-    consumer = NatsTail(SimpleNamespace(), "S", "created", 0, ["mlp.s.>"], "the live consumer")
+    consumer = NatsTail(SimpleNamespace(), "S", "created", 0, ["mlp.s.>"], 30.0, "the live consumer")
     monkeypatch.setattr(consumer, "_submit", submit)
     with caplog.at_level(logging.WARNING):
         for _ in range(6):  # one call submits, the next looks

@@ -13,14 +13,14 @@ import zmq
 from mama_spark.malamute.zmq_fd_poller import readable
 
 from .base import StreamEngine
-from .commands import EngineCommand, Report
+from .commands import Report
 from .engine_actor import EngineActor
-from .engine_threads import EngineThreads, inproc_socket
+from .engine_threads import DrivenEngine, EngineThreads, inproc_socket
 
 log = logging.getLogger(__name__)
 
 
-class EngineHandle:
+class EngineHandle(DrivenEngine):
     """The server's end of one stream. Not thread-safe.
 
     That it has started, its answer to the first TRAFFIC says; that it cannot, :class:`~.commands.EngineFailed`.
@@ -39,17 +39,16 @@ class EngineHandle:
         settings: Mapping[str, Any] | None = None,
         threads: EngineThreads | None = None,
     ) -> None:
-        self.name = name
+        self._own = None
+        if threads is None:
+            threads = self._own = EngineThreads(context, f"stream-{name.decode('utf-8', 'replace')}")
+        super().__init__(threads, name, EngineActor(self, engine, settings))
         self.stored = engine.stored
         self.may_end = False  #: set in the engine's thread
         self.error: BaseException | None = None
         self.reports: deque[Report] = deque()
         self._ending = False
-        actor = EngineActor(self, engine, settings)
-        self._own = None
-        if threads is None:
-            threads = self._own = EngineThreads(context, f"stream-{name.decode('utf-8', 'replace')}")
-        self._driver = threads.drive(name, actor)
+        threads.drive(self)
 
     def __repr__(self) -> str:
         state = ", ended" if self.ended else ""
@@ -59,34 +58,16 @@ class EngineHandle:
         """Set the endpoint for deliveries. Idempotent; answered by :class:`~.commands.CommandDone` each time."""
         self.send(b"TRAFFIC", endpoint.encode())
 
-    def post(self, batch: list[EngineCommand]) -> None:
-        """Send a batch of commands; the caller must not use the list afterwards."""
-        self._driver.post(batch)
-
-    def send(self, *frames: bytes) -> None:
-        """Send a command made of strings."""
-        self._driver.send(*frames)
-
-    @property
-    def batches(self) -> int:
-        """Batches that the engine has not begun."""
-        return self._driver.batches
-
     @property
     def closed(self) -> bool:
         """Whether the engine has ended, and its thread if it has one of its own."""
-        return self._driver.ended and (self._own is None or not self._own.running)
+        return self.ended and (self._own is None or not self._own.running)
 
     def end(self) -> None:
         """Send $TERM after all commands; :meth:`destroy` frees everything when :attr:`ended`. Idempotent."""
         if not self._ending and not self.closed:
             self._ending = True
             self.send(b"$TERM")
-
-    @property
-    def ended(self) -> bool:
-        """Whether the engine has ended."""
-        return self._driver.ended
 
     def destroy(self, timeout: float = 30.0) -> None:
         """Send $TERM after all commands; returns when the engine has ended and everything is freed. Idempotent.
@@ -96,7 +77,7 @@ class EngineHandle:
         if self.closed:
             return
         self.end()
-        if not self._driver.wait_ended(timeout):  # $TERM is on its way
+        if not self.wait_ended(timeout):  # $TERM is on its way
             log.error("the engine of stream %r does not end", self.name)
         elif self._own is not None:
             self._own.close(timeout)

@@ -51,8 +51,6 @@ class DrivenEngine:
     :ivar timer: earliest time at which the clock looks at it; None = it does not
     """
 
-    __slots__ = ("active", "actor", "due", "ended", "inbox", "name", "started", "terminated", "timer", "_threads")
-
     def __init__(self, threads: EngineThreads, name: bytes, actor: EngineActor) -> None:
         self.name = name
         self.actor = actor
@@ -63,15 +61,18 @@ class DrivenEngine:
         self._threads = threads
 
     def post(self, batch: list[EngineCommand]) -> None:
+        """Send a batch of commands; the caller must not use the list afterwards."""
         self.inbox.append(batch)
         self._threads.schedule(self)
 
     def send(self, *frames: bytes) -> None:
+        """Send a command made of strings."""
         self.inbox.append(frames)
         self._threads.schedule(self)
 
     @property
     def batches(self) -> int:
+        """Batches that the engine has not begun."""
         return len(self.inbox)
 
     def wait_ended(self, timeout: float) -> bool:
@@ -135,19 +136,17 @@ class EngineThreads:
 
     # --- for streams ---------------------------------------------------------------------------------------------
 
-    def drive(self, name: bytes, actor: EngineActor) -> DrivenEngine:
+    def drive(self, stream: DrivenEngine) -> None:
         """Start the engine in one of the threads.
 
         :raises RuntimeError: the system allows no thread at all
         :raises zmq.ZMQError: no socket at all
         """
-        if actor.works and self._clock is None and not self._own:
+        if stream.actor.works and self._clock is None and not self._own:
             clock = threading.Thread(target=self._keep_time, name=f"{self._name}-clock", daemon=True)
             clock.start()
             self._clock = clock
-        stream = DrivenEngine(self, name, actor)
         self.schedule(stream)
-        return stream
 
     def schedule(self, stream: DrivenEngine) -> None:
         """Give the stream a turn, unless it waits for one."""
