@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 from .contracts.bridge import DiscoveryBridge, PublisherBridge, RowCodec
 from .contracts.errors import ConfigError
 from .contracts.middlewares import MIDDLEWARES
-from .contracts.record_log import RecordLogBridge, ServedLogBridge
+from .contracts.record_log import RecordLogBridge
+from .contracts.served_log import ServedLogBridge
 from .options import DiscoveryOptions, SinkOptions, SubscribeOptions, TransportOptions
 from .options.stream_names import chosen_streams
 from .options.urls import split_stream

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from mama_spark.contracts.errors import ClientClosed, ConfigError
-from mama_spark.contracts.record_log import LogSettings, LogStatus, ReaderStatus
+from mama_spark.contracts.record_log import LogStatus, ReaderStatus
+from mama_spark.contracts.served_log import LogSettings
 
 from ..connection.connection import Connection
 from ..connection.pool import POOL
@@ -140,7 +141,7 @@ class NatsLogs:
         return NatsLog(self, name)
 
     def make(self, name: str, settings: LogSettings) -> None:
-        """See :class:`~mama_spark.contracts.record_log.ServedLogBridge`."""
+        """See :class:`~mama_spark.contracts.served_log.ServedLogBridge`."""
         try:
             self.api.request(f"STREAM.INFO.{name}")
             return

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.contracts.record_log import LogSettings
+from mama_spark.contracts.served_log import LogSettings
 
 _UNITS = ((86400 * 10**9, "d"), (3600 * 10**9, "h"), (60 * 10**9, "min"), (10**9, "s"), (10**6, "ms"))
 _LIMITS = {

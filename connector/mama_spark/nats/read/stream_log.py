@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.contracts.record_log import Bounds, LogState, MatchRange, Records
+from mama_spark.contracts.record_log import Bounds, MatchRange, Records
+from mama_spark.contracts.served_log import LogState
 
 from ..connection.connection import Connection
 from ..jetstream.api import NO_CONSUMER, NO_MESSAGE, NO_STREAM, ApiError, BlockingJetStreamClient
@@ -200,18 +201,18 @@ class NatsLog:
         return min(seconds, allowed / 1e9) if allowed else seconds
 
     def read_without_payloads(self, after: int, up_to: int) -> Iterator[Records]:
-        """See :class:`~mama_spark.contracts.record_log.ServedLog`."""
+        """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
         kept = self._inactive_threshold(KEPT)
         wanted = SequenceRange(self._name, max(0, after), up_to, [], True, False, kept)
         yield from self._read_whole(wanted, as_records(wanted))
 
     def tail(self, after: int, topics: Sequence[str], name: str) -> NatsTail:
-        """See :class:`~mama_spark.contracts.record_log.ServedLog`."""
+        """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
         kept = self._inactive_threshold(KEPT)
         return NatsTail(self._bridge, self._name, self._identity, after, filters_of(topics), kept, name)
 
     def newest(self, topic: str) -> Records | None:
-        """See :class:`~mama_spark.contracts.record_log.ServedLog`."""
+        """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
         try:
             found = self._api.request(f"STREAM.MSG.GET.{self._name}", {"last_by_subj": topic})["message"]
         except ApiError as e:
@@ -228,7 +229,7 @@ class NatsLog:
         )
 
     def state(self) -> LogState:
-        """See :class:`~mama_spark.contracts.record_log.ServedLog`."""
+        """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
         info = self._info()
         if str(info["created"]) != self._identity:
             raise ConfigError(f"stream {self._name!r} was deleted and created again")

@@ -102,7 +102,7 @@ class _Consumer(NamedTuple):
 
 
 class NatsTail:
-    """See :class:`~mama_spark.contracts.record_log.LogTail`.
+    """See :class:`~mama_spark.contracts.served_log.LogTail`.
 
     :param stream: its name
     :param created: when it was created, which distinguishes it from another one of its name
@@ -130,7 +130,7 @@ class NatsTail:
         return f"<NatsTail {self._label} at {self.position}, {state}>"
 
     def poll(self) -> Records | None:
-        """See :class:`~mama_spark.contracts.record_log.LogTail`."""
+        """See :class:`~mama_spark.contracts.served_log.LogTail`."""
         now = time.monotonic()
         if self._consumer is None:
             self._consumer = self._open(now)

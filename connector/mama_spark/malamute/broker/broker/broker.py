@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from mama_spark.contracts.errors import BackgroundTaskFailed, MamaError, Unavailable
-from mama_spark.contracts.zmq_context import open_context
+from mama_spark.contracts.zmq_connections import open_context
 from mama_spark.malamute.protocol.extensions import Feature
 
 from ....telemetry.prometheus.exposition import prometheus_client

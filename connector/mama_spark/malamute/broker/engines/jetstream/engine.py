@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mama_spark.contracts.errors import ConfigError, Unavailable
-from mama_spark.contracts.record_log import LogTail
+from mama_spark.contracts.served_log import LogTail
 from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome, of_stored
 from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op, numbers

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.contracts.record_log import LogSettings
+from mama_spark.contracts.served_log import LogSettings
 from mama_spark.options import SinkOptions, TransportOptions
 from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from mama_spark.contracts.errors import ConfigError, Unavailable
-from mama_spark.contracts.record_log import LogState, LogTail, Records, ServedLog
+from mama_spark.contracts.record_log import Records
+from mama_spark.contracts.served_log import LogState, LogTail, ServedLog
 from mama_spark.contracts.topics import covers
 from mama_spark.malamute.protocol.log_query import LOOK
 from mama_spark.malamute.protocol.ttl import HEADERS
