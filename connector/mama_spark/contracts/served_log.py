@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from .record_log import Bounds, RecordLog, RecordLogBridge, Records
+from .record_log import Bounds, Records
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,13 @@ class LogTail(Protocol):
         ...
 
 
-class ServedLog(RecordLog, Protocol):
-    """What a server needs of a log to serve it."""
+class ServedLog(Protocol):
+    """What a server needs of a log to serve it. The first four: see :class:`~.record_log.RecordLog`."""
+
+    def read(self, after: int, up_to: int) -> Iterator[Records]: ...
+    def missing(self, after: int, up_to: int) -> list[tuple[int, int]]: ...
+    def at(self, time: int) -> int: ...
+    def trim(self, before: int) -> None: ...
 
     def state(self) -> LogState:
         """As the leader has it now.
@@ -88,7 +93,7 @@ class ServedLog(RecordLog, Protocol):
         ...
 
     def read_without_payloads(self, after: int, up_to: int) -> Iterator[Records]:
-        """As :meth:`read`, on all topics, with the headers of the middleware; payloads are empty."""
+        """As :meth:`read`, with empty payloads."""
         ...
 
     def newest(self, topic: str) -> Records | None:
@@ -96,9 +101,11 @@ class ServedLog(RecordLog, Protocol):
         ...
 
 
-class ServedLogBridge(RecordLogBridge, Protocol):
-    """A connection to a middleware with such logs."""
+class ServedLogBridge(Protocol):
+    """A connection to a middleware with such logs: see :class:`~.record_log.RecordLogBridge`."""
 
+    def open(self) -> None: ...
+    def close(self) -> None: ...
     def log(self, name: str) -> ServedLog: ...
 
     def make(self, name: str, settings: LogSettings) -> None:
