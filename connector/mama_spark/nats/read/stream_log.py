@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,18 +20,15 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import Bounds, MatchRange, Records
 from mama_spark.contracts.served_log import LogState
 
-from ..connection.connection import Connection
-from ..jetstream.api import NO_CONSUMER, NO_MESSAGE, NO_STREAM, ApiError, BlockingJetStreamClient
+from ..jetstream.api import NO_CONSUMER, NO_MESSAGE, NO_STREAM, ApiError
 from ..jetstream.consumers import create_consumer, most_consumers
 from ..protocol import records as rc
-from ..settings import NatsSettings
 from ..subjects import PROGRESS_METADATA, filters_of, may_store, stores_text
 from . import retention
 from .append import append
 from .matching import match_range
-from .pull_subscription import PullSubscription
 from .range_reader import KEPT, Convert, RangeReader, SequenceRange, as_records
-from .tail import NatsTail
+from .tail import LogAccess, NatsTail
 
 T = TypeVar("T")
 
@@ -43,24 +40,6 @@ MOST_LISTED = 100_000
 _REPLICA_BEHIND = 0.05
 _RESET_TRY = 2.0  #: seconds; a server older than 2.14 does not answer the request
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2261, 12, 31, tzinfo=UTC)  # times that the server accepts
-
-
-class LogAccess(Protocol):
-    """What a log uses of the bridge that opened it, :class:`~.logs.NatsLogs`."""
-
-    @property
-    def settings(self) -> NatsSettings: ...
-
-    @property
-    def timeout(self) -> float: ...
-
-    @property
-    def api(self) -> BlockingJetStreamClient: ...
-
-    @property
-    def subscriptions(self) -> set[PullSubscription]: ...
-
-    def connection(self) -> Connection: ...
 
 
 class NatsLog:

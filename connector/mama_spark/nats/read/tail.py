@@ -23,10 +23,11 @@ from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 from mama_spark.contracts.record_log import Records
 
 from ..connection.connection import Connection
-from ..jetstream.api import ApiError, JetStreamClient
+from ..jetstream.api import ApiError, BlockingJetStreamClient, JetStreamClient
 from ..jetstream.consumers import TOO_MANY, new_consumer
 from ..protocol.parser import ProtocolError
 from ..protocol.records import DeliveryBuffer, columns, read_reply
+from ..settings import NatsSettings
 from .pull_subscription import BYTES, ROWS, PullSubscription, SubscriptionBroken
 
 log = logging.getLogger(__name__)
@@ -39,8 +40,17 @@ REQUEST_TIMEOUT = 3.0  #: seconds that one request to the JetStream API may take
 _UNLIMITED = 1_000_000  #: messages of one pull request: more than fit into its octets
 
 
-class TailAccess(Protocol):
-    """What a tail uses of the bridge that opened its log, :class:`~.logs.NatsLogs`."""
+class LogAccess(Protocol):
+    """What a log uses of the bridge that opened it, :class:`~.logs.NatsLogs`."""
+
+    @property
+    def settings(self) -> NatsSettings: ...
+
+    @property
+    def timeout(self) -> float: ...
+
+    @property
+    def api(self) -> BlockingJetStreamClient: ...
 
     @property
     def subscriptions(self) -> set[PullSubscription]: ...
@@ -110,7 +120,7 @@ class NatsTail:
     """
 
     def __init__(
-        self, logs: TailAccess, stream: str, created: str, after: int, filters: list[str], kept: float, name: str
+        self, logs: LogAccess, stream: str, created: str, after: int, filters: list[str], kept: float, name: str
     ) -> None:
         self.position, self.caught_up = after, False
         self._logs, self._stream, self._created, self._label = logs, stream, created, name
