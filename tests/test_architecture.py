@@ -31,7 +31,6 @@ LAYER = {room: layer for layer, rooms in enumerate(LAYERS) for room in rooms}
 #: What a module of the one room takes of the other and the registry of middlewares does not carry yet.
 UPWARD = {
     ("mama", "openmama"): "properties",
-    ("malamute", "nats"): "broker/engines/jetstream",
     ("openmama", "spark"): "rows",
     ("spark", "openmama"): "",
     ("spark", "tango"): "",

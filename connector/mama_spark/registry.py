@@ -8,6 +8,7 @@ not opened yet::
     batch_ledger(o: SinkOptions) -> BatchLedger
     discovery_bridge(o: TransportOptions) -> DiscoveryBridge
     log_bridge(o: TransportOptions, timeout: float) -> RecordLogBridge
+    served_log_bridge(o: TransportOptions, timeout: float) -> ServedLogBridge
     check_transport(o: SinkOptions, topics: list[str]) -> list[tuple[bool, str]]     (tried, and what was found)
 """
 
@@ -23,6 +24,7 @@ from .contracts.bridge import DiscoveryBridge, PublisherBridge, RowCodec
 from .contracts.errors import ConfigError
 from .contracts.middlewares import MIDDLEWARES
 from .contracts.record_log import RecordLogBridge
+from .contracts.served_log import ServedLogBridge
 from .options import DiscoveryOptions, SinkOptions, SubscribeOptions, TransportOptions
 from .options.stream_names import chosen_streams
 from .options.urls import split_stream
@@ -45,6 +47,7 @@ __all__ = [
     "publisher_bridge",
     "require_exactly_once",
     "row_codec",
+    "served_log_bridge",
 ]
 
 
@@ -165,6 +168,16 @@ def log_bridge(o: TransportOptions, timeout: float) -> RecordLogBridge:
     :raises UnsupportedFeature: the middleware keeps no logs
     """
     bridge: RecordLogBridge = _factory(o, "log_bridge", "keeps no log that could be read")(o, timeout)
+    return bridge
+
+
+def served_log_bridge(o: TransportOptions, timeout: float) -> ServedLogBridge:
+    """The logs of the middleware that the options name, for a server that serves them to its own clients.
+
+    :raises ConfigError: the bridge cannot be loaded
+    :raises UnsupportedFeature: the middleware keeps none that can be served
+    """
+    bridge: ServedLogBridge = _factory(o, "served_log_bridge", "keeps no log that a broker could serve")(o, timeout)
     return bridge
 
 

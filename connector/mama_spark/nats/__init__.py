@@ -31,6 +31,7 @@ __all__ = [
     "discovery_bridge",
     "log_bridge",
     "publisher_bridge",
+    "served_log_bridge",
 ]
 
 
@@ -65,6 +66,9 @@ def log_bridge(o: TransportOptions, timeout: float) -> NatsLogs:
     from .settings import NatsSettings
 
     return NatsLogs(NatsSettings.from_options(o), timeout=timeout)
+
+
+served_log_bridge = log_bridge
 
 
 def check_transport(o: SinkOptions, topics: list[str]) -> list[tuple[bool, str]]:

@@ -20,7 +20,7 @@ from zmq.utils.monitor import parse_monitor_message
 from mama_spark.contracts.errors import BackgroundTaskFailed, ClientClosed, ConfigError, MamaError, Unavailable
 from mama_spark.contracts.file_descriptors import require_file_descriptors
 from mama_spark.contracts.standstill import stood_still
-from mama_spark.contracts.zmq_context import open_context
+from mama_spark.contracts.zmq_connections import open_context
 
 from ..protocol.commands import SIGNATURE, Open
 from ..protocol.log_query import LogQuery, LogQueryAnswer

@@ -16,7 +16,7 @@ from mama_spark.malamute.broker.broker.client_router import CLIENT_TURN, ClientR
 from mama_spark.malamute.broker.broker.security import Security, ZapHandler
 from mama_spark.malamute.broker.engines import Delivery, register
 from mama_spark.malamute.broker.engines.engine_actor import REPORT
-from mama_spark.malamute.broker.engines.engine_handle import EngineHandle, ReportSocket
+from mama_spark.malamute.broker.engines.engine_handle import ReportSocket
 from mama_spark.malamute.broker.engines.simple import SimpleEngine
 from mama_spark.malamute.broker.session.byte_queue import Overflow
 from mama_spark.malamute.broker.session.settings import SessionSettings
@@ -25,6 +25,7 @@ from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import decode, encode
 from mama_spark.malamute.protocol.extensions import Feature
+from mama_spark.testing.engine_setup import DrivenStream
 from mama_spark.testing.waiting import eventually, until
 
 from tests.support.malamute.raw_malamute_clients import Make
@@ -130,7 +131,7 @@ def test_a_long_report_of_one_stream_does_not_come_before_a_short_one_of_another
     reports = ReportSocket(context)
     with ExitStack() as engines:  # they end before their context does, whatever fails here
         engines.callback(reports.close)
-        busy, other = EngineHandle(context, b"busy"), EngineHandle(context, b"other")
+        busy, other = DrivenStream(context, b"busy"), DrivenStream(context, b"other")
         for stream in (busy, other):
             engines.callback(stream.destroy)
             reports.add(stream)

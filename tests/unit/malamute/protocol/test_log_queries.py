@@ -13,7 +13,6 @@ from mama_spark.malamute.broker.broker.engine_selector import EngineSelector, na
 from mama_spark.malamute.broker.broker.settings import EngineChoice
 from mama_spark.malamute.broker.engines.commands import AnswerQuery
 from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
-from mama_spark.malamute.broker.engines.query_answers import MAX_PATTERNS
 from mama_spark.malamute.broker.session import log_queries
 from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.broker.session.state_machine import ServerMachine
@@ -376,18 +375,6 @@ def test_a_fetch_of_what_is_rare_looks_at_a_bounded_number(
     assert (100 <= reached < 3000, records) == (True, [])
 
 
-def test_patterns_are_refused_with_the_reason(engine: DurableEngine) -> None:
-    for texts, reason in (
-        ((b"(",), b"not a pattern"),
-        ((b"x",) * (MAX_PATTERNS + 1), b"more than 256 patterns"),
-        ((b"(a*)*",), b"pattern repeats a group"),
-    ):
-        question = LogQuery(Op.FETCH, 1, b"s", (0, 9, 9, 9), b"", Selection.PATTERNS, texts)
-        answer, records = engine.ask(question)
-        assert (answer.code, records) == (StatusCode.FAILED, [])
-        assert answer.reason.startswith(reason)
-
-
 @examples(300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(QUESTIONS.filter(lambda q: q.op not in (Op.NAMES, Op.TRIM)))
 def test_whatever_is_asked_the_engine_answers(engine: DurableEngine, question: LogQuery) -> None:
@@ -420,18 +407,6 @@ def test_what_is_missing_is_told_in_bounded_steps(tmp_path: Path, monkeypatch: p
     engine.close()
     assert found == list(range(2, 1001, 2))
     assert steps == 10
-
-
-def test_trim_wants_the_very_stream(tmp_path: Path) -> None:
-    engine = DurableEngine(b"s", {"folder": str(tmp_path)})
-    engine.start()
-    engine.accept("w", b"w", b"t", [b"x"])
-    engine.flush()
-    other, _ = engine.ask(LogQuery(Op.TRIM, 1, b"s", (2,), b"another identity"))
-    assert (other.code, engine.store.first) == (StatusCode.FAILED, 1)
-    right, _ = engine.ask(LogQuery(Op.TRIM, 1, b"s", (2**40,), other.identity))
-    assert (right.code, engine.store.first) == (StatusCode.SUCCESS, 2)
-    engine.close()
 
 
 @each(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from mama_spark.contracts.errors import BackgroundTaskFailed, MamaError, Unavailable
-from mama_spark.contracts.zmq_context import open_context
+from mama_spark.contracts.zmq_connections import open_context
 from mama_spark.malamute.protocol.extensions import Feature
 
 from ....telemetry.prometheus.exposition import prometheus_client
@@ -37,8 +37,8 @@ __all__ = ["Broker", "BrokerSettings", "EngineChoice"]
 
 logger = logging.getLogger(__name__)
 
-#: Sockets of one stream whose engine has its own thread (each has an event descriptor, an open file).
-_SOCKETS = 3
+#: Sockets of one stream whose engine has its own thread (it has an event descriptor, an open file).
+_SOCKETS = 1
 #: Most files of one open stream: those of a durable one that is in use.
 _STREAM_FILES = 4
 #: Files that are reserved for clients and others.

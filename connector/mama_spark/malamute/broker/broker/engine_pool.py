@@ -17,17 +17,9 @@ from mama_spark.malamute.protocol.commands import BadFrame
 from .. import freed_memory
 from ..engines import Delivery, StreamEngine, engine_class
 from ..engines.base import shared_threads
-from ..engines.commands import EngineCommand
-from ..engines.engine_handle import (
-    CommandDone,
-    CreditReturned,
-    EngineFailed,
-    EngineHandle,
-    QueryAnswered,
-    Report,
-    ReportSocket,
-)
-from ..engines.shared_threads import SharedThreads
+from ..engines.commands import CommandDone, CreditReturned, EngineCommand, EngineFailed, QueryAnswered, Report
+from ..engines.engine_handle import EngineHandle, ReportSocket
+from ..engines.engine_threads import EngineThreads
 from ..session.settings import EngineBacklogPolicy
 from ..session.state_machine import ServerMachine
 from .engine_backlog import COUNTED, MAX_LAG, EngineBacklog
@@ -62,7 +54,7 @@ class StreamEngines:
         self._selector = selector
         self._now = now
         self._reports = ReportSocket(context)
-        self._threads: dict[type[StreamEngine], SharedThreads] = {}  # of engines that share some
+        self._threads: dict[type[StreamEngine], EngineThreads] = {}  # of engines that share some
         self._lagging: dict[bytes, EngineHandle] = {}  # streams whose backlog is checked every round
         self._start_deadlines: dict[bytes, float] = {}  # of engines that have not started
         self._pending_commands: dict[bytes, list[EngineCommand]] = {}  # commands for these engines
@@ -134,7 +126,7 @@ class StreamEngines:
         try:
             self._require_ended(name)
             cls = engine_class(engine)
-            stream = EngineHandle(self._context, name, cls, settings, None, self._threads_of(cls, engine))
+            stream = EngineHandle(self._context, name, cls, settings, self._threads_of(cls, engine))
         except (MamaError, zmq.ZMQError, RuntimeError) as e:  # also: out of sockets, files or threads
             logger.error("stream %r cannot be opened: %s", name, e)
             self._machine.stream_lost(name, str(e))
@@ -147,14 +139,13 @@ class StreamEngines:
         self._machine.opened(name, stream.stored)
         return stream
 
-    def _threads_of(self, cls: type[StreamEngine], engine: str) -> SharedThreads | None:
+    def _threads_of(self, cls: type[StreamEngine], engine: str) -> EngineThreads | None:
         most = shared_threads(cls)
         if not most:
             return None
         found = self._threads.get(cls)
         if found is None:
-            endpoint = self._reports.endpoint
-            found = self._threads[cls] = SharedThreads(self._context, f"{engine}-streams", most, endpoint)
+            found = self._threads[cls] = EngineThreads(self._context, f"{engine}-streams", most)
         return found
 
     def _require_ended(self, name: bytes) -> None:
