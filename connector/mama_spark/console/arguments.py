@@ -10,8 +10,7 @@ from typing import TypeVar
 from ..contracts.errors import OptionError
 from ..options import Options, Use, option_names
 from ..options.nats_environment import with_nats_environment
-from ..options.tables import warn_about_bare_number
-from ..options.values import Duration
+from ..options.values import Duration, duration
 
 O = TypeVar("O", bound=Options)  # noqa: E741 - as everywhere, options are o
 
@@ -50,16 +49,14 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def duration_argument(name: str, parse: Duration) -> Callable[[str], float]:
+def duration_argument(parse: Duration = duration) -> Callable[[str], float]:
     """The ``type`` of a duration in seconds, for ``add_argument``."""
 
     def seconds(text: str) -> float:
         try:
-            found = parse(text)
+            return parse.with_unit(text)
         except ValueError as e:
             raise argparse.ArgumentTypeError(f"{e}, got {text!r}") from None
-        warn_about_bare_number(name, text, parse)
-        return found
 
     return seconds
 

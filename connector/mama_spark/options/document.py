@@ -42,9 +42,8 @@ def markdown(files: Sequence[FileSection] = ()) -> str:
         "`.save()`, `.load()` and `.start()`. What a `mama.properties` file says of a transport is for all its uses: "
         "what has no effect in one of them is left out there.",
         "",
-        "A duration has a unit: `500ms`, `30s`, `5m`, `2h`, `7d`. A number alone is milliseconds. In the file of the "
-        "broker it is seconds in the tables `[[stream]]` and milliseconds in the others, and seconds for the arguments "
-        "of `mama tango-source`; there it is reported with the unit that it was read in.",
+        "A duration has a unit: `500ms`, `30s`, `5m`, `2h`, `7d`. A number alone is milliseconds in an option of a "
+        "format, and refused in files and arguments of programs.",
         "",
         f"{TIMES}. A number that counts seconds, micro- or nanoseconds is refused.",
         "",

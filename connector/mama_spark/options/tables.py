@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any
 
 from ..contracts.errors import ConfigError
 from .declare import declarations, nearest
 from .values import Duration
-
-logger = logging.getLogger(__name__)
 
 
 def parse_table(
@@ -37,24 +33,13 @@ def parse_table(
     found = {}
     for key, value in table.items():
         name, option = known[key]
+        parse = option.parse.with_unit if isinstance(option.parse, Duration) else option.parse
         try:
-            found[name] = option.parse(value)
+            found[name] = parse(value)
         except (ValueError, TypeError) as e:
             got = "" if option.secret else f", got {value!r}"
             raise ConfigError(f"{where} {key} {e}{got}") from None
-        warn_about_bare_number(f"{where} {key}", value, option.parse)
     return found
-
-
-def warn_about_bare_number(where: str, value: object, parse: object) -> None:
-    """Log, once, in which unit a duration without one was read, where bare numbers do not all mean the same."""
-    if isinstance(parse, Duration) and parse.warn and (unit := parse.assumed_unit(value)):
-        _warn_once(f"{where} = {value} was read as {value} {unit}: write '{value}{unit}'")
-
-
-@cache
-def _warn_once(text: str) -> None:
-    logger.warning("%s", text)
 
 
 def _list(names: Mapping[str, object]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum
 from typing import Any, TypeVar
@@ -158,14 +158,20 @@ def rate(value: str) -> float:
 class Duration:
     """Parses durations into seconds: ``"500ms"``, ``"30s"``, ``"5m"`` (or ``min``), ``"2h"``, ``"7d"``.
 
-    :ivar bare: unit of a number without one: ``ms``, ``s``; None: the unit is needed
+    A number alone is milliseconds in options of Spark, as its users expect; in files and arguments, where readers may
+    take it for seconds, it is refused (:attr:`with_unit`).
+
+    :ivar bare: a number without a unit is milliseconds; False: the unit is needed
     :ivar zero: 0, with or without a unit, is allowed
-    :ivar warn: a number without a unit is reported, because elsewhere it would mean another one
     """
 
-    bare: str | None = "ms"
+    bare: bool = True
     zero: bool = False
-    warn: bool = False
+
+    @property
+    def with_unit(self) -> Duration:
+        """The same for files and arguments."""
+        return replace(self, bare=False)
 
     def __call__(self, value: Any) -> float:
         """
@@ -173,45 +179,38 @@ class Duration:
         :raises ValueError: it is none of these, negative, or 0 where that is not allowed
         """
         number, unit = self._split(value)
-        if unit is None or not (0 <= number < _LONGEST) or (number == 0 and not self.zero):
+        if not (0 <= number < _LONGEST) or (number == 0 and not self.zero) or not (unit or self.bare or number == 0):
             raise ValueError(self._expected)
-        return number * _UNITS[unit]
-
-    def assumed_unit(self, value: Any) -> str | None:
-        """The unit that a number is read in because it has none; None: it has one, or is 0."""
-        bare = not isinstance(value, timedelta) and str(value)[-1:].isdigit()
-        return self.bare if bare and self._split(value)[0] else None
+        return number * _UNITS[unit or "ms"]
 
     def _split(self, value: Any) -> tuple[float, str | None]:
+        """Number and unit; a number that none fits where it is no duration."""
         if isinstance(value, timedelta):
             return value.total_seconds(), "s"
         if isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value), self.bare
+            return float(value), None
         match = _DURATION.fullmatch(str(value).strip().lower())
-        return (float(match[1]), match[2] or self.bare) if match else (0.0, None)
+        return (float(match[1]), match[2]) if match else (-1.0, None)
 
     @property
     def _expected(self) -> str:
         kind = "duration" if self.zero else "positive duration"
-        bare = "" if self.bare is None else f" (a number alone: {_UNIT_NAMES[self.bare]})"
-        return f"must be a {kind}, such as 500ms, 30s, 5m, 2h or 7d{bare}"
+        bare = "a number alone: milliseconds" if self.bare else "with its unit"
+        return f"must be a {kind}, such as 500ms, 30s, 5m, 2h or 7d ({bare})"
 
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_UNIT_NAMES = {"ms": "milliseconds", "s": "seconds"}
 _LONGEST = 1e15
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d|)")
 duration = Duration()
-
-
 duration_or_none = Duration(zero=True)
 
 _FIELD = re.compile(r"(?P<name>[^:,]*)(?::(?P<fid>\d*)(?::(?P<type>\w+(?:\(\d+\))?))?)?", re.ASCII)
 
 
 def duration_or_off(value: Any) -> float:
-    """Seconds; 0 for ``off``."""
-    return 0.0 if value == "off" else Duration(zero=True)(value)
+    """Seconds of a key in a file; 0 for ``off``."""
+    return 0.0 if value == "off" else duration_or_none.with_unit(value)
 
 
 def mama_fields(value: str) -> tuple[tuple[str, int | None, str | None], ...]:
@@ -231,10 +230,8 @@ def mama_fields(value: str) -> tuple[tuple[str, int | None, str | None], ...]:
 
 
 def milliseconds(value: Any) -> int:
-    """A duration in whole milliseconds, for protocols that count these."""
-    if isinstance(value, float):
-        raise ValueError(f"must be whole milliseconds, or a duration such as 500ms, 30s or 5m, not {value}")
-    return round(1000 * duration(value))
+    """A duration of a key in a file, in whole milliseconds, for protocols that count these."""
+    return round(1000 * duration.with_unit(value))
 
 
 _SIZES = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}

@@ -16,7 +16,7 @@ from jinja2 import Environment, StrictUndefined
 from ..contracts.errors import ConfigError
 from ..contracts.redaction import redact
 from ..flightlog.report import outcomes_text
-from ..options.values import Duration
+from ..options import duration
 from . import charts
 from .data import MOST_PUBLISHERS, ReportData, read_report
 
@@ -106,7 +106,7 @@ def _duration(since: str | timedelta) -> timedelta:
     if isinstance(since, timedelta):
         return since
     try:
-        return timedelta(seconds=Duration(bare=None)(since))
+        return timedelta(seconds=duration.with_unit(since))
     except ValueError as e:
         raise ConfigError(f"since: {e}, got {since!r}") from None
 

@@ -208,7 +208,7 @@ def test_messages_larger_than_a_fetch_come_one_by_one_and_in_order(broker: Broke
 
 
 def test_limits_warn_and_what_they_remove_during_a_read_is_left_out(tmp_path: Path) -> None:
-    settings = {"folder": str(tmp_path), "max_messages": 15_000, "max_age": 3600}
+    settings = {"folder": str(tmp_path), "max_messages": 15_000, "max_age": "1h"}
     engines = (EngineChoice(b"^st$", "durable", settings),)
     with Broker(BrokerSettings("tcp://127.0.0.1:*", engines=engines, linger=0.5)) as broker, logs(broker.endpoint) as b:
         log = b.log("st")

@@ -204,7 +204,7 @@ def test_an_outage_longer_than_ids_are_recognised_ends_the_engine_rather_than_gu
 ) -> None:
     """What was on the way may be stored or not, and a resend could be stored twice."""
     with NatsServer(tmp_path) as server:
-        one = harness(**{**settings, "servers": server.url, "dedup_window": 1})
+        one = harness(**{**settings, "servers": server.url, "dedup_window": "1s"})
         one.publish(b"a")
         monkeypatch.setattr(publisher, "ACK_TIMEOUT", 0.2)
         server.pause()

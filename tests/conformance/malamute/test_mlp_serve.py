@@ -155,7 +155,7 @@ def test_what_the_file_says_counts_and_bind_goes_before_it(tmp_path: Path, monke
     monkeypatch.setenv("WORD", "hush")
     conf = tmp_path / "broker.toml"
     conf.write_text(
-        '[broker]\nbind = "tcp://*:1"\nmax_message = "1 MiB"\nlinger = 250\n'
+        '[broker]\nbind = "tcp://*:1"\nmax_message = "1 MiB"\nlinger = "250ms"\n'
         '[clients]\ntimeout = 0\nqueue = 1000\noverflow = "disconnect"\n'
         '[mailboxes]\neach = "2KiB"\n[services]\ncount = 7\n[security.users]\nu = "${WORD}"\n'
     )

@@ -24,7 +24,7 @@ from tests.support.ports import lasting_port
 _PATIENCE = 60.0
 _CONF = """
 [broker]
-linger = 500
+linger = "500ms"
 [clients]
 timeout = "60s"
 [[stream]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,9 +9,9 @@ import pytest
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.options import camel
 from mama_spark.options.declare import option
-from mama_spark.options.tables import _warn_once, parse_table
+from mama_spark.options.tables import parse_table
 from mama_spark.options.toml_file import read_toml
-from mama_spark.options.values import Duration, integer, nonempty_text
+from mama_spark.options.values import duration, duration_or_none, integer, nonempty_text
 
 from tests.support.tables import each
 
@@ -21,9 +20,9 @@ from tests.support.tables import each
 class Table:
     """An example."""
 
-    max_age: float = option("duration", Duration(bare="s", zero=True, warn=True), 60.0, "table", "How long.")
+    max_age: float = option("duration", duration_or_none, 60.0, "table", "How long.")
     max_rows: int = option("integer", integer(1), 10, "table", "How many.")
-    pause: float = option("duration", Duration(), 1.0, "table", "Between rows.")
+    pause: float = option("duration", duration, 1.0, "table", "Between rows.")
     secret_key: str | None = option("text", nonempty_text, None, "table", "Not shown.", secret=True)
     host: str = "undeclared"
 
@@ -51,14 +50,10 @@ def test_what_is_wrong_is_named_and_no_secret_shown(table: object, error: str) -
         parse_table(Table, table, "[t]", required=("max_rows",) if table == {"pause": 1} else ())
 
 
-def test_a_bare_number_that_means_another_unit_elsewhere_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
-    _warn_once.cache_clear()
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            assert parse_table(Table, {"max_age": 90, "pause": 250}, "[t]") == {"max_age": 90.0, "pause": 0.25}
-        parse_table(Table, {"max_age": 0}, "[t]")
-        parse_table(Table, {"max_age": "90s"}, "[t]")
-    assert caplog.messages == ["[t] max_age = 90 was read as 90 s: write '90s'"]
+def test_a_duration_in_a_file_has_a_unit() -> None:
+    assert parse_table(Table, {"max_age": 0, "pause": "250ms"}, "[t]") == {"max_age": 0.0, "pause": 0.25}
+    with pytest.raises(ConfigError, match=r"\[t\] max_age must be a duration, such as .* \(with its unit\), got 90$"):
+        parse_table(Table, {"max_age": 90}, "[t]")
 
 
 def test_variables_of_the_environment_are_replaced_in_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

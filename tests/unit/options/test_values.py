@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from mama_spark.options.values import (
-    Duration,
     boolean,
     byte_size,
     duration,
+    duration_or_none,
     integer,
     member,
     milliseconds,
@@ -58,10 +58,12 @@ def test_durations(value: object, seconds: float) -> None:
     assert duration(value) == pytest.approx(seconds)
 
 
-def test_the_unit_of_a_bare_number_is_declared() -> None:
-    assert Duration(bare="s")(30) == Duration(bare="s")("30") == Duration(bare="s")("30s") == 30
-    with pytest.raises(ValueError, match=r"such as 500ms, 30s, 5m, 2h or 7d$"):
-        Duration(bare=None)("30")
+@each("number", [30, "30", 2.5])
+def test_a_number_alone_is_milliseconds_or_refused(number: object) -> None:
+    assert duration(number) == pytest.approx(float(str(number)) / 1000)
+    with pytest.raises(ValueError, match=r"such as 500ms, 30s, 5m, 2h or 7d \(with its unit\)$"):
+        duration.with_unit(number)
+    assert duration.with_unit("30s") == 30
 
 
 @each("bad", ["", "0", "0s", "-1s", "1w", "s", True, None, [], "1e3s", float("nan"), float("inf")])
@@ -72,15 +74,15 @@ def test_what_is_no_duration_is_refused(bad: object) -> None:
 
 @each("zero", [0, "0", "0s", 0.0, timedelta()])
 def test_zero_is_a_duration_where_it_has_a_meaning(zero: object) -> None:
-    assert Duration(zero=True)(zero) == 0
+    assert duration_or_none(zero) == duration_or_none.with_unit(zero) == 0
     with pytest.raises(ValueError, match="must be a duration"):
-        Duration(zero=True)(-1)
+        duration_or_none(-1)
 
 
 def test_durations_of_protocols_are_whole_milliseconds() -> None:
-    assert (milliseconds(60_000), milliseconds("1m"), milliseconds("1.5s")) == (60_000, 60_000, 1_500)
-    with pytest.raises(ValueError, match="whole milliseconds"):
-        milliseconds(1.5)
+    assert (milliseconds("1m"), milliseconds("1.5s")) == (60_000, 1_500)
+    with pytest.raises(ValueError, match="with its unit"):
+        milliseconds(1_500)
 
 
 @each(

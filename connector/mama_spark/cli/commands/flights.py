@@ -13,7 +13,7 @@ from ...contracts.errors import ConfigError
 from ...flightlog import report
 from ...flightlog.adopt_orphans import ORPHAN_AGE, adopt_orphans
 from ...flightlog.maintenance import STEPS, maintain
-from ...options.values import Duration
+from ...options.values import duration_or_none
 
 USAGE = (
     "mama flights PATH [--failed | --shared-ids] [--json] [--all]\n"
@@ -24,8 +24,8 @@ DESCRIPTION = (
     "Summary of the flight log at PATH. sweep: add parts of killed jobs that no commit refers to. maintain: sweep, "
     "drop old rows, merge small files, write a checkpoint, remove files that the table no longer needs."
 )
-_AGE = duration_argument("--older-than", Duration(bare=None, zero=True))
-_KEEP = duration_argument("--keep", Duration(bare=None))
+_AGE = duration_argument(duration_or_none)
+_KEEP = duration_argument()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

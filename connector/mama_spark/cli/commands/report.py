@@ -9,7 +9,6 @@ from datetime import timedelta
 
 from ...console.arguments import duration_argument, pairs
 from ...console.progress import Progress
-from ...options.values import Duration
 from ...report.data import PASSES
 from ...report.page import headline, report, state
 
@@ -22,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", dest="run_id", metavar="ID", help="only this run_id")
     parser.add_argument(
         "--since",
-        type=duration_argument("--since", Duration(bare=None)),
+        type=duration_argument(),
         metavar="AGE",
         help="only the events of the last 30m, 1h, 7d",
     )

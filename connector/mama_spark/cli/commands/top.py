@@ -9,7 +9,6 @@ import time
 from ...console.arguments import add_transport, duration_argument, transport
 from ...console.output import print_tables, printable
 from ...contracts.aligned import aligned
-from ...options.values import Duration
 from ..top.collector import Collector
 from ..top.model import COLUMNS, LiveModel
 
@@ -19,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="print what there is after one interval, and end")
     parser.add_argument("--json", action="store_true", help="with --once: one line of JSON")
     parser.add_argument(
-        "--interval", type=duration_argument("--interval", Duration(bare="s")), default="1s", metavar="DURATION",
+        "--interval", type=duration_argument(), default="1s", metavar="DURATION",
         help="between two looks at the middleware (default 1s)",
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ from mama_spark.options import nearest
 from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
 from mama_spark.options.toml_file import read_toml
-from mama_spark.options.values import Duration, byte_size, nonempty_text
+from mama_spark.options.values import byte_size, duration_or_none, nonempty_text
 
 from .broker.security import Security
 from .broker.settings import BrokerSettings, EngineChoice
@@ -42,7 +42,7 @@ class EventsTable:
         shown="not kept",
     )
     max_age: float = option(
-        "duration", Duration(zero=True, warn=True), 7 * 86400.0, "events",
+        "duration", duration_or_none, 7 * 86400.0, "events",
         "How long an event is kept, which also bounds what readers have to catch up; 0 = for ever.", shown="7d",
     )  # fmt: skip
     max_octets: int | None = option("size", byte_size, None, "events", "Of all events.", shown="no limit")

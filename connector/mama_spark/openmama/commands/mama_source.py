@@ -23,7 +23,7 @@ from ...options import DiscoveryOptions, command
 from ...options.paths import table_path
 from ...options.toml_file import read_toml
 from ...options.urls import urls as server_urls
-from ...options.values import Duration, topic_prefix
+from ...options.values import topic_prefix
 from ...publishing.window.reconnecting import ReconnectingBridge
 from ...registry import discovery_bridge, log_bridge
 from ...telemetry.prometheus.server import served_metrics
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--events", action="store_true", help="show requests and subscriptions as they come")
     parser.add_argument("--flight-log", metavar="PATH", help="table that gets the events of the publisher")
     parser.add_argument(
-        "--flight-log-every", type=duration_argument("--flight-log-every", Duration(bare=None)), default="1m",
+        "--flight-log-every", type=duration_argument(), default="1m",
         metavar="TIME", help="time between two commits (default: 1m)",
     )  # fmt: skip
     parser.add_argument(

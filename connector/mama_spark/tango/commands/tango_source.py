@@ -16,7 +16,7 @@ from ...console.signals import stop_on_signals
 from ...contracts.errors import ConfigError, OptionError, Unavailable
 from ...options import command
 from ...options.toml_file import read_toml
-from ...options.values import Duration
+from ...options.values import duration_or_none
 from ...publishing.window.reconnecting import ReconnectingBridge
 from ...registry import log_bridge
 from ...telemetry.prometheus.server import served_metrics
@@ -26,8 +26,8 @@ from ..source.replay.log_replayer import LogReplayer, Rule
 from ..source.replay.replay_service import ReplayService
 
 _USE = command("tango-source", "stream", "wait_timeout")
-_HOLD = duration_argument("--hold", Duration(bare="s", zero=True, warn=True))
-_HEARTBEAT = duration_argument("--heartbeat", Duration(bare="s", warn=True))
+_HOLD = duration_argument(duration_or_none)
+_HEARTBEAT = duration_argument()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 from datetime import timedelta
 
 import pytest
@@ -11,8 +10,6 @@ from mama_spark.cli import main as cli
 from mama_spark.console.arguments import duration_argument, options, pairs, transport
 from mama_spark.contracts.errors import ConfigError, OptionError
 from mama_spark.options import ANY_USE, SinkOptions
-from mama_spark.options.tables import _warn_once
-from mama_spark.options.values import Duration
 
 from tests.support.tables import each
 
@@ -24,16 +21,15 @@ def test_every_module_of_a_subcommand_declares_its_arguments() -> None:
         assert end.value.code == 0
 
 
-def test_durations_of_arguments_have_units_and_a_bare_number_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    _warn_once.cache_clear()
+def test_durations_of_arguments_have_units(capsys: pytest.CaptureFixture[str]) -> None:
     parse = ["tango-source", "memory://a"]
-    with caplog.at_level(logging.WARNING):
-        assert cli.parse([*parse, "--hold", "2m", "--heartbeat", "500ms"]).hold == 120
-        assert not caplog.messages
-        args = cli.parse([*parse, "--hold", "45", "--heartbeat", "8"])
-    assert (args.hold, args.heartbeat) == (45, 8)
-    assert [text.split(" was")[0] for text in caplog.messages] == ["--hold = 45", "--heartbeat = 8"]
+    assert cli.parse([*parse, "--hold", "2m", "--heartbeat", "500ms"]).hold == 120
     assert (cli.parse(parse).hold, cli.parse(parse).heartbeat) == (30, 9)
+    with pytest.raises(SystemExit):
+        cli.parse([*parse, "--hold", "45"])
+    assert "--hold: must be a duration, such as 500ms, 30s, 5m, 2h or 7d (with its unit), got '45'" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 @each(("text", "seconds"), [("90m", 5400), ("12h", 43_200), ("1d", 86_400), ("0d", 0)])
@@ -46,9 +42,9 @@ def test_the_age_of_orphaned_parts_is_a_duration(text: str, seconds: int) -> Non
 
 def test_a_duration_that_is_none_is_wrong_usage() -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=r"must be a positive duration, such as .*, got 'soon'"):
-        duration_argument("--x", Duration(bare=None))("soon")
+        duration_argument()("soon")
     with pytest.raises(argparse.ArgumentTypeError, match="got '5'"):
-        duration_argument("--x", Duration(bare=None))("5")
+        duration_argument()("5")
 
 
 @each("wrong", ["s3cret", "=s3cret", " =s3cret"])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mama_spark.options.declare import option
-from mama_spark.options.values import Duration, byte_size, integer, nonempty_text
+from mama_spark.options.values import byte_size, duration_or_none, integer, nonempty_text
 
 from ..session.settings import SessionSettings
 from .security import Security
@@ -54,7 +54,7 @@ class BrokerSettings:
         "Of one frame; a client that sends a larger one is disconnected.", shown="64 MiB",
     )  # fmt: skip
     linger: float = option(
-        "duration", Duration(zero=True, warn=True), 5.0, "broker",
+        "duration", duration_or_none, 5.0, "broker",
         "How long a clean stop waits for clients to take what is theirs.", shown="5s",
     )  # fmt: skip
     security: Security = field(default_factory=Security)
@@ -64,7 +64,7 @@ class BrokerSettings:
         shown="none",
     )  # fmt: skip
     report: float = option(
-        "duration", Duration(zero=True, warn=True), 0.0, "broker",
+        "duration", duration_or_none, 0.0, "broker",
         "Between lines of `mama broker` that say how it is; 0 = none.",
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from mama_spark.malamute.protocol.extensions import ALL, Feature
 from mama_spark.options.declare import option
-from mama_spark.options.values import Duration, byte_size, integer, member
+from mama_spark.options.values import byte_size, duration_or_none, integer, member
 
 from .byte_queue import Overflow
 from .mailbox_store import Limits
@@ -32,7 +32,7 @@ class SessionSettings:
     """
 
     timeout: float = option(
-        "duration", Duration(zero=True, warn=True), 10.0, "clients",
+        "duration", duration_or_none, 10.0, "clients",
         "Without a frame for that long, a client is dropped; 0 = never.", shown="10s",
     )  # fmt: skip
     queue: int = option(
@@ -59,7 +59,7 @@ class SessionSettings:
         "integer", integer(1), 1024, "clients", "Streams of one client: that it reads, and that it has written to."
     )
     stream_idle: float = option(
-        "duration", Duration(zero=True, warn=True), 30.0, "clients",
+        "duration", duration_or_none, 30.0, "clients",
         "Without clients for that long, a stream ends that has nothing but what is stored; 0 = never.", shown="30s",
     )  # fmt: skip
     patterns: int = option("integer", integer(1), 100_000, "clients", "Subscriptions and offers of one client.")

@@ -141,7 +141,7 @@ def test_the_first_matching_rule_applies(source: TangoEventSource) -> None:
         ("[[attribute]]\nabs_change = 1", "the key pattern is missing"),
         ('[[attribute]]\npattern = "*"\nabs = 1', "unknown key 'abs'"),
         ('[[attribute]]\npattern = "*"\nabs_change = "1"', "abs_change must be a number, got '1'"),
-        ('[[attribute]]\npattern = "*"\nperiod = 1.5', "period must be whole milliseconds"),
+        ('[[attribute]]\npattern = "*"\nperiod = 1.5', "period must be a positive duration"),
         ('[[attribute]]\npattern = "*"\nabs_change = -1', "must be above 0"),
         ('[[attribute]]\npattern = "*"\nperiod = 0', "period must be a positive duration"),
         ("[attribute]\nx = 1", "only tables"),

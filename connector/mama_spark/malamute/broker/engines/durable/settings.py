@@ -8,7 +8,7 @@ from typing import Any
 
 from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
-from mama_spark.options.values import Duration, integer, nonempty_text, one_of, positive_size
+from mama_spark.options.values import duration, duration_or_none, integer, nonempty_text, one_of, positive_size
 
 _GROUP = "stream: durable"
 _MOST = 10**18
@@ -20,9 +20,7 @@ class DurableSettings:
     newest one."""
 
     folder: str = option("path", nonempty_text, "", _GROUP, "On a local disk; one file a stream.", shown="needed")
-    max_age: float | None = option(
-        "duration", Duration(bare="s", warn=True), None, _GROUP, "How long a message is kept.", shown="no limit"
-    )
+    max_age: float | None = option("duration", duration, None, _GROUP, "How long a message is kept.", shown="no limit")
     max_octets: int | None = option(
         "size", positive_size, None, _GROUP,
         "Of all messages together: sender, subject, content, id and headers.", shown="no limit",
@@ -31,7 +29,7 @@ class DurableSettings:
         "integer", integer(1, _MOST), None, _GROUP, "How many are kept.", shown="no limit"
     )
     dedup_window: float = option(
-        "duration", Duration(bare="s", zero=True, warn=True), 120.0, _GROUP,
+        "duration", duration_or_none, 120.0, _GROUP,
         "How long an id is stored once; 0 = ids are not looked at.", shown="2m",
     )  # fmt: skip
     dedup_ids: int = option(

@@ -14,7 +14,7 @@ from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
 from mama_spark.options.urls import nats_urls
 from mama_spark.options.values import (
-    Duration,
+    duration,
     file_path,
     integer,
     nonempty_text,
@@ -82,9 +82,7 @@ class JetStreamSettings:
     )  # fmt: skip
     replicas: int = option("integer", integer(1, _MOST), 1, _GROUP, "Servers that keep it.")
     storage: str = option("`file`, `memory`", one_of("file", "memory"), "file", _GROUP, "Where the servers keep it.")
-    max_age: float | None = option(
-        "duration", Duration(bare="s", warn=True), None, _GROUP, "How long a message is kept.", shown="no limit"
-    )
+    max_age: float | None = option("duration", duration, None, _GROUP, "How long a message is kept.", shown="no limit")
     max_octets: int | None = option("size", positive_size, None, _GROUP, "Of all messages together.", shown="no limit")
     max_messages: int | None = option(
         "integer", integer(1, _MOST), None, _GROUP, "How many are kept; beyond, the oldest go.", shown="no limit"
@@ -94,7 +92,7 @@ class JetStreamSettings:
         shown="no limit",
     )  # fmt: skip
     dedup_window: float = option(
-        "duration", Duration(bare="s", warn=True), 120.0, _GROUP,
+        "duration", duration, 120.0, _GROUP,
         "How long the server stores an id once, a second or more; for messages that were on the way when an outage "
         "began, it may last half as long.", shown="2m",
     )  # fmt: skip

@@ -32,7 +32,7 @@ def test_ids_are_known_after_a_restart_also_those_of_removed_messages(engines: M
 
 
 def test_an_id_counts_for_the_window_and_no_longer(engines: Make) -> None:
-    one = engines(dedup_window=60, max_messages=1)
+    one = engines(dedup_window="60s", max_messages=1)
     one.publish(b"x", ids=True)
     one.now += 59 * SECOND
     assert one.publish(b"x", b"z", ids=True)[0].outcome is StoreOutcome.DUPLICATE
@@ -46,7 +46,7 @@ def test_an_id_counts_for_the_window_and_no_longer(engines: Make) -> None:
 
 @pytest.mark.parametrize("jump", [-3600, 3600])
 def test_an_id_counts_for_the_window_although_the_clock_is_set(engines: Make, jump: int) -> None:
-    one = engines(dedup_window=60, max_messages=1)
+    one = engines(dedup_window="60s", max_messages=1)
     one.publish(b"x", ids=True)
     one.set += jump * SECOND
     one.now += 59 * SECOND
@@ -56,10 +56,10 @@ def test_an_id_counts_for_the_window_although_the_clock_is_set(engines: Make, ju
 
 
 def test_an_id_of_a_clock_that_was_ahead_counts_for_the_window_and_no_longer(engines: Make) -> None:
-    one = engines(dedup_window=60)
+    one = engines(dedup_window="60s")
     one.publish(b"x", ids=True)
     one.engine.close()
-    two = engines(dedup_window=60, now=one.now - 3600 * SECOND)
+    two = engines(dedup_window="60s", now=one.now - 3600 * SECOND)
     assert two.publish(b"x", ids=True)[0].outcome is StoreOutcome.DUPLICATE
     two.now += 61 * SECOND
     assert two.publish(b"x", ids=True)[0].outcome is StoreOutcome.STORED
@@ -78,7 +78,7 @@ def test_a_window_of_nothing_switches_deduplication_off(engines: Make) -> None:
 
 
 def test_an_id_is_surely_known_for_less_than_the_window_where_there_are_too_many(engines: Make) -> None:
-    one = engines(dedup_window=60, dedup_ids=100)
+    one = engines(dedup_window="60s", dedup_ids=100)
 
     def certain() -> float:
         (answer, _) = one.engine.ask(LogQuery(Op.DEDUP, 1, b"st"))
@@ -92,7 +92,7 @@ def test_an_id_is_surely_known_for_less_than_the_window_where_there_are_too_many
     one.now += 100 * SECOND
     assert certain() == 60
     one.engine.close()
-    assert engines(dedup_window=60, dedup_ids=0).engine.ask(LogQuery(Op.DEDUP, 1))[0].body == numbers(0)
+    assert engines(dedup_window="60s", dedup_ids=0).engine.ask(LogQuery(Op.DEDUP, 1))[0].body == numbers(0)
 
 
 # --- limits of a durable stream: messages, octets, age ----------------------------------------------------------------
@@ -116,7 +116,7 @@ def test_retention_by_octets(engines: Make) -> None:
 
 
 def test_retention_by_age_also_while_nothing_happens(engines: Make) -> None:
-    one = engines(max_age=10)
+    one = engines(max_age="10s")
     one.publish(*numbered(3))
     one.now += 8 * SECOND
     one.publish(*numbered(3))

@@ -155,7 +155,7 @@ def test_what_malamute_cannot_carry_is_no_message_of_it(subject: str) -> None:
         ({"servers": "x", "replicas": 0}, "replicas must be"),
         ({"servers": "x", "replicas": True}, "replicas must be"),
         ({"servers": "x", "max_age": -1}, "max_age must be"),
-        ({"servers": "x", "max_age": 0.0001}, "max_age must be a millisecond"),
+        ({"servers": "x", "max_age": "0.1ms"}, "max_age must be a millisecond"),
         ({"servers": "x", "dedup_window": "999ms"}, "dedup_window must be a second or more"),
         ({"servers": "x", "storage": "tape"}, "one of file, memory"),
         ({"servers": "x", "create": "yes"}, "true or false"),
