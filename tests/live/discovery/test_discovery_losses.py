@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from mama_spark.contracts.bridge import DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.nats.discovery import lease
+from mama_spark.discovery import leases
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.discovery.layout import DiscoveryLayout
 from mama_spark.nats.jetstream import stream_client
@@ -148,7 +149,7 @@ def test_sources_made_again_by_hand_below_what_was_sourced_are_refused_by_name(
     one = opened("one")
     one.announce(DESK, b"r", TTL)
     one.close()
-    lease.clear()
+    leases.clear()
     with Admin(nats_server.url) as admin:
         assert admin.api("STREAM.DELETE.MAMA_SOURCES").get("success")
         assert "error" not in admin.api("STREAM.CREATE.MAMA_SOURCES", DiscoveryLayout().streams()[0])
@@ -232,13 +233,12 @@ def test_a_source_that_speaks_while_a_long_image_is_read_is_in_it(
     keys = [SourceKey("s", i) for i in range(6)]
     for key in keys:
         one.announce(key, b"r", 60.0)
-    keeper, pages, page = one._lease_keeper, itertools.count(1), StreamClient._page
-    assert keeper is not None
+    store, pages, page = one.leases.store, itertools.count(1), StreamClient._page
 
     async def speaking(self: StreamClient, stream: str, after: int, subject: str) -> tuple[list[StoredMessage], int]:
         found = await page(self, stream, after, subject)
         if next(pages) == 2:
-            await keeper._establish(lease.Lease(keys[-1], b"changed", 60.0))
+            await asyncio.to_thread(store.announce, leases.Announced(keys[-1], b"changed", 60.0))
         return found
 
     monkeypatch.setattr(stream_client, "_PAGE", 4)

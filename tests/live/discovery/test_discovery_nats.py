@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from mama_spark.contracts.bridge import DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import ConfigError, Unavailable
-from mama_spark.nats.discovery import lease
+from mama_spark.discovery import leases
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.discovery.layout import ADVISORY_BYTES, DiscoveryLayout
 from mama_spark.nats.server.nats_server import NatsServer
@@ -37,6 +37,7 @@ from tests.support.nats.nats_discovery import (
     has,
     premade,
     renew,
+    renewals_of,
 )
 from tests.support.nats.nats_servers import Admin, FetchedMessage
 
@@ -73,7 +74,7 @@ def test_a_missing_permission_is_told_by_subject_or_stream(tmp_path: Path, deny:
         with pytest.raises(ConfigError, match=word.replace(".", r"\.")):
             calls[call]()
         bridge.close()
-        lease.clear()
+        leases.clear()
 
 
 @pytest.mark.parametrize(
@@ -344,11 +345,9 @@ def test_a_server_restart_while_announcing_and_reading_costs_nothing(
             nats_server.kill()
             nats_server.start()
     follower.until(has(EVENT, times=3))
-    keeper = one._lease_keeper
-    assert keeper is not None
-    known = keeper.sources[DESK].last_sequences["live"]
+    known = renewals_of(one)[DESK, "live"]
     renew(one)
-    assert keeper.sources[DESK].last_sequences["live"] > known, "it renews again"
+    assert renewals_of(one)[DESK, "live"] > known, "it renews again"
     assert [c.payload for c in follower.found if c.kind is EVENT] == [b"0", b"1", b"2"]
     assert follower.kinds() == [RECORD, EVENT, EVENT, EVENT]
     assert not [c for c in follower.found if c.kind is GAP]
@@ -396,4 +395,4 @@ def test_a_leader_that_goes_while_announcing_and_reading_costs_nothing(tmp_path:
         assert {c.source for c in reader.image()} == {DESK, TWIN, None}
         one.close()
         reader.close()
-        lease.clear()
+        leases.clear()

@@ -11,10 +11,12 @@ import pytest
 import zmq
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import ConfigError, DataLost, MamaError
+from mama_spark.discovery import leases
 from mama_spark.malamute.bridge.discovery import client as discovery_client
-from mama_spark.malamute.bridge.discovery import lease
 from mama_spark.malamute.bridge.discovery.bridge import MalamuteDiscovery
+from mama_spark.malamute.bridge.discovery.client import DiscoveryClient
 from mama_spark.malamute.bridge.discovery.codec import DiscoveryMessage
+from mama_spark.malamute.bridge.discovery.lease import MalamuteLeases
 from mama_spark.malamute.broker.broker.loop import BrokerLoop
 from mama_spark.malamute.client.calls import CallFailed
 from mama_spark.malamute.client.client import MalamuteClient
@@ -46,7 +48,7 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BrokerHer
     """In this process, unless the test says otherwise."""
     with discovering(getattr(request, "param", BrokerHere), tmp_path) as running:
         yield running
-        lease.clear()
+        leases.clear()
 
 
 @pytest.fixture
@@ -126,7 +128,7 @@ def test_a_source_that_finds_itself_given_up_is_announced_again_once_by_whoever_
     follower, bridges = Follower(opened("reader")), [opened("one"), opened("other")]
     for bridge in bridges:
         bridge.announce(DESK, b"r", 3.0)  # half of it may pass between the two
-    one, other = (lease.renewal_keeper(bridge.settings) for bridge in bridges)
+    one, other = (bridge.leases for bridge in bridges)
     with one._requests, other._requests:
         follower.until(lambda found: follower.kinds()[-1:] == [OFFLINE])  # it may have been given up before, too
         before = len(follower.kinds())
@@ -137,6 +139,12 @@ def test_a_source_that_finds_itself_given_up_is_announced_again_once_by_whoever_
     assert follower.found[0].payload == b"r"
 
 
+def client_of(keeper: leases.LeaseKeeper) -> DiscoveryClient | None:
+    """The connection of the renewals."""
+    assert isinstance(keeper.store, MalamuteLeases)
+    return keeper.store.client
+
+
 def test_a_source_is_announced_again_once_when_two_do_it_at_the_same_time(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,21 +152,23 @@ def test_a_source_is_announced_again_once_when_two_do_it_at_the_same_time(
     follower, bridges = Follower(opened("reader")), [opened("one"), opened("other")]
     for bridge in bridges:
         bridge.announce(DESK, b"r", 3.0)
-    one, other = (lease.renewal_keeper(bridge.settings) for bridge in bridges)
+    one, other = (bridge.leases for bridge in bridges)
+    again = leases.Announced(DESK, b"r", LASTING)
     with one._requests, other._requests:
         follower.until(lambda found: follower.kinds()[-1:] == [OFFLINE])
-        before, client = len(follower.kinds()), one._require_client()
+        before, client = len(follower.kinds()), client_of(one)
+        assert client is not None
         put, first = client._put, iter([True])
 
         def interrupted(messages: Sequence[DiscoveryMessage]) -> list[AckRun]:
             if not next(first, False):
                 return put(messages)
             found = put(messages[:1])
-            other._start(DESK, b"r", LASTING)
+            other.store.announce(again)
             return found + put(messages[1:])
 
         monkeypatch.setattr(client, "_put", interrupted)
-        one._start(DESK, b"r", LASTING)
+        one.store.announce(again)
         follower.until(lambda found: len(follower.kinds()) > before)
         assert follower.kinds()[before:] == [RECORD]
 
@@ -169,7 +179,7 @@ def test_a_withdrawn_source_is_not_brought_back_by_others_and_withdrawing_twice_
         bridge.announce(DESK, b"on", 4.5)
     one.withdraw(DESK, b"off")
     other.withdraw(DESK, b"off")
-    eventually(lambda: DESK not in lease.renewal_keeper(other.settings).sources, "the other one gives up")
+    eventually(lambda: DESK not in other.leases.sources, "the other one gives up")
     one.announce(DESK, b"on", LASTING)
     found = follower.until(lambda found: [c.kind for c in found].count(RECORD) == 3)
     assert [c.payload for c in found if c.kind is RECORD] == [b"on", b"off", b"on"]
@@ -185,10 +195,10 @@ def test_a_closed_bridge_stays_warm_and_another_one_takes_the_source_up(
     again.announce(DESK, b"r", LASTING)
     assert follower.step()[1:] == []
     again.announce(DESK, b"r", 1.0)
-    monkeypatch.setattr(lease, "IDLE", 0.0)
+    monkeypatch.setattr(leases, "IDLE", 0.0)
     again.close()
     follower.until(has(OFFLINE))
-    eventually(lambda: lease.renewal_keeper(one.settings)._client is None, "and hangs up")
+    eventually(lambda: client_of(one.leases) is None, "and hangs up")
 
 
 def test_whoever_knows_the_subjects_and_headers_can_announce_with_a_client(broker: BrokerHere, opened: Opened) -> None:
@@ -334,9 +344,9 @@ def test_a_fork_begins_with_nothing_announced(opened: Opened) -> None:
     bridge.announce(DESK, b"r", LASTING)
     child = os.fork()
     if not child:
-        os._exit(len(lease._keepers))
+        os._exit(len(leases._keepers))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert len(lease._keepers) == 1
+    assert len(leases._keepers) == 1
 
 
 def test_many_sources_are_one_image_and_many_events_come_in_order(

@@ -15,6 +15,7 @@ import pytest
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.discovery.layout import ADVISORIES, DiscoveryLayout
+from mama_spark.nats.discovery.lease import NatsLeases
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.nats.settings import NatsSettings
 from mama_spark.testing.waiting import eventually
@@ -99,25 +100,24 @@ def has(
 
 def end_process_of(bridge: NatsDiscovery) -> None:
     """What others see when a process is gone."""
-    keeper = bridge._lease_keeper
-    assert keeper is not None
-    keeper.loop.run(keeper.stop(), 60, "ending")
+    bridge.leases.stop()
 
 
 def renew(bridge: NatsDiscovery, source: SourceKey = DESK) -> None:
     """Once more, now."""
-    keeper = bridge._lease_keeper
-    assert keeper is not None
-    keeper.loop.run(keeper._renew_all(keeper.sources[source]), 60, "renewing")
+    bridge.leases._renew_one(bridge.leases.sources[source])
+
+
+def renewals_of(bridge: NatsDiscovery) -> dict[tuple[SourceKey, str], int]:
+    """The sequence of the last renewal, for each source by part."""
+    store = bridge.leases.store
+    assert isinstance(store, NatsLeases)
+    return store.last_sequences
 
 
 def stop_renewing(bridge: NatsDiscovery, source: SourceKey = DESK) -> None:
     """As if the machine slept."""
-    keeper = bridge._lease_keeper
-    assert keeper is not None
-    task = keeper.sources[source].task
-    assert task is not None
-    keeper.loop.soon(task.cancel)
+    bridge.leases.sources[source].due += 3600.0
 
 
 ANNOUNCE = """

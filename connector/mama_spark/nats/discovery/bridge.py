@@ -6,7 +6,6 @@ Readers use direct gets only, write only marks and images to the stream of event
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from dataclasses import replace
@@ -18,6 +17,8 @@ import pyarrow as pa
 from mama_spark.contracts.bridge import DiscoveryEvent, Position, SourceKey
 from mama_spark.contracts.errors import ClientClosed, MamaError, Unavailable
 from mama_spark.contracts.message import MessageBatch
+from mama_spark.discovery import leases
+from mama_spark.discovery.leases import Announced, LeaseKeeper
 from mama_spark.discovery.source_expiry import check_ttl
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publishing.window.blocking_sender import BlockingSender
@@ -29,14 +30,13 @@ from ..jetstream.streams import StreamCache, check_jetstream
 from ..publish.bridge import NatsBridge
 from ..settings import NatsSettings
 from .layout import DiscoveryLayout
-from .lease import LeaseKeeper, lease_keeper
+from .lease import NatsLeases
 from .offsets import ABSENT, IMAGE
 from .reader import DiscoveryReader
 from .streams import check_version, ensure_streams, find_streams
 
 T = TypeVar("T")
 
-_holders = itertools.count(1)
 #: Of events.
 _MAX_IN_FLIGHT = 4096
 _RETRY_DELAYS = (0.1,)
@@ -54,8 +54,6 @@ class NatsDiscovery:
         self._connection: Connection | None = None
         self._reader: DiscoveryReader | None = None
         self._event_publisher: EventPublisher | None = None
-        self._lease_keeper: LeaseKeeper | None = None
-        self._holder = next(_holders)
         self._clock_offset = 0.0
 
     def __repr__(self) -> str:
@@ -138,23 +136,20 @@ class NatsDiscovery:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. Nothing expires within less than a second: with a
         ``ttl`` below 2 s, SUSPECT and OFFLINE come later."""
         check_ttl(ttl)
-        connection, _ = self._require_open()
         self._ensure_streams()
-        keeper = self._get_lease_keeper()
-        self._run(connection, keeper.announce(self._holder, source, record, ttl), f"announcing {source.name!r}")
+        self.leases.announce(self, Announced(source, record, ttl))
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. The record is written first, then the renewals are
         removed: a reader that finds no renewal reads the record."""
-        connection, _ = self._require_open()
         self._ensure_streams()
-        self._run(connection, self._get_lease_keeper().withdraw(source, record), f"withdrawing {source.name!r}")
+        self.leases.withdraw(source, record)
 
-    def _get_lease_keeper(self) -> LeaseKeeper:
-        found = lease_keeper(self.settings, self.layout)
-        found.clock_offset = self._clock_offset
-        self._lease_keeper = found
-        return found
+    @property
+    def leases(self) -> LeaseKeeper:
+        """The leases of this process in this layout."""
+        place = (self.settings.connection_key, self.layout)
+        return leases.lease_keeper(place, lambda: NatsLeases(self.settings, self.layout, self._clock_offset))
 
     def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. Order is kept, except for events that the
@@ -206,12 +201,10 @@ class NatsDiscovery:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. Announced sources are renewed for some more
         time."""
         connection, self._connection, self._reader = self._connection, None, None
-        if self._lease_keeper is not None and self._lease_keeper.loop.alive:
-            with contextlib.suppress(MamaError):
-                self._lease_keeper.loop.soon(self._lease_keeper.release, self._holder)
+        leases.release(self)
         if self._event_publisher is not None and connection is not None and connection.loop.alive:
             self._event_publisher.close()
-        self._lease_keeper = self._event_publisher = None
+        self._event_publisher = None
         if connection is not None:
             POOL.give_back(self.settings, connection)
 

@@ -7,23 +7,23 @@ and leave nothing behind but saved images.
 
 from __future__ import annotations
 
-import itertools
 import secrets
 import time
 from collections.abc import Iterator, Sequence
 
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
 from mama_spark.contracts.errors import ClientClosed, ConfigError, DataLost
+from mama_spark.discovery import leases
+from mama_spark.discovery.leases import Announced, LeaseKeeper
 from mama_spark.discovery.snapshot_codec import pack, unpack
 from mama_spark.discovery.source_expiry import check_ttl
 from mama_spark.malamute.protocol.extensions import Extension
 
 from .client import DiscoveryClient, DiscoverySettings, FoundMessages
 from .codec import EVENT, DiscoveryMessage, StoredRecord
-from .lease import RenewalKeeper, renewal_keeper
+from .lease import MalamuteLeases
 from .offsets import IMAGE, EventStreamOffset, WrittenSnapshot, next_offset, parse_offset, same_log
 
-_holders = itertools.count(1)
 LATEST, EARLIEST = -1, -2  #: in place of a sequence to begin at
 _CHUNK = 512 * 1024  #: octets of a saved image in one message
 _NO_LIMIT = 2**62
@@ -35,8 +35,6 @@ class MalamuteDiscovery:
     def __init__(self, settings: DiscoverySettings) -> None:
         self.settings, self.codec = settings, settings.codec
         self._client: DiscoveryClient | None = None
-        self._renewals: RenewalKeeper | None = None
-        self._holder = next(_holders)
 
     def __repr__(self) -> str:
         return f"<MalamuteDiscovery {self.codec.events!r}, {'closed' if self._client is None else repr(self._client)}>"
@@ -53,9 +51,7 @@ class MalamuteDiscovery:
     def close(self) -> None:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. Announced sources are renewed for a while."""
         client, self._client = self._client, None
-        if self._renewals is not None:
-            self._renewals.release(self._holder)
-            self._renewals = None
+        leases.release(self)
         if client is not None:
             client.close()
 
@@ -66,6 +62,11 @@ class MalamuteDiscovery:
 
     # --- announcing ------------------------------------------------------------------------------------------------
 
+    @property
+    def leases(self) -> LeaseKeeper:
+        """The leases of this process at this broker."""
+        return leases.lease_keeper(self.settings, lambda: MalamuteLeases(self.settings))
+
     def create_streams(self) -> None:
         """Nothing is missing here."""
 
@@ -73,13 +74,13 @@ class MalamuteDiscovery:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         check_ttl(ttl)
         self._require_client()
-        self._renewals = renewal_keeper(self.settings)
-        self._renewals.announce(self._holder, source, record, ttl)
+        ttl = max(1, round(ttl * 1000)) / 1000  # as it is encoded
+        self.leases.announce(self, Announced(source, record, ttl))
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         self._require_client()
-        renewal_keeper(self.settings).withdraw(source, record)
+        self.leases.withdraw(source, record)
 
     def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""

@@ -7,7 +7,6 @@ import pytest
 from mama_spark.contracts.bridge import DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.memory.discovery import MemoryDiscovery, MemorySources
-from mama_spark.testing.discovery_suite import DiscoverySetup, DiscoverySuite
 
 
 @pytest.fixture
@@ -15,19 +14,6 @@ def registry() -> Iterator[MemorySources]:
     name = uuid4().hex
     yield MemorySources.get(name)
     MemorySources.forget(name)
-
-
-class TestMemoryDiscovery(DiscoverySuite):
-    @pytest.fixture
-    def site(self, registry: MemorySources) -> DiscoverySetup:
-        return DiscoverySetup(
-            make=lambda: MemoryDiscovery(registry.name),
-            ttl=30.0,
-            long_ttl=30.0,
-            die=lambda bridge: bridge.close(),
-            lose=registry.lose,
-            clock=registry.advance,
-        )
 
 
 def test_expiry_is_reported_with_the_time_at_which_it_happened(registry: MemorySources) -> None:
