@@ -162,7 +162,7 @@ def test_a_loss_is_an_error_that_says_what_was_lost_and_the_ways_out_or_a_row(
     for i in range(5):
         announce(source, SourceKey("desk", i))
     made = reader(board, startingOffsets="earliest")
-    start = {"v": 1, "at": {"next": 1}}
+    start = {"v": 1, "at": {"log": board.identity, "next": 1}}
     end = made.latestOffset(start, ALL)
     board.lose(2)
     with pytest.raises(DataLost) as e:
