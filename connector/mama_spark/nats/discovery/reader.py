@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
@@ -271,37 +271,46 @@ class DiscoveryReader:
         return replace(here, events=events, mark=best, advisories=advisories, generations=generations).as_json()
 
     async def _scan_events(self, here: DiscoveryOffset, limit: int | None) -> tuple[int, int]:
-        """Count events after an offset; returns the sequence of the last one and their number, at most one without a
-        limit."""
-        key = (self.layout.events, here.generations.events, here.events)
+        """As :meth:`_scan`; at most one without a limit."""
         skip = 0 if here.image is None else here.image.sources
-        after, found = self._scanned.get(key, here.events), 0
-        async for page in self.stream_client.pages(self.layout.events, after, f"{self.layout.topic}.>"):
-            for record in page:
-                if event_of(self.layout, record, skip) is not None:
-                    found += 1
-                    if found >= (limit or 1):
-                        return record.sequence, found
-            after = page[-1].sequence
-        if not found:
-            self._scanned = {k: v for k, v in self._scanned.items() if k[0] != key[0]} | {key: after}
-        return after, found
+
+        def tells(record: StoredMessage) -> bool:
+            return event_of(self.layout, record, skip) is not None
+
+        return await self._scan((self.layout.events, here.generations.events, here.events), limit or 1, tells)
 
     async def _scan_advisories(self, here: DiscoveryOffset, limit: int | None) -> tuple[int, int]:
         stream = self._advisories
         if stream is None:
             return here.advisories, 0
-        key = (stream, here.generations.advisories, here.advisories)
-        after, found = self._scanned.get(key, here.advisories), 0
-        async for page in self.stream_client.pages(stream, after, adv.CONSUMERS):
+
+        def tells(record: StoredMessage) -> bool:
+            return adv.consumer_event(record) is not None
+
+        return await self._scan((stream, here.generations.advisories, here.advisories), limit, tells)
+
+    async def _scan(
+        self, place: tuple[str, str, int], limit: int | None, tells: Callable[[StoredMessage], bool]
+    ) -> tuple[int, int]:
+        """Count events; returns the sequence of the last one and their number.
+
+        :param place: a stream, its generation, and the sequence after which to count
+        """
+        stream, _, after = place
+        after, found = self._scanned.get(place, after), 0
+        async for page in self.stream_client.pages(stream, after, self._subject(stream)):
             for record in page:
-                found += adv.consumer_event(record) is not None
+                found += tells(record)
                 if limit is not None and found >= limit:
                     return record.sequence, found
             after = page[-1].sequence
         if not found:
-            self._scanned = {k: v for k, v in self._scanned.items() if k[0] != key[0]} | {key: after}
+            self._scanned = {k: v for k, v in self._scanned.items() if k[0] != stream} | {place: after}
         return after, found
+
+    def _subject(self, stream: str) -> str:
+        """Subject of the records of a stream that are read."""
+        return f"{self.layout.topic}.>" if stream == self.layout.events else adv.CONSUMERS
 
     # --- events between two offsets-----------------------------------------------------------------------------------
 
@@ -316,22 +325,14 @@ class DiscoveryReader:
             elif isinstance(step, SnapshotRange):
                 async for changes in self._read_image(step):
                     yield changes
-            elif step.stream == "events":
-                async for changes in self._read_events(step, there):
-                    yield changes
             else:
-                async for changes in self._read_advisories(step, there):
+                async for changes in self._read_records(step, there):
                     yield changes
 
     def _recreated_event(self, step: StreamRecreated, there: DiscoveryOffset) -> DiscoveryEvent:
-        names = {
-            "sources": self.layout.sources,
-            "events": self.layout.events,
-            "advisories": self.layout.advisories or "",
-        }
         when = 0 if there.image is None else there.image.at
         text = "the stream was deleted and made again: what followed is lost"
-        return self._gap_event(names[step.stream], step.after + 1, step.after + 1, when, text)
+        return self._gap_event(getattr(self.layout, step.stream) or "", step.after + 1, step.after + 1, when, text)
 
     def _gap_event(self, stream: str, first: int, last: int, when: int, text: str) -> DiscoveryEvent:
         return DiscoveryEvent(DiscoveryEventKind.GAP, when, stream, gap=(first, last), info=text)
@@ -353,55 +354,53 @@ class DiscoveryReader:
         for i in range(0, len(changes), 4096):
             yield changes[i : i + 4096]
 
-    async def _read_events(self, span: RecordRange, there: DiscoveryOffset) -> AsyncIterator[list[DiscoveryEvent]]:
-        after = span.after
-        if span.mark is not None and not await self._mark_exists(span.mark):
-            generations = (await self._refresh_streams()).generations
-            if generations.events != there.generations.events:
-                text = "the stream was deleted and made again before these were read"
-                yield [self._gap_event(self.layout.events, span.after + 1, span.up_to, self._streams.now, text)]
-                return
-        async for page in self.stream_client.pages(self.layout.events, after, f"{self.layout.topic}.>", span.up_to):
-            changes = [
-                change
-                for record in page
-                if record.sequence <= span.up_to and (change := event_of(self.layout, record, span.skip)) is not None
-            ]
-            if span.mark is not None and not await self._mark_exists(span.mark):
-                changes = [*await self._lost_events(self.layout.events, after, span.up_to), *changes]
+    async def _read_records(self, span: RecordRange, there: DiscoveryOffset) -> AsyncIterator[list[DiscoveryEvent]]:
+        stream, after = getattr(self.layout, span.stream), span.after
+        if stream is None:
+            return
+        if await self._was_made_again(span, there):
+            text = "the stream was deleted and made again before these were read"
+            yield [self._gap_event(stream, span.after + 1, span.up_to, self._streams.now, text)]
+            return
+        async for page in self.stream_client.pages(stream, after, self._subject(stream), span.up_to):
+            changes = [c for r in page if r.sequence <= span.up_to for c in await self._events_of(span, r)]
+            changes = [*await self._lost_events(span, after), *changes]
             if changes:
                 yield changes
             after = page[-1].sequence
-        if after < span.up_to and span.mark is not None and not await self._mark_exists(span.mark):
-            lost = await self._lost_events(self.layout.events, after, span.up_to)
+        if span.stream == "events":
+            lost = await self._lost_events(span, after)
             if lost:
                 yield lost
 
-    async def _lost_events(self, stream: str, after: int, up_to: int) -> list[DiscoveryEvent]:
+    async def _was_made_again(self, span: RecordRange, there: DiscoveryOffset) -> bool:
+        if span.stream == "events" and await self._is_complete(span):
+            return False
+        generations = (await self._refresh_streams()).generations
+        return bool(getattr(generations, span.stream) != getattr(there.generations, span.stream))
+
+    async def _is_complete(self, span: RecordRange) -> bool:
+        """Whether nothing of it was lost."""
+        return span.mark is None or (span.stream == "events" and await self._mark_exists(span.mark))
+
+    async def _events_of(self, span: RecordRange, record: StoredMessage) -> list[DiscoveryEvent]:
+        if span.stream != "events":
+            return await self._consumers.changes(getattr(self.layout, span.stream), record)
+        event = event_of(self.layout, record, span.skip)
+        return [] if event is None else [event]
+
+    async def _lost_events(self, span: RecordRange, after: int) -> list[DiscoveryEvent]:
         """Gaps for records after ``after`` that may be lost, because the beginning of the stream was removed."""
+        if after >= span.up_to or await self._is_complete(span):
+            return []
+        stream = getattr(self.layout, span.stream)
         first, last = await self.stream_client.first_and_last(stream)
         if not last:
-            first = up_to + 1
+            first = span.up_to + 1
         if first <= after + 1:
             return []
         text = "the stream does not keep these any more: they were not read in time"
-        return [self._gap_event(stream, after + 1, min(first - 1, up_to), self._streams.now, text)]
-
-    async def _read_advisories(self, span: RecordRange, there: DiscoveryOffset) -> AsyncIterator[list[DiscoveryEvent]]:
-        stream, after = self.layout.advisories, span.after
-        if stream is None:
-            return
-        if (await self._refresh_streams()).generations.advisories != there.generations.advisories:
-            text = "the stream was deleted and made again before these were read"
-            yield [self._gap_event(stream, after + 1, span.up_to, self._streams.now, text)]
-            return
-        async for page in self.stream_client.pages(stream, after, adv.CONSUMERS, span.up_to):
-            changes = [c for r in page if r.sequence <= span.up_to for c in await self._consumers.changes(stream, r)]
-            if span.mark is not None:
-                changes = [*await self._lost_events(stream, after, span.up_to), *changes]
-            if changes:
-                yield changes
-            after = page[-1].sequence
+        return [self._gap_event(stream, after + 1, min(first - 1, span.up_to), self._streams.now, text)]
 
 
 def _none_yet(streams: DiscoveryStreams) -> StreamCreationTimes:
