@@ -11,7 +11,6 @@ from multiprocessing import get_context
 import pytest
 from mama_spark.contracts.bridge import SourceKey
 from mama_spark.contracts.errors import ClientClosed
-from mama_spark.discovery import leases
 from mama_spark.discovery.leases import Announced
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.discovery.layout import DiscoveryLayout
@@ -19,21 +18,13 @@ from mama_spark.nats.discovery.lease import NatsLeases
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 
+from tests.support.discovery_follower import DESK, EVENT, IMAGE_END, OFFLINE, RECORD, SUSPECT, TWIN, Follower, has
 from tests.support.nats.nats_discovery import (
-    DESK,
-    EVENT,
-    IMAGE_END,
     LONG,
-    OFFLINE,
-    RECORD,
-    SUSPECT,
     TTL,
-    TWIN,
-    Follower,
     Process,
     end_process_of,
     give_up,
-    has,
     publish,
     renew,
     renewals_of,
@@ -176,18 +167,6 @@ def test_a_closed_bridge_stays_warm_and_another_one_takes_the_source_up(opened: 
     assert len(kept.holders) == 1
     follower.step()
     follower.lives()
-
-
-def test_a_source_that_nobody_took_up_in_time_is_renewed_no_more(
-    opened: Callable[..., NatsDiscovery], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    follower, bridge = Follower(opened("reader")), opened("one")
-    bridge.announce(DESK, b"r", TTL)
-    keeper = bridge.leases
-    monkeypatch.setattr(leases, "IDLE", 0.0)
-    bridge.close()
-    eventually(lambda: DESK not in keeper.sources, "it has been idle for too long")
-    follower.until(has(OFFLINE))
 
 
 def test_a_fork_begins_with_nothing_announced_and_ends_what_it_announced(

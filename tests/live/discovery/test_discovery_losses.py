@@ -21,25 +21,8 @@ from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.nats.settings import NatsSettings
 from mama_spark.testing.waiting import eventually
 
-from tests.support.nats.nats_discovery import (
-    DESK,
-    EVENT,
-    GAP,
-    IMAGE_END,
-    LONG,
-    OFFLINE,
-    READERS,
-    RECORD,
-    TTL,
-    TWIN,
-    Follower,
-    advised,
-    end_process_of,
-    has,
-    premade,
-    publish,
-    renew,
-)
+from tests.support.discovery_follower import DESK, EVENT, GAP, IMAGE_END, OFFLINE, READERS, RECORD, TWIN, Follower, has
+from tests.support.nats.nats_discovery import LONG, TTL, advised, end_process_of, premade, publish, renew
 from tests.support.nats.nats_servers import Admin
 
 

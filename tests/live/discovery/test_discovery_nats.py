@@ -20,25 +20,21 @@ from mama_spark.nats.settings import NatsSettings
 from mama_spark.nats.subjects import PROGRESS_METADATA
 from mama_spark.testing.waiting import eventually
 
-from tests.support.nats.nats_cluster import Cluster
-from tests.support.nats.nats_discovery import (
+from tests.support.discovery_follower import (
     DESK,
     EVENT,
     GAP,
     IMAGE_END,
-    LONG,
     OFFLINE,
     READERS,
     RECORD,
     SUSPECT,
-    TTL,
     TWIN,
     Follower,
     has,
-    premade,
-    renew,
-    renewals_of,
 )
+from tests.support.nats.nats_cluster import Cluster
+from tests.support.nats.nats_discovery import LONG, TTL, premade, renew, renewals_of
 from tests.support.nats.nats_servers import Admin, FetchedMessage
 
 # --- what is in the way ----------------------------------------------------------------------------------------------
