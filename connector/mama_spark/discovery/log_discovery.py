@@ -12,13 +12,10 @@ from typing import ClassVar, NamedTuple
 
 from ..contracts.bridge import DiscoveryEvent, DiscoveryEventKind, Position
 from ..contracts.errors import ConfigError, DataLost
-from ..contracts.record_log import Bounds
+from ..contracts.record_log import EARLIEST, LATEST, Bounds
 from .log_offsets import IMAGE, LogOffset, WrittenSnapshot, broken, next_offset, parse_offset, same_log
-from .snapshot_codec import pack, unpack
+from .snapshot_codec import blocks, pack, unpack
 
-LATEST, EARLIEST = -1, -2  #: in place of a sequence to begin at
-BLOCK = 4096  #: events of a snapshot in one list
-_CHUNK = 512 * 1024  #: bytes of a saved snapshot in one message
 _NO_LIMIT = 2**62
 
 
@@ -126,7 +123,7 @@ class LogDiscovery(ABC):
         if goal is not None and goal.image is not None and goal.log == bounds.identity:
             return goal.advanced(0)
         token, present = secrets.token_hex(8), self._present()
-        first, last = self._save(token, pack(present.events, _CHUNK))
+        first, last = self._save(token, pack(present.events))
         image = WrittenSnapshot(token, len(present.events), first, last, present.last + 1)
         return LogOffset(present.log, image.next, image)
 
@@ -155,9 +152,9 @@ class LogDiscovery(ABC):
             start = first.delivered if first is not None and first.image == image else 0
             stop = last.delivered if last.image is not None else image.events
             if stop > start:
-                yield from _blocks(self._snapshot(image, start, stop))
+                yield from blocks(self._snapshot(image, start, stop))
         elif first is None:
-            yield from _blocks(self._snapshot_at(last))
+            yield from blocks(self._snapshot_at(last))
         if last.image is None and first is not None and first.next < last.next:
             yield from self._events(last.log, first.next, last.next - 1)
 
@@ -174,8 +171,3 @@ class LogDiscovery(ABC):
     def _gap(self, first: int, last: int, info: str | None = None, at: int | None = None) -> DiscoveryEvent:
         at = self._now() if at is None else at
         return DiscoveryEvent(DiscoveryEventKind.GAP, at, self._log_name, gap=(first, last), info=info)
-
-
-def _blocks(events: list[DiscoveryEvent]) -> Iterator[list[DiscoveryEvent]]:
-    for i in range(0, len(events), BLOCK):
-        yield events[i : i + BLOCK]

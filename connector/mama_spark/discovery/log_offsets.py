@@ -14,7 +14,7 @@ from mama_spark.contracts.bridge import Position
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.record_log import Bounds, Continuity, continuity
 
-#: ``initial_offset("image")``
+#: The offset of a reader that begins with an image.
 IMAGE: dict[str, Any] = {"begin": "image"}
 
 

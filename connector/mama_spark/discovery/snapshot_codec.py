@@ -6,6 +6,7 @@ One compressed Arrow table, cut into chunks that fit into messages.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 import pyarrow as pa
 
@@ -29,6 +30,14 @@ _SCHEMA = pa.schema(
 
 #: Bytes of an image that is read: compressed zeros can be a ten-thousandth of them.
 MAX_BYTES = 256 << 20
+CHUNK = 512 * 1024  #: bytes of one message
+_BLOCK = 4096  #: events of a list that readers get at once
+
+
+def blocks(events: list[DiscoveryEvent]) -> Iterator[list[DiscoveryEvent]]:
+    """The events, some thousand at a time."""
+    for i in range(0, len(events), _BLOCK):
+        yield events[i : i + _BLOCK]
 
 
 def _check_size(data: pa.Buffer) -> None:
@@ -51,7 +60,7 @@ def _check_size(data: pa.Buffer) -> None:
             raise ValueError(f"an image of more than {MAX_BYTES:,} bytes")
 
 
-def pack(changes: list[DiscoveryEvent], chunk: int) -> list[bytes]:
+def pack(changes: list[DiscoveryEvent], chunk: int = CHUNK) -> list[bytes]:
     """Messages of at most ``chunk`` bytes; at least one."""
     rows = [_row(change) for change in changes]
     columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(_SCHEMA)]

@@ -17,8 +17,9 @@ from uuid import uuid4
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import Unavailable
 from mama_spark.contracts.record_log import Bounds
-from mama_spark.discovery.log_discovery import BLOCK, LogDiscovery, Present
+from mama_spark.discovery.log_discovery import LogDiscovery, Present
 from mama_spark.discovery.log_offsets import WrittenSnapshot
+from mama_spark.discovery.snapshot_codec import blocks
 from mama_spark.discovery.source_expiry import check_ttl, expiries
 
 
@@ -235,8 +236,7 @@ class MemoryDiscovery(LogDiscovery):
         kept, events = self._require_open().events(first, last)
         if first < kept:
             yield [self._gap(first, min(last, kept - 1))]
-        for i in range(0, len(events), BLOCK):
-            yield events[i : i + BLOCK]
+        yield from blocks(events)
 
     def close(self) -> None:
         self._open = False

@@ -19,6 +19,7 @@ from mama_spark.contracts.errors import ClientClosed, MamaError, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.discovery import leases
 from mama_spark.discovery.leases import Announced, LeaseKeeper
+from mama_spark.discovery.log_offsets import IMAGE
 from mama_spark.discovery.source_expiry import check_ttl
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publishing.window.blocking_sender import BlockingSender
@@ -31,7 +32,7 @@ from ..publish.bridge import NatsBridge
 from ..settings import NatsSettings
 from .layout import DiscoveryLayout
 from .lease import NatsLeases
-from .offsets import ABSENT, IMAGE
+from .offsets import ABSENT
 from .reader import DiscoveryReader
 from .streams import check_version, ensure_streams, find_streams
 

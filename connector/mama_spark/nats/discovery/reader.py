@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
 from mama_spark.contracts.errors import ConfigError, Unavailable
-from mama_spark.discovery.snapshot_codec import pack, unpack
+from mama_spark.contracts.record_log import EARLIEST, LATEST
+from mama_spark.discovery.snapshot_codec import CHUNK, blocks, pack, unpack
 
 from ..jetstream.stream_client import StreamClient
 from ..protocol.direct_get import StoredMessage
@@ -36,9 +37,7 @@ from .streams import LOG, DiscoveryStreams, find_streams
 
 _REFRESH = 30.0  #: seconds between checks that the streams are still the same
 _ADVANCE = 600.0  #: seconds after which an offset advances without an event
-_CHUNK = 512 * 1024
 _PART = MSG_ID  #: a chunk may be stored twice after a lost acknowledgement
-_LATEST, _EARLIEST = -1, -2
 
 
 class DiscoveryReader:
@@ -97,7 +96,7 @@ class DiscoveryReader:
         mark = await self._write_mark()
         changes, last = await self.image()
         generations, subject = self._streams.generations, self.layout.image_subject(token := uuid.uuid4().hex)
-        chunk = min(_CHUNK, (self.stream_client.connection.client.max_payload or _CHUNK) // 2)
+        chunk = min(CHUNK, (self.stream_client.connection.client.max_payload or CHUNK) // 2)
         numbers = []
         for i, part in enumerate(pack(changes, chunk)):
             headers = {TTL: f"{max(1, round(self.layout.kept))}s", _PART: f"{token}-{i}"}
@@ -162,7 +161,7 @@ class DiscoveryReader:
         if unknown:
             logs = ", ".join(filter(None, (self.layout.events, self.layout.advisories)))
             raise ConfigError(f"discovery has no log {sorted(unknown)[0]!r}; there are {logs}")
-        default = _EARLIEST if where == "earliest" else _LATEST
+        default = EARLIEST if where == "earliest" else LATEST
         streams = await self._refresh_streams()
         if not streams.complete:
             if named.get(self.layout.events, 0) > 0:
@@ -174,11 +173,11 @@ class DiscoveryReader:
         if self._advisories is not None and self.layout.advisories is not None:
             wanted = named.get(self.layout.advisories, default)
             first, last = await self.stream_client.first_and_last(self.layout.advisories)
-            advisories = last if wanted == _LATEST else max(0, first - 1) if wanted == _EARLIEST else max(0, wanted - 1)
+            advisories = last if wanted == LATEST else max(0, first - 1) if wanted == EARLIEST else max(0, wanted - 1)
         return DiscoveryOffset(events, mark, advisories, streams.generations).as_json()
 
     async def _initial_events_offset(self, wanted: int) -> tuple[int, tuple[int, str]]:
-        if wanted == _LATEST:
+        if wanted == LATEST:
             mark = await self._write_mark()
             return mark[0], mark
         after = max(0, wanted - 1)
@@ -351,8 +350,8 @@ class DiscoveryReader:
             text = "the image that was written down is not kept any more"
             yield [self._gap_event(self.layout.events, image.first, image.last, image.at, text)]
             changes = []
-        for i in range(0, len(changes), 4096):
-            yield changes[i : i + 4096]
+        for block in blocks(changes):
+            yield block
 
     async def _read_records(self, span: RecordRange, there: DiscoveryOffset) -> AsyncIterator[list[DiscoveryEvent]]:
         stream, after = getattr(self.layout, span.stream), span.after
