@@ -90,8 +90,9 @@ def of(kind: DiscoveryEventKind, source: SourceKey) -> Callable[[list[DiscoveryE
     return lambda changes: any(c.kind is kind and c.source == source for c in changes)
 
 
-class DiscoverySuite:
-    """Rules of :class:`mama_spark.contracts.bridge.DiscoveryBridge`, one test each."""
+class DiscoveryReadingSuite:
+    """Rules of the image, of offsets, and of what lies between them, one test each. For discovery that others announce,
+    and whose image is read as a whole; ``site`` then makes bridges that can tell it what there is."""
 
     @pytest.fixture
     def site(self) -> Any:
@@ -160,6 +161,134 @@ class DiscoverySuite:
         found = follow(reader, start, of(DiscoveryEventKind.RECORD, OTHER))
         assert [c.payload for c in found if c.source == SOURCE] == [b"one", b"two"]
         assert [c.payload for c in reader.image() if c.source == SOURCE] == [b"two"]
+
+    def test_events_stand_in_order_and_once(
+        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
+    ) -> None:
+        start = reader.initial_offset("latest")
+        source.publish_events(SOURCE, [b"\x00", b"1"], ["d-0", "d-1"])
+        source.publish_events(SOURCE, [b"1", b"2"], ["d-1", "d-2"])
+        source.publish_events(PLAIN, [b"end"], ["p-0"])
+        found = follow(reader, start, of(DiscoveryEventKind.EVENT, PLAIN))
+        assert seen(found) == [
+            (DiscoveryEventKind.EVENT, SOURCE, b"\x00"),
+            (DiscoveryEventKind.EVENT, SOURCE, b"1"),
+            (DiscoveryEventKind.EVENT, SOURCE, b"2"),
+            (DiscoveryEventKind.EVENT, PLAIN, b"end"),
+        ]
+
+    def test_from_the_image_on_nothing_is_missed_and_nothing_comes_twice(
+        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
+    ) -> None:
+        source.announce(SOURCE, b"one", EVER)
+        begin = reader.initial_offset("image")
+        there = reader.latest_offset(begin)
+        source.announce(SOURCE, b"two", EVER)
+        source.announce(OTHER, b"mark", EVER)
+        image = read_events(reader, begin, there)
+        assert seen(image) == [(DiscoveryEventKind.RECORD, SOURCE, b"one"), (DiscoveryEventKind.IMAGE_END, None, None)]
+        found = follow(reader, there, of(DiscoveryEventKind.RECORD, OTHER))
+        assert seen(found) == [
+            (DiscoveryEventKind.RECORD, SOURCE, b"two"),
+            (DiscoveryEventKind.RECORD, OTHER, b"mark"),
+        ]
+
+    def test_positions_are_json_and_read_the_same_each_time_by_every_reader(
+        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
+    ) -> None:
+        source.announce(SOURCE, b"one", EVER)
+        begin = reader.initial_offset("image")
+        middle = reader.latest_offset(begin)
+        source.announce(SOURCE, b"two", EVER)
+        source.publish_events(SOURCE, [b"e"], ["e"])
+        end = reader.latest_offset(middle)
+        until = time.monotonic() + TIMEOUT
+        while [c.kind for c in read_events(reader, middle, end)][-1:] != [DiscoveryEventKind.EVENT]:
+            assert time.monotonic() < until
+            end = reader.latest_offset(end)
+        first = read_events(reader, begin, middle) + read_events(reader, middle, end)
+        source.announce(SOURCE, b"three", EVER)
+        begin, middle, end = json.loads(json.dumps([begin, middle, end]))
+        other = site.make()
+        other.open()
+        try:
+            assert read_events(other, begin, middle) + read_events(other, middle, end) == first
+        finally:
+            other.close()
+        assert read_events(reader, begin, middle) + read_events(reader, middle, end) == first
+        assert read_events(reader, end, end) == []
+
+    def test_a_reader_stops_where_it_planned_to(
+        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
+    ) -> None:
+        for i in range(3):
+            source.announce(SourceKey(f"s{i}", i), b"r", EVER)
+        begin = reader.initial_offset("image")
+        plan = reader.latest_offset(begin)
+        source.announce(SOURCE, b"later", EVER)
+        first = reader.latest_offset(begin, 2, plan)
+        rest = reader.latest_offset(first, None, plan)
+        assert seen(read_events(reader, begin, first) + read_events(reader, first, rest)) == seen(
+            read_events(reader, begin, plan)
+        )
+        assert read_events(reader, rest, reader.latest_offset(rest, None, plan)) == []
+        follow(reader, plan, of(DiscoveryEventKind.RECORD, SOURCE))
+        later = reader.latest_offset(plan)
+        source.announce(OTHER, b"too late", EVER)
+        follow(reader, later, of(DiscoveryEventKind.RECORD, OTHER))
+        assert seen(read_events(reader, plan, reader.latest_offset(plan, None, later))) == [
+            (DiscoveryEventKind.RECORD, SOURCE, b"later")
+        ]
+
+    def test_from_the_earliest_on_all_changes_come_again(
+        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
+    ) -> None:
+        source.announce(SOURCE, b"one", EVER)
+        source.announce(SOURCE, b"two", EVER)
+        source.publish_events(SOURCE, [b"e"], ["e"])
+        found = follow(reader, reader.initial_offset("earliest"), of(DiscoveryEventKind.EVENT, SOURCE))
+        assert {(DiscoveryEventKind.RECORD, SOURCE, b"one"), (DiscoveryEventKind.RECORD, SOURCE, b"two")} <= set(
+            seen(found)
+        )
+
+    def test_a_sequence_of_a_log_is_a_place_to_begin(
+        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
+    ) -> None:
+        source.publish_events(SOURCE, [b"0", b"1", b"2"], ["0", "1", "2"])
+        found = follow(reader, reader.initial_offset("earliest"), lambda changes: len(changes) == 3)
+        assert found[1].sequence is not None
+        start = reader.initial_offset(((found[1].origin, found[1].sequence),))
+        again = follow(reader, start, lambda changes: len(changes) > 1)
+        assert again == found[1:]
+
+    def test_what_was_lost_before_it_was_read_is_a_gap(
+        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
+    ) -> None:
+        source.publish_events(SOURCE, [b"0", b"1", b"2", b"3"], ["0", "1", "2", "3"])
+        all_of_it = follow(reader, reader.initial_offset("earliest"), lambda changes: len(changes) == 4)
+        start = reader.initial_offset(((all_of_it[0].origin, all_of_it[0].sequence or 0),))
+        site.lose(2)
+        found = follow(reader, start, lambda changes: any(c.payload == b"3" for c in changes))
+        gap = found[0]
+        assert gap.kind is DiscoveryEventKind.GAP
+        assert gap.gap == (all_of_it[0].sequence, all_of_it[1].sequence)
+        assert found[1:] == all_of_it[2:]
+
+    def test_nothing_new_is_no_new_position(self, site: DiscoverySetup, reader: DiscoveryBridge) -> None:
+        at = reader.latest_offset(reader.initial_offset("latest"))
+        assert reader.latest_offset(at) == at
+        assert read_events(reader, at, at) == []
+
+    def test_close_may_be_repeated_and_follows_a_failed_open(self, site: DiscoverySetup) -> None:
+        bridge = site.make()
+        bridge.close()
+        bridge.open()
+        bridge.close()
+        bridge.close()
+
+
+class DiscoverySuite(DiscoveryReadingSuite):
+    """Rules of :class:`mama_spark.contracts.bridge.DiscoveryBridge`, one test each."""
 
     def test_what_is_renewed_by_one_announcer_or_by_one_of_several_stays(
         self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
@@ -242,62 +371,6 @@ class DiscoverySuite:
         source.announce(SOURCE, b"on", EVER)
         assert seen(reader.image())[:-1] == [(DiscoveryEventKind.RECORD, SOURCE, b"on")]
 
-    def test_events_stand_in_order_and_once(
-        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
-    ) -> None:
-        start = reader.initial_offset("latest")
-        source.publish_events(SOURCE, [b"\x00", b"1"], ["d-0", "d-1"])
-        source.publish_events(SOURCE, [b"1", b"2"], ["d-1", "d-2"])
-        source.publish_events(PLAIN, [b"end"], ["p-0"])
-        found = follow(reader, start, of(DiscoveryEventKind.EVENT, PLAIN))
-        assert seen(found) == [
-            (DiscoveryEventKind.EVENT, SOURCE, b"\x00"),
-            (DiscoveryEventKind.EVENT, SOURCE, b"1"),
-            (DiscoveryEventKind.EVENT, SOURCE, b"2"),
-            (DiscoveryEventKind.EVENT, PLAIN, b"end"),
-        ]
-
-    def test_from_the_image_on_nothing_is_missed_and_nothing_comes_twice(
-        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
-    ) -> None:
-        source.announce(SOURCE, b"one", EVER)
-        begin = reader.initial_offset("image")
-        there = reader.latest_offset(begin)
-        source.announce(SOURCE, b"two", EVER)
-        source.announce(OTHER, b"mark", EVER)
-        image = read_events(reader, begin, there)
-        assert seen(image) == [(DiscoveryEventKind.RECORD, SOURCE, b"one"), (DiscoveryEventKind.IMAGE_END, None, None)]
-        found = follow(reader, there, of(DiscoveryEventKind.RECORD, OTHER))
-        assert seen(found) == [
-            (DiscoveryEventKind.RECORD, SOURCE, b"two"),
-            (DiscoveryEventKind.RECORD, OTHER, b"mark"),
-        ]
-
-    def test_positions_are_json_and_read_the_same_each_time_by_every_reader(
-        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
-    ) -> None:
-        source.announce(SOURCE, b"one", EVER)
-        begin = reader.initial_offset("image")
-        middle = reader.latest_offset(begin)
-        source.announce(SOURCE, b"two", EVER)
-        source.publish_events(SOURCE, [b"e"], ["e"])
-        end = reader.latest_offset(middle)
-        until = time.monotonic() + TIMEOUT
-        while [c.kind for c in read_events(reader, middle, end)][-1:] != [DiscoveryEventKind.EVENT]:
-            assert time.monotonic() < until
-            end = reader.latest_offset(end)
-        first = read_events(reader, begin, middle) + read_events(reader, middle, end)
-        source.announce(SOURCE, b"three", EVER)
-        begin, middle, end = json.loads(json.dumps([begin, middle, end]))
-        other = site.make()
-        other.open()
-        try:
-            assert read_events(other, begin, middle) + read_events(other, middle, end) == first
-        finally:
-            other.close()
-        assert read_events(reader, begin, middle) + read_events(reader, middle, end) == first
-        assert read_events(reader, end, end) == []
-
     def test_a_limit_is_kept_and_everything_comes_in_the_end(
         self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
@@ -323,71 +396,3 @@ class DiscoverySuite:
             assert len(part) <= 3
             events, at = events + part, there
         assert [c.payload for c in events] == [b"%d" % i for i in range(7)]
-
-    def test_a_reader_stops_where_it_planned_to(
-        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
-    ) -> None:
-        for i in range(3):
-            source.announce(SourceKey(f"s{i}", i), b"r", EVER)
-        begin = reader.initial_offset("image")
-        plan = reader.latest_offset(begin)
-        source.announce(SOURCE, b"later", EVER)
-        first = reader.latest_offset(begin, 2, plan)
-        rest = reader.latest_offset(first, None, plan)
-        assert seen(read_events(reader, begin, first) + read_events(reader, first, rest)) == seen(
-            read_events(reader, begin, plan)
-        )
-        assert read_events(reader, rest, reader.latest_offset(rest, None, plan)) == []
-        follow(reader, plan, of(DiscoveryEventKind.RECORD, SOURCE))
-        later = reader.latest_offset(plan)
-        source.announce(OTHER, b"too late", EVER)
-        follow(reader, later, of(DiscoveryEventKind.RECORD, OTHER))
-        assert seen(read_events(reader, plan, reader.latest_offset(plan, None, later))) == [
-            (DiscoveryEventKind.RECORD, SOURCE, b"later")
-        ]
-
-    def test_from_the_earliest_on_all_changes_come_again(
-        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
-    ) -> None:
-        source.announce(SOURCE, b"one", EVER)
-        source.announce(SOURCE, b"two", EVER)
-        source.publish_events(SOURCE, [b"e"], ["e"])
-        found = follow(reader, reader.initial_offset("earliest"), of(DiscoveryEventKind.EVENT, SOURCE))
-        assert {(DiscoveryEventKind.RECORD, SOURCE, b"one"), (DiscoveryEventKind.RECORD, SOURCE, b"two")} <= set(
-            seen(found)
-        )
-
-    def test_a_sequence_of_a_log_is_a_place_to_begin(
-        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
-    ) -> None:
-        source.publish_events(SOURCE, [b"0", b"1", b"2"], ["0", "1", "2"])
-        found = follow(reader, reader.initial_offset("earliest"), lambda changes: len(changes) == 3)
-        assert found[1].sequence is not None
-        start = reader.initial_offset(((found[1].origin, found[1].sequence),))
-        again = follow(reader, start, lambda changes: len(changes) > 1)
-        assert again == found[1:]
-
-    def test_what_was_lost_before_it_was_read_is_a_gap(
-        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
-    ) -> None:
-        source.publish_events(SOURCE, [b"0", b"1", b"2", b"3"], ["0", "1", "2", "3"])
-        all_of_it = follow(reader, reader.initial_offset("earliest"), lambda changes: len(changes) == 4)
-        start = reader.initial_offset(((all_of_it[0].origin, all_of_it[0].sequence or 0),))
-        site.lose(2)
-        found = follow(reader, start, lambda changes: any(c.payload == b"3" for c in changes))
-        gap = found[0]
-        assert gap.kind is DiscoveryEventKind.GAP
-        assert gap.gap == (all_of_it[0].sequence, all_of_it[1].sequence)
-        assert found[1:] == all_of_it[2:]
-
-    def test_nothing_new_is_no_new_position(self, site: DiscoverySetup, reader: DiscoveryBridge) -> None:
-        at = reader.latest_offset(reader.initial_offset("latest"))
-        assert reader.latest_offset(at) == at
-        assert read_events(reader, at, at) == []
-
-    def test_close_may_be_repeated_and_follows_a_failed_open(self, site: DiscoverySetup) -> None:
-        bridge = site.make()
-        bridge.close()
-        bridge.open()
-        bridge.close()
-        bridge.close()

@@ -1,15 +1,18 @@
-"""Every middleware that can announce sources passes the suite for discovery bridges."""
+"""Discovery of every kind passes its suite: middlewares that announce sources, and logs that a recorder wrote."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from mama_spark.contracts.bridge import DiscoveryBridge
+from mama_spark.contracts.bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, SourceKey
+from mama_spark.contracts.message import MessageBatch
+from mama_spark.contracts.record_log import RecordLog, Records
 from mama_spark.discovery import leases
+from mama_spark.discovery.recorded_discovery import RecordedDiscovery
 from mama_spark.malamute.bridge.discovery.bridge import MalamuteDiscovery
 from mama_spark.malamute.bridge.discovery.client import DiscoverySettings
 from mama_spark.malamute.bridge.discovery.codec import EVENTS
@@ -19,13 +22,15 @@ from mama_spark.malamute.broker.broker.broker import Broker
 from mama_spark.malamute.broker.configuration import load
 from mama_spark.malamute.broker.engines.durable import engine
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
+from mama_spark.memory.bridge import MemoryBroker
 from mama_spark.memory.discovery import MemoryDiscovery, MemorySources
+from mama_spark.memory.logs import MemoryLogs
 from mama_spark.nats.connection.pool import POOL
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.nats.settings import NatsSettings
 from mama_spark.testing.clocks import Clock
-from mama_spark.testing.discovery_suite import DiscoverySetup, DiscoverySuite, follow
+from mama_spark.testing.discovery_suite import DiscoveryReadingSuite, DiscoverySetup, DiscoverySuite, follow
 from mama_spark.testing.waiting import eventually
 
 from tests.support.malamute.malamute_discovery import forget
@@ -37,6 +42,64 @@ class TestDiscovery(DiscoverySuite):
     def site(self, request: pytest.FixtureRequest) -> DiscoverySetup:
         site: DiscoverySetup = request.getfixturevalue(f"{request.param}_site")
         return site
+
+
+# --- logs of recorders ----------------------------------------------------------------------------------------------
+
+
+class RecordedNotes(RecordedDiscovery):
+    """A recorder writes down what it is told."""
+
+    topics = ("record.>", "event.>")
+
+    def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
+        bounds = self._bounds()
+        known = self.sources(self._log, bounds.first, bounds.last).get(source)
+        if known is None or known.payload != record:
+            self._note("record", source, record, "-")
+
+    def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
+        told = {topic for records in self._log.read(0, self._bounds().last) for topic in records.topics.to_pylist()}
+        for event, id_ in zip(events, ids, strict=True):
+            if not any(topic.endswith(f".{id_}") for topic in told):
+                self._note("event", source, event, id_)
+
+    def _note(self, kind: str, source: SourceKey, payload: bytes, id_: str) -> None:
+        topic = f"{kind}.{source.name.encode().hex()}.{'-' if source.id is None else source.id}.{id_}"
+        self._log.append(MessageBatch.of([topic], [payload]))
+
+    def events(self, origin: str, records: Records) -> Iterator[DiscoveryEvent]:
+        columns = (records.topics.to_pylist(), records.payloads.to_pylist(), records.times, records.sequences)
+        for topic, payload, at, sequence in zip(*columns, strict=True):
+            kind, name, number, _ = topic.split(".")
+            source = SourceKey(bytes.fromhex(name).decode(), None if number == "-" else int(number))
+            yield DiscoveryEvent(DiscoveryEventKind(kind), int(at), origin, int(sequence), source, payload)
+
+    def sources(self, log: RecordLog, first: int, last: int) -> dict[SourceKey, DiscoveryEvent]:
+        found = (event for records in log.read(first - 1, last) for event in self.events(log.name, records))
+        return {e.source: e for e in found if e.source is not None and e.kind is DiscoveryEventKind.RECORD}
+
+
+class TestRecordedDiscovery(DiscoveryReadingSuite):
+    @pytest.fixture
+    def site(self) -> Iterator[DiscoverySetup]:
+        name = uuid4().hex
+
+        def lose(n: int) -> None:
+            log = MemoryLogs(name).log(name)
+            log.trim(log.bounds().first + n)
+
+        yield DiscoverySetup(
+            make=lambda: RecordedNotes(MemoryLogs(name), None),
+            ttl=30.0,
+            long_ttl=30.0,
+            die=lambda bridge: bridge.close(),
+            lose=lose,
+        )
+        MemoryBroker.forget(name)
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
