@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 from collections.abc import Callable
@@ -218,10 +217,10 @@ def test_a_source_that_speaks_while_a_long_image_is_read_is_in_it(
         one.announce(key, b"r", 60.0)
     store, pages, page = one.leases.store, itertools.count(1), StreamClient._page
 
-    async def speaking(self: StreamClient, stream: str, after: int, subject: str) -> tuple[list[StoredMessage], int]:
-        found = await page(self, stream, after, subject)
+    def speaking(self: StreamClient, stream: str, after: int, subject: str) -> tuple[list[StoredMessage], int]:
+        found = page(self, stream, after, subject)
         if next(pages) == 2:
-            await asyncio.to_thread(store.announce, leases.Announced(keys[-1], b"changed", 60.0))
+            store.announce(leases.Announced(keys[-1], b"changed", 60.0))
         return found
 
     monkeypatch.setattr(stream_client, "_PAGE", 4)

@@ -5,17 +5,15 @@ Readers use direct gets only, write only marks and images to the stream of event
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from mama_spark.contracts.bridge import DiscoveryEvent, Position, SourceKey
-from mama_spark.contracts.errors import ClientClosed, MamaError, Unavailable
+from mama_spark.contracts.errors import ClientClosed, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.discovery import leases
 from mama_spark.discovery.leases import Announced, LeaseKeeper
@@ -35,8 +33,6 @@ from .lease import NatsLeases
 from .offsets import ABSENT
 from .reader import DiscoveryReader
 from .streams import check_version, ensure_streams, find_streams
-
-T = TypeVar("T")
 
 #: Of events.
 _MAX_IN_FLIGHT = 4096
@@ -71,18 +67,18 @@ class NatsDiscovery:
         try:
             check_version(connection.client.connected_server_version)
             stream_client = StreamClient(connection, self.settings.retry_deadline, self.settings.connect_timeout)
-            self._run(connection, self._find_streams(connection, stream_client), "opening discovery")
+            self._find_streams(connection, stream_client)
         except BaseException:
             POOL.give_back(self.settings, connection)
             raise
         self._connection, self._reader = connection, DiscoveryReader(stream_client, self.layout, self._clock_offset)
 
-    async def _find_streams(self, connection: Connection, stream_client: StreamClient) -> None:
+    def _find_streams(self, connection: Connection, stream_client: StreamClient) -> None:
         """Look for the streams, once a minute per connection, because each request makes an advisory that is stored."""
         found = connection.cached(self._question)
         if found is None:
-            await check_jetstream(stream_client.api, StreamCache())
-            streams = await find_streams(stream_client, self.layout, check=True)
+            stream_client.run(check_jetstream(stream_client.api, StreamCache()))
+            streams = find_streams(stream_client, self.layout, check=True)
             found = streams.clock_offset
             if streams.complete and streams.generations.advisories != ABSENT:
                 connection.cache(self._question, found)
@@ -94,7 +90,7 @@ class NatsDiscovery:
         :raises ConfigError: a permission is missing, or another stream takes the subjects
         """
         connection, reader = self._require_open()
-        made = self._run(connection, ensure_streams(reader.stream_client, self.layout), "creating the streams")
+        made = ensure_streams(reader.stream_client, self.layout)
         connection.cache(self._question, made.clock_offset)
         self._clock_offset = made.clock_offset
 
@@ -106,23 +102,19 @@ class NatsDiscovery:
     def _ensure_streams(self) -> None:
         """As :meth:`create_streams`, unless all existed within the last minute and none was deleted meanwhile."""
         connection, _ = self._require_open()
-        if connection.cached(self._question) is None or not self._run(connection, self._exist(), "finding the streams"):
+        if connection.cached(self._question) is None or not self._exist():
             self.create_streams()
 
-    async def _exist(self) -> bool:
+    def _exist(self) -> bool:
         """Whether the streams exist, by direct gets, which make no advisories."""
         _, reader = self._require_open()
         for stream in (self.layout.sources, self.layout.events):
             try:
-                if not await reader.stream_client.has_direct_get(stream):
+                if not reader.stream_client.has_direct_get(stream):
                     return False
             except Unavailable:  # the call that follows retries, and reports the error
                 return True
         return True
-
-    def _run(self, connection: Connection, work: Coroutine[Any, Any, T], what: str) -> T:
-        """Run on the event loop. Calls have their own time limits; this one guards against defects."""
-        return connection.loop.run(work, 20 * self.settings.retry_deadline + 60, what)
 
     def _require_open(self) -> tuple[Connection, DiscoveryReader]:
         if self._connection is None or self._reader is None:
@@ -169,34 +161,23 @@ class NatsDiscovery:
 
     def image(self) -> list[DiscoveryEvent]:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
-        connection, reader = self._require_open()
-        return self._run(connection, reader.image(), "reading the image")[0]
+        return self._require_open()[1].image()[0]
 
     def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. The log names are those of the streams of events
         and advisories; -1 is the latest, -2 the earliest; a log that is not named begins with its latest."""
         if where == "image":
             return dict(IMAGE)
-        connection, reader = self._require_open()
-        return self._run(connection, reader.initial_offset(where), "finding where to begin")
+        return self._require_open()[1].initial_offset(where)
 
     def latest_offset(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. Renewals alone advance the offset only every ten
         minutes."""
-        connection, reader = self._require_open()
-        return self._run(connection, reader.latest_offset(start, limit, until), "finding the newest position")
+        return self._require_open()[1].latest_offset(start, limit, until)
 
     def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
-        connection, reader = self._require_open()
-        changes = reader.read(start, end)
-        try:
-            while (found := self._run(connection, _next(changes), "reading changes")) is not None:
-                yield found
-        finally:
-            if connection.loop.alive:
-                with contextlib.suppress(MamaError):
-                    self._run(connection, _close_iterator(changes), "ending a read")
+        yield from self._require_open()[1].read(start, end)
 
     def close(self) -> None:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. Announced sources are renewed for some more
@@ -248,11 +229,3 @@ class EventPublisher:
             topics = pa.DictionaryArray.from_arrays(np.zeros(len(payloads), np.int32), pa.array([subject]))
             messages = MessageBatch(topics, payloads, ids=pa.array(ids[rows], pa.string()))
             self._sender.store(messages, until - time.monotonic())
-
-
-async def _next(changes: AsyncIterator[list[DiscoveryEvent]]) -> list[DiscoveryEvent] | None:
-    return await anext(changes, None)
-
-
-async def _close_iterator(changes: AsyncIterator[list[DiscoveryEvent]]) -> None:
-    await changes.aclose()  # type: ignore[attr-defined]

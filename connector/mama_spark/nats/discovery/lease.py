@@ -12,8 +12,6 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
 
 from mama_spark.contracts.bridge import DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import ExpectationFailed, MamaError, Unavailable
@@ -39,8 +37,6 @@ from .layout import (
     DiscoveryLayout,
 )
 from .streams import LOG, ensure_streams
-
-T = TypeVar("T")
 
 _LEAST_TTL = 1.0
 _SOURCING_TIMEOUT = 5.0  #: seconds to wait until a record of the stream of sources is in the stream of events
@@ -68,20 +64,20 @@ class NatsLeases:
 
     # --- the connection ----------------------------------------------------------------------------------------
 
-    def _run(self, work: Callable[[StreamClient], Coroutine[Any, Any, T]]) -> T:
-        """Run on the event loop. Calls have their own time limits; this one guards against defects."""
+    def _client(self) -> StreamClient:
+        """The connection of the renewals; a new one if it was closed for good."""
         loop, limit = event_loop.shared(), 20 * self.settings.retry_deadline + 60
         if self.client is None or self.client.connection.closed or self.client.connection.loop is not loop:
             connection = loop.run(Connection.connect(loop, self.settings), limit, "connecting for renewals")
             self.client = StreamClient(connection, self.settings.retry_deadline, self.settings.connect_timeout)
-        return loop.run(work(self.client), limit, "renewing sources")
+        return self.client
 
     def close(self) -> None:
         client, self.client = self.client, None
         self.last_sequences.clear()
         if client is not None and client.connection.loop.alive:
             with contextlib.suppress(MamaError):
-                client.connection.loop.run(client.connection.close(), 10.0, "ending announcements")
+                client.run(client.connection.close())
 
     def _store(
         self, subject: str, payload: bytes, headers: dict[str, str], last: int, timeout: float | None = None
@@ -91,11 +87,10 @@ class NatsLeases:
         After a lost acknowledgement the second attempt is rejected, as if another process had written: callers then
         read the subject.
         """
-        headers = {**headers, EXPECTED_LAST: str(last)}
-        return self._run(lambda client: client.publish(subject, payload, headers, timeout))
+        return self._client().publish(subject, payload, {**headers, EXPECTED_LAST: str(last)}, timeout)
 
     def _last(self, stream: str, subject: str) -> StoredMessage | None:
-        return self._run(lambda client: client.leader_get(stream, subject))
+        return self._client().leader_get(stream, subject)
 
     def _record(self, source: SourceKey) -> StoredMessage | None:
         return self._last(self.layout.sources, self.layout.source_subject(source, REC))
@@ -184,7 +179,7 @@ class NatsLeases:
             if self.client is None or not self.client.connection.up:
                 raise
             # connected, so the stream may be deleted
-            self.clock_offset = self._run(lambda client: ensure_streams(client, self.layout)).clock_offset
+            self.clock_offset = ensure_streams(self.client, self.layout).clock_offset
             self._establish(one)
             return True
 
@@ -237,12 +232,9 @@ class NatsLeases:
         subject = self.layout.source_subject(source, REC)
         ended = self._write_withdrawn(subject, record)
         for part in (WARN, LIVE):  # a later renewal comes from a process that announces it again
-            self._purge(self.layout.source_subject(source, part), ended)
+            purged = {"filter": self.layout.source_subject(source, part), "seq": ended}
+            self._client().request("STREAM.PURGE", self.layout.sources, purged)
         self._wait_until_sourced(subject, ended)
-
-    def _purge(self, subject: str, before: int) -> None:
-        purged = {"filter": subject, "seq": before}
-        self._run(lambda client: client.request("STREAM.PURGE", self.layout.sources, purged))
 
     def _write_withdrawn(self, subject: str, record: bytes) -> int:
         headers = {TTL: seconds(self.layout.kept), WITHDRAWN: "1"}

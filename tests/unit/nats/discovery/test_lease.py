@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -22,13 +21,13 @@ def renewed(part: str, ttl: float, last: int, **more: Any) -> tuple[dict[str, st
     stored: list[tuple[str, bytes, dict[str, str]]] = []
 
     class Client:
-        async def publish(self, subject: str, payload: bytes, headers: dict[str, str], timeout: float | None) -> int:
+        def publish(self, subject: str, payload: bytes, headers: dict[str, str], timeout: float | None) -> int:
             stored.append((subject, payload, headers))
             return 42
 
     class Here(NatsLeases):
-        def _run(self, work: Any) -> Any:
-            return asyncio.run(work(Client()))
+        def _client(self) -> Any:
+            return Client()
 
     leases = Here(NatsSettings(), DiscoveryLayout(), 0.0)
     leases.last_sequences = {(KEY, part): last} if last else {}
