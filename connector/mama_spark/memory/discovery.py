@@ -135,8 +135,10 @@ class MemorySources:
     def _withdraw(self, source: SourceKey, record: bytes) -> None:
         with self._lock:
             self._expire()
-            change = self._append_new(DiscoveryEventKind.RECORD, self.now, source, record)
-            self._sources[source] = _AnnouncedSource(change, 0.0, withdrawn=True)
+            old = self._sources.get(source)
+            if old is None or not old.withdrawn or old.record.payload != record:
+                change = self._append_new(DiscoveryEventKind.RECORD, self.now, source, record)
+                self._sources[source] = _AnnouncedSource(change, 0.0, withdrawn=True)
 
     def _stop_renewing(self, renewer: int) -> None:
         """Remove ``renewer`` from all sources."""

@@ -344,7 +344,7 @@ class DiscoverySuite(DiscoveryReadingSuite):
         assert seen(found)[-1] == (DiscoveryEventKind.RECORD, SOURCE, b"r")
         assert seen(reader.image())[:-1] == [(DiscoveryEventKind.RECORD, SOURCE, b"r")]
 
-    def test_a_withdrawn_source_says_so_and_does_not_expire(
+    def test_a_withdrawn_source_says_so_once_and_does_not_expire(
         self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
         start = reader.initial_offset("latest")
@@ -352,6 +352,7 @@ class DiscoverySuite(DiscoveryReadingSuite):
         other.open()
         for bridge in (source, other):
             bridge.announce(SOURCE, b"on", site.ttl * 1.5)
+        source.withdraw(SOURCE, b"off")
         source.withdraw(SOURCE, b"off")
         site.let_pass(site.ttl * 1.7)
         source.announce(OTHER, b"mark", EVER)
@@ -363,12 +364,16 @@ class DiscoverySuite(DiscoveryReadingSuite):
         ]
         assert [c.payload for c in reader.image() if c.source == SOURCE] in ([], [b"off"])
 
+    @pytest.mark.parametrize("who", ["source", "other"])
     def test_a_withdrawn_source_comes_back_when_it_is_announced_again(
-        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
+        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge, who: str
     ) -> None:
+        other = site.make()
+        other.open()
         source.announce(SOURCE, b"on", EVER)
-        source.withdraw(SOURCE, b"off")
+        (source if who == "source" else other).withdraw(SOURCE, b"off")
         source.announce(SOURCE, b"on", EVER)
+        other.close()
         assert seen(reader.image())[:-1] == [(DiscoveryEventKind.RECORD, SOURCE, b"on")]
 
     def test_a_limit_is_kept_and_everything_comes_in_the_end(

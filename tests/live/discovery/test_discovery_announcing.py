@@ -105,35 +105,6 @@ def test_a_process_that_ends_while_it_comes_back_leaves_nothing_undone(
     assert [c.kind for c in reader.image()] == [RECORD, IMAGE_END]
 
 
-def test_a_withdrawn_source_is_not_brought_back_by_others_and_withdrawing_twice_says_it_once(
-    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
-) -> None:
-    reader, one, two = opened("reader"), opened("one"), opened("two")
-    follower = Follower(reader)
-    for bridge in (one, two):
-        bridge.announce(DESK, b"on", 6.0)
-    one.withdraw(DESK, b"off")
-    one.withdraw(DESK, b"off")
-    eventually(lambda: DESK not in two.leases.sources, "the other has noticed")
-    follower.until(has(RECORD, times=2))
-    one.announce(TWIN, b"mark", LONG)
-    follower.until(has(RECORD, TWIN))
-    assert [(c.kind, c.payload) for c in follower.found if c.source == DESK] == [(RECORD, b"on"), (RECORD, b"off")]
-    two.announce(DESK, b"on", LONG)
-    assert [c.payload for c in reader.image()][:-1] == [b"mark", b"on"]
-
-
-def test_a_source_that_another_process_withdrew_is_back_as_soon_as_it_is_announced_again(
-    opened: Callable[..., NatsDiscovery],
-) -> None:
-    one, two = opened("one"), opened("two")
-    one.announce(DESK, b"on", 30.0)
-    two.withdraw(DESK, b"off")
-    assert [c.payload for c in one.image()][:-1] == [b"off"]
-    one.announce(DESK, b"on", 30.0)  # from a process that still renews it
-    assert [(c.kind, c.payload) for c in one.image()][:-1] == [(RECORD, b"on")]
-
-
 def test_a_source_that_ends_does_not_take_the_connection_of_one_that_begins(
     opened: Callable[..., NatsDiscovery],
 ) -> None:

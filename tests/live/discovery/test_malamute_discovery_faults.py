@@ -22,7 +22,6 @@ from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.extensions import AckRun, Feature
 from mama_spark.mama.messages.event_records import EventRecord, decode_event
 from mama_spark.mama.messages.omnm import decode
-from mama_spark.testing.waiting import eventually
 
 from tests.support.discovery_follower import DESK, EVENT, GAP, IMAGE_END, OFFLINE, RECORD, SUSPECT, TWIN, Follower, has
 from tests.support.malamute.broker_process import BrokerHere, BrokerProcess
@@ -139,18 +138,6 @@ def test_a_source_is_announced_again_once_when_two_do_it_at_the_same_time(
         one.store.announce(again)
         follower.until(lambda found: len(follower.kinds()) > before)
         assert follower.kinds()[before:] == [RECORD]
-
-
-def test_a_withdrawn_source_is_not_brought_back_by_others_and_withdrawing_twice_says_it_once(opened: Opened) -> None:
-    follower, one, other = Follower(opened("reader")), opened("one"), opened("other")
-    for bridge in (one, other):
-        bridge.announce(DESK, b"on", 4.5)
-    one.withdraw(DESK, b"off")
-    other.withdraw(DESK, b"off")
-    eventually(lambda: DESK not in other.leases.sources, "the other one gives up")
-    one.announce(DESK, b"on", LASTING)
-    found = follower.until(lambda found: [c.kind for c in found].count(RECORD) == 3)
-    assert [c.payload for c in found if c.kind is RECORD] == [b"on", b"off", b"on"]
 
 
 def test_whoever_knows_the_subjects_and_headers_can_announce_with_a_client(broker: BrokerHere, opened: Opened) -> None:
