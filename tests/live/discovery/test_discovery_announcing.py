@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 
 import pytest
@@ -27,7 +26,6 @@ from tests.support.nats.nats_discovery import (
     give_up,
     publish,
     renew,
-    renewals_of,
     stop_renewing,
 )
 from tests.support.nats.nats_servers import Admin
@@ -103,41 +101,6 @@ def test_a_process_that_ends_while_it_comes_back_leaves_nothing_undone(
     renew(two)
     follower.until(has(RECORD, times=2))
     assert [c.kind for c in reader.image()] == [RECORD, IMAGE_END]
-
-
-def test_a_source_that_ends_does_not_take_the_connection_of_one_that_begins(
-    opened: Callable[..., NatsDiscovery],
-) -> None:
-    bridge = opened()
-    bridge.announce(DESK, b"on", 30.0)
-    keeper, store = bridge.leases, bridge.leases.store
-    assert isinstance(store, NatsLeases)
-    with ThreadPoolExecutor(1) as other:
-        for pause in (0.0, 0.001, 0.002, 0.003, 0.004, 0.006):
-            ending = other.submit(keeper.withdraw, DESK, b"off")
-            time.sleep(pause)
-            keeper.announce(bridge, Announced(TWIN, b"on", 30.0))
-            ending.result()
-            bridge.withdraw(TWIN, b"off")
-            assert store.client is None, "with nothing to renew there is no connection"
-            bridge.announce(DESK, b"on", 30.0)
-
-
-def test_a_closed_bridge_stays_warm_and_another_one_takes_the_source_up(opened: Callable[..., NatsDiscovery]) -> None:
-    reader, first = opened("reader"), opened("one")
-    follower = Follower(reader)
-    first.announce(DESK, b"r", TTL)
-    keeper, renewals = first.leases, renewals_of(first)
-    first.close()
-    kept = keeper.sources[DESK]
-    assert not kept.holders
-    before = renewals[DESK, "live"]
-    eventually(lambda: renewals[DESK, "live"] > before, "it is renewed although its bridge is closed")
-    opened("one").announce(DESK, b"r", TTL)
-    assert keeper.sources[DESK] is kept, "it is not begun again"
-    assert len(kept.holders) == 1
-    follower.step()
-    follower.lives()
 
 
 def test_a_fork_begins_with_nothing_announced_and_ends_what_it_announced(
