@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from mama_spark.discovery import leases
 from mama_spark.nats.connection.pool import POOL
-from mama_spark.nats.discovery import lease
 
 from tests.support.nats.nats_discovery import opened
 
@@ -15,5 +15,5 @@ __all__ = ["opened"]
 def _nothing_stays_warm() -> Iterator[None]:
     """Nobody's connection, and nobody's announcement, outlives its server."""
     yield
-    lease.clear()
+    leases.clear()
     POOL.clear()

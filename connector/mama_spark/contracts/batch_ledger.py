@@ -16,6 +16,8 @@ from mama_spark.contracts.errors import MamaError
 from mama_spark.contracts.message import Int64s
 from mama_spark.contracts.record_log import Bounds, Records
 
+MARKERS_KEPT = 30 * 86_400  #: seconds that a marker is kept which nobody changes
+
 
 class Marker(NamedTuple):
     """A small value that the middleware keeps under a key.

@@ -19,6 +19,8 @@ import pyarrow as pa
 
 from .message import Int64s, MessageBatch
 
+LATEST, EARLIEST = -1, -2  #: in place of a sequence to begin at
+
 
 @dataclass(frozen=True, slots=True)
 class Records:

@@ -6,18 +6,20 @@ as they exist. A position is the next sequence and the identity of the log.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import ClassVar
 
-from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.contracts.record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity
+from mama_spark.contracts.record_log import Bounds, RecordLog, RecordLogBridge, Records
 
-_RECREATED = "the log was deleted and created again, or restored from an older copy"
+from .log_discovery import LogDiscovery, Present
+from .log_offsets import LogOffset, same_log
 
 
-class RecordedDiscovery(ABC):
+class RecordedDiscovery(LogDiscovery):
     """A :class:`~mama_spark.contracts.bridge.DiscoveryBridge` for readers; recorders announce the sources.
 
     :param bridge: bridge of the log, not open
@@ -26,6 +28,9 @@ class RecordedDiscovery(ABC):
     :cvar announced_by: a sentence for who tries to announce
     """
 
+    where = "a recorder's log"
+    identity = "identity"
+    recreated = "the log was deleted and created again, or restored from an older copy"
     topics: ClassVar[tuple[str, ...]]
     announced_by: ClassVar[str] = "sources are announced by the recorder of the log (mama record)"
 
@@ -40,7 +45,7 @@ class RecordedDiscovery(ABC):
 
     # --- announcing: not supported ---
 
-    def create_streams(self) -> None:  # noqa: B027
+    def create_streams(self) -> None:
         """Do nothing: there are no streams to create."""
 
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
@@ -60,71 +65,58 @@ class RecordedDiscovery(ABC):
 
     # --- reading ---
 
-    def image(self) -> list[DiscoveryEvent]:
-        log = self._log()
-        bounds = log.bounds()
-        return self._image(log, bounds.first, bounds.last)
+    @cached_property
+    def _log_name(self) -> str:
+        if self._name is not None:
+            return self._name
+        names = self._bridge.names(())
+        if len(names) != 1:
+            raise ConfigError(f"option stream must name one log; there are {', '.join(names) or 'none'}")
+        return names[0]
 
-    def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
-        if where == "image":
-            return {"begin": "image"}
-        bounds = self._log().bounds()
-        if isinstance(where, str):
-            first = bounds.first if where == "earliest" else bounds.last + 1
-        else:
-            named = dict(where)
-            name = self._log().name
-            if list(named) != [name]:
-                raise ConfigError(f"option startingOffsets names {', '.join(named)}, but the log is {name}")
-            first = {-2: bounds.first, -1: bounds.last + 1}.get(named[name], named[name])
-        return {"next": first, "identity": bounds.identity}
+    @property
+    def _log(self) -> RecordLog:
+        return self._bridge.log(self._log_name)
 
-    def latest_offset(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
-        bounds = self._log().bounds()
-        if "begin" in start:
-            return {"next": bounds.last + 1, "identity": bounds.identity}
-        recreated = _recreated(start, bounds)
-        first = bounds.first if recreated else start["next"]
-        last = bounds.last if limit is None else min(bounds.last, first + limit - 1)
-        if until is not None and not _recreated(until, bounds):
-            last = min(last, until["next"] - 1)
-        if not recreated and last < first:
-            return start
-        return {"next": last + 1, "identity": bounds.identity}
+    def _bounds(self) -> Bounds:
+        return self._log.bounds()
 
-    def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
-        log = self._log()
-        bounds = log.bounds()
-        last = end["next"] - 1
-        if _recreated(end, bounds):
-            yield [_lost(log, int(start.get("next", 1)), last, _RECREATED)]
+    def _now(self) -> int:
+        return 0  # the records have the time of their recorder
+
+    def _present(self) -> Present:
+        bounds = self._bounds()
+        return Present(bounds.identity, bounds.last, self._image(bounds.first, bounds.last))
+
+    def _image(self, first: int, last: int) -> list[DiscoveryEvent]:
+        found = self.sources(self._log, first, last)
+        at_time = max((event.at for event in found.values()), default=0)
+        return [*found.values(), DiscoveryEvent(DiscoveryEventKind.IMAGE_END, at_time, self._log_name, last)]
+
+    def _begin(self, bounds: Bounds, goal: LogOffset | None) -> LogOffset:
+        """Nothing is saved: the records up to an offset give the image there."""
+        same = goal is not None and goal.log == bounds.identity
+        return LogOffset(bounds.identity, goal.next if goal is not None and same else bounds.last + 1)
+
+    def _begin_again(self, bounds: Bounds, goal: LogOffset | None) -> LogOffset:
+        return LogOffset(bounds.identity, bounds.first)
+
+    def _snapshot_at(self, end: LogOffset) -> list[DiscoveryEvent]:
+        bounds = self._bounds()
+        if not same_log(end, bounds):
+            return [self._gap(1, end.next - 1, self.recreated)]
+        return self._image(bounds.first, end.next - 1)
+
+    def _events(self, identity: str, first: int, last: int) -> Iterator[list[DiscoveryEvent]]:
+        if not same_log(LogOffset(identity, last + 1), self._bounds()):
+            yield [self._gap(first, last, self.recreated)]
             return
-        if "begin" in start:
-            yield self._image(log, bounds.first, last)
-            return
-        after = start["next"] - 1
-        if _recreated(start, bounds):
-            yield [_lost(log, start["next"], start["next"], _RECREATED)]
-            after = bounds.first - 1
-        gaps = [_lost(log, a, b, "deleted before they were read") for a, b in log.missing(after, last)]
+        log = self._log
+        gaps = [self._gap(a, b, "deleted before they were read") for a, b in log.missing(first - 1, last)]
         if gaps:
             yield gaps
-        for records in log.read(after, last, self.topics):
-            yield list(self.events(log.name, records))
-
-    def _log(self) -> RecordLog:
-        name = self._name
-        if name is None:
-            names = self._bridge.names(())
-            if len(names) != 1:
-                raise ConfigError(f"option stream must name one log; there are {', '.join(names) or 'none'}")
-            name = names[0]
-        return self._bridge.log(name)
-
-    def _image(self, log: RecordLog, first: int, last: int) -> list[DiscoveryEvent]:
-        found = self.sources(log, first, last)
-        at_time = max((event.at for event in found.values()), default=0)
-        return [*found.values(), DiscoveryEvent(DiscoveryEventKind.IMAGE_END, at_time, log.name, last)]
+        for records in log.read(first - 1, last, self.topics):
+            yield list(self.events(self._log_name, records))
 
     # --- what the records say ---
 
@@ -135,12 +127,3 @@ class RecordedDiscovery(ABC):
     @abstractmethod
     def sources(self, log: RecordLog, first: int, last: int) -> dict[SourceKey, DiscoveryEvent]:
         """The last state of each source, from the records of these sequences."""
-
-
-def _recreated(position: Position, bounds: Bounds) -> bool:
-    state = continuity(position["next"], position["identity"], bounds)
-    return state in (Continuity.RECREATED, Continuity.SHORTER)
-
-
-def _lost(log: RecordLog, first: int, last: int, why: str) -> DiscoveryEvent:
-    return DiscoveryEvent(DiscoveryEventKind.GAP, 0, log.name, gap=(first, last), info=why)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from ..contracts.arrow_metadata import buffers, header, is_record_batch, plain_bytes
 from ..contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 
 _SCHEMA = pa.schema(
@@ -29,11 +30,18 @@ _SCHEMA = pa.schema(
 
 #: Bytes of an image that is read: compressed zeros can be a ten-thousandth of them.
 MAX_BYTES = 256 << 20
-_i32, _u16, _i64 = (struct.Struct(f"<{code}") for code in "iHq")
+CHUNK = 512 * 1024  #: bytes of one message
+_BLOCK = 4096  #: events of a list that readers get at once
+
+
+def blocks(events: list[DiscoveryEvent]) -> Iterator[list[DiscoveryEvent]]:
+    """The events, some thousand at a time."""
+    for i in range(0, len(events), _BLOCK):
+        yield events[i : i + _BLOCK]
 
 
 def _check_size(data: pa.Buffer) -> None:
-    """Sum up what the compressed buffers announce. Arrow allocates that, and then compares it with what comes out.
+    """Sum up what the compressed buffers announce.
 
     :raises ValueError: it is too much
     """
@@ -44,57 +52,29 @@ def _check_size(data: pa.Buffer) -> None:
             message = pa.ipc.read_message(source)
         except EOFError:
             return
-        body = memoryview(message.body or b"")
-        for offset, length in _buffers(message.metadata.to_pybytes()):
-            total += max(length, _i64.unpack_from(body, offset)[0] if length >= _i64.size else 0)
+        metadata = message.metadata.to_pybytes()
+        if not is_record_batch(metadata):
+            raise ValueError("no record batch of an image")
+        total += plain_bytes(memoryview(message.body or b""), buffers(metadata, header(metadata)))
         if total > MAX_BYTES:
             raise ValueError(f"an image of more than {MAX_BYTES:,} bytes")
 
 
-def _buffers(metadata: bytes) -> Iterator[tuple[int, int]]:
-    """Offset and length of each buffer of a record batch, by the tables of Message.fbs."""
-    header = _field(metadata, int(_i32.unpack_from(metadata, 0)[0]), 2)
-    vector = _field(metadata, header + _i32.unpack_from(metadata, header)[0], 2)
-    vector += _i32.unpack_from(metadata, vector)[0]
-    for i in range(_i32.unpack_from(metadata, vector)[0]):
-        at = vector + 4 + 16 * i
-        yield _i64.unpack_from(metadata, at)[0], _i64.unpack_from(metadata, at + 8)[0]
-
-
-def _field(metadata: bytes, table: int, number: int) -> int:
-    """Position of a field of a flatbuffer table.
-
-    :raises ValueError: it is absent
-    """
-    fields = table - _i32.unpack_from(metadata, table)[0]
-    size, place = _u16.unpack_from(metadata, fields)[0], 4 + 2 * number
-    offset = _u16.unpack_from(metadata, fields + place)[0] if place + 2 <= size else 0
-    if not offset:
-        raise ValueError("no record batch of an image")
-    return int(table + offset)
-
-
-def pack(changes: list[DiscoveryEvent], chunk: int) -> list[bytes]:
+def pack(changes: list[DiscoveryEvent], chunk: int = CHUNK) -> list[bytes]:
     """Messages of at most ``chunk`` bytes; at least one."""
-    columns = [
-        [c.kind.value for c in changes],
-        [c.at for c in changes],
-        [c.origin for c in changes],
-        [c.sequence for c in changes],
-        [None if c.source is None else c.source.name for c in changes],
-        [None if c.source is None else c.source.id for c in changes],
-        [c.payload for c in changes],
-        [c.topic for c in changes],
-        [c.info for c in changes],
-    ]
-    table = pa.Table.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)], schema=_SCHEMA
-    )
+    rows = [_row(change) for change in changes]
+    columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(_SCHEMA)]
+    table = pa.Table.from_arrays(columns, schema=_SCHEMA)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, _SCHEMA, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(table)
     data = sink.getvalue().to_pybytes()
     return [data[i : i + chunk] for i in range(0, len(data), chunk)]
+
+
+def _row(c: DiscoveryEvent) -> tuple[object, ...]:
+    name, number = (None, None) if c.source is None else (c.source.name, c.source.id)
+    return c.kind.value, c.at, c.origin, c.sequence, name, number, c.payload, c.topic, c.info
 
 
 def unpack(chunks: list[bytes], start: int = 0, stop: int | None = None) -> list[DiscoveryEvent]:

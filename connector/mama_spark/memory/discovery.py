@@ -12,12 +12,15 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
+from uuid import uuid4
 
-from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
-from mama_spark.contracts.errors import ConfigError, Unavailable
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
+from mama_spark.contracts.errors import Unavailable
+from mama_spark.contracts.record_log import Bounds
+from mama_spark.discovery.log_discovery import LogDiscovery, Present
+from mama_spark.discovery.log_offsets import WrittenSnapshot
+from mama_spark.discovery.snapshot_codec import blocks
 from mama_spark.discovery.source_expiry import check_ttl, expiries
-
-_BLOCK = 1000  #: changes in one block of :meth:`MemoryDiscovery.read`
 
 
 @dataclass(slots=True)
@@ -39,7 +42,7 @@ class MemorySources:
     _guard: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name, self.identity = name, uuid4().hex
         self.up = True  #: False: all calls of bridges fail
         # Time of day: read once, where its clock begins.
         self._ahead = time.time() - time.monotonic()
@@ -47,7 +50,7 @@ class MemorySources:
         self._first = 1  # sequence of the oldest change that is kept
         self._ids: set[str] = set()
         self._sources: dict[SourceKey, _AnnouncedSource] = {}
-        self._images: list[list[DiscoveryEvent]] = []
+        self.snapshots: dict[str, list[bytes]] = {}  #: saved for readers
         self._lock = threading.RLock()
 
     @classmethod
@@ -78,7 +81,7 @@ class MemorySources:
         with self._lock:
             self._expire()
             kind = DiscoveryEventKind.SUBSCRIBED if came else DiscoveryEventKind.UNSUBSCRIBED
-            self._append(DiscoveryEvent(kind, self._at(self.now), self._origin, self._next, topic=topic, info=info))
+            self._append(DiscoveryEvent(kind, self.at(self.now), self.origin, self._next, topic=topic, info=info))
 
     @property
     def now(self) -> float:
@@ -86,7 +89,7 @@ class MemorySources:
         return time.monotonic() + self._ahead
 
     @property
-    def _origin(self) -> str:
+    def origin(self) -> str:
         return f"memory://{self.name}"
 
     @property
@@ -100,9 +103,9 @@ class MemorySources:
     def _append_new(
         self, kind: DiscoveryEventKind, at: float, source: SourceKey, payload: bytes | None = None
     ) -> DiscoveryEvent:
-        return self._append(DiscoveryEvent(kind, self._at(at), self._origin, self._next, source, payload))
+        return self._append(DiscoveryEvent(kind, self.at(at), self.origin, self._next, source, payload))
 
-    def _at(self, seconds: float) -> int:
+    def at(self, seconds: float) -> int:
         return int(seconds * 1e6)
 
     def _expire(self) -> None:
@@ -132,8 +135,10 @@ class MemorySources:
     def _withdraw(self, source: SourceKey, record: bytes) -> None:
         with self._lock:
             self._expire()
-            change = self._append_new(DiscoveryEventKind.RECORD, self.now, source, record)
-            self._sources[source] = _AnnouncedSource(change, 0.0, withdrawn=True)
+            old = self._sources.get(source)
+            if old is None or not old.withdrawn or old.record.payload != record:
+                change = self._append_new(DiscoveryEventKind.RECORD, self.now, source, record)
+                self._sources[source] = _AnnouncedSource(change, 0.0, withdrawn=True)
 
     def _stop_renewing(self, renewer: int) -> None:
         """Remove ``renewer`` from all sources."""
@@ -152,25 +157,38 @@ class MemorySources:
                     self._ids.add(id_)
                     self._append_new(DiscoveryEventKind.EVENT, self.now, source, event)
 
-    def _image(self) -> list[DiscoveryEvent]:
+    def present(self) -> Present:
+        """The sources that exist."""
         with self._lock:
             self._expire()
             changes = [c for entry in self._sources.values() for c in (entry.record, entry.expiry) if c is not None]
-            end = DiscoveryEvent(DiscoveryEventKind.IMAGE_END, self._at(self.now), self._origin)
-            return [*(replace(c, sequence=None) for c in changes), end]
+            end = DiscoveryEvent(DiscoveryEventKind.IMAGE_END, self.at(self.now), self.origin)
+            return Present(self.identity, len(self._log), [*(replace(c, sequence=None) for c in changes), end])
+
+    def bounds(self) -> Bounds:
+        """Of the log of changes."""
+        with self._lock:
+            self._expire()
+            return Bounds(self._first, len(self._log), self.identity)
+
+    def events(self, first: int, last: int) -> tuple[int, list[DiscoveryEvent]]:
+        """Sequence of the oldest change that is kept, and the changes from ``first`` to ``last`` that are."""
+        with self._lock:
+            return self._first, self._log[max(first, self._first) - 1 : last]
 
     def __repr__(self) -> str:
         return f"<MemorySources {self.name}, {len(self._sources)} sources, {len(self._log)} changes>"
 
 
-class MemoryDiscovery:
+class MemoryDiscovery(LogDiscovery):
     """A connection to a :class:`MemorySources`; see :class:`~mama_spark.contracts.bridge.DiscoveryBridge`.
 
-    It renews its announcements until :meth:`close`. A position is ``{"next": n}``, the sequence of the next change; in
-    an image it also has ``"image"`` (its number; None before it is saved) and ``"row"``.
+    It renews its announcements until :meth:`close`.
 
     :param name: of the registry (``memory://name``)
     """
+
+    where = "memory"
 
     def __init__(self, name: str) -> None:
         self.registry = MemorySources.get(name)
@@ -194,70 +212,33 @@ class MemoryDiscovery:
     def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
         self._require_open()._publish_events(source, events, ids)
 
-    def image(self) -> list[DiscoveryEvent]:
-        return self._require_open()._image()
+    # --- reading ---
 
-    def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
-        if where == "image":
-            return {"image": None}
-        registry = self._require_open()
-        with registry._lock:
-            registry._expire()
-            if where == "earliest":
-                return {"next": registry._first}
-            if where == "latest":
-                return {"next": registry._next}
-            origin = registry._origin
-            if isinstance(where, str) or len(where) != 1 or where[0][0] != origin or where[0][1] < 1:
-                raise ConfigError(f"discovery begins at image, earliest, latest or a sequence of {origin}, got {where}")
-            return {"next": where[0][1]}
+    @property
+    def _log_name(self) -> str:
+        return self.registry.origin
 
-    def latest_offset(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
-        registry = self._require_open()
-        most = 1 << 62 if limit is None else limit
-        with registry._lock:
-            registry._expire()
-            if "image" in start:
-                at = start if start["image"] is not None else self._write_image(registry, until)
-                rows = until["row"] if until is not None and "image" in until else len(registry._images[at["image"]])
-                if at["row"] < rows:
-                    return {**at, "row": min(rows, at["row"] + most)}
-                start = at
-            if until is not None and "image" in until:
-                return start
-            end = min(registry._next, max(start["next"], registry._first) + most)
-            if until is not None:
-                end = min(end, until["next"])
-            return start if end <= start["next"] else {"next": end}
+    def _now(self) -> int:
+        return self.registry.at(self.registry.now)
 
-    def _write_image(self, registry: MemorySources, until: Position | None) -> Position:
-        if until is not None and "image" in until:
-            return {**until, "row": 0}
-        registry._images.append(registry._image())
-        return {"image": len(registry._images) - 1, "row": 0, "next": registry._next}
+    def _bounds(self) -> Bounds:
+        return self._require_open().bounds()
 
-    def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
-        changes = self._between(self._require_open(), start, end)
-        for i in range(0, len(changes), _BLOCK):
-            yield changes[i : i + _BLOCK]
+    def _present(self) -> Present:
+        return self._require_open().present()
 
-    def _between(self, registry: MemorySources, start: Position, end: Position) -> list[DiscoveryEvent]:
-        with registry._lock:
-            if "image" in end:
-                first_row = start["row"] if start.get("image") is not None else 0
-                return registry._images[end["image"]][first_row : end["row"]]
-            if "next" not in start:
-                raise ConfigError("an image that was never written down cannot be read")
-            image = registry._images[start["image"]][start["row"] :] if "image" in start else []
-            first, last = start["next"], end["next"] - 1
-            found = registry._log[max(first, registry._first) - 1 : last]
-            if first < registry._first and first <= last:
-                lost = (first, min(last, registry._first - 1))
-                found = [
-                    DiscoveryEvent(DiscoveryEventKind.GAP, registry._at(registry.now), registry._origin, gap=lost),
-                    *found,
-                ]
-            return image + found
+    def _save(self, token: str, chunks: list[bytes]) -> tuple[int, int]:
+        self._require_open().snapshots[token] = chunks
+        return 0, 0
+
+    def _saved(self, snapshot: WrittenSnapshot) -> list[bytes]:
+        return self._require_open().snapshots[snapshot.token]
+
+    def _events(self, identity: str, first: int, last: int) -> Iterator[list[DiscoveryEvent]]:
+        kept, events = self._require_open().events(first, last)
+        if first < kept:
+            yield [self._gap(first, min(last, kept - 1))]
+        yield from blocks(events)
 
     def close(self) -> None:
         self._open = False

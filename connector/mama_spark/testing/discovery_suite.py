@@ -90,8 +90,9 @@ def of(kind: DiscoveryEventKind, source: SourceKey) -> Callable[[list[DiscoveryE
     return lambda changes: any(c.kind is kind and c.source == source for c in changes)
 
 
-class DiscoverySuite:
-    """Rules of :class:`mama_spark.contracts.bridge.DiscoveryBridge`, one test each."""
+class DiscoveryReadingSuite:
+    """Rules of the image, of offsets, and of what lies between them, one test each. For discovery that others announce,
+    and whose image is read as a whole; ``site`` then makes bridges that can tell it what there is."""
 
     @pytest.fixture
     def site(self) -> Any:
@@ -161,87 +162,6 @@ class DiscoverySuite:
         assert [c.payload for c in found if c.source == SOURCE] == [b"one", b"two"]
         assert [c.payload for c in reader.image() if c.source == SOURCE] == [b"two"]
 
-    def test_what_is_renewed_by_one_announcer_or_by_one_of_several_stays(
-        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
-    ) -> None:
-        start = reader.initial_offset("latest")
-        other = site.make()
-        other.open()
-        source.announce(SOURCE, b"r", site.long_ttl)
-        for bridge in (source, other):
-            bridge.announce(OTHER, b"t", site.long_ttl)
-        site.die(other)
-        site.let_pass(site.long_ttl * 1.1)
-        source.announce(PLAIN, b"mark", site.long_ttl)
-        found = follow(reader, start, of(DiscoveryEventKind.RECORD, PLAIN))
-        assert seen(found) == [
-            (DiscoveryEventKind.RECORD, SOURCE, b"r"),
-            (DiscoveryEventKind.RECORD, OTHER, b"t"),
-            (DiscoveryEventKind.RECORD, PLAIN, b"mark"),
-        ]
-
-    def test_a_source_that_falls_silent_is_suspect_and_then_offline(
-        self, site: DiscoverySetup, reader: DiscoveryBridge
-    ) -> None:
-        start = reader.initial_offset("latest")
-        silent = site.make()
-        silent.open()
-        silent.announce(SOURCE, b"r", site.ttl)
-        site.die(silent)
-        site.expire()
-        found = follow(reader, start, of(DiscoveryEventKind.OFFLINE, SOURCE))
-        assert [c.kind for c in found] == [
-            DiscoveryEventKind.RECORD,
-            DiscoveryEventKind.SUSPECT,
-            DiscoveryEventKind.OFFLINE,
-        ]
-        assert {c.source for c in found} == {SOURCE}
-        assert found[0].at < found[1].at < found[2].at
-        fates = [c.kind for c in reader.image() if c.source == SOURCE]
-        assert fates in ([], [DiscoveryEventKind.RECORD, DiscoveryEventKind.OFFLINE]), "gone, or said to be offline"
-
-    def test_a_source_that_was_gone_says_its_record_again_when_it_is_back(
-        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
-    ) -> None:
-        start = reader.initial_offset("latest")
-        silent = site.make()
-        silent.open()
-        silent.announce(SOURCE, b"r", site.ttl)
-        site.die(silent)
-        site.expire()
-        follow(reader, start, of(DiscoveryEventKind.OFFLINE, SOURCE))
-        source.announce(SOURCE, b"r", EVER)
-        found = follow(reader, start, lambda changes: [c.kind for c in changes].count(DiscoveryEventKind.RECORD) == 2)
-        assert seen(found)[-1] == (DiscoveryEventKind.RECORD, SOURCE, b"r")
-        assert seen(reader.image())[:-1] == [(DiscoveryEventKind.RECORD, SOURCE, b"r")]
-
-    def test_a_withdrawn_source_says_so_and_does_not_expire(
-        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
-    ) -> None:
-        start = reader.initial_offset("latest")
-        other = site.make()
-        other.open()
-        for bridge in (source, other):
-            bridge.announce(SOURCE, b"on", site.ttl * 1.5)
-        source.withdraw(SOURCE, b"off")
-        site.let_pass(site.ttl * 1.7)
-        source.announce(OTHER, b"mark", EVER)
-        found = follow(reader, start, of(DiscoveryEventKind.RECORD, OTHER))
-        other.close()
-        assert seen([c for c in found if c.source == SOURCE]) == [
-            (DiscoveryEventKind.RECORD, SOURCE, b"on"),
-            (DiscoveryEventKind.RECORD, SOURCE, b"off"),
-        ]
-        assert [c.payload for c in reader.image() if c.source == SOURCE] in ([], [b"off"])
-
-    def test_a_withdrawn_source_comes_back_when_it_is_announced_again(
-        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
-    ) -> None:
-        source.announce(SOURCE, b"on", EVER)
-        source.withdraw(SOURCE, b"off")
-        source.announce(SOURCE, b"on", EVER)
-        assert seen(reader.image())[:-1] == [(DiscoveryEventKind.RECORD, SOURCE, b"on")]
-
     def test_events_stand_in_order_and_once(
         self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
@@ -297,32 +217,6 @@ class DiscoverySuite:
             other.close()
         assert read_events(reader, begin, middle) + read_events(reader, middle, end) == first
         assert read_events(reader, end, end) == []
-
-    def test_a_limit_is_kept_and_everything_comes_in_the_end(
-        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
-    ) -> None:
-        keys = [SourceKey(f"s{i}", i) for i in range(7)]
-        for key in keys:
-            source.announce(key, b"r", EVER)
-        at = reader.initial_offset("image")
-        found: list[DiscoveryEvent] = []
-        until = time.monotonic() + TIMEOUT
-        while not found or found[-1].kind is not DiscoveryEventKind.IMAGE_END:
-            assert time.monotonic() < until
-            there = reader.latest_offset(at, 3)
-            part = read_events(reader, at, there)
-            assert len(part) <= 3
-            found, at = found + part, there
-        assert sorted(str(c.source) for c in found[:-1]) == sorted(map(str, keys))
-        source.publish_events(SOURCE, [b"%d" % i for i in range(7)], [f"e{i}" for i in range(7)])
-        events: list[DiscoveryEvent] = []
-        while len(events) < 7:
-            assert time.monotonic() < until
-            there = reader.latest_offset(at, 3)
-            part = read_events(reader, at, there)
-            assert len(part) <= 3
-            events, at = events + part, there
-        assert [c.payload for c in events] == [b"%d" % i for i in range(7)]
 
     def test_a_reader_stops_where_it_planned_to(
         self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
@@ -391,3 +285,119 @@ class DiscoverySuite:
         bridge.open()
         bridge.close()
         bridge.close()
+
+
+class DiscoverySuite(DiscoveryReadingSuite):
+    """Rules of :class:`mama_spark.contracts.bridge.DiscoveryBridge`, one test each."""
+
+    def test_what_is_renewed_by_one_announcer_or_by_one_of_several_stays(
+        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
+    ) -> None:
+        start = reader.initial_offset("latest")
+        other = site.make()
+        other.open()
+        source.announce(SOURCE, b"r", site.long_ttl)
+        for bridge in (source, other):
+            bridge.announce(OTHER, b"t", site.long_ttl)
+        site.die(other)
+        site.let_pass(site.long_ttl * 1.1)
+        source.announce(PLAIN, b"mark", site.long_ttl)
+        found = follow(reader, start, of(DiscoveryEventKind.RECORD, PLAIN))
+        assert seen(found) == [
+            (DiscoveryEventKind.RECORD, SOURCE, b"r"),
+            (DiscoveryEventKind.RECORD, OTHER, b"t"),
+            (DiscoveryEventKind.RECORD, PLAIN, b"mark"),
+        ]
+
+    def test_a_source_that_falls_silent_is_suspect_and_then_offline(
+        self, site: DiscoverySetup, reader: DiscoveryBridge
+    ) -> None:
+        start = reader.initial_offset("latest")
+        silent = site.make()
+        silent.open()
+        silent.announce(SOURCE, b"r", site.ttl)
+        site.die(silent)
+        site.expire()
+        found = follow(reader, start, of(DiscoveryEventKind.OFFLINE, SOURCE))
+        assert [c.kind for c in found] == [
+            DiscoveryEventKind.RECORD,
+            DiscoveryEventKind.SUSPECT,
+            DiscoveryEventKind.OFFLINE,
+        ]
+        assert {c.source for c in found} == {SOURCE}
+        assert found[0].at < found[1].at < found[2].at
+        fates = [c.kind for c in reader.image() if c.source == SOURCE]
+        assert fates in ([], [DiscoveryEventKind.RECORD, DiscoveryEventKind.OFFLINE]), "gone, or said to be offline"
+
+    def test_a_source_that_was_gone_says_its_record_again_when_it_is_back(
+        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
+    ) -> None:
+        start = reader.initial_offset("latest")
+        silent = site.make()
+        silent.open()
+        silent.announce(SOURCE, b"r", site.ttl)
+        site.die(silent)
+        site.expire()
+        follow(reader, start, of(DiscoveryEventKind.OFFLINE, SOURCE))
+        source.announce(SOURCE, b"r", EVER)
+        found = follow(reader, start, lambda changes: [c.kind for c in changes].count(DiscoveryEventKind.RECORD) == 2)
+        assert seen(found)[-1] == (DiscoveryEventKind.RECORD, SOURCE, b"r")
+        assert seen(reader.image())[:-1] == [(DiscoveryEventKind.RECORD, SOURCE, b"r")]
+
+    def test_a_withdrawn_source_says_so_once_and_does_not_expire(
+        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
+    ) -> None:
+        start = reader.initial_offset("latest")
+        other = site.make()
+        other.open()
+        for bridge in (source, other):
+            bridge.announce(SOURCE, b"on", site.ttl * 1.5)
+        source.withdraw(SOURCE, b"off")
+        source.withdraw(SOURCE, b"off")
+        site.let_pass(site.ttl * 1.7)
+        source.announce(OTHER, b"mark", EVER)
+        found = follow(reader, start, of(DiscoveryEventKind.RECORD, OTHER))
+        other.close()
+        assert seen([c for c in found if c.source == SOURCE]) == [
+            (DiscoveryEventKind.RECORD, SOURCE, b"on"),
+            (DiscoveryEventKind.RECORD, SOURCE, b"off"),
+        ]
+        assert [c.payload for c in reader.image() if c.source == SOURCE] in ([], [b"off"])
+
+    @pytest.mark.parametrize("who", ["source", "other"])
+    def test_a_withdrawn_source_comes_back_when_it_is_announced_again(
+        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge, who: str
+    ) -> None:
+        other = site.make()
+        other.open()
+        source.announce(SOURCE, b"on", EVER)
+        (source if who == "source" else other).withdraw(SOURCE, b"off")
+        source.announce(SOURCE, b"on", EVER)
+        other.close()
+        assert seen(reader.image())[:-1] == [(DiscoveryEventKind.RECORD, SOURCE, b"on")]
+
+    def test_a_limit_is_kept_and_everything_comes_in_the_end(
+        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
+    ) -> None:
+        keys = [SourceKey(f"s{i}", i) for i in range(7)]
+        for key in keys:
+            source.announce(key, b"r", EVER)
+        at = reader.initial_offset("image")
+        found: list[DiscoveryEvent] = []
+        until = time.monotonic() + TIMEOUT
+        while not found or found[-1].kind is not DiscoveryEventKind.IMAGE_END:
+            assert time.monotonic() < until
+            there = reader.latest_offset(at, 3)
+            part = read_events(reader, at, there)
+            assert len(part) <= 3
+            found, at = found + part, there
+        assert sorted(str(c.source) for c in found[:-1]) == sorted(map(str, keys))
+        source.publish_events(SOURCE, [b"%d" % i for i in range(7)], [f"e{i}" for i in range(7)])
+        events: list[DiscoveryEvent] = []
+        while len(events) < 7:
+            assert time.monotonic() < until
+            there = reader.latest_offset(at, 3)
+            part = read_events(reader, at, there)
+            assert len(part) <= 3
+            events, at = events + part, there
+        assert [c.payload for c in events] == [b"%d" % i for i in range(7)]

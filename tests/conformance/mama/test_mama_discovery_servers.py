@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from mama_spark.contracts.bridge import SourceKey
+from mama_spark.discovery import leases
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.mama import MamaMsg, SourceDiscovery, SourceDiscoveryCallbacks, SourceRecord, Transport
 from mama_spark.mama.messages.omnm import encode
@@ -15,7 +16,6 @@ from mama_spark.mama.messages.source_records import OFFLINE, OK, ONLINE, SUSPECT
 from mama_spark.mama.states import TransportTopicEvent
 from mama_spark.nats import NatsSettings
 from mama_spark.nats.connection.pool import POOL
-from mama_spark.nats.discovery import lease
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import until
@@ -38,7 +38,7 @@ def source(nats_server: NatsServer) -> Iterator[NatsDiscovery]:
     made.open()
     yield made
     made.close()
-    lease.clear()
+    leases.clear()
     POOL.clear()
 
 
@@ -60,9 +60,7 @@ def test_sources_come_and_vanish_over_a_real_server(nats_server: NatsServer, sou
     )  # fmt: skip
     until(lambda: len(heard) == 2)
     source.announce(KEY, as_bytes(second), 2.0)
-    keeper = source._lease_keeper
-    assert keeper is not None
-    keeper.loop.run(keeper.stop(), 60, "ending")  # the process dies without a word
+    source.leases.stop()  # the process dies without a word
     until(lambda: len(heard) == 5)
     transport.destroy()
     suspect = SourceRecord("desk", 7, ONLINE, SUSPECT, data_dict="MARKETDATA")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -11,27 +10,20 @@ from multiprocessing import get_context
 import pytest
 from mama_spark.contracts.bridge import SourceKey
 from mama_spark.contracts.errors import ClientClosed
-from mama_spark.nats.discovery import lease
+from mama_spark.discovery.leases import Announced
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.discovery.layout import DiscoveryLayout
+from mama_spark.nats.discovery.lease import NatsLeases
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 
+from tests.support.discovery_follower import DESK, EVENT, IMAGE_END, OFFLINE, RECORD, SUSPECT, TWIN, Follower, has
 from tests.support.nats.nats_discovery import (
-    DESK,
-    EVENT,
-    IMAGE_END,
     LONG,
-    OFFLINE,
-    RECORD,
-    SUSPECT,
     TTL,
-    TWIN,
-    Follower,
     Process,
     end_process_of,
     give_up,
-    has,
     publish,
     renew,
     stop_renewing,
@@ -75,7 +67,7 @@ def test_a_source_that_finds_itself_given_up_is_announced_again_by_one_and_says_
     with Admin(nats_server.url) as admin:
         give_up(admin, DESK, "warn")
     follower.until(has(SUSPECT))
-    with caplog.at_level(logging.WARNING, "mama_spark.nats.discovery"):
+    with caplog.at_level(logging.WARNING, "mama_spark.discovery"):
         for bridge in (one, two):
             renew(bridge)
     follower.until(has(RECORD, times=2))
@@ -102,99 +94,13 @@ def test_a_process_that_ends_while_it_comes_back_leaves_nothing_undone(
         for part in ("warn", "live"):
             give_up(admin, DESK, part)
     follower.until(lambda found: has(SUSPECT)(found) and has(OFFLINE)(found))
-    keeper = one._lease_keeper
-    assert keeper is not None
-
-    async def begin_and_end() -> None:
-        for part in {"nothing": (), "warn": ("warn",), "live": ("warn", "live")}[done]:
-            await keeper._claim_renewal(keeper.sources[DESK], part)
-
-    keeper.loop.run(begin_and_end(), 60, "coming back")
+    store = one.leases.store
+    assert isinstance(store, NatsLeases)
+    for part in {"nothing": (), "warn": ("warn",), "live": ("warn", "live")}[done]:
+        store._claim_renewal(Announced(DESK, b"r", LONG), part)
     renew(two)
     follower.until(has(RECORD, times=2))
     assert [c.kind for c in reader.image()] == [RECORD, IMAGE_END]
-
-
-def test_a_withdrawn_source_is_not_brought_back_by_others_and_withdrawing_twice_says_it_once(
-    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
-) -> None:
-    reader, one, two = opened("reader"), opened("one"), opened("two")
-    follower = Follower(reader)
-    for bridge in (one, two):
-        bridge.announce(DESK, b"on", 6.0)
-    one.withdraw(DESK, b"off")
-    one.withdraw(DESK, b"off")
-    keeper = two._lease_keeper
-    assert keeper is not None
-    eventually(lambda: DESK not in keeper.sources, "the other has noticed")
-    follower.until(has(RECORD, times=2))
-    one.announce(TWIN, b"mark", LONG)
-    follower.until(has(RECORD, TWIN))
-    assert [(c.kind, c.payload) for c in follower.found if c.source == DESK] == [(RECORD, b"on"), (RECORD, b"off")]
-    two.announce(DESK, b"on", LONG)
-    assert [c.payload for c in reader.image()][:-1] == [b"mark", b"on"]
-
-
-def test_a_source_that_another_process_withdrew_is_back_as_soon_as_it_is_announced_again(
-    opened: Callable[..., NatsDiscovery],
-) -> None:
-    one, two = opened("one"), opened("two")
-    one.announce(DESK, b"on", 30.0)
-    two.withdraw(DESK, b"off")
-    assert [c.payload for c in one.image()][:-1] == [b"off"]
-    one.announce(DESK, b"on", 30.0)  # from a process that still renews it
-    assert [(c.kind, c.payload) for c in one.image()][:-1] == [(RECORD, b"on")]
-
-
-def test_a_source_that_ends_does_not_take_the_connection_of_one_that_begins(
-    opened: Callable[..., NatsDiscovery],
-) -> None:
-    bridge = opened()
-    bridge.announce(DESK, b"on", 30.0)
-    keeper = bridge._lease_keeper
-    assert keeper is not None
-
-    async def both(pause: float) -> None:
-        ending = asyncio.create_task(keeper.withdraw(DESK, b"off"))
-        await asyncio.sleep(pause)
-        await asyncio.gather(ending, keeper.announce(0, TWIN, b"on", 30.0))
-
-    for pause in (0.0, 0.001, 0.002, 0.003, 0.004, 0.006):
-        keeper.loop.run(both(pause), 60, "one ends, one begins")
-        bridge.withdraw(TWIN, b"off")
-        assert keeper._stream_client is None, "with nothing to renew there is no connection"
-        bridge.announce(DESK, b"on", 30.0)
-
-
-def test_a_closed_bridge_stays_warm_and_another_one_takes_the_source_up(opened: Callable[..., NatsDiscovery]) -> None:
-    reader, first = opened("reader"), opened("one")
-    follower = Follower(reader)
-    first.announce(DESK, b"r", TTL)
-    keeper = first._lease_keeper
-    assert keeper is not None
-    first.close()
-    kept = keeper.sources[DESK]
-    eventually(lambda: not kept.holders, "nobody holds it")
-    before = kept.last_sequences["live"]
-    eventually(lambda: kept.last_sequences["live"] > before, "it is renewed although its bridge is closed")
-    opened("one").announce(DESK, b"r", TTL)
-    assert keeper.sources[DESK] is kept, "it is not begun again"
-    assert len(kept.holders) == 1
-    follower.step()
-    follower.lives()
-
-
-def test_a_source_that_nobody_took_up_in_time_is_renewed_no_more(
-    opened: Callable[..., NatsDiscovery], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    follower, bridge = Follower(opened("reader")), opened("one")
-    bridge.announce(DESK, b"r", TTL)
-    keeper = bridge._lease_keeper
-    assert keeper is not None
-    monkeypatch.setattr(lease, "IDLE", 0.0)
-    bridge.close()
-    eventually(lambda: DESK not in keeper.sources, "it has been idle for too long")
-    follower.until(has(OFFLINE))
 
 
 def test_a_fork_begins_with_nothing_announced_and_ends_what_it_announced(

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from mama_spark.contracts.bridge import DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.nats.discovery import lease
+from mama_spark.discovery import leases
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.discovery.layout import DiscoveryLayout
 from mama_spark.nats.jetstream import stream_client
@@ -20,25 +20,8 @@ from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.nats.settings import NatsSettings
 from mama_spark.testing.waiting import eventually
 
-from tests.support.nats.nats_discovery import (
-    DESK,
-    EVENT,
-    GAP,
-    IMAGE_END,
-    LONG,
-    OFFLINE,
-    READERS,
-    RECORD,
-    TTL,
-    TWIN,
-    Follower,
-    advised,
-    end_process_of,
-    has,
-    premade,
-    publish,
-    renew,
-)
+from tests.support.discovery_follower import DESK, EVENT, GAP, IMAGE_END, OFFLINE, READERS, RECORD, TWIN, Follower, has
+from tests.support.nats.nats_discovery import LONG, TTL, advised, end_process_of, premade, publish, renew
 from tests.support.nats.nats_servers import Admin
 
 
@@ -148,7 +131,7 @@ def test_sources_made_again_by_hand_below_what_was_sourced_are_refused_by_name(
     one = opened("one")
     one.announce(DESK, b"r", TTL)
     one.close()
-    lease.clear()
+    leases.clear()
     with Admin(nats_server.url) as admin:
         assert admin.api("STREAM.DELETE.MAMA_SOURCES").get("success")
         assert "error" not in admin.api("STREAM.CREATE.MAMA_SOURCES", DiscoveryLayout().streams()[0])
@@ -232,13 +215,12 @@ def test_a_source_that_speaks_while_a_long_image_is_read_is_in_it(
     keys = [SourceKey("s", i) for i in range(6)]
     for key in keys:
         one.announce(key, b"r", 60.0)
-    keeper, pages, page = one._lease_keeper, itertools.count(1), StreamClient._page
-    assert keeper is not None
+    store, pages, page = one.leases.store, itertools.count(1), StreamClient._page
 
-    async def speaking(self: StreamClient, stream: str, after: int, subject: str) -> tuple[list[StoredMessage], int]:
-        found = await page(self, stream, after, subject)
+    def speaking(self: StreamClient, stream: str, after: int, subject: str) -> tuple[list[StoredMessage], int]:
+        found = page(self, stream, after, subject)
         if next(pages) == 2:
-            await keeper._establish(lease.Lease(keys[-1], b"changed", 60.0))
+            store.announce(leases.Announced(keys[-1], b"changed", 60.0))
         return found
 
     monkeypatch.setattr(stream_client, "_PAGE", 4)

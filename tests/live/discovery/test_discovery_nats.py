@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from mama_spark.contracts.bridge import DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import ConfigError, Unavailable
-from mama_spark.nats.discovery import lease
+from mama_spark.discovery import leases
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.discovery.layout import ADVISORY_BYTES, DiscoveryLayout
 from mama_spark.nats.server.nats_server import NatsServer
@@ -20,24 +20,21 @@ from mama_spark.nats.settings import NatsSettings
 from mama_spark.nats.subjects import PROGRESS_METADATA
 from mama_spark.testing.waiting import eventually
 
-from tests.support.nats.nats_cluster import Cluster
-from tests.support.nats.nats_discovery import (
+from tests.support.discovery_follower import (
     DESK,
     EVENT,
     GAP,
     IMAGE_END,
-    LONG,
     OFFLINE,
     READERS,
     RECORD,
     SUSPECT,
-    TTL,
     TWIN,
     Follower,
     has,
-    premade,
-    renew,
 )
+from tests.support.nats.nats_cluster import Cluster
+from tests.support.nats.nats_discovery import LONG, TTL, premade, renew, renewals_of
 from tests.support.nats.nats_servers import Admin, FetchedMessage
 
 # --- what is in the way ----------------------------------------------------------------------------------------------
@@ -73,7 +70,7 @@ def test_a_missing_permission_is_told_by_subject_or_stream(tmp_path: Path, deny:
         with pytest.raises(ConfigError, match=word.replace(".", r"\.")):
             calls[call]()
         bridge.close()
-        lease.clear()
+        leases.clear()
 
 
 @pytest.mark.parametrize(
@@ -344,11 +341,9 @@ def test_a_server_restart_while_announcing_and_reading_costs_nothing(
             nats_server.kill()
             nats_server.start()
     follower.until(has(EVENT, times=3))
-    keeper = one._lease_keeper
-    assert keeper is not None
-    known = keeper.sources[DESK].last_sequences["live"]
+    known = renewals_of(one)[DESK, "live"]
     renew(one)
-    assert keeper.sources[DESK].last_sequences["live"] > known, "it renews again"
+    assert renewals_of(one)[DESK, "live"] > known, "it renews again"
     assert [c.payload for c in follower.found if c.kind is EVENT] == [b"0", b"1", b"2"]
     assert follower.kinds() == [RECORD, EVENT, EVENT, EVENT]
     assert not [c for c in follower.found if c.kind is GAP]
@@ -396,4 +391,4 @@ def test_a_leader_that_goes_while_announcing_and_reading_costs_nothing(tmp_path:
         assert {c.source for c in reader.image()} == {DESK, TWIN, None}
         one.close()
         reader.close()
-        lease.clear()
+        leases.clear()

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import zmq
-from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
+from mama_spark.contracts.bridge import DiscoveryEvent, SourceKey
 from mama_spark.contracts.errors import ConfigError, DataLost, MamaError
+from mama_spark.discovery import leases
 from mama_spark.malamute.bridge.discovery import client as discovery_client
-from mama_spark.malamute.bridge.discovery import lease
 from mama_spark.malamute.bridge.discovery.bridge import MalamuteDiscovery
 from mama_spark.malamute.bridge.discovery.codec import DiscoveryMessage
+from mama_spark.malamute.bridge.discovery.lease import MalamuteLeases
 from mama_spark.malamute.broker.broker.loop import BrokerLoop
 from mama_spark.malamute.client.calls import CallFailed
 from mama_spark.malamute.client.client import MalamuteClient
@@ -22,8 +22,8 @@ from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.extensions import AckRun, Feature
 from mama_spark.mama.messages.event_records import EventRecord, decode_event
 from mama_spark.mama.messages.omnm import decode
-from mama_spark.testing.waiting import eventually
 
+from tests.support.discovery_follower import DESK, EVENT, GAP, IMAGE_END, OFFLINE, RECORD, SUSPECT, TWIN, Follower, has
 from tests.support.malamute.broker_process import BrokerHere, BrokerProcess
 from tests.support.malamute.malamute_discovery import (
     LASTING,
@@ -36,8 +36,6 @@ from tests.support.malamute.malamute_discovery import (
 from tests.support.malamute.mlp import Peer
 from tests.support.malamute.plain_broker import PlainBroker
 
-DESK, TWIN = SourceKey("desk", 7), SourceKey("desk", 8)
-RECORD, SUSPECT, OFFLINE = DiscoveryEventKind.RECORD, DiscoveryEventKind.SUSPECT, DiscoveryEventKind.OFFLINE
 Opened = Callable[..., MalamuteDiscovery]
 
 
@@ -46,7 +44,7 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BrokerHer
     """In this process, unless the test says otherwise."""
     with discovering(getattr(request, "param", BrokerHere), tmp_path) as running:
         yield running
-        lease.clear()
+        leases.clear()
 
 
 @pytest.fixture
@@ -63,31 +61,6 @@ def opened(broker: BrokerHere | BrokerProcess) -> Iterator[Opened]:
         bridge.close()
 
 
-class Follower:
-    """Reads on and keeps what it was told."""
-
-    def __init__(self, bridge: MalamuteDiscovery, where: str = "latest") -> None:
-        self.bridge, self.at = bridge, bridge.initial_offset(where)
-        self.found: list[DiscoveryEvent] = []
-
-    def step(self) -> list[DiscoveryEvent]:
-        end = self.bridge.latest_offset(self.at)
-        self.found += [c for block in self.bridge.read(self.at, end) for c in block]
-        self.at = end
-        return self.found
-
-    def until(self, enough: Callable[[list[DiscoveryEvent]], object]) -> list[DiscoveryEvent]:
-        eventually(lambda: enough(self.step()), f"told: {self.found[-10:]}")
-        return self.found
-
-    def kinds(self, source: SourceKey = DESK) -> list[DiscoveryEventKind]:
-        return [c.kind for c in self.found if c.source == source]
-
-
-def has(kind: DiscoveryEventKind, source: SourceKey | None = DESK) -> Callable[[list[DiscoveryEvent]], bool]:
-    return lambda found: any(c.kind is kind and c.source == source for c in found)
-
-
 @pytest.mark.spec("SD-08", "SD-09", "ML-22")
 def test_a_source_whose_process_was_killed_is_suspect_and_then_offline(broker: BrokerHere, opened: Opened) -> None:
     """The broker itself says so."""
@@ -97,7 +70,7 @@ def test_a_source_whose_process_was_killed_is_suspect_and_then_offline(broker: B
         one.kill()
         follower.until(lambda found: follower.kinds()[-1:] == [OFFLINE])  # it may have been late before, too
     assert follower.kinds()[-2:] == [SUSPECT, OFFLINE]
-    assert [c.kind for c in follower.bridge.image()] == [DiscoveryEventKind.IMAGE_END]
+    assert [c.kind for c in follower.bridge.image()] == [IMAGE_END]
 
 
 @pytest.mark.parametrize("broker", [BrokerProcess], ids=["process"], indirect=True)
@@ -106,7 +79,8 @@ def test_a_broker_that_is_killed_and_comes_back_keeps_those_who_live_and_gives_u
 ) -> None:
     """After its restart every time to live begins anew."""
     living, dying = opened("living"), opened("dying")
-    follower = Follower(opened("reader"), "earliest")
+    reader = opened("reader")
+    follower = Follower(reader, reader.initial_offset("earliest"))
     living.announce(TWIN, b"twin", 20.0)
     dying.announce(DESK, b"r", 2.0)
     broker.kill()
@@ -126,7 +100,7 @@ def test_a_source_that_finds_itself_given_up_is_announced_again_once_by_whoever_
     follower, bridges = Follower(opened("reader")), [opened("one"), opened("other")]
     for bridge in bridges:
         bridge.announce(DESK, b"r", 3.0)  # half of it may pass between the two
-    one, other = (lease.renewal_keeper(bridge.settings) for bridge in bridges)
+    one, other = (bridge.leases for bridge in bridges)
     with one._requests, other._requests:
         follower.until(lambda found: follower.kinds()[-1:] == [OFFLINE])  # it may have been given up before, too
         before = len(follower.kinds())
@@ -144,51 +118,26 @@ def test_a_source_is_announced_again_once_when_two_do_it_at_the_same_time(
     follower, bridges = Follower(opened("reader")), [opened("one"), opened("other")]
     for bridge in bridges:
         bridge.announce(DESK, b"r", 3.0)
-    one, other = (lease.renewal_keeper(bridge.settings) for bridge in bridges)
+    one, other = (bridge.leases for bridge in bridges)
+    again = leases.Announced(DESK, b"r", LASTING)
     with one._requests, other._requests:
         follower.until(lambda found: follower.kinds()[-1:] == [OFFLINE])
-        before, client = len(follower.kinds()), one._require_client()
+        assert isinstance(one.store, MalamuteLeases)
+        before, client = len(follower.kinds()), one.store.client
+        assert client is not None
         put, first = client._put, iter([True])
 
         def interrupted(messages: Sequence[DiscoveryMessage]) -> list[AckRun]:
             if not next(first, False):
                 return put(messages)
             found = put(messages[:1])
-            other._start(DESK, b"r", LASTING)
+            other.store.announce(again)
             return found + put(messages[1:])
 
         monkeypatch.setattr(client, "_put", interrupted)
-        one._start(DESK, b"r", LASTING)
+        one.store.announce(again)
         follower.until(lambda found: len(follower.kinds()) > before)
         assert follower.kinds()[before:] == [RECORD]
-
-
-def test_a_withdrawn_source_is_not_brought_back_by_others_and_withdrawing_twice_says_it_once(opened: Opened) -> None:
-    follower, one, other = Follower(opened("reader")), opened("one"), opened("other")
-    for bridge in (one, other):
-        bridge.announce(DESK, b"on", 4.5)
-    one.withdraw(DESK, b"off")
-    other.withdraw(DESK, b"off")
-    eventually(lambda: DESK not in lease.renewal_keeper(other.settings).sources, "the other one gives up")
-    one.announce(DESK, b"on", LASTING)
-    found = follower.until(lambda found: [c.kind for c in found].count(RECORD) == 3)
-    assert [c.payload for c in found if c.kind is RECORD] == [b"on", b"off", b"on"]
-
-
-def test_a_closed_bridge_stays_warm_and_another_one_takes_the_source_up(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    follower, one = Follower(opened("reader")), opened("process")
-    one.announce(DESK, b"r", LASTING)
-    one.close()
-    again = opened("process")
-    again.announce(DESK, b"r", LASTING)
-    assert follower.step()[1:] == []
-    again.announce(DESK, b"r", 1.0)
-    monkeypatch.setattr(lease, "IDLE", 0.0)
-    again.close()
-    follower.until(has(OFFLINE))
-    eventually(lambda: lease.renewal_keeper(one.settings)._client is None, "and hangs up")
 
 
 def test_whoever_knows_the_subjects_and_headers_can_announce_with_a_client(broker: BrokerHere, opened: Opened) -> None:
@@ -206,14 +155,15 @@ def test_whoever_knows_the_subjects_and_headers_can_announce_with_a_client(broke
             stranger.sync()
     with MalamuteClient(broker.url) as plain, pytest.raises(CallFailed, match="the stream is the broker's own"):
         plain.write("_MAMA_EVENTS")
-    assert [c.kind for c in follower.step()][:3] == [RECORD, SUSPECT, OFFLINE]
+    follower.step()
+    assert [c.kind for c in follower.found][:3] == [RECORD, SUSPECT, OFFLINE]
 
 
 @pytest.mark.spec("PE-05", "PE-17")
 def test_plain_clients_that_come_read_write_and_go_are_topic_events(broker: BrokerHere, opened: Opened) -> None:
     """SUBSCRIBED and UNSUBSCRIBED from READ, CANCEL, CLOSE and expiry; OpenMAMA messages of the rest."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    follower = Follower(opened())
+    follower = Follower(opened(), readers=True)
     one = Peer(context, broker.url).open(b"one")
     assert one.ask(commands.StreamRead(b"prices", b"^eu")) == commands.Ok()
     assert one.ask(commands.StreamRead(b"prices", b"^us")) == commands.Ok()
@@ -227,7 +177,7 @@ def test_plain_clients_that_come_read_write_and_go_are_topic_events(broker: Brok
     broker.broker._inspect(_silence_of(b"three"))
     found = follower.until(lambda found: _about(found, "client three went"))
     context.destroy(0)
-    readers = [(c.kind.name, c.topic, c.info) for c in found if c.kind is not DiscoveryEventKind.EVENT]
+    readers = [(c.kind.name, c.topic, c.info) for c in found if c.kind is not EVENT]
     assert readers == [
         ("SUBSCRIBED", "prices", "client one reads ^eu"),
         ("SUBSCRIBED", "prices", "client one reads ^us"),
@@ -259,19 +209,20 @@ def _silence_of(address: bytes) -> Callable[[BrokerLoop], None]:
 
 def _about(found: list[DiscoveryEvent], info: str) -> list[EventRecord]:
     """What OpenMAMA messages say of somebody."""
-    records = [decode_event(decode(c.payload or b"")) for c in found if c.kind is DiscoveryEventKind.EVENT]
+    records = [decode_event(decode(c.payload or b"")) for c in found if c.kind is EVENT]
     return [record for record in records if (record.info or "").startswith(info)]
 
 
 def test_those_who_read_or_announce_are_not_told_of(opened: Opened) -> None:
     """Else a reader would never come to an end."""
-    follower = Follower(opened("reader"))
+    follower = Follower(opened("reader"), readers=True)
     other = opened("other")
     at = other.latest_offset(other.initial_offset("image"))
     other.announce(DESK, b"r", LASTING)
     other.close()
     follower.until(has(RECORD))
-    assert [c.kind for c in follower.step()] == [RECORD]
+    follower.step()
+    assert [c.kind for c in follower.found] == [RECORD]
     again = opened("again")
     there = again.latest_offset(at)
     assert again.latest_offset(there) == there
@@ -281,9 +232,10 @@ def test_those_who_read_or_announce_are_not_told_of(opened: Opened) -> None:
 
 def test_a_stream_that_was_deleted_and_made_again_is_a_gap_and_a_new_image(broker: BrokerHere, opened: Opened) -> None:
     one = opened("process")
-    follower = Follower(opened("reader"), "image")
+    reader = opened("reader")
+    follower = Follower(reader, reader.initial_offset("image"))
     one.announce(DESK, b"r", LASTING)
-    follower.until(has(DiscoveryEventKind.IMAGE_END, None))
+    follower.until(has(IMAGE_END, None))
     planned = follower.at
     one.announce(DESK, b"changed", LASTING)
     follower.until(lambda found: found[-1].payload == b"changed")
@@ -294,11 +246,11 @@ def test_a_stream_that_was_deleted_and_made_again_is_a_gap_and_a_new_image(broke
     broker.start()
     one.announce(TWIN, b"new", LASTING)
     before = len(follower.found)
-    found = follower.until(lambda found: has(DiscoveryEventKind.IMAGE_END, None)(found[before:]))[before:]
-    assert [c.kind for c in found] == [DiscoveryEventKind.GAP, RECORD, DiscoveryEventKind.IMAGE_END]
+    found = follower.until(lambda found: has(IMAGE_END, None)(found[before:]))[before:]
+    assert [c.kind for c in found] == [GAP, RECORD, IMAGE_END]
     assert "deleted and made again" in (found[0].info or "")
     again = [c for block in follower.bridge.read(planned, read) for c in block]
-    assert [c.kind for c in again] == [DiscoveryEventKind.GAP], "and not what stands at these numbers now"
+    assert [c.kind for c in again] == [GAP], "and not what stands at these numbers now"
     assert again[0].gap == (planned["next"], read["next"] - 1)
     one.announce(DESK, b"again", LASTING)
     follower.until(lambda found: found[-1].payload == b"again")
@@ -329,16 +281,6 @@ def test_a_broker_as_the_original_has_no_discovery() -> None:
         discovery_of(broker.url).open()
 
 
-def test_a_fork_begins_with_nothing_announced(opened: Opened) -> None:
-    bridge = opened()
-    bridge.announce(DESK, b"r", LASTING)
-    child = os.fork()
-    if not child:
-        os._exit(len(lease._keepers))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert len(lease._keepers) == 1
-
-
 def test_many_sources_are_one_image_and_many_events_come_in_order(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -365,6 +307,6 @@ def test_what_strangers_write_is_told_or_left_out_and_stops_nobody(broker: Broke
                     b"_MAMA_SOURCE_DISCOVERY.rec.\xff.\xfe", b"_MAMA_SOURCE_DISCOVERY.nonsense.7.desk"):  # fmt: skip
         peer.send(commands.StreamSend(subject, [b"\xff", b"\x00"]))
     peer.send(commands.StreamSend(b"_MAMA_SOURCE_DISCOVERY.event.7.desk", [b"\xff"]))
-    found = follower.until(has(DiscoveryEventKind.EVENT))
+    found = follower.until(has(EVENT))
     assert [c.payload for c in found] == [b"\xff"]
     context.destroy(0)

@@ -15,9 +15,9 @@ import pytest
 from mama_spark.contracts.bridge import DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import Unavailable
 from mama_spark.contracts.record_log import MatchRange
+from mama_spark.discovery import leases
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.nats.check import check_server
-from mama_spark.nats.discovery import lease
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.read.logs import NatsLogs
 from mama_spark.nats.server.nats_server import NatsServer
@@ -110,7 +110,7 @@ def test_sources_are_announced_in_the_named_domain(servers: tuple[NatsServer, Na
         bridge.withdraw(SOURCE, b"record")
     finally:
         bridge.close()
-        lease.clear()
+        leases.clear()
     with Admin(hub.url) as near, Admin(leaf.url) as far:
         assert "error" in near.api("STREAM.INFO.MAMA_SOURCES")
         far.info("MAMA_SOURCES")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from mama_spark.contracts.bridge import SourceKey
-from mama_spark.malamute.bridge.discovery import lease
 from mama_spark.malamute.bridge.discovery.bridge import MalamuteDiscovery
 from mama_spark.malamute.bridge.discovery.client import DiscoveryClient, DiscoverySettings
 from mama_spark.malamute.bridge.discovery.codec import EVENT, EVENTS, DiscoveryMessage
@@ -45,7 +44,7 @@ def discovery_of(url: str, name: str = "one", outage_timeout: float = 60.0) -> M
 
 def end_process_of(bridge: MalamuteDiscovery) -> None:
     """What others see when a process is gone: nobody renews."""
-    lease.renewal_keeper(bridge.settings).stop()
+    bridge.leases.stop()
 
 
 def forget(url: str, before: int) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Never
 
 import orjson
+from mama_spark.discovery import leases
 from mama_spark.nats.connection.pool import POOL
-from mama_spark.nats.discovery import lease
 from mama_spark.nats.server.nats_server import NatsServer
 
 from tests.support.nats.nats_cluster import Cluster
@@ -151,7 +151,7 @@ class Accounts:
 
     def give_back(self, account: str) -> None:
         """Delete all that it holds. This process gives up its connections first, and announces nothing any more."""
-        lease.clear()
+        leases.clear()
         POOL.clear()
         house = self._homes.pop(account)
         house.taken -= 1

@@ -1,9 +1,8 @@
-"""Bridges of discovery over a real server, who follows what they tell, and processes that announce."""
+"""Bridges of discovery over a real server, and processes that announce."""
 
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -12,24 +11,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
+from mama_spark.contracts.bridge import SourceKey
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.discovery.layout import ADVISORIES, DiscoveryLayout
+from mama_spark.nats.discovery.lease import NatsLeases
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.nats.settings import NatsSettings
 from mama_spark.testing.waiting import eventually
 
+from tests.support.discovery_follower import DESK
 from tests.support.nats.nats_servers import Admin
 
-DESK, TWIN = SourceKey("desk", 7), SourceKey("desk", 8)
-RECORD, SUSPECT, OFFLINE, EVENT = (
-    DiscoveryEventKind.RECORD,
-    DiscoveryEventKind.SUSPECT,
-    DiscoveryEventKind.OFFLINE,
-    DiscoveryEventKind.EVENT,
-)
-IMAGE_END, GAP = DiscoveryEventKind.IMAGE_END, DiscoveryEventKind.GAP
-READERS = (DiscoveryEventKind.SUBSCRIBED, DiscoveryEventKind.UNSUBSCRIBED)
 TTL = 2.0  #: of sources that shall expire
 LONG = 60.0  #: of those that shall not, however busy the machine is
 
@@ -51,73 +43,26 @@ def opened(nats_server: NatsServer) -> Iterator[Callable[..., NatsDiscovery]]:
         bridge.close()
 
 
-class Follower:
-    """Reads on and keeps what it was told; readers of JetStream are left out, for tests make some."""
-
-    def __init__(self, bridge: NatsDiscovery, start: Position | None = None, *, readers: bool = False) -> None:
-        self.bridge, self.readers = bridge, readers
-        self.at = bridge.initial_offset("latest") if start is None else start
-        self.found: list[DiscoveryEvent] = []
-
-    def step(self, limit: int | None = None) -> list[DiscoveryEvent]:
-        end = self.bridge.latest_offset(self.at, limit)
-        new = [c for block in self.bridge.read(self.at, end) for c in block]
-        self.at = end
-        self.found += new if self.readers else [c for c in new if c.kind not in READERS]
-        return new
-
-    def until(self, enough: Callable[[list[DiscoveryEvent]], Any], patience: float = 60.0) -> list[DiscoveryEvent]:
-        def true() -> bool:
-            self.step()
-            return bool(enough(self.found))
-
-        try:
-            eventually(true, "told", patience)
-        except AssertionError:
-            raise AssertionError(f"only {self.found[-20:]}") from None
-        return self.found
-
-    def kinds(self, source: SourceKey = DESK) -> list[DiscoveryEventKind]:
-        return [c.kind for c in self.found if c.source == source]
-
-    def lives(self, source: SourceKey = DESK) -> None:
-        """Somebody renews it: one record was told, and one more each time that it came back, for renewals may be late
-        where the machine is busy. Waits until it is back."""
-
-        def told(_: list[DiscoveryEvent]) -> bool:
-            letters = "".join(kind.value[0] for kind in self.kinds(source))
-            return re.fullmatch("r([so]+r)*", letters) is not None
-
-        self.until(told)
-
-
-def has(
-    kind: DiscoveryEventKind, source: SourceKey | None = DESK, times: int = 1
-) -> Callable[[list[DiscoveryEvent]], bool]:
-    return lambda found: sum(c.kind is kind and c.source == source for c in found) >= times
-
-
 def end_process_of(bridge: NatsDiscovery) -> None:
     """What others see when a process is gone."""
-    keeper = bridge._lease_keeper
-    assert keeper is not None
-    keeper.loop.run(keeper.stop(), 60, "ending")
+    bridge.leases.stop()
 
 
 def renew(bridge: NatsDiscovery, source: SourceKey = DESK) -> None:
     """Once more, now."""
-    keeper = bridge._lease_keeper
-    assert keeper is not None
-    keeper.loop.run(keeper._renew_all(keeper.sources[source]), 60, "renewing")
+    bridge.leases._renew_one(bridge.leases.sources[source])
+
+
+def renewals_of(bridge: NatsDiscovery) -> dict[tuple[SourceKey, str], int]:
+    """The sequence of the last renewal, for each source by part."""
+    store = bridge.leases.store
+    assert isinstance(store, NatsLeases)
+    return store.last_sequences
 
 
 def stop_renewing(bridge: NatsDiscovery, source: SourceKey = DESK) -> None:
     """As if the machine slept."""
-    keeper = bridge._lease_keeper
-    assert keeper is not None
-    task = keeper.sources[source].task
-    assert task is not None
-    keeper.loop.soon(task.cancel)
+    bridge.leases.sources[source].due += 3600.0
 
 
 ANNOUNCE = """

@@ -5,19 +5,19 @@ Readers use direct gets only, write only marks and images to the stream of event
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from mama_spark.contracts.bridge import DiscoveryEvent, Position, SourceKey
-from mama_spark.contracts.errors import ClientClosed, MamaError, Unavailable
+from mama_spark.contracts.errors import ClientClosed, Unavailable
 from mama_spark.contracts.message import MessageBatch
+from mama_spark.discovery import leases
+from mama_spark.discovery.leases import Announced, LeaseKeeper
+from mama_spark.discovery.log_offsets import IMAGE
 from mama_spark.discovery.source_expiry import check_ttl
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publishing.window.blocking_sender import BlockingSender
@@ -29,14 +29,11 @@ from ..jetstream.streams import StreamCache, check_jetstream
 from ..publish.bridge import NatsBridge
 from ..settings import NatsSettings
 from .layout import DiscoveryLayout
-from .lease import LeaseKeeper, lease_keeper
-from .offsets import ABSENT, IMAGE
+from .lease import NatsLeases
+from .offsets import ABSENT
 from .reader import DiscoveryReader
 from .streams import check_version, ensure_streams, find_streams
 
-T = TypeVar("T")
-
-_holders = itertools.count(1)
 #: Of events.
 _MAX_IN_FLIGHT = 4096
 _RETRY_DELAYS = (0.1,)
@@ -54,8 +51,6 @@ class NatsDiscovery:
         self._connection: Connection | None = None
         self._reader: DiscoveryReader | None = None
         self._event_publisher: EventPublisher | None = None
-        self._lease_keeper: LeaseKeeper | None = None
-        self._holder = next(_holders)
         self._clock_offset = 0.0
 
     def __repr__(self) -> str:
@@ -72,18 +67,18 @@ class NatsDiscovery:
         try:
             check_version(connection.client.connected_server_version)
             stream_client = StreamClient(connection, self.settings.retry_deadline, self.settings.connect_timeout)
-            self._run(connection, self._find_streams(connection, stream_client), "opening discovery")
+            self._find_streams(connection, stream_client)
         except BaseException:
             POOL.give_back(self.settings, connection)
             raise
         self._connection, self._reader = connection, DiscoveryReader(stream_client, self.layout, self._clock_offset)
 
-    async def _find_streams(self, connection: Connection, stream_client: StreamClient) -> None:
+    def _find_streams(self, connection: Connection, stream_client: StreamClient) -> None:
         """Look for the streams, once a minute per connection, because each request makes an advisory that is stored."""
         found = connection.cached(self._question)
         if found is None:
-            await check_jetstream(stream_client.api, StreamCache())
-            streams = await find_streams(stream_client, self.layout, check=True)
+            stream_client.run(check_jetstream(stream_client.api, StreamCache()))
+            streams = find_streams(stream_client, self.layout, check=True)
             found = streams.clock_offset
             if streams.complete and streams.generations.advisories != ABSENT:
                 connection.cache(self._question, found)
@@ -95,7 +90,7 @@ class NatsDiscovery:
         :raises ConfigError: a permission is missing, or another stream takes the subjects
         """
         connection, reader = self._require_open()
-        made = self._run(connection, ensure_streams(reader.stream_client, self.layout), "creating the streams")
+        made = ensure_streams(reader.stream_client, self.layout)
         connection.cache(self._question, made.clock_offset)
         self._clock_offset = made.clock_offset
 
@@ -107,23 +102,19 @@ class NatsDiscovery:
     def _ensure_streams(self) -> None:
         """As :meth:`create_streams`, unless all existed within the last minute and none was deleted meanwhile."""
         connection, _ = self._require_open()
-        if connection.cached(self._question) is None or not self._run(connection, self._exist(), "finding the streams"):
+        if connection.cached(self._question) is None or not self._exist():
             self.create_streams()
 
-    async def _exist(self) -> bool:
+    def _exist(self) -> bool:
         """Whether the streams exist, by direct gets, which make no advisories."""
         _, reader = self._require_open()
         for stream in (self.layout.sources, self.layout.events):
             try:
-                if not await reader.stream_client.has_direct_get(stream):
+                if not reader.stream_client.has_direct_get(stream):
                     return False
             except Unavailable:  # the call that follows retries, and reports the error
                 return True
         return True
-
-    def _run(self, connection: Connection, work: Coroutine[Any, Any, T], what: str) -> T:
-        """Run on the event loop. Calls have their own time limits; this one guards against defects."""
-        return connection.loop.run(work, 20 * self.settings.retry_deadline + 60, what)
 
     def _require_open(self) -> tuple[Connection, DiscoveryReader]:
         if self._connection is None or self._reader is None:
@@ -138,23 +129,20 @@ class NatsDiscovery:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. Nothing expires within less than a second: with a
         ``ttl`` below 2 s, SUSPECT and OFFLINE come later."""
         check_ttl(ttl)
-        connection, _ = self._require_open()
         self._ensure_streams()
-        keeper = self._get_lease_keeper()
-        self._run(connection, keeper.announce(self._holder, source, record, ttl), f"announcing {source.name!r}")
+        self.leases.announce(self, Announced(source, record, ttl))
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. The record is written first, then the renewals are
         removed: a reader that finds no renewal reads the record."""
-        connection, _ = self._require_open()
         self._ensure_streams()
-        self._run(connection, self._get_lease_keeper().withdraw(source, record), f"withdrawing {source.name!r}")
+        self.leases.withdraw(source, record)
 
-    def _get_lease_keeper(self) -> LeaseKeeper:
-        found = lease_keeper(self.settings, self.layout)
-        found.clock_offset = self._clock_offset
-        self._lease_keeper = found
-        return found
+    @property
+    def leases(self) -> LeaseKeeper:
+        """The leases of this process in this layout."""
+        place = (self.settings.connection_key, self.layout)
+        return leases.lease_keeper(place, lambda: NatsLeases(self.settings, self.layout, self._clock_offset))
 
     def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. Order is kept, except for events that the
@@ -173,45 +161,32 @@ class NatsDiscovery:
 
     def image(self) -> list[DiscoveryEvent]:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
-        connection, reader = self._require_open()
-        return self._run(connection, reader.image(), "reading the image")[0]
+        return self._require_open()[1].image()[0]
 
     def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. The log names are those of the streams of events
         and advisories; -1 is the latest, -2 the earliest; a log that is not named begins with its latest."""
         if where == "image":
             return dict(IMAGE)
-        connection, reader = self._require_open()
-        return self._run(connection, reader.initial_offset(where), "finding where to begin")
+        return self._require_open()[1].initial_offset(where)
 
     def latest_offset(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. Renewals alone advance the offset only every ten
         minutes."""
-        connection, reader = self._require_open()
-        return self._run(connection, reader.latest_offset(start, limit, until), "finding the newest position")
+        return self._require_open()[1].latest_offset(start, limit, until)
 
     def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
-        connection, reader = self._require_open()
-        changes = reader.read(start, end)
-        try:
-            while (found := self._run(connection, _next(changes), "reading changes")) is not None:
-                yield found
-        finally:
-            if connection.loop.alive:
-                with contextlib.suppress(MamaError):
-                    self._run(connection, _close_iterator(changes), "ending a read")
+        yield from self._require_open()[1].read(start, end)
 
     def close(self) -> None:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. Announced sources are renewed for some more
         time."""
         connection, self._connection, self._reader = self._connection, None, None
-        if self._lease_keeper is not None and self._lease_keeper.loop.alive:
-            with contextlib.suppress(MamaError):
-                self._lease_keeper.loop.soon(self._lease_keeper.release, self._holder)
+        leases.release(self)
         if self._event_publisher is not None and connection is not None and connection.loop.alive:
             self._event_publisher.close()
-        self._lease_keeper = self._event_publisher = None
+        self._event_publisher = None
         if connection is not None:
             POOL.give_back(self.settings, connection)
 
@@ -254,11 +229,3 @@ class EventPublisher:
             topics = pa.DictionaryArray.from_arrays(np.zeros(len(payloads), np.int32), pa.array([subject]))
             messages = MessageBatch(topics, payloads, ids=pa.array(ids[rows], pa.string()))
             self._sender.store(messages, until - time.monotonic())
-
-
-async def _next(changes: AsyncIterator[list[DiscoveryEvent]]) -> list[DiscoveryEvent] | None:
-    return await anext(changes, None)
-
-
-async def _close_iterator(changes: AsyncIterator[list[DiscoveryEvent]]) -> None:
-    await changes.aclose()  # type: ignore[attr-defined]

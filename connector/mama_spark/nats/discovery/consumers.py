@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any, NamedTuple
 
@@ -49,59 +48,57 @@ class ConsumerTracker:
         """Drop the cache: the stream was created again."""
         self._audits = _Audits()
 
-    async def changes(self, stream: str, record: StoredMessage) -> list[DiscoveryEvent]:
+    def changes(self, stream: str, record: StoredMessage) -> list[DiscoveryEvent]:
         """The events of one record of the stream of advisories."""
         one = adv.consumer_event(record)
         if one is None:
             return []
         made: StoredMessage | None = record
         if one.deleted:
-            made = await self._last(stream, f"{adv.CREATED}{one.stream}.{one.consumer}", record.sequence)
-        reader = None if made is None else await self._reader(stream, made)
+            made = self._last(stream, f"{adv.CREATED}{one.stream}.{one.consumer}", record.sequence)
+        reader = None if made is None else self._reader(stream, made)
         if reader is not None and reader.internal:
             return []
         topics: list[str] = []
         if reader is not None and not reader.topics:
-            topics = await self._subjects(one.stream)
+            topics = self._subjects(one.stream)
         return adv.events_of(record, one, reader, stream, topics)
 
-    async def _reader(self, stream: str, made: StoredMessage) -> adv.AdvisoryReader | None:
+    def _reader(self, stream: str, made: StoredMessage) -> adv.AdvisoryReader | None:
         """The audit of the request that created a consumer. It may be stored later than the advisory, but before audits
         of later requests."""
         consumer_event = adv.consumer_event(made)
         assert consumer_event is not None
-        before = await self._last(
-            stream, f"{adv.DELETED}{consumer_event.stream}.{consumer_event.consumer}", made.sequence
-        )
+        before = self._last(stream, f"{adv.DELETED}{consumer_event.stream}.{consumer_event.consumer}", made.sequence)
         deleted = None if before is None else adv.consumer_event(before)
         again = _TRIES if (time.monotonic() + self._clock_offset) * 1e6 - made.at < _FRESH_US else 0
         while True:
-            audits = await self._audits_near(stream, made.sequence)
+            audits = self._audits_near(stream, made.sequence)
             reader = adv.find_reader(consumer_event, deleted, audits.readers)
             if reader is not None or not again or audits.newest > consumer_event.at + _LATE_US:
                 return reader
             again -= 1
             self.forget()
-            await asyncio.sleep(_PAUSE)
+            time.sleep(_PAUSE)
 
-    async def _audits_near(self, stream: str, sequence: int) -> _Audits:
+    def _audits_near(self, stream: str, sequence: int) -> _Audits:
         """Audits around this sequence."""
         low = max(1, sequence - _NEAR)
         if not (self._audits.first <= low and sequence + _NEAR <= self._audits.last):
-            found = await self._many(stream, {"seq": low, "next_by_subj": adv.AUDITS, "batch": _TOGETHER})
+            found = self._many(stream, {"seq": low, "next_by_subj": adv.AUDITS, "batch": _TOGETHER})
             readers = tuple(reader for record in found if (reader := adv.reader(record)) is not None)
             last, newest = (found[-1].sequence, adv.time_of(found[-1])) if found else (0, 0)
             self._audits = _Audits(low, last, newest, readers)
         return self._audits
 
-    async def _last(self, stream: str, subject: str, up_to: int) -> StoredMessage | None:
-        found = await self._many(stream, {"multi_last": [subject], "up_to_seq": up_to})
+    def _last(self, stream: str, subject: str, up_to: int) -> StoredMessage | None:
+        found = self._many(stream, {"multi_last": [subject], "up_to_seq": up_to})
         return found[-1] if found else None
 
-    async def _many(self, stream: str, body: dict[str, Any]) -> list[StoredMessage]:
-        return (await self.stream_client.get_many(stream, body))[0]
+    def _many(self, stream: str, body: dict[str, Any]) -> list[StoredMessage]:
+        return (self.stream_client.get_many(stream, body))[0]
 
-    async def _subjects(self, stream: str) -> list[str]:
+    def _subjects(self, stream: str) -> list[str]:
         """Subjects of a stream."""
-        info = await self.stream_client.request("STREAM.INFO", stream, absent=NO_STREAM)
+        info = self.stream_client.request("STREAM.INFO", stream, absent=NO_STREAM)
         return [] if info is None else list(info["config"].get("subjects") or ())

@@ -47,16 +47,8 @@ def _event(layout: DiscoveryLayout, record: StoredMessage) -> DiscoveryEvent:
         source = layout.source_of_event(record.subject)
     except BadSubject as e:
         info = str(e)
-    return DiscoveryEvent(
-        DiscoveryEventKind.EVENT,
-        record.at,
-        layout.events,
-        record.sequence,
-        source,
-        record.payload,
-        topic=None,
-        info=info,
-    )
+    kind = DiscoveryEventKind.EVENT
+    return DiscoveryEvent(kind, record.at, layout.events, record.sequence, source, record.payload, info=info)
 
 
 def _source(layout: DiscoveryLayout, record: StoredMessage, origin: str) -> DiscoveryEvent | None:

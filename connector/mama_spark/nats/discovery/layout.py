@@ -29,7 +29,6 @@ from mama_spark.options import TransportOptions
 
 REC, WARN, LIVE = "rec", "warn", "live"
 ADVISORIES = "$JS.EVENT.ADVISORY.>"
-KEPT = 7 * 86400.0  #: seconds that changes, events, markers and advisories are kept
 #: Maximum bytes of advisories: every call of the JetStream API by any client makes one.
 ADVISORY_BYTES = 256 * 1024 * 1024
 WINDOW = 120.0  #: duplicate window of events, seconds
@@ -86,7 +85,7 @@ class DiscoveryLayout:
     sources: str = TransportOptions.sources_stream
     events: str = TransportOptions.events_stream
     advisories: str | None = TransportOptions.advisories_stream
-    kept: float = KEPT
+    kept: float = 7 * 86_400.0
 
     def source_subject(self, source: SourceKey, part: str) -> str:
         """Subject of ``rec``, ``warn`` or ``live`` of a source."""

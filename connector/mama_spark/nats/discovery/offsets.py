@@ -20,6 +20,7 @@ from typing import Any
 
 from mama_spark.contracts.bridge import Position
 from mama_spark.contracts.errors import ConfigError
+from mama_spark.discovery.log_offsets import IMAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +101,6 @@ class DiscoveryOffset:
             found["image"] = [i.token, i.changes, i.sources, list(i.mark), i.advisories, i.first, i.last, i.at]
             found["told"] = self.image_read
         return found
-
-
-#: The offset of a reader that begins with an image.
-IMAGE: dict[str, Any] = {"begin": "image"}
 
 
 def parse_offset(position: Position) -> DiscoveryOffset | None:

@@ -1,18 +1,16 @@
-"""Reads the streams of discovery: the image, offsets, and the events between two of them.
-
-Runs on the event loop of the connections.
-"""
+"""Reads the streams of discovery: the image, offsets, and the events between two of them."""
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
 from mama_spark.contracts.errors import ConfigError, Unavailable
-from mama_spark.discovery.snapshot_codec import pack, unpack
+from mama_spark.contracts.record_log import EARLIEST, LATEST
+from mama_spark.discovery.snapshot_codec import CHUNK, blocks, pack, unpack
 
 from ..jetstream.stream_client import StreamClient
 from ..protocol.direct_get import StoredMessage
@@ -36,9 +34,7 @@ from .streams import LOG, DiscoveryStreams, find_streams
 
 _REFRESH = 30.0  #: seconds between checks that the streams are still the same
 _ADVANCE = 600.0  #: seconds after which an offset advances without an event
-_CHUNK = 512 * 1024
 _PART = MSG_ID  #: a chunk may be stored twice after a lost acknowledgement
-_LATEST, _EARLIEST = -1, -2
 
 
 class DiscoveryReader:
@@ -57,9 +53,9 @@ class DiscoveryReader:
 
     # --- the image ----------------------------------------------------------------------------------------------
 
-    async def image(self) -> tuple[list[DiscoveryEvent], int]:
+    def image(self) -> tuple[list[DiscoveryEvent], int]:
         """The sources and IMAGE_END, and the sequence of their stream up to which the image is complete."""
-        streams = await self._refresh_streams()
+        streams = self._refresh_streams()
         if not streams.generations.sources:
             return [self._image_end(streams.now)], 0
         found: dict[str, StoredMessage] = {}
@@ -67,53 +63,50 @@ class DiscoveryReader:
         pages = self.stream_client.pages(
             self.layout.sources, 0, f"{self.layout.topic}.source.>", streams.last, beyond=True
         )
-        async for page in pages:
+        for page in pages:
             for record in page:
                 found[record.subject] = record
             last = page[-1].sequence
         image = image_of(self.layout, found.values(), streams.now)
         if image.unconfirmed:
-            renewed_sources = [s for s in image.unconfirmed if await self._is_renewed(s)]
+            renewed_sources = [s for s in image.unconfirmed if self._is_renewed(s)]
             image = image_of(self.layout, found.values(), streams.now, renewed_sources)
         return [*image.changes, self._image_end(streams.now, last)], last
 
     def _image_end(self, now: int, last: int = 0) -> DiscoveryEvent:
         return DiscoveryEvent(DiscoveryEventKind.IMAGE_END, now, self.layout.sources, last or None)
 
-    async def _is_renewed(self, source: SourceKey) -> bool:
+    def _is_renewed(self, source: SourceKey) -> bool:
         """Whether the renewal was replaced by a newer one while the stream was read; False: it has expired."""
-        return (
-            await self.stream_client.leader_get(self.layout.sources, self.layout.source_subject(source, LIVE))
-            is not None
-        )
+        return self.stream_client.leader_get(self.layout.sources, self.layout.source_subject(source, LIVE)) is not None
 
-    async def _write_image(self, before: DiscoveryOffset | None, limit: int | None) -> Position:
+    def _write_image(self, before: DiscoveryOffset | None, limit: int | None) -> Position:
         """Take an image and store it, so that the returned offset refers to it."""
-        streams = await self._refresh_streams()
+        streams = self._refresh_streams()
         if not streams.complete:
             empty = SavedSnapshot("", 1, 0, (0, ""), 0, 0, 0, streams.now)
             return DiscoveryOffset.in_image(empty, _none_yet(streams), 1).as_json()
         self._warn_without_advisories()
-        mark = await self._write_mark()
-        changes, last = await self.image()
+        mark = self._write_mark()
+        changes, last = self.image()
         generations, subject = self._streams.generations, self.layout.image_subject(token := uuid.uuid4().hex)
-        chunk = min(_CHUNK, (self.stream_client.connection.client.max_payload or _CHUNK) // 2)
+        chunk = min(CHUNK, (self.stream_client.connection.client.max_payload or CHUNK) // 2)
         numbers = []
         for i, part in enumerate(pack(changes, chunk)):
             headers = {TTL: f"{max(1, round(self.layout.kept))}s", _PART: f"{token}-{i}"}
-            numbers.append(await self.stream_client.publish(subject, part, headers))
+            numbers.append(self.stream_client.publish(subject, part, headers))
         if before is not None and before.generations.advisories == generations.advisories:
             advisories = before.advisories
         else:
-            advisories = await self._last_advisory() if before is None else 0
+            advisories = self._last_advisory() if before is None else 0
         written = SavedSnapshot(token, len(changes), last, mark, advisories, numbers[0], numbers[-1], changes[-1].at)
         image_read = len(changes) if limit is None else min(limit, len(changes))
         return DiscoveryOffset.in_image(written, generations, image_read).as_json()
 
-    async def _write_mark(self) -> tuple[int, str]:
+    def _write_mark(self) -> tuple[int, str]:
         """Store a mark at the end of the stream of events; its sequence and time."""
-        await self.stream_client.publish(self.layout.mark_subject, b"", {})
-        mark = await self.stream_client.leader_get(self.layout.events, self.layout.mark_subject)
+        self.stream_client.publish(self.layout.mark_subject, b"", {})
+        mark = self.stream_client.leader_get(self.layout.events, self.layout.mark_subject)
         if mark is None:
             raise Unavailable(f"the stream {self.layout.events!r} lost a record at once: its limits are too small")
         return mark.sequence, mark.time
@@ -123,12 +116,12 @@ class DiscoveryReader:
         """The stream of advisories, if it is requested and exists."""
         return None if self._streams.generations.advisories in ("", ABSENT) else self.layout.advisories
 
-    async def _last_advisory(self) -> int:
-        return 0 if self._advisories is None else (await self.stream_client.first_and_last(self._advisories))[1]
+    def _last_advisory(self) -> int:
+        return 0 if self._advisories is None else (self.stream_client.first_and_last(self._advisories))[1]
 
-    async def _refresh_streams(self) -> DiscoveryStreams:
+    def _refresh_streams(self) -> DiscoveryStreams:
         """Look up the existing streams."""
-        streams = await find_streams(self.stream_client, self.layout)
+        streams = find_streams(self.stream_client, self.layout)
         if not streams.complete:
             self._warn_once(
                 f"there are no streams {self.layout.sources} and {self.layout.events} yet: nothing is announced here. "
@@ -155,63 +148,63 @@ class DiscoveryReader:
 
     # --- initial offsets ----------------------------------------------------------------------------------------
 
-    async def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
+    def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`; not for ``image``."""
         named = {where: 0} if isinstance(where, str) else dict(where)
         unknown = set(named) - {"earliest", "latest", self.layout.events, self.layout.advisories}
         if unknown:
             logs = ", ".join(filter(None, (self.layout.events, self.layout.advisories)))
             raise ConfigError(f"discovery has no log {sorted(unknown)[0]!r}; there are {logs}")
-        default = _EARLIEST if where == "earliest" else _LATEST
-        streams = await self._refresh_streams()
+        default = EARLIEST if where == "earliest" else LATEST
+        streams = self._refresh_streams()
         if not streams.complete:
             if named.get(self.layout.events, 0) > 0:
                 raise ConfigError(f"the stream {self.layout.events!r} is not there yet: it has no number")
             return DiscoveryOffset(0, (0, ""), 0, _none_yet(streams)).as_json()
         self._warn_without_advisories()
-        events, mark = await self._initial_events_offset(named.get(self.layout.events, default))
+        events, mark = self._initial_events_offset(named.get(self.layout.events, default))
         advisories = 0
         if self._advisories is not None and self.layout.advisories is not None:
             wanted = named.get(self.layout.advisories, default)
-            first, last = await self.stream_client.first_and_last(self.layout.advisories)
-            advisories = last if wanted == _LATEST else max(0, first - 1) if wanted == _EARLIEST else max(0, wanted - 1)
+            first, last = self.stream_client.first_and_last(self.layout.advisories)
+            advisories = last if wanted == LATEST else max(0, first - 1) if wanted == EARLIEST else max(0, wanted - 1)
         return DiscoveryOffset(events, mark, advisories, streams.generations).as_json()
 
-    async def _initial_events_offset(self, wanted: int) -> tuple[int, tuple[int, str]]:
-        if wanted == _LATEST:
-            mark = await self._write_mark()
+    def _initial_events_offset(self, wanted: int) -> tuple[int, tuple[int, str]]:
+        if wanted == LATEST:
+            mark = self._write_mark()
             return mark[0], mark
         after = max(0, wanted - 1)
         if wanted > 0:
-            first, last = await self.stream_client.first_and_last(self.layout.events)
+            first, last = self.stream_client.first_and_last(self.layout.events)
             if wanted > last + 1:
                 raise ConfigError(f"the stream {self.layout.events!r} has no number {wanted} yet: the last is {last}")
             if wanted < first:
                 return after, (after, "")  # that record was removed: reading begins with a gap
-        async for page in self.stream_client.pages(self.layout.events, after, f"{self.layout.topic}.>"):
+        for page in self.stream_client.pages(self.layout.events, after, f"{self.layout.topic}.>"):
             for record in page:
                 if event_of(self.layout, record) is not None:
                     return record.sequence - 1, (record.sequence, record.time)
-        mark = await self._write_mark()
+        mark = self._write_mark()
         return mark[0], mark
 
     # --- latest offsets -----------------------------------------------------------------------------------------
 
-    async def latest_offset(self, start: Position, limit: int | None, until: Position | None) -> Position:
+    def latest_offset(self, start: Position, limit: int | None, until: Position | None) -> Position:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         here, stop = parse_offset(start), None if until is None else parse_offset(until)
         if here is None or here.remaining > 0 or (stop is not None and _image_token(stop) != _image_token(here)):
-            return await self._latest_in_image(here, limit, stop)
-        generations = await self._current_generations(here)
+            return self._latest_in_image(here, limit, stop)
+        generations = self._current_generations(here)
         if not self._streams.complete or (stop is not None and stop.before_streams):
             return start
         if here.before_streams:
-            return await self._advance(here, generations, limit, stop) or start
+            return self._advance(here, generations, limit, stop) or start
         if (generations.sources, generations.events) != (here.generations.sources, here.generations.events):
-            return start if stop is not None else await self._write_image(here, limit)
-        return await self._advance(here, generations, limit, stop) or start
+            return start if stop is not None else self._write_image(here, limit)
+        return self._advance(here, generations, limit, stop) or start
 
-    async def _latest_in_image(
+    def _latest_in_image(
         self, here: DiscoveryOffset | None, limit: int | None, stop: DiscoveryOffset | None
     ) -> Position:
         """The next offset within an image; within the image of ``stop`` if ``here`` is not in one."""
@@ -219,45 +212,45 @@ class DiscoveryReader:
         if stop is not None and stop.image is not None and _image_token(stop) != _image_token(here):
             here = DiscoveryOffset.in_image(stop.image, stop.generations, 0)
         if here is None or here.image is None:
-            return await self._write_image(None, limit)
+            return self._write_image(None, limit)
         image_read = here.image.changes if limit is None else min(here.image.changes, here.image_read + limit)
         if stop is not None and stop.events <= here.events:
             image_read = min(image_read, stop.image_read)
         return replace(here, image_read=image_read).as_json()
 
-    async def _current_generations(self, here: DiscoveryOffset) -> StreamCreationTimes:
+    def _current_generations(self, here: DiscoveryOffset) -> StreamCreationTimes:
         """Creation times of the streams; requested only if they may differ from those of ``here``."""
         if time.monotonic() - self._refreshed < _REFRESH and self._streams.generations == here.generations:
             try:
-                if await self._mark_exists(here.mark, timeout=2.0):
+                if self._mark_exists(here.mark, timeout=2.0):
                     return here.generations
             except Unavailable:
                 pass  # perhaps the stream is gone
-        now = (await self._refresh_streams()).generations
+        now = (self._refresh_streams()).generations
         if now.advisories == ABSENT and here.generations.advisories:  # until it exists again
             now = replace(now, advisories=here.generations.advisories)
         return now
 
-    async def _mark_exists(self, mark: tuple[int, str], timeout: float | None = None) -> bool:
-        found = await self.stream_client.get(self.layout.events, {"seq": mark[0]}, timeout) if mark[0] else None
+    def _mark_exists(self, mark: tuple[int, str], timeout: float | None = None) -> bool:
+        found = self.stream_client.get(self.layout.events, {"seq": mark[0]}, timeout) if mark[0] else None
         return found is not None and found.time == mark[1]
 
-    async def _advance(
+    def _advance(
         self, here: DiscoveryOffset, generations: StreamCreationTimes, limit: int | None, stop: DiscoveryOffset | None
     ) -> Position | None:
         share = None if limit is None else max(1, limit // 4)
         if here.generations.advisories == ABSENT and self._advisories is not None:
-            advisories, found = await self._scan_advisories(here, share)
+            advisories, found = self._scan_advisories(here, share)
         elif generations.advisories != here.generations.advisories:
-            advisories, found = await self._last_advisory(), 1
+            advisories, found = self._last_advisory(), 1
         else:
-            advisories, found = await self._scan_advisories(here, share)
+            advisories, found = self._scan_advisories(here, share)
         rest = None if limit is None else limit - found
-        events, changed = (here.events, 0) if rest == 0 else await self._scan_events(here, rest)
+        events, changed = (here.events, 0) if rest == 0 else self._scan_events(here, rest)
         overdue = time.monotonic() - self._advanced_at > min(_ADVANCE, self.layout.kept / 10)
         if not found and not changed and not overdue:
             return None
-        mark = await self._write_mark()
+        mark = self._write_mark()
         if rest is None or changed < rest:
             events = mark[0]  # all of it
         if stop is not None:
@@ -270,42 +263,51 @@ class DiscoveryReader:
         best = max(marks, default=here.mark)
         return replace(here, events=events, mark=best, advisories=advisories, generations=generations).as_json()
 
-    async def _scan_events(self, here: DiscoveryOffset, limit: int | None) -> tuple[int, int]:
-        """Count events after an offset; returns the sequence of the last one and their number, at most one without a
-        limit."""
-        key = (self.layout.events, here.generations.events, here.events)
+    def _scan_events(self, here: DiscoveryOffset, limit: int | None) -> tuple[int, int]:
+        """As :meth:`_scan`; at most one without a limit."""
         skip = 0 if here.image is None else here.image.sources
-        after, found = self._scanned.get(key, here.events), 0
-        async for page in self.stream_client.pages(self.layout.events, after, f"{self.layout.topic}.>"):
-            for record in page:
-                if event_of(self.layout, record, skip) is not None:
-                    found += 1
-                    if found >= (limit or 1):
-                        return record.sequence, found
-            after = page[-1].sequence
-        if not found:
-            self._scanned = {k: v for k, v in self._scanned.items() if k[0] != key[0]} | {key: after}
-        return after, found
 
-    async def _scan_advisories(self, here: DiscoveryOffset, limit: int | None) -> tuple[int, int]:
+        def tells(record: StoredMessage) -> bool:
+            return event_of(self.layout, record, skip) is not None
+
+        return self._scan((self.layout.events, here.generations.events, here.events), limit or 1, tells)
+
+    def _scan_advisories(self, here: DiscoveryOffset, limit: int | None) -> tuple[int, int]:
         stream = self._advisories
         if stream is None:
             return here.advisories, 0
-        key = (stream, here.generations.advisories, here.advisories)
-        after, found = self._scanned.get(key, here.advisories), 0
-        async for page in self.stream_client.pages(stream, after, adv.CONSUMERS):
+
+        def tells(record: StoredMessage) -> bool:
+            return adv.consumer_event(record) is not None
+
+        return self._scan((stream, here.generations.advisories, here.advisories), limit, tells)
+
+    def _scan(
+        self, place: tuple[str, str, int], limit: int | None, tells: Callable[[StoredMessage], bool]
+    ) -> tuple[int, int]:
+        """Count events; returns the sequence of the last one and their number.
+
+        :param place: a stream, its generation, and the sequence after which to count
+        """
+        stream, _, after = place
+        after, found = self._scanned.get(place, after), 0
+        for page in self.stream_client.pages(stream, after, self._subject(stream)):
             for record in page:
-                found += adv.consumer_event(record) is not None
+                found += tells(record)
                 if limit is not None and found >= limit:
                     return record.sequence, found
             after = page[-1].sequence
         if not found:
-            self._scanned = {k: v for k, v in self._scanned.items() if k[0] != key[0]} | {key: after}
+            self._scanned = {k: v for k, v in self._scanned.items() if k[0] != stream} | {place: after}
         return after, found
+
+    def _subject(self, stream: str) -> str:
+        """Subject of the records of a stream that are read."""
+        return f"{self.layout.topic}.>" if stream == self.layout.events else adv.CONSUMERS
 
     # --- events between two offsets-----------------------------------------------------------------------------------
 
-    async def read(self, start: Position, end: Position) -> AsyncIterator[list[DiscoveryEvent]]:
+    def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         here, there = parse_offset(start), parse_offset(end)
         if there is None:
@@ -314,35 +316,25 @@ class DiscoveryReader:
             if isinstance(step, StreamRecreated):
                 yield [self._recreated_event(step, there)]
             elif isinstance(step, SnapshotRange):
-                async for changes in self._read_image(step):
-                    yield changes
-            elif step.stream == "events":
-                async for changes in self._read_events(step, there):
-                    yield changes
+                yield from self._read_image(step)
             else:
-                async for changes in self._read_advisories(step, there):
-                    yield changes
+                yield from self._read_records(step, there)
 
     def _recreated_event(self, step: StreamRecreated, there: DiscoveryOffset) -> DiscoveryEvent:
-        names = {
-            "sources": self.layout.sources,
-            "events": self.layout.events,
-            "advisories": self.layout.advisories or "",
-        }
         when = 0 if there.image is None else there.image.at
         text = "the stream was deleted and made again: what followed is lost"
-        return self._gap_event(names[step.stream], step.after + 1, step.after + 1, when, text)
+        return self._gap_event(getattr(self.layout, step.stream) or "", step.after + 1, step.after + 1, when, text)
 
     def _gap_event(self, stream: str, first: int, last: int, when: int, text: str) -> DiscoveryEvent:
         return DiscoveryEvent(DiscoveryEventKind.GAP, when, stream, gap=(first, last), info=text)
 
-    async def _read_image(self, part: SnapshotRange) -> AsyncIterator[list[DiscoveryEvent]]:
+    def _read_image(self, part: SnapshotRange) -> Iterator[list[DiscoveryEvent]]:
         image, chunks = part.image, dict[str, bytes]()
         if not image.token:
             yield [self._image_end(image.at)]
             return
         subject = self.layout.image_subject(image.token)
-        async for page in self.stream_client.pages(self.layout.events, image.first - 1, subject, image.last):
+        for page in self.stream_client.pages(self.layout.events, image.first - 1, subject, image.last):
             chunks |= {r.headers.get(_PART, ""): r.payload for r in page if r.sequence <= image.last}
         try:
             changes = unpack(list(chunks.values()), part.start, part.stop)
@@ -350,58 +342,55 @@ class DiscoveryReader:
             text = "the image that was written down is not kept any more"
             yield [self._gap_event(self.layout.events, image.first, image.last, image.at, text)]
             changes = []
-        for i in range(0, len(changes), 4096):
-            yield changes[i : i + 4096]
+        yield from blocks(changes)
 
-    async def _read_events(self, span: RecordRange, there: DiscoveryOffset) -> AsyncIterator[list[DiscoveryEvent]]:
-        after = span.after
-        if span.mark is not None and not await self._mark_exists(span.mark):
-            generations = (await self._refresh_streams()).generations
-            if generations.events != there.generations.events:
-                text = "the stream was deleted and made again before these were read"
-                yield [self._gap_event(self.layout.events, span.after + 1, span.up_to, self._streams.now, text)]
-                return
-        async for page in self.stream_client.pages(self.layout.events, after, f"{self.layout.topic}.>", span.up_to):
-            changes = [
-                change
-                for record in page
-                if record.sequence <= span.up_to and (change := event_of(self.layout, record, span.skip)) is not None
-            ]
-            if span.mark is not None and not await self._mark_exists(span.mark):
-                changes = [*await self._lost_events(self.layout.events, after, span.up_to), *changes]
+    def _read_records(self, span: RecordRange, there: DiscoveryOffset) -> Iterator[list[DiscoveryEvent]]:
+        stream, after = getattr(self.layout, span.stream), span.after
+        if stream is None:
+            return
+        if self._was_made_again(span, there):
+            text = "the stream was deleted and made again before these were read"
+            yield [self._gap_event(stream, span.after + 1, span.up_to, self._streams.now, text)]
+            return
+        for page in self.stream_client.pages(stream, after, self._subject(stream), span.up_to):
+            changes = [c for r in page if r.sequence <= span.up_to for c in self._events_of(span, r)]
+            changes = [*self._lost_events(span, after), *changes]
             if changes:
                 yield changes
             after = page[-1].sequence
-        if after < span.up_to and span.mark is not None and not await self._mark_exists(span.mark):
-            lost = await self._lost_events(self.layout.events, after, span.up_to)
+        if span.stream == "events":
+            lost = self._lost_events(span, after)
             if lost:
                 yield lost
 
-    async def _lost_events(self, stream: str, after: int, up_to: int) -> list[DiscoveryEvent]:
+    def _was_made_again(self, span: RecordRange, there: DiscoveryOffset) -> bool:
+        if span.stream == "events" and self._is_complete(span):
+            return False
+        generations = (self._refresh_streams()).generations
+        return bool(getattr(generations, span.stream) != getattr(there.generations, span.stream))
+
+    def _is_complete(self, span: RecordRange) -> bool:
+        """Whether nothing of it was lost."""
+        return span.mark is None or (span.stream == "events" and self._mark_exists(span.mark))
+
+    def _events_of(self, span: RecordRange, record: StoredMessage) -> list[DiscoveryEvent]:
+        if span.stream != "events":
+            return self._consumers.changes(getattr(self.layout, span.stream), record)
+        event = event_of(self.layout, record, span.skip)
+        return [] if event is None else [event]
+
+    def _lost_events(self, span: RecordRange, after: int) -> list[DiscoveryEvent]:
         """Gaps for records after ``after`` that may be lost, because the beginning of the stream was removed."""
-        first, last = await self.stream_client.first_and_last(stream)
+        if after >= span.up_to or self._is_complete(span):
+            return []
+        stream = getattr(self.layout, span.stream)
+        first, last = self.stream_client.first_and_last(stream)
         if not last:
-            first = up_to + 1
+            first = span.up_to + 1
         if first <= after + 1:
             return []
         text = "the stream does not keep these any more: they were not read in time"
-        return [self._gap_event(stream, after + 1, min(first - 1, up_to), self._streams.now, text)]
-
-    async def _read_advisories(self, span: RecordRange, there: DiscoveryOffset) -> AsyncIterator[list[DiscoveryEvent]]:
-        stream, after = self.layout.advisories, span.after
-        if stream is None:
-            return
-        if (await self._refresh_streams()).generations.advisories != there.generations.advisories:
-            text = "the stream was deleted and made again before these were read"
-            yield [self._gap_event(stream, after + 1, span.up_to, self._streams.now, text)]
-            return
-        async for page in self.stream_client.pages(stream, after, adv.CONSUMERS, span.up_to):
-            changes = [c for r in page if r.sequence <= span.up_to for c in await self._consumers.changes(stream, r)]
-            if span.mark is not None:
-                changes = [*await self._lost_events(stream, after, span.up_to), *changes]
-            if changes:
-                yield changes
-            after = page[-1].sequence
+        return [self._gap_event(stream, after + 1, min(first - 1, span.up_to), self._streams.now, text)]
 
 
 def _none_yet(streams: DiscoveryStreams) -> StreamCreationTimes:

@@ -53,15 +53,13 @@ def check_version(version: object) -> None:
         raise ConfigError(f"discovery needs nats-server {needed} (messages with a TTL), this is {version}")
 
 
-async def find_streams(
-    stream_client: StreamClient, layout: DiscoveryLayout, *, check: bool = False
-) -> DiscoveryStreams:
+def find_streams(stream_client: StreamClient, layout: DiscoveryLayout, *, check: bool = False) -> DiscoveryStreams:
     """Find the existing streams; creates none.
 
     :param check: check their settings, too
     :raises ConfigError: the settings of a stream are unusable; the text names both
     """
-    found = {c["name"]: await _info(stream_client, c["name"]) for c in layout.streams()}
+    found = {c["name"]: _info(stream_client, c["name"]) for c in layout.streams()}
     if check:
         _check_all(layout, found)
     return _streams(layout, found)
@@ -78,7 +76,7 @@ def _streams(layout: DiscoveryLayout, found: dict[str, dict[str, Any] | None]) -
     return DiscoveryStreams(generations, last, now[-1] if now else time.time_ns() // 1000)
 
 
-async def ensure_streams(stream_client: StreamClient, layout: DiscoveryLayout) -> DiscoveryStreams:
+def ensure_streams(stream_client: StreamClient, layout: DiscoveryLayout) -> DiscoveryStreams:
     """Find the streams, create missing ones, and check their settings.
 
     :raises ConfigError: unusable settings, or a missing permission; the text names stream and setting, or permission
@@ -87,12 +85,12 @@ async def ensure_streams(stream_client: StreamClient, layout: DiscoveryLayout) -
     found: dict[str, dict[str, Any] | None] = {}
     for config in layout.streams():
         name = config["name"]
-        info = await _info(stream_client, name)
+        info = _info(stream_client, name)
         if info is None:
             if name == layout.sources:
-                config = {**config, "first_seq": await _sourced_until(stream_client, layout) + 1}
-            await _create(stream_client, config)
-            info = await _info(stream_client, name)
+                config = {**config, "first_seq": _sourced_until(stream_client, layout) + 1}
+            _create(stream_client, config)
+            info = _info(stream_client, name)
         if info is None:
             raise ConfigError(f"the stream {name!r} was deleted while it was made")
         found[name] = info
@@ -100,14 +98,14 @@ async def ensure_streams(stream_client: StreamClient, layout: DiscoveryLayout) -
     return _streams(layout, found)
 
 
-async def _info(stream_client: StreamClient, name: str) -> dict[str, Any] | None:
-    return await stream_client.request("STREAM.INFO", name, absent=NO_STREAM)
+def _info(stream_client: StreamClient, name: str) -> dict[str, Any] | None:
+    return stream_client.request("STREAM.INFO", name, absent=NO_STREAM)
 
 
-async def _create(stream_client: StreamClient, config: dict[str, Any]) -> None:
+def _create(stream_client: StreamClient, config: dict[str, Any]) -> None:
     name = config["name"]
     try:
-        await stream_client.request("STREAM.CREATE", name, config)
+        stream_client.request("STREAM.CREATE", name, config)
     except ApiError as e:
         if e.code == _NAME_TAKEN:  # another process was first
             return
@@ -147,11 +145,11 @@ def _sourced(layout: DiscoveryLayout, events: dict[str, Any]) -> int:
     )
 
 
-async def _sourced_until(stream_client: StreamClient, layout: DiscoveryLayout) -> int:
-    info = await _info(stream_client, layout.events)
+def _sourced_until(stream_client: StreamClient, layout: DiscoveryLayout) -> int:
+    info = _info(stream_client, layout.events)
     if info is None:
         return 0
-    last = await stream_client.leader_get(layout.events, f"{layout.topic}.source.>")
+    last = stream_client.leader_get(layout.events, f"{layout.topic}.source.>")
     return max(_sourced(layout, info), 0 if last is None else last.sourced)
 
 

@@ -10,8 +10,9 @@ import asyncio
 import base64
 import contextlib
 import re
-from collections.abc import AsyncIterator
-from typing import Any, Self
+import time
+from collections.abc import Coroutine, Iterator
+from typing import Any, Self, TypeVar
 
 import nats.errors
 import orjson
@@ -27,6 +28,8 @@ from ..protocol.direct_get import DirectGetParser, StoredMessage, headers_of, st
 from .api import NO_MESSAGE, ApiError, ApiForbidden, JetStreamClient
 from .retry import BACKOFF
 
+T = TypeVar("T")
+
 _PAGE = 2000
 _PAGE_BYTES = 8 * 1024 * 1024
 _LEFT = re.compile(r"Nats-Num-Pending=(\d+)")
@@ -34,6 +37,8 @@ _LEFT = re.compile(r"Nats-Num-Pending=(\d+)")
 
 class StreamClient:
     """Reads streams by direct get, or from the stream's leader if an answer must not be stale.
+
+    For threads other than that of the event loop.
 
     :param timeout: seconds that a call may take, repetitions included
     :param attempt_timeout: seconds that one attempt may take
@@ -46,7 +51,11 @@ class StreamClient:
     def connection(self) -> Connection:
         return self.api.connection
 
-    async def request(
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run on the event loop. Calls have their own time limits; this one guards against defects."""
+        return self.connection.loop.run(work, 20 * self.api.timeout + 60, "asking JetStream")
+
+    def request(
         self, call: str, stream: str, body: dict[str, Any] | None = None, absent: int | None = None
     ) -> dict[str, Any] | None:
         """A request of the JetStream API about a stream; None if the server answers with the error ``absent``.
@@ -54,19 +63,19 @@ class StreamClient:
         :raises ApiForbidden, ApiError, Unavailable: see :meth:`JetStreamClient.request`
         """
         try:
-            return await self.api.request(f"{call}.{stream}", body)
+            return self.run(self.api.request(f"{call}.{stream}", body))
         except ApiError as e:
             if e.code == absent:
                 return None
             raise
 
-    async def publish(self, subject: str, payload: bytes, headers: dict[str, str], timeout: float | None = None) -> int:
+    def publish(self, subject: str, payload: bytes, headers: dict[str, str], timeout: float | None = None) -> int:
         """See :meth:`JetStreamClient.publish`."""
-        return await self.api.publish(subject, payload, headers, timeout)
+        return self.run(self.api.publish(subject, payload, headers, timeout))
 
     # --- reading ---------------------------------------------------------------------------------------------
 
-    async def get(self, stream: str, body: dict[str, Any], timeout: float | None = None) -> StoredMessage | None:
+    def get(self, stream: str, body: dict[str, Any], timeout: float | None = None) -> StoredMessage | None:
         """The message that a direct get finds: ``{"seq": n}``, ``{"last_by_subj": s}``, ``{"seq": n, "next_by_subj":
         s}``."""
         subject, payload = self._direct_get(stream), orjson.dumps(body)
@@ -82,11 +91,11 @@ class StreamClient:
                 raise Unavailable(str(headers))
             return stored(dict(headers), reply.data)
 
-        return await self.api.retry(f"the direct get from the stream {stream!r}", attempt, timeout)
+        return self.run(self.api.retry(f"the direct get from the stream {stream!r}", attempt, timeout))
 
-    async def leader_get(self, stream: str, subject: str) -> StoredMessage | None:
+    def leader_get(self, stream: str, subject: str) -> StoredMessage | None:
         """The last message of a subject, from the leader of the stream: never stale."""
-        answer = await self.request("STREAM.MSG.GET", stream, {"last_by_subj": subject}, absent=NO_MESSAGE)
+        answer = self.request("STREAM.MSG.GET", stream, {"last_by_subj": subject}, absent=NO_MESSAGE)
         if answer is None:
             return None
         found = answer["message"]
@@ -95,13 +104,13 @@ class StreamClient:
             int(found["seq"]), found["time"], found["subject"], base64.b64decode(found.get("data", "")), headers
         )
 
-    async def has_direct_get(self, stream: str) -> bool:
+    def has_direct_get(self, stream: str) -> bool:
         """Whether direct gets from the stream are answered. One request, which makes no advisory.
 
         :raises Unavailable: no answer
         """
         try:
-            await self.connection.request(self._direct_get(stream), b'{"seq":1}', self.api.attempt_timeout)
+            self.run(self.connection.request(self._direct_get(stream), b'{"seq":1}', self.api.attempt_timeout))
         except NoRespondersError:
             return False
         return True
@@ -109,15 +118,15 @@ class StreamClient:
     def _direct_get(self, stream: str) -> str:
         return f"{self.api.prefix}DIRECT.GET.{stream}"
 
-    async def first_and_last(self, stream: str) -> tuple[int, int]:
+    def first_and_last(self, stream: str) -> tuple[int, int]:
         """Sequences of the first and the last message; (0, 0) when there is none."""
-        first = await self.get(stream, {"seq": 1, "next_by_subj": ">"})
-        last = await self.get(stream, {"last_by_subj": ">"})
+        first = self.get(stream, {"seq": 1, "next_by_subj": ">"})
+        last = self.get(stream, {"last_by_subj": ">"})
         return (0, 0) if first is None or last is None else (first.sequence, max(first.sequence, last.sequence))
 
-    async def pages(
+    def pages(
         self, stream: str, after: int, subject: str, up_to: int | None = None, *, beyond: bool = False
-    ) -> AsyncIterator[list[StoredMessage]]:
+    ) -> Iterator[list[StoredMessage]]:
         """Messages behind sequence ``after`` on ``subject`` (wildcards), to the end or ``up_to``, and perhaps beyond in
         the last page.
 
@@ -126,10 +135,10 @@ class StreamClient:
 
         :param beyond: then read on to the end: records that were rewritten meanwhile have moved there
         """
-        now = asyncio.get_running_loop().time
+        now = time.monotonic
         until, delays = now() + self.api.timeout, BACKOFF.delays()
         while True:
-            messages, pending = await self._page(stream, after, subject)
+            messages, pending = self._page(stream, after, subject)
             if messages:
                 yield messages
                 after, until = messages[-1].sequence, now() + self.api.timeout
@@ -138,23 +147,23 @@ class StreamClient:
                 return
             if pending:
                 continue
-            if up_to is None or await self._ends_before(stream, subject, up_to):
+            if up_to is None or self._ends_before(stream, subject, up_to):
                 return
             if now() > until:
                 raise Unavailable(f"no replica of the stream {stream!r} has sequence {up_to} yet")
-            await asyncio.sleep(delays.next())
+            time.sleep(delays.next())
 
-    async def _ends_before(self, stream: str, subject: str, up_to: int) -> bool:
-        last = await self.leader_get(stream, subject)
+    def _ends_before(self, stream: str, subject: str, up_to: int) -> bool:
+        last = self.leader_get(stream, subject)
         return last is None or last.sequence < up_to
 
-    async def _page(self, stream: str, after: int, subject: str) -> tuple[list[StoredMessage], int]:
+    def _page(self, stream: str, after: int, subject: str) -> tuple[list[StoredMessage], int]:
         body = {"seq": after + 1, "next_by_subj": subject, "batch": _PAGE, "max_bytes": _PAGE_BYTES}
-        return await self.get_many(stream, body)
+        return self.get_many(stream, body)
 
-    async def get_many(self, stream: str, body: dict[str, Any]) -> tuple[list[StoredMessage], int]:
+    def get_many(self, stream: str, body: dict[str, Any]) -> tuple[list[StoredMessage], int]:
         """The messages that one multi-message direct get returns, and how many are left."""
-        return await self.api.retry(f"the read of the stream {stream!r}", lambda _: self._get_many(stream, body))
+        return self.run(self.api.retry(f"the read of the stream {stream!r}", lambda _: self._get_many(stream, body)))
 
     async def _get_many(self, stream: str, body: dict[str, Any]) -> tuple[list[StoredMessage], int]:
         """One attempt.

@@ -17,9 +17,8 @@ from types import MappingProxyType
 from typing import Any
 
 from mama_spark.contracts.errors import ConfigError, DataLost
-from mama_spark.contracts.record_log import Bounds, Continuity, continuity
+from mama_spark.contracts.record_log import EARLIEST, LATEST, Bounds, Continuity, continuity
 
-LATEST, EARLIEST = -1, -2
 RequestedOffsets = (
     str | int | tuple[tuple[str, int], ...]
 )  #: ``earliest``, ``latest``, or a sequence, -1 or -2 for each stream; of times see ``at``

@@ -70,16 +70,8 @@ def _from_state(origin: str, device: RecordedDevice, kind: RecordKind, sequence:
     """Discovery event of a device's state in a STATE record."""
     topic = device_topic(*device)
     payload = encode(RecordHeads(kind, 0), RecordFrames.of([(topic.encode(), b"\1", b"", b"")]))[0].as_py()
-    return DiscoveryEvent(
-        DiscoveryEventKind.RECORD,
-        0,
-        origin,
-        sequence,
-        source_key(device),
-        payload,
-        record_topic(topic),
-        "as last noted",
-    )
+    what, source = DiscoveryEventKind.RECORD, source_key(device)
+    return DiscoveryEvent(what, 0, origin, sequence, source, payload, record_topic(topic), "as last noted")
 
 
 def _events(origin: str, records: Records) -> Iterator[DiscoveryEvent]:

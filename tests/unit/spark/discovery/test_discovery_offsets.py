@@ -17,8 +17,13 @@ from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.memory.discovery import MemoryDiscovery, MemorySources
 from mama_spark.options import STREAM_READ, DiscoveryOptions
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge
-from mama_spark.spark.discovery.data_source import ChangesReader, DiscoveryJob, plan_discovery, position_of
-from mama_spark.spark.discovery.range_reader import read_between
+from mama_spark.spark.discovery.data_source import (
+    ChangesReader,
+    DiscoveryJob,
+    plan_discovery,
+    position_of,
+    read_between,
+)
 from mama_spark.spark.discovery.rows import SCHEMA
 from mama_spark.spark.formats import MamaDiscoveryDataSource
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
@@ -162,7 +167,7 @@ def test_a_loss_is_an_error_that_says_what_was_lost_and_the_ways_out_or_a_row(
     for i in range(5):
         announce(source, SourceKey("desk", i))
     made = reader(board, startingOffsets="earliest")
-    start = {"v": 1, "at": {"next": 1}}
+    start = {"v": 1, "at": {"log": board.identity, "next": 1}}
     end = made.latestOffset(start, ALL)
     board.lose(2)
     with pytest.raises(DataLost) as e:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
-from mama_spark.contracts.errors import ConfigError, MamaError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.discovery.source_expiry import state_by_marker, state_by_markers, suspect_after
 from mama_spark.malamute.protocol.commands import BadFrame, StreamDeliver, decode
 from mama_spark.malamute.protocol.extensions import Extension, read
@@ -226,7 +226,3 @@ class DiscoveryCodec:
             if warn is not None and state is not None:
                 events.append(DiscoveryEvent(state, warn.time, self.sources, warn.sequence, source))
         return events
-
-
-class SourceWithdrawn(MamaError):
-    """Another process has withdrawn the source."""

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.contracts.record_log import Bounds
-from mama_spark.malamute.bridge.discovery import offsets
 from mama_spark.malamute.bridge.discovery.codec import (
     EVENT,
     REC,
@@ -20,7 +16,6 @@ from mama_spark.malamute.bridge.discovery.codec import (
     StoredRecord,
     stored,
 )
-from mama_spark.malamute.bridge.discovery.offsets import EventStreamOffset, WrittenSnapshot, next_offset, same_log
 from mama_spark.malamute.broker.event_records import broker_event
 from mama_spark.malamute.broker.session.broker_events import BrokerEvent
 from mama_spark.malamute.protocol.commands import StreamDeliver, encode
@@ -152,49 +147,6 @@ def test_the_image_is_what_runs_with_what_the_broker_says_of_it() -> None:
         (DiscoveryEventKind.RECORD, fine, b"f", "MAMA_SOURCES"),
         (DiscoveryEventKind.RECORD, back, b"b", "MAMA_SOURCES"),
     ]
-
-
-# --- offsets ---------------------------------------------------------------------------------------------------------
-
-IMAGE = WrittenSnapshot("t", 8, 21, 23, 20)
-
-
-@each(
-    "place",
-    [EventStreamOffset("log", 5), EventStreamOffset("log", 20, IMAGE, 3), EventStreamOffset("log", 20, IMAGE, 8)],
-)
-def test_offsets_survive_json(place: EventStreamOffset) -> None:
-    assert offsets.parse_offset(json.loads(json.dumps(place.as_json()))) == place
-    assert offsets.parse_offset(json.loads(json.dumps(offsets.IMAGE))) is None
-
-
-@each("wrong", [{}, {"log": "x"}, {"log": "x", "next": "y"}, {"events": 5}, {"log": "x", "next": 1, "image": [1]}])
-def test_what_is_no_offset_is_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="no offset of discovery on Malamute"):
-        offsets.parse_offset(wrong)
-
-
-@given(st.integers(1, 40), st.integers(1, 12), st.none() | st.integers(1, 60))
-def test_steps_of_any_size_lead_to_the_same_end_and_never_beyond_the_goal(
-    last: int, most: int, goal: int | None
-) -> None:
-    until = None if goal is None else EventStreamOffset("log", goal)
-    place, told = EventStreamOffset("log", 1, WrittenSnapshot("t", 8, 1, 1, 1), 0), 0
-    for _ in range(100):
-        further = next_offset(place, 1, last, most, until)
-        told += further.delivered - place.delivered if further.image else further.next - place.next
-        if further == place:
-            break
-        place = further
-    end = last + 1 if goal is None else min(last + 1, goal)
-    assert place.next == max(1, end)
-    assert told == 8 + max(1, end) - 1
-
-
-def test_another_log_is_one_of_another_identity_or_one_that_ends_before_what_was_read() -> None:
-    assert same_log(EventStreamOffset("a", 5), Bounds(1, 4, "a"))
-    assert not same_log(EventStreamOffset("a", 5), Bounds(1, 9, "b"))
-    assert not same_log(EventStreamOffset("a", 5), Bounds(1, 3, "a"))
 
 
 # --- what the broker says, in OpenMAMA's words -----------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The offsets of a reader of discovery on a Malamute broker. Pure.
+"""The offsets of a reader of discovery that is kept in one log. Pure.
 
 An offset names the log by its identity and the next sequence to be read; at the beginning also the image that was saved
 for the reader, and how many of its events were delivered. A log with another identity, or one that ends before what was
@@ -14,7 +14,7 @@ from mama_spark.contracts.bridge import Position
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.record_log import Bounds, Continuity, continuity
 
-#: ``initial_offset("image")``
+#: The offset of a reader that begins with an image.
 IMAGE: dict[str, Any] = {"begin": "image"}
 
 
@@ -36,7 +36,7 @@ class WrittenSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class EventStreamOffset:
+class LogOffset:
     """:ivar delivered: events of the image before this offset; after all of them comes the log"""
 
     log: str
@@ -49,40 +49,46 @@ class EventStreamOffset:
         """Events of the image that were not delivered."""
         return 0 if self.image is None else self.image.events - self.delivered
 
-    def advanced(self, delivered: int) -> EventStreamOffset:
+    def advanced(self, delivered: int) -> LogOffset:
         return replace(self, delivered=delivered)
 
-    def as_json(self) -> Position:
-        found: Position = {"log": self.log, "next": self.next}
+    def as_json(self, identity: str = "log") -> Position:
+        """:param identity: name of the log's identity"""
+        found: Position = {identity: self.log, "next": self.next}
         if self.image is not None:
             i = self.image
             found |= {"image": [i.token, i.events, i.first, i.last, i.next], "told": self.delivered}
         return found
 
 
-def parse_offset(position: Position) -> EventStreamOffset | None:
+def parse_offset(position: Position, where: str, identity: str = "log") -> LogOffset | None:
     """The offset of a JSON value; None for the one of ``initial_offset("image")``.
 
-    :raises ConfigError: it is none of this bridge
+    :param where: the discovery that it must be of
+    :raises ConfigError: it is none of it
     """
     if position == IMAGE:
         return None
     try:
         image = position.get("image")
         saved = None if image is None else WrittenSnapshot(str(image[0]), *(int(number) for number in image[1:]))
-        return EventStreamOffset(str(position["log"]), int(position["next"]), saved, int(position.get("told", 0)))
+        return LogOffset(str(position[identity]), int(position["next"]), saved, int(position.get("told", 0)))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as e:
-        raise ConfigError(f"no offset of discovery on Malamute: {str(position)[:200]}") from e
+        raise ConfigError(f"no offset of discovery on {where}: {str(position)[:200]}") from e
 
 
-def same_log(offset: EventStreamOffset, bounds: Bounds) -> bool:
+def same_log(offset: LogOffset, bounds: Bounds) -> bool:
     """Whether the log is the one of the offset."""
     return continuity(offset.next, offset.log, bounds) not in (Continuity.RECREATED, Continuity.SHORTER)
 
 
-def next_offset(
-    start: EventStreamOffset, first: int, last: int, most: int, goal: EventStreamOffset | None
-) -> EventStreamOffset:
+def broken(start: LogOffset, end: LogOffset) -> bool:
+    """Whether the records after ``start`` are lost, because the log of ``end`` is another one or lost its end."""
+    begun_again = end.image is not None and end.image != start.image
+    return start.log != end.log or end.next < start.next or begun_again
+
+
+def next_offset(start: LogOffset, first: int, last: int, most: int, goal: LogOffset | None) -> LogOffset:
     """The offset after what there is, at most ``most`` records on and not beyond ``goal``, which is of the same log;
     ``start`` if there is nothing."""
     image = start.image
@@ -94,4 +100,4 @@ def next_offset(
     end = min(last + 1, max(start.next, first) + most)
     if goal is not None:
         end = min(end, goal.next)
-    return start if end <= start.next else EventStreamOffset(start.log, end)
+    return start if end <= start.next else LogOffset(start.log, end)
