@@ -38,7 +38,7 @@ from mama_spark.spark.sink.job import SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 from mama_spark.spark.subscribe.schema import SCHEMA
 from mama_spark.tango.bridge import RecordCodec
-from mama_spark.tango.recorder.settings import RecorderSettings
+from mama_spark.tango.recorder.settings import TangoRecorderSettings
 from mama_spark.tango.source.event_source import TangoEventSource
 from mama_spark.tango.source.replay.log_replayer import LogReplayer
 from mama_spark.tango.source.replay.replay_service import ReplayService
@@ -114,7 +114,7 @@ def tango_source_metrics(folder: Path) -> Iterator[tuple[str, str]]:
 def recorder_metrics(options: dict[str, str], **given: Any) -> Iterator[str]:
     """The address of the metrics of a recorder."""
     address, stop = f"127.0.0.1:{lasting_port()}", threading.Event()
-    kind = OpenMamaRecorderSettings if given["url"].startswith("oz") else RecorderSettings
+    kind = OpenMamaRecorderSettings if given["url"].startswith("oz") else TangoRecorderSettings
     settings = kind.of({**given, "metrics": address, "report": "off", "drain": "60s"})
     args = (settings, log_options({**options, "createStream": "true"}), stop.is_set, _ignore)
     thread = threading.Thread(target=record, args=args)

@@ -21,7 +21,7 @@ from mama_spark.tango.client.subscription_states import NO_SUCH_EVENTS
 from mama_spark.tango.errors import ServerAway
 from mama_spark.tango.types import EventType
 
-from .settings import RecorderSettings
+from .settings import TangoRecorderSettings
 
 logger = logging.getLogger("mama_spark")
 
@@ -34,7 +34,7 @@ class DeviceSubscriptions:
     :ivar failure: error that ended the thread; None: there is none
     """
 
-    def __init__(self, settings: RecorderSettings, subscriber: TangoSubscriber) -> None:
+    def __init__(self, settings: TangoRecorderSettings, subscriber: TangoSubscriber) -> None:
         self._settings, self._subscriber = settings, subscriber
         self._subscriptions: dict[tuple[str, str, EventType], Subscription] = {}
         self._by_pattern: set[int] = set()  #: ids of subscriptions to attributes that a pattern matched
@@ -65,7 +65,8 @@ class DeviceSubscriptions:
         """Stop the thread; waits until it has stopped, at most for two timeouts of a call and one second."""
         self._stopping = True
         self._changed.set()
-        self._thread.join(2 * self._settings.timeout + 1)
+        if self._thread.ident is not None:
+            self._thread.join(2 * self._settings.timeout + 1)
 
     def interface_changed(self) -> None:
         """Read the attributes of all devices again, since the interface of one changed."""

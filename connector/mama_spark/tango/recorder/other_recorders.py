@@ -20,7 +20,7 @@ from mama_spark.contracts.record_log import ReadLog, RecordLog
 from mama_spark.tango.log.records import RecordKind
 from mama_spark.tango.log.recovery import WRITERS, WriterRecords, WriterState
 
-from .settings import RecorderSettings
+from .settings import TangoRecorderSettings
 
 logger = logging.getLogger("mama_spark")
 
@@ -28,7 +28,7 @@ _EVERY = 60.0  #: seconds between two states of a recorder that does not say so
 _SILENT = 3  #: a recorder that has missed so many states has ended
 
 
-def about(settings: RecorderSettings, started: int) -> dict[str, Any]:
+def about(settings: TangoRecorderSettings, started: int) -> dict[str, Any]:
     """What a recorder notes about itself in its state.
 
     :param started: when it started, nanoseconds since the epoch
@@ -43,7 +43,7 @@ def about(settings: RecorderSettings, started: int) -> dict[str, Any]:
     }
 
 
-def conflict(settings: RecorderSettings, topic: str, states: Mapping[str, WriterState], now: int) -> str | None:
+def conflict(settings: TangoRecorderSettings, topic: str, states: Mapping[str, WriterState], now: int) -> str | None:
     """Why a recorder must not run beside the others of the log; None: it may.
 
     :param topic: of the records about this recorder
@@ -72,7 +72,7 @@ def _recorded_by(state: WriterState) -> set[str]:
     )
 
 
-def _matching(settings: RecorderSettings, state: WriterState) -> set[str]:
+def _matching(settings: TangoRecorderSettings, state: WriterState) -> set[str]:
     """Those of another recorder's devices and patterns that these settings have too."""
     there = state.state.get("recorder", {})
     hosts = str(there.get("host")).split(",")

@@ -43,7 +43,7 @@ from mama_spark.tango.log.records import (
 )
 from mama_spark.tango.log.recovery import WriterState
 from mama_spark.tango.recorder.other_recorders import about, conflict
-from mama_spark.tango.recorder.settings import RecorderSettings
+from mama_spark.tango.recorder.settings import TangoRecorderSettings
 from mama_spark.tango.topics import Topic, event_topic, parse
 from mama_spark.tango.types import AttributeValue, DataType, DevError, EventType, Quality, Severity, ValueKind
 
@@ -423,7 +423,7 @@ def test_the_state_of_a_device_that_the_log_refused_is_written_again() -> None:
 
 
 def test_settings_are_read_and_patterns_matched() -> None:
-    found = RecorderSettings.of(
+    found = TangoRecorderSettings.of(
         {"url": "tango://Host:10000", "devices": "A/b/C, a/b/d", "attributes": ["X", "a/b/c/y*"], "stateEvery": "5s",
          "events": "user,alarm"}
     )  # fmt: skip
@@ -431,7 +431,7 @@ def test_settings_are_read_and_patterns_matched() -> None:
     assert found.events == (EventType.USER, EventType.ALARM)
     assert found.attributes_of("a/b/c") == (["x"], ["y*"])
     assert found.attributes_of("a/b/d") == (["x"], [])
-    assert RecorderSettings.of({"url": "tango://h:1#dbase=no", "devices": "a/b/c"}).full_name("a/b/c") == (
+    assert TangoRecorderSettings.of({"url": "tango://h:1#dbase=no", "devices": "a/b/c"}).full_name("a/b/c") == (
         "tango://h:1/a/b/c#dbase=no"
     )
 
@@ -448,7 +448,7 @@ def test_settings_are_read_and_patterns_matched() -> None:
 )
 def test_addresses_of_one_database_are_one_host(url: str, other: str, same: bool) -> None:
     """Of devices that the log tells of, and of another recorder of it."""
-    mine, theirs = (RecorderSettings.of({"url": one, "devices": "d/f/m"}) for one in (url, other))
+    mine, theirs = (TangoRecorderSettings.of({"url": one, "devices": "d/f/m"}) for one in (url, other))
     assert mine.records(RecordedDevice(theirs.host, "d/f/m", theirs.dbase)) is same
     for one, another in ((mine, theirs), (theirs, mine)):
         state = WriterState({"devices": [], "recorder": about(another, 0)}, 1, 1, 0, stopped=False)
@@ -457,19 +457,19 @@ def test_addresses_of_one_database_are_one_host(url: str, other: str, same: bool
 
 def test_pipes_are_named() -> None:
     given = {"url": "tango://h:1", "devices": "a/b/c", "events": "pipe,intr_change", "attributes": "P"}
-    assert RecorderSettings.of(given).attribute_events == [EventType.PIPE]
+    assert TangoRecorderSettings.of(given).attribute_events == [EventType.PIPE]
 
 
 def test_devices_are_names_or_patterns() -> None:
-    found = RecorderSettings.of({"url": "tango://h:1", "devices": "A/b/C, sys/tg_test/*, x/[yz]/1"})
+    found = TangoRecorderSettings.of({"url": "tango://h:1", "devices": "A/b/C, sys/tg_test/*, x/[yz]/1"})
     assert (found.named_devices, found.device_patterns) == (["a/b/c"], ["sys/tg_test/*", "x/[yz]/1"])
     wanted = {name: found.wants(name) for name in ("a/b/c", "a/b/d", "sys/tg_test/2", "sys/tg_tes/2", "x/y/1", "x/w/1")}
     assert wanted == {
         "a/b/c": True, "a/b/d": False, "sys/tg_test/2": True, "sys/tg_tes/2": False, "x/y/1": True, "x/w/1": False,
     }  # fmt: skip
-    assert RecorderSettings.of({"url": "tango://h:1", "devices": "a/b/c", "bufferOctets": "2 MiB"}).buffer_octets == (
-        2 << 20
-    )
+    assert TangoRecorderSettings.of(
+        {"url": "tango://h:1", "devices": "a/b/c", "bufferOctets": "2 MiB"}
+    ).buffer_octets == (2 << 20)
 
 
 @each(
@@ -491,4 +491,4 @@ def test_devices_are_names_or_patterns() -> None:
 )
 def test_wrong_settings_are_named(wrong: dict[str, Any], word: str) -> None:
     with pytest.raises(ConfigError, match=word):
-        RecorderSettings.of(wrong)
+        TangoRecorderSettings.of(wrong)

@@ -36,7 +36,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mama_spark.contracts.message import Int64s, payload_bounds
+from mama_spark.contracts.message import Int64s, MessageBatch, payload_bounds
 from mama_spark.mama.messages.omnm_columns import PADDING
 
 MAGIC, VERSION = b"MOMA", 1
@@ -233,6 +233,6 @@ def message_topic(topic: str) -> str:
     return ".".join("" if part == "%" else unquote(part) for part in rest.split("."))
 
 
-def messages(records: Sequence[MamaRecord]) -> tuple[list[str], list[bytes]]:
-    """Topics and payloads of records."""
-    return [record.topic for record in records], [record.encode() for record in records]
+def messages(records: Sequence[MamaRecord]) -> MessageBatch:
+    """Records as messages without ids."""
+    return MessageBatch.of([record.topic for record in records], [record.encode() for record in records])
