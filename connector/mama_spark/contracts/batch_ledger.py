@@ -16,6 +16,9 @@ from mama_spark.contracts.errors import MamaError
 from mama_spark.contracts.message import Int64s
 from mama_spark.contracts.record_log import Bounds, Records
 
+#: Seconds that a marker is kept.
+MARKERS_KEPT = 30 * 86_400
+
 
 class Marker(NamedTuple):
     """A small value that the middleware keeps under a key.

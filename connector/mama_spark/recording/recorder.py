@@ -66,25 +66,22 @@ class RecordSource(Protocol):
     thread, but :meth:`counts`.
 
     :ivar waiting: what it received and made no records of
-    :ivar untold: whether the log rejected records that :meth:`gaps` has not told of
-    :ivar failure: why it cannot go on; None: it can
     """
 
     @property
     def settings(self) -> RecorderSettings: ...
     @property
     def waiting(self) -> int: ...
-    @property
-    def untold(self) -> bool: ...
-    @property
-    def failure(self) -> MamaError | None: ...
 
     def counts(self, *, recorded: int, stored: int, waiting: int, refused: int) -> RecorderCounts:
         """With its own; as a text they are a line of progress."""
         ...
 
     def resume(self, read: ReadLog) -> None:
-        """Go on where the log ends, before :meth:`begin`."""
+        """Go on where the previous recorder of the name ended, before :meth:`begin`.
+
+        :raises ConfigError: this one must not write into that log
+        """
         ...
 
     def begin(self) -> Iterator[MessageBatch]:
@@ -96,7 +93,10 @@ class RecordSource(Protocol):
         ...
 
     def due(self) -> Iterator[MessageBatch]:
-        """What it does and writes every so often."""
+        """What it does and writes every so often.
+
+        :raises MamaError: it cannot go on
+        """
         ...
 
     def idle(self) -> None:
@@ -108,7 +108,7 @@ class RecordSource(Protocol):
         ...
 
     def gaps(self) -> Iterator[MessageBatch]:
-        """What tells of records that the log rejected."""
+        """What tells of records that the log rejected, once: where these are rejected, too, they are told again."""
         ...
 
     def stop(self) -> None:
@@ -154,13 +154,6 @@ class Recorder:
             recorded=self._recorded, stored=self._writer.stored, waiting=waiting, refused=self._refused
         )
 
-    def resume(self, read: ReadLog) -> None:
-        """Go on where the previous recorder of the name ended, before :meth:`run`.
-
-        :raises ConfigError: this one must not write into that log
-        """
-        self._source.resume(read)
-
     def refused(self, batch: MessageBatch, errors: Sequence[PublishError]) -> None:
         """Note that the log rejected these records finally; gap records will report it. May be called in any thread."""
         self._refused += _rows(batch)
@@ -186,9 +179,8 @@ class Recorder:
             self._write(source.begin(), stop)
             say("ready")
             while not stop():
-                failure = self._failure or source.failure
-                if failure is not None:
-                    raise failure
+                if self._failure is not None:
+                    raise self._failure
                 self._write(source.records(), stop)
                 self._report_refused(stop)
                 self._write(source.due(), stop)
@@ -213,15 +205,15 @@ class Recorder:
         self._report_refused(late)
         self._write(source.end(), late)
         drained = self._writer.drain(max(0.0, deadline - time.monotonic()))
-        return drained and not (self._refused_batches or source.untold or self._unwritten or source.waiting)
+        return drained and not (self._refused_batches or self._unwritten or source.waiting)
 
     def _report_refused(self, stop: Callable[[], bool]) -> None:
         """Write gap records for what the log rejected, also again where it rejected them."""
         while self._refused_batches:
             self._source.refused(*self._refused_batches.popleft())
-        if self._source.untold and time.monotonic() >= self._next_report:
+        if time.monotonic() >= self._next_report and (gaps := list(self._source.gaps())):
             self._next_report = time.monotonic() + _REPORT_PAUSE
-            self._write(self._source.gaps(), stop)
+            self._write(gaps, stop)
 
     def _write(self, batches: Iterable[MessageBatch], stop: Callable[[], bool]) -> None:
         for batch in batches:

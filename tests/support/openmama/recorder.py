@@ -118,8 +118,9 @@ def recording(log: RecordedLog, url: str, **settings: Any) -> Iterator[Recorder]
         lambda: publisher_bridge(options), on_rejected=lambda b, e: made.refused(b, e), rows_of=rows_of_messages
     )
     given = OpenMamaRecorderSettings.of({"url": url, "report": "off", **settings})
-    made = Recorder(MamaRecordSource(given), writer)
-    made.resume(lambda work: work(log.log()))
+    source = MamaRecordSource(given)
+    source.resume(lambda work: work(log.log()))
+    made = Recorder(source, writer)
     stop, failures = threading.Event(), []
 
     def run() -> None:

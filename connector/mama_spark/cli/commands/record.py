@@ -29,7 +29,7 @@ from ...options.urls import split_stream
 from ...packing import rows_of_messages
 from ...publishing.resilient_publisher import ResilientPublisher
 from ...publishing.window.reconnecting import ReconnectingBridge
-from ...recording.recorder import Recorder
+from ...recording.recorder import Recorder, RecordSource
 from ...recording.settings import RecorderSettings
 from ...registry import log_bridge, publisher_bridge
 from ...telemetry.prometheus.server import served_metrics
@@ -160,9 +160,10 @@ def record(
         on_rejected=lambda batch, errors: recorder.refused(batch, errors),
         rows_of=rows_of_messages,
     )
-    recorder = Recorder(_part(settings.middleware).Source(settings), writer, ids=options.dedup)
+    source: RecordSource = _part(settings.middleware).Source(settings)
+    recorder = Recorder(source, writer, ids=options.dedup)
     try:
-        recorder.resume(partial(_read, options))
+        source.resume(partial(_read, options))
         names, kind, network = settings.subject
         what = ", ".join(names) if len(names) <= 3 else f"{len(names)} {kind}"
         where = f"{redact_url(','.join(options.url))} {options.stream or ''}".rstrip()

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from mama_spark.contracts.batch_ledger import Marker, MarkerChanged, StoredIds
+from mama_spark.contracts.batch_ledger import MARKERS_KEPT, Marker, MarkerChanged, StoredIds
 from mama_spark.contracts.errors import ConfigError, ExpectationFailed, MamaError, PublishError, Unavailable
 from mama_spark.contracts.record_log import Bounds
 
@@ -33,8 +33,6 @@ from .message_ids import find_ids
 logger = logging.getLogger("mama_spark")
 T = TypeVar("T")
 
-#: Seconds that a marker is kept.
-KEPT = 30 * 86_400
 _LONGEST_TOPIC = 4096
 
 
@@ -196,7 +194,7 @@ class NatsBatchLedger:
             "storage": "file",
             "num_replicas": replicas,
             "max_msgs_per_subject": 1,
-            "max_age": KEPT * 1_000_000_000,
+            "max_age": MARKERS_KEPT * 1_000_000_000,
             "duplicate_window": 1_000_000_000,
             "discard": "old",
         }

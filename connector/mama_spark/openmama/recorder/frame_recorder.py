@@ -15,7 +15,7 @@ from mama_spark.contracts.record_log import Records
 from mama_spark.mama.messages.omnm_columns import ColumnDecoder, DecodedColumns
 from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType
 from mama_spark.mama.messages.typed_columns import first_of_each
-from mama_spark.openmama.wire.log.gap_tracker import GapTracker, MissingNumbers
+from mama_spark.openmama.wire.log.gap_tracker import HIGHEST, GapTracker, MissingNumbers
 from mama_spark.openmama.wire.log.records import (
     DICTIONARY,
     HEAD_SIZE,
@@ -23,7 +23,6 @@ from mama_spark.openmama.wire.log.records import (
     MamaGapCause,
     MamaRecord,
     MamaRecordKind,
-    MamaRecords,
     decode_records,
     message_topic,
     record_topic,
@@ -42,7 +41,6 @@ _NUMBERS: dict[str, int] = {
 _STATES = frozenset((MsgType.INITIAL, MsgType.RECAP, MsgType.SNAPSHOT, MsgType.REFRESH))
 _NUMBERED = (MamaRecordKind.MESSAGE, MamaRecordKind.IMAGE, MamaRecordKind.RECAP)
 _IS_NUMBERED = np.isin(np.arange(256), _NUMBERED)
-_HIGHEST_NUMBER = 2**32 - 1
 _SCHEMA = pa.schema([pa.field(VALUE, pa.binary())])
 _NO_HEADERS = pa.scalar(None, HEADERS_TYPE)
 
@@ -122,12 +120,10 @@ class FrameRecorder:
 
     def restore(self, records: Records) -> None:
         """Take the last numbers from what an earlier recorder wrote."""
-        decoded, records_topics = _unpacked(records)
-        found = self._decoder.decode(decoded.data, decoded.begins, decoded.ends)
-        numbers, senders = (_numbers(found, name, len(decoded)) for name in ("MdSeqNum", "MamaSenderId"))
-        rows = np.flatnonzero(np.isin(decoded.heads["kind"], _NUMBERED) & (numbers > 0) & (numbers <= _HIGHEST_NUMBER))
-        names = [message_topic(topic) for topic in records_topics.dictionary.to_pylist()]
-        codes = records_topics.indices.to_numpy()
+        heads, topics, numbers, senders = self._read(records)
+        rows = np.flatnonzero(np.isin(heads["kind"], _NUMBERED) & (numbers > 0))
+        names = [message_topic(topic) for topic in topics.dictionary.to_pylist()]
+        codes = topics.indices.to_numpy()
         for row in rows.tolist():
             topic, sender = names[codes[row]], int(senders[row])
             self.tracker.restore(topic, sender, int(numbers[row]))
@@ -136,11 +132,8 @@ class FrameRecorder:
     def refused(self, batch: MessageBatch, received: int) -> list[MamaRecord]:
         """Gaps for records that the log rejected; a gap record that it rejected is one again."""
         none = np.zeros(len(batch), np.int64)
-        decoded, coded = _unpacked(Records(none, none, batch.topics, batch.payloads, batch.headers))
-        found = self._decoder.decode(decoded.data, decoded.begins, decoded.ends)
-        numbers, senders = (_numbers(found, name, len(decoded)) for name in ("MdSeqNum", "MamaSenderId"))
-        numbers[numbers > _HIGHEST_NUMBER] = 0
-        topics, heads = coded.cast(pa.string()).to_pylist(), decoded.heads
+        heads, coded, numbers, senders = self._read(Records(none, none, batch.topics, batch.payloads, batch.headers))
+        topics = coded.cast(pa.string()).to_pylist()
         gaps = []
         for row in np.flatnonzero(np.isin(heads["kind"], (*_NUMBERED, MamaRecordKind.GAP))).tolist():
             if (head := heads[row])["kind"] == MamaRecordKind.GAP:
@@ -154,13 +147,23 @@ class FrameRecorder:
             )
         return gaps
 
+    def _read(self, records: Records) -> tuple[npt.NDArray[Any], pa.DictionaryArray, Numbers, Numbers]:
+        """Heads, topics in the log, numbers and senders of records of this recorder, those in packs too."""
+        unpacked = unpack(records)
+        topics = records.topics if pa.types.is_dictionary(records.topics.type) else records.topics.dictionary_encode()
+        decoded = decode_records(unpacked.values)
+        found = self._decoder.decode(decoded.data, decoded.begins, decoded.ends)
+        numbers, senders = (_numbers(found, name, len(decoded)) for name in ("MdSeqNum", "MamaSenderId"))
+        numbers[numbers > HIGHEST] = 0
+        return decoded.heads, topics.take(pa.array(unpacked.records)), numbers, senders
+
     def _gaps(
         self, names: list[str], codes: Int64s, kinds: Kinds, columns: Mapping[str, Numbers], received: Int64s
     ) -> list[tuple[int, MamaRecord]]:
         """Gap records, each with the row that shows it, in the order of the rows."""
         numbers = columns["MdSeqNum"]
         rows = np.flatnonzero(numbers)
-        rows = rows[_IS_NUMBERED[kinds[rows]] & (numbers[rows] <= _HIGHEST_NUMBER)]
+        rows = rows[_IS_NUMBERED[kinds[rows]] & (numbers[rows] <= HIGHEST)]
         rows = self._without_consecutive(names, codes, kinds, columns, rows)
         fields = (columns[name][rows].tolist() for name in ("MdMsgType", "MdSeqNum", "MamaSenderId", CONFLATE_COUNT[0]))
         gaps: list[tuple[int, MamaRecord]] = []
@@ -217,13 +220,6 @@ class FrameRecorder:
                 self._topics.clear()
             found = self._topics[topic] = record_topic(topic, self._prefix)
         return found
-
-
-def _unpacked(records: Records) -> tuple[MamaRecords, pa.DictionaryArray]:
-    """Records of the recorder, those in packs too, and their topics in the log."""
-    found = unpack(records)
-    topics = records.topics if pa.types.is_dictionary(records.topics.type) else records.topics.dictionary_encode()
-    return decode_records(found.values), topics.take(pa.array(found.records))
 
 
 def _distinct(topics: list[str], codes: Int64s) -> tuple[list[str], Int64s]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mama_spark.contracts.errors import MamaError, PublishError, Unavailable
+from mama_spark.contracts.errors import PublishError, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import ReadLog, RecordLog
 from mama_spark.mama.messages.omnm import encode
@@ -94,8 +94,6 @@ class MamaRecordSource:
     :ivar waiting: messages that are not records yet
     """
 
-    failure: MamaError | None = None  #: it has no threads
-
     def __init__(self, settings: OpenMamaRecorderSettings) -> None:
         self.settings = settings
         self._peer = OpenMamaPeer(settings.peer)
@@ -114,10 +112,6 @@ class MamaRecordSource:
         self._gaps = 0
         self._unreported = RefusedMessages()
         self._next_ask = 0.0
-
-    @property
-    def untold(self) -> bool:
-        return bool(len(self._unreported))
 
     def counts(self, *, recorded: int, stored: int, waiting: int, refused: int) -> RecorderCounts:
         counters = self._peer.counters
@@ -225,7 +219,8 @@ class MamaRecordSource:
     def gaps(self) -> Iterator[MessageBatch]:
         gaps = self._unreported.take(time.time_ns())
         self._gaps += len(gaps)
-        yield messages(gaps)
+        if gaps:
+            yield messages(gaps)
 
     # --- requests --------------------------------------------------------------------------------------------
 

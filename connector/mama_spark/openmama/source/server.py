@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from mama_spark.contracts.record_log import Records
+from mama_spark.contracts.topics import topic_head
 from mama_spark.openmama.wire.peer.peer import OpenMamaPeer
 from mama_spark.openmama.wire.peer.subscription_table import SubscriptionChange
 from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry
@@ -77,7 +78,7 @@ class MarketDataServer:
         on_event: Callable[[PublisherEvent], None] = lambda event: None,
     ) -> None:
         self._peer, self._source, self._state, self._log = peer, source, state, log
-        self._prefix, self._dictionary = f"{prefix}." if prefix else "", dictionary
+        self._prefix, self._dictionary = topic_head(prefix), dictionary
         self._say, self._warn, self._on_event = say, warn, on_event
         self._framing = peer.settings.framing
         self._unsent: list[bytes] = []

@@ -394,11 +394,6 @@ class RecorderState:
         for row in np.flatnonzero(np.isin(records.kind, DEVICE_STATES)).tolist():
             self._devices.refused(RecordedDevice.of(read_topic(records.frames.topics[row])))
 
-    @property
-    def has_pending(self) -> bool:
-        """Whether the log rejected records that are not reported yet."""
-        return bool(len(self._pending_gaps) or self._devices.has_refused or any(self._refusals.values()))
-
     def report_pending(self, now: int) -> RecordBuilder:
         """Return gap records for the rejected records, once an error with the reason for each topic, and the device
         states that the log rejected."""

@@ -111,15 +111,6 @@ class TangoRecordSource:
     def waiting(self) -> int:
         return len(self._subscriber.queue)
 
-    @property
-    def untold(self) -> bool:
-        return self.state.has_pending
-
-    @property
-    def failure(self) -> MamaError | None:
-        others = self._others.failure if self._others else None
-        return self._subscriptions.failure or self._loss_checks.failure or others
-
     def counts(self, *, recorded: int, stored: int, waiting: int, refused: int) -> RecorderCounts:
         return TangoRecorderCounts(
             recorded=recorded, stored=stored, waiting=waiting, gaps=self.state.gaps, refused=refused,
@@ -164,6 +155,9 @@ class TangoRecordSource:
         yield from self._messages(self.state.summaries(time.time_ns()))
 
     def due(self) -> Iterator[MessageBatch]:
+        for thread in (self._subscriptions, self._loss_checks, self._others):
+            if thread is not None and thread.failure is not None:
+                raise thread.failure
         if time.monotonic() >= self._next_state or self.state.is_stale:
             yield from self._state()
 

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
-from mama_spark.contracts.batch_ledger import Marker, MarkerChanged
+from mama_spark.contracts.batch_ledger import MARKERS_KEPT, Marker, MarkerChanged
 from mama_spark.contracts.errors import ConfigError, MamaError, PublishError, Rejected, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.protocol.ttl import EXPECTED, MARKER, TTL
@@ -21,9 +21,6 @@ from ..bridge import MalamuteBridge
 from ..log_queries import LogQueries
 from ..logs import MalamuteLog
 from ..settings import MalamuteSettings
-
-#: Seconds that a marker is kept.
-KEPT = 30 * 86_400
 
 
 class MarkerStream:
@@ -87,7 +84,7 @@ class MarkerStream:
                 raise MarkerChanged(f"the marker {key} has changed")
 
     def _store(self, key: str, value: bytes, revision: int) -> int:
-        headers = {TTL.decode(): [str(KEPT * 1000)], EXPECTED.decode(): [str(revision)]}
+        headers = {TTL.decode(): [str(MARKERS_KEPT * 1000)], EXPECTED.decode(): [str(revision)]}
         batch = MessageBatch.of([key], [value], [headers])
         bridge = self._writer()
         policy = WindowConfig(max_in_flight=1, wait_timeout=self._timeout, resend_uncertain=False)
