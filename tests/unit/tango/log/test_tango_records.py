@@ -25,7 +25,7 @@ from mama_spark.tango.events.sequence_tracker import SequenceGap, SequenceRestar
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.log.device_states import RecordedDevice
 from mama_spark.tango.log.record_builder import RecordBuilder
-from mama_spark.tango.log.recorder_state import BadState, RecorderState, newest_state
+from mama_spark.tango.log.recorder_state import BadState, RecorderState
 from mama_spark.tango.log.records import (
     HEAD_SIZE,
     BadEventRecord,
@@ -42,6 +42,7 @@ from mama_spark.tango.log.records import (
     writer_topic,
 )
 from mama_spark.tango.log.recovery import WriterState
+from mama_spark.tango.log.state_records import newest_state
 from mama_spark.tango.recorder.other_recorders import about, conflict
 from mama_spark.tango.recorder.settings import TangoRecorderSettings
 from mama_spark.tango.topics import Topic, event_topic, parse
@@ -249,7 +250,7 @@ def test_records_behind_the_last_state_count_too() -> None:
     written = merge_states(list(read(state.state(1)).frames.datas))
     behind = record(state, delivered(SubscriptionEventKind.ONLINE), event(7))
     after.restore(written, [behind])
-    assert after.devices == state.devices
+    assert after._devices.as_dict() == state._devices.as_dict()
     assert kinds(record(after, event(9))) == [RecordKind.GAP, RecordKind.EVENT]
 
 
@@ -311,7 +312,7 @@ def test_a_server_is_called_as_it_calls_itself() -> None:
     assert parse(records.frames.topics[0].decode()).tango_host == "127.0.0.1:1"
     away.topic = str(CHANGE)
     record(state, delivered(SubscriptionEventKind.ONLINE)._replace(subscription=away))
-    assert [device.tango_host for device in state.devices] == ["vm:1"]
+    assert [device.tango_host for device in state._devices.as_dict()] == ["vm:1"]
     again = restored(state)
     away.topic = None
     records = record(again, delivered(SubscriptionEventKind.ERROR, ERRORS)._replace(subscription=away))
