@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from ..contracts.backoff import Backoff
-from ..contracts.errors import MamaError
 from ..contracts.record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity, went_back
 from ..publishing.window.reconnecting import ReconnectingBridge
+from .background_task import BackgroundTask
 
 POLL = Backoff(0.02, 0.5)  #: between two looks at the log, the longer the less happens
 _BATCHES = 8  #: that wait to be taken
@@ -78,9 +77,8 @@ class LogFollower:
         self._bridge, self.stream = bridge, stream
         self.newest = 0
         self._at = LogPosition()
-        self._queue: queue.Queue[LogBatch | MamaError] = queue.Queue(_BATCHES)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="mama-log-follower", daemon=True)
+        self._queue: queue.Queue[LogBatch] = queue.Queue(_BATCHES)
+        self._task = BackgroundTask("mama-log-follower", f"reads the log {stream}", self._run)
 
     def call(self, work: Callable[[RecordLog], T], timeout: float | None = None) -> T:
         """``work(log)``, before :meth:`start`; see :meth:`.ReconnectingBridge.call`."""
@@ -96,7 +94,7 @@ class LogFollower:
     def start(self, at: LogPosition) -> None:
         """Read what follows this position."""
         self._at = at
-        self._thread.start()
+        self._task.start()
 
     def take(self, timeout: float = 0.0) -> LogBatch | None:
         """The next records; None: there are none yet.
@@ -105,30 +103,25 @@ class LogFollower:
         :raises MamaError: the log cannot be read any more
         """
         try:
-            found = self._queue.get(timeout > 0, timeout)
+            return self._queue.get(timeout > 0, timeout)
         except queue.Empty:
+            self._task.check()
             return None
-        if isinstance(found, MamaError):
-            raise found
-        return found
 
     def close(self) -> None:
-        self._stop.set()
-        while self._thread.is_alive():
+        self._task.stop()
+        while self._task.running:
             with suppress(queue.Empty):  # the thread may wait for a place
                 self._queue.get(timeout=0.05)
 
     def _run(self) -> None:
-        delays = POLL.delays()
-        try:
-            while not self._stop.is_set():
-                before = self._at.served
-                self.call(self._read_new)
-                if self._at.served > before:
-                    delays.reset()
-                self._stop.wait(delays.next())
-        except MamaError as e:
-            self._queue.put(e)
+        delays, stopping = POLL.delays(), self._task.stopping
+        while not stopping.is_set():
+            before = self._at.served
+            self.call(self._read_new)
+            if self._at.served > before:
+                delays.reset()
+            stopping.wait(delays.next())
 
     def _read_new(self, log: RecordLog) -> None:
         bounds, at = log.bounds(), self._at
@@ -148,7 +141,7 @@ class LogFollower:
         if bounds.last <= at.served:
             return
         for records in log.read(at.served, bounds.last):
-            if self._stop.is_set():
+            if self._task.stopping.is_set():
                 return
             self._give(LogPosition(at.identity, int(records.sequences[-1]), int(records.times[-1])), records)
         if self._at.served < bounds.last:

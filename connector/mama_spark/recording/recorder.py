@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +23,6 @@ from ..contracts.errors import ConfigError, MamaError, PublishError
 from ..contracts.message import MessageBatch
 from ..contracts.record_log import ReadLog, RecordWriter
 from ..packing import rows_of_messages
-from ..telemetry.progress_lines import with_progress
 from ..telemetry.prometheus.exposition import Metric, counter, gauge
 from .settings import RecorderSettings
 
@@ -174,7 +174,7 @@ class Recorder:
         :raises MamaError: the source cannot begin, the log cannot be written, or a thread failed
         """
         source = self._source
-        stop = with_progress(stop, source.settings.report, say, lambda: str(self.counts))
+        stop = _with_progress(stop, source.settings.report, say, lambda: str(self.counts))
         with contextlib.closing(source):
             self._write(source.begin(), stop)
             say("ready")
@@ -235,3 +235,22 @@ class Recorder:
 
 def _rows(batch: MessageBatch) -> int:
     return int(rows_of_messages(batch).sum())
+
+
+def _with_progress(
+    stop: Callable[[], bool], every: float, say: Callable[[str], None], text: Callable[[], str]
+) -> Callable[[], bool]:
+    """``stop``, which is asked wherever the recorder waits, and also says a line when one is due.
+
+    :param every: seconds between two lines; 0: there are none
+    """
+    due = time.monotonic() + (every or math.inf)
+
+    def asked() -> bool:
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + every
+            say(text())
+        return stop()
+
+    return asked

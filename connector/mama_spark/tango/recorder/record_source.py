@@ -7,17 +7,16 @@ dropped and the records that the log rejected. Subscriptions are made in
 
 from __future__ import annotations
 
-import logging
 import math
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mama_spark.contracts.backoff import Backoff
-from mama_spark.contracts.errors import BackgroundTaskFailed, ClientClosed, ConfigError, MamaError, PublishError
+from mama_spark.contracts.errors import ConfigError, PublishError
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import ReadLog, RecordLog
+from mama_spark.recording.background_task import BackgroundTask
 from mama_spark.recording.recorder import RecorderCounts
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_events import SubscriptionEventKind, decode_events
@@ -33,8 +32,6 @@ from ...telemetry.prometheus.exposition import Metric, counter, gauge
 from .device_subscriptions import DeviceSubscriptions
 from .other_recorders import OtherRecorders, about, conflict
 from .settings import TangoRecorderSettings
-
-logger = logging.getLogger("mama_spark")
 
 _BATCH = 8192  #: most events that are taken in one call
 _TAKE_TIMEOUT = 0.2
@@ -102,7 +99,10 @@ class TangoRecordSource:
             report_causes=True,
         )
         self._subscriptions = DeviceSubscriptions(settings, self._subscriber)
-        self._loss_checks = _LossChecks(self._subscriber, settings.loss_check)
+        self._losses = BackgroundTask(
+            "tango-recorder-losses", "checks for losses", self._check_losses, _LOSS_CHECK_STOP
+        )
+        self._tasks = [self._subscriptions.task, *([self._losses] if settings.loss_check else [])]
         self._decoder = BatchDecoder()
         self._take_timeout = _TAKE_TIMEOUT
         self._next_state = math.inf
@@ -136,15 +136,14 @@ class TangoRecordSource:
             others.begin(found, bounds.last)
 
         read(restore_from)
+        self._tasks.append(others.task)
 
     def begin(self) -> Iterator[MessageBatch]:
         self._subscriber.start()
         yield from self._messages(self.state.started(time.time_ns(), self.settings.wants))
         yield from self._state()
-        self._subscriptions.start()
-        self._loss_checks.start()
-        if self._others is not None:
-            self._others.start()
+        for task in self._tasks:
+            task.start()
 
     def records(self) -> Iterator[MessageBatch]:
         events = self._subscriber.take(_BATCH, self._take_timeout)
@@ -155,9 +154,8 @@ class TangoRecordSource:
         yield from self._messages(self.state.summaries(time.time_ns()))
 
     def due(self) -> Iterator[MessageBatch]:
-        for thread in (self._subscriptions, self._loss_checks, self._others):
-            if thread is not None and thread.failure is not None:
-                raise thread.failure
+        for task in self._tasks:
+            task.check()
         if time.monotonic() >= self._next_state or self.state.is_stale:
             yield from self._state()
 
@@ -179,9 +177,8 @@ class TangoRecordSource:
 
     def close(self) -> None:
         self._subscriptions.stop()
-        self._loss_checks.stop()
-        if self._others is not None:
-            self._others.stop()
+        for task in self._tasks:
+            task.stop()
         self._subscriber.close()
 
     def _state(self) -> Iterator[MessageBatch]:
@@ -190,6 +187,11 @@ class TangoRecordSource:
         if self._others is not None:
             self.state.others = dict(self._others.found)
         return self._messages(self.state.state(time.time_ns()))
+
+    def _check_losses(self) -> None:
+        """Which no later event shows; two calls make a check."""
+        while not self._losses.stopping.wait(self.settings.loss_check / 2):
+            self._subscriber.check_losses()
 
     def _messages(self, records: RecordBuilder) -> Iterator[MessageBatch]:
         if len(records):
@@ -201,39 +203,3 @@ class TangoRecordSource:
 def _has_interface_change(records: RecordBuilder) -> bool:
     kinds_and_topics = zip(records.kinds, records.topics, strict=True)
     return any(kind == RecordKind.EVENT and topic.endswith(_INTERFACE_TOPIC) for kind, topic in kinds_and_topics)
-
-
-class _LossChecks:
-    """A thread that checks the subscriptions for losses which no later event shows. It calls
-    :meth:`TangoSubscriber.check_losses` twice within each period, since two calls make a check.
-
-    :param period: seconds; 0: never
-    :ivar failure: error that ended the thread; None: there is none
-    """
-
-    def __init__(self, subscriber: TangoSubscriber, period: float) -> None:
-        self._subscriber, self._between = subscriber, period / 2
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tango-recorder-losses", daemon=True)
-        self.failure: MamaError | None = None
-
-    def start(self) -> None:
-        """Start the thread, if there is a period."""
-        if self._between:
-            self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread; waits for a call in progress, some seconds at most."""
-        self._stopped.set()
-        if self._thread.ident is not None:
-            self._thread.join(_LOSS_CHECK_STOP)
-
-    def _run(self) -> None:
-        try:
-            while not self._stopped.wait(self._between):
-                self._subscriber.check_losses()
-        except ClientClosed:
-            return
-        except Exception as error:
-            logger.exception("the thread that checks for losses failed")
-            self.failure = BackgroundTaskFailed(f"the thread that checks for losses failed: {error}")
