@@ -16,8 +16,7 @@ from mama_spark.contracts.errors import MamaError
 from mama_spark.contracts.message import Int64s
 from mama_spark.contracts.record_log import Bounds, Records
 
-#: Seconds that a marker is kept.
-MARKERS_KEPT = 30 * 86_400
+MARKERS_KEPT = 30 * 86_400  #: seconds that a marker is kept which nobody changes
 
 
 class Marker(NamedTuple):

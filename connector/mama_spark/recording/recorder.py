@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from ..contracts.errors import ConfigError, MamaError, PublishError
 from ..contracts.message import MessageBatch
 from ..contracts.record_log import ReadLog, RecordWriter
-from ..packing import rows_of_messages
+from ..packing.pack_headers import rows_of_messages
 from ..telemetry.prometheus.exposition import Metric, counter, gauge
 from .settings import RecorderSettings
 

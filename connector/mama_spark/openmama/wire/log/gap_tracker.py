@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 MAX_TOPICS = 1_000_000
-HIGHEST = 2**32 - 1
+_HIGHEST = 2**32 - 1
 
 
 class MissingNumbers(NamedTuple):
@@ -88,9 +88,9 @@ def _ahead(last: int, number: int) -> int | None:
     """How many numbers after the last one; None: it is equal, or lower, so it was counted anew."""
     if number > last:
         return number - last
-    wrapped = number + HIGHEST - last
+    wrapped = number + _HIGHEST - last
     return wrapped if wrapped < 1_000_000 else None
 
 
 def _after(number: int, steps: int) -> int:
-    return (number + steps - 1) % HIGHEST + 1
+    return (number + steps - 1) % _HIGHEST + 1
