@@ -28,10 +28,10 @@ from mama_spark.openmama.wire.log.records import (
     record_topic,
 )
 from mama_spark.openmama.wire.peer.frame_columns import FrameColumns
-from mama_spark.packing import unpack
 from mama_spark.packing.codec import ArrowCodec
 from mama_spark.packing.format import VALUE
 from mama_spark.packing.packer import Packed, Packer, Rows
+from mama_spark.packing.unpacker import unpack
 
 from .market_data_requests import Asks, MarketDataAsk
 
