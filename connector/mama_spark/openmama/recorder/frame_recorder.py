@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from mama_spark.contracts.message import HEADERS_TYPE, Int64s, MessageBatch
 from mama_spark.contracts.record_log import Records
 from mama_spark.mama.messages.omnm_columns import ColumnDecoder, DecodedColumns
+from mama_spark.mama.messages.sequence_numbers import HIGHEST
 from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType
 from mama_spark.mama.messages.typed_columns import first_of_each
 from mama_spark.openmama.wire.log.gap_tracker import GapTracker, MissingNumbers
@@ -43,7 +44,6 @@ _NUMBERS: dict[str, int] = {
 _STATES = frozenset((MsgType.INITIAL, MsgType.RECAP, MsgType.SNAPSHOT, MsgType.REFRESH))
 _NUMBERED = (MamaRecordKind.MESSAGE, MamaRecordKind.IMAGE, MamaRecordKind.RECAP)
 _IS_NUMBERED = np.isin(np.arange(256), _NUMBERED)
-_HIGHEST_NUMBER = 2**32 - 1
 _SCHEMA = pa.schema([pa.field(VALUE, pa.binary())])
 _NO_HEADERS = pa.scalar(None, HEADERS_TYPE)
 
@@ -157,7 +157,7 @@ class FrameRecorder:
         decoded = decode_records(unpacked.values)
         found = self._decoder.decode(decoded.data, decoded.begins, decoded.ends)
         numbers, senders = (_numbers(found, name, len(decoded)) for name in ("MdSeqNum", "MamaSenderId"))
-        numbers[numbers > _HIGHEST_NUMBER] = 0
+        numbers[numbers > HIGHEST] = 0
         return decoded.heads, topics.take(pa.array(unpacked.records)), numbers, senders
 
     def _gaps(
@@ -166,7 +166,7 @@ class FrameRecorder:
         """Gap records, each with the row that shows it, in the order of the rows."""
         numbers = columns["MdSeqNum"]
         rows = np.flatnonzero(numbers)
-        rows = rows[_IS_NUMBERED[kinds[rows]] & (numbers[rows] <= _HIGHEST_NUMBER)]
+        rows = rows[_IS_NUMBERED[kinds[rows]] & (numbers[rows] <= HIGHEST)]
         rows = self._without_consecutive(names, codes, kinds, columns, rows)
         fields = (columns[name][rows].tolist() for name in ("MdMsgType", "MdSeqNum", "MamaSenderId", CONFLATE_COUNT[0]))
         gaps: list[tuple[int, MamaRecord]] = []
