@@ -29,12 +29,13 @@ from mama_spark.cli.commands.record import few_collections, log_options
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.openmama.recorder.frame_recorder import FrameRecorder
-from mama_spark.openmama.recorder.recorder import OpenMamaRecorder
+from mama_spark.openmama.recorder.record_source import MamaRecordSource
 from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings
 from mama_spark.openmama.wire.peer.frame_columns import FrameColumns
 from mama_spark.openmama.wire.protocol.framings import OZ
 from mama_spark.packing import rows_of_messages
 from mama_spark.publishing.resilient_publisher import ResilientPublisher
+from mama_spark.recording.recorder import Recorder
 from mama_spark.registry import publisher_bridge
 
 from .sink import FRAME, ROWS, TOPIC, encoded_frames
@@ -86,7 +87,7 @@ def record(pipe: Connection, port: int, n: int, log: str, topics: tuple[str, ...
         {"url": f"oz://127.0.0.1:{port}?mode=direct&bind=true", "topics": list(topics), "name": f"recorder-{port}",
          "report": "off", "dictionary": "off", **more}
     )  # fmt: skip
-    recorder = OpenMamaRecorder(settings, writer, ids=options.dedup)
+    recorder = Recorder(MamaRecordSource(settings), writer, ids=options.dedup)
     watch: list[Stopwatch] = []
 
     def stop() -> bool:

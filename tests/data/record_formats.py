@@ -72,7 +72,7 @@ def openmama(admin: Admin, url: str) -> None:
         frame = OZ.encode(BridgeFrame(FrameType.PUBLISH, "OM.IBM", payload))
         size = len(frame) - len(payload)
         records.append(MamaRecord(MamaRecordKind.MESSAGE, record_topic("OM.IBM"), NOON + number, frame, "oz", size))
-    append(url, "MAMA", MessageBatch.of(*messages(records)))
+    append(url, "MAMA", messages(records))
 
 
 def dead_letters(admin: Admin, url: str, folder: Path) -> None:

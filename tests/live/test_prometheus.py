@@ -31,6 +31,7 @@ from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings
 from mama_spark.openmama.source.market_data_source import SourceRules
 from mama_spark.options import SinkOptions
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge
+from mama_spark.recording.log_follower import LogFollower
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.query_progress import QueryProgress
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
@@ -38,7 +39,7 @@ from mama_spark.spark.sink.job import SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 from mama_spark.spark.subscribe.schema import SCHEMA
 from mama_spark.tango.bridge import RecordCodec
-from mama_spark.tango.recorder.settings import RecorderSettings
+from mama_spark.tango.recorder.settings import TangoRecorderSettings
 from mama_spark.tango.source.event_source import TangoEventSource
 from mama_spark.tango.source.replay.log_replayer import LogReplayer
 from mama_spark.tango.source.replay.replay_service import ReplayService
@@ -95,7 +96,8 @@ def tango_source_metrics(folder: Path) -> Iterator[tuple[str, str]]:
     MemoryLogs(name).log(name).append(MessageBatch(made.topics, made.payloads))
     source = TangoEventSource((), "127.0.0.1")
     bridge = ReconnectingBridge[RecordLogBridge](lambda: MemoryLogs(name), 5.0)
-    service = ReplayService(source, LogReplayer(source), bridge, name, folder / "position", stop, _ignore, _ignore)
+    follower = LogFollower(bridge, name)
+    service = ReplayService(source, LogReplayer(source), follower, folder / "position", stop, _ignore, _ignore)
     address = f"127.0.0.1:{lasting_port()}"
     thread = threading.Thread(target=service.run, args=("earliest", 0.0))
     with served_metrics(address, service.metrics, _ignore, _ignore):
@@ -107,6 +109,7 @@ def tango_source_metrics(folder: Path) -> Iterator[tuple[str, str]]:
             stop.set()
             thread.join(60)
             source.close()
+            follower.close()
             MemoryBroker.forget(name)
 
 
@@ -114,7 +117,7 @@ def tango_source_metrics(folder: Path) -> Iterator[tuple[str, str]]:
 def recorder_metrics(options: dict[str, str], **given: Any) -> Iterator[str]:
     """The address of the metrics of a recorder."""
     address, stop = f"127.0.0.1:{lasting_port()}", threading.Event()
-    kind = OpenMamaRecorderSettings if given["url"].startswith("oz") else RecorderSettings
+    kind = OpenMamaRecorderSettings if given["url"].startswith("oz") else TangoRecorderSettings
     settings = kind.of({**given, "metrics": address, "report": "off", "drain": "60s"})
     args = (settings, log_options({**options, "createStream": "true"}), stop.is_set, _ignore)
     thread = threading.Thread(target=record, args=args)

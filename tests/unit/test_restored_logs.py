@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from mama_spark.cli.commands.sub import _Cursor as Cursor
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.contracts.record_log import RecordLogBridge, Records, went_back
+from mama_spark.contracts.record_log import RecordLogBridge, went_back
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
 from mama_spark.openmama.bridge.recorded_peers import RecordedPeers
-from mama_spark.openmama.source.log_follower import LogFollower
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge
-from mama_spark.tango.source.replay.replay_service import ReplayService, StartPosition
+from mama_spark.recording.log_follower import LogFollower, LogPosition
 from mama_spark.testing.waiting import eventually
 
 #: Messages that were there, that are left, and that are there when the log is looked at again.
@@ -68,9 +64,9 @@ def test_where_a_reader_goes_on(one: Log, grown: int) -> None:
 
 
 @pytest.mark.parametrize("running", [True, False])
-def test_what_follows_a_log_for_readers_of_openmama(one: Log, grown: int, running: bool) -> None:
-    saved = (one.broker.identity, 0 if running else READ, None if running else one.broker.messages()[-1].time)
-    follower = LogFollower(one.bridge, one.name, "saved", *saved)
+def test_what_serves_a_log(one: Log, grown: int, running: bool) -> None:
+    begin = LogPosition(one.broker.identity, *(() if running else (READ, one.broker.messages()[-1].time)))
+    follower = LogFollower(one.bridge, one.name)
     taken: list[Any] = []
 
     def sequences() -> list[int]:
@@ -80,37 +76,16 @@ def test_what_follows_a_log_for_readers_of_openmama(one: Log, grown: int, runnin
 
     try:
         if running:
-            follower.start()
+            follower.start(begin)
             eventually(lambda: sequences() == list(range(1, READ + 1)), "it reads what is there")
         one.restore(grown)
         if not running:
-            follower.start()
+            follower.start(begin)
         new = list(range(LEFT + 1, one.broker.last() + 1))
         eventually(lambda: sequences()[READ if running else 0 :] == new, "it reads what is new")
         assert any("restored from an older copy" in batch.warning for batch in taken)
     finally:
         follower.close()
-
-
-def test_the_source_of_tango_events(one: Log, grown: int) -> None:
-    pushed: list[int] = []
-    warned: list[str] = []
-    nothing: Any = SimpleNamespace(database=None)
-    service = ReplayService(
-        nothing, nothing, one.bridge, one.name, Path(), threading.Event(), warned.append, warned.append
-    )
-    service._position = StartPosition(one.broker.identity, 0)
-
-    def push(records: Records, remember: bool = False) -> None:
-        pushed.extend(records.sequences.tolist())
-
-    service._push = push  # type: ignore[method-assign]
-    service._report_and_count = lambda: None  # type: ignore[method-assign]
-    service._push_new(MemoryLogs(one.name))
-    one.restore(grown)
-    service._push_new(MemoryLogs(one.name))
-    assert pushed == [*range(1, READ + 1), *range(LEFT + 1, one.broker.last() + 1)]
-    assert len(warned) == 1
 
 
 def test_discovery_that_was_recorded_says_that_it_lost_its_place(one: Log) -> None:

@@ -15,7 +15,7 @@ from mama_spark.options.conf_file import load
 from mama_spark.tango.bridge import RecordCodec
 from mama_spark.tango.bridge.columns import COLUMNS
 from mama_spark.tango.commands.tango_source import read_rules
-from mama_spark.tango.recorder.settings import RecorderSettings
+from mama_spark.tango.recorder.settings import TangoRecorderSettings
 
 ROOT = Path(__file__).parents[3]
 GUIDES = "".join(
@@ -64,9 +64,9 @@ def test_the_configuration_of_the_recorder_shows_all_settings() -> None:
     lines = (ROOT / "conf" / "tango-record.toml").read_text().partition("[log]")[0].splitlines()
     shown = [line.removeprefix("# ") for line in lines if re.match(r"(# )?\w+ = ", line)]
     given = tomllib.loads("\n".join(shown))
-    assert {*given, "url"} == {"url", *option_names(RecorderSettings)}
-    found = RecorderSettings.of({name: value for name, value in given.items() if name != "hwm"})
-    assert found == RecorderSettings(found.host, found.devices, metrics=found.metrics)
+    assert {*given, "url"} == {"url", *option_names(TangoRecorderSettings)}
+    found = TangoRecorderSettings.of({name: value for name, value in given.items() if name != "hwm"})
+    assert found == TangoRecorderSettings(found.host, found.devices, metrics=found.metrics)
 
 
 def test_the_topic_of_a_record_is_as_it_is_described() -> None:

@@ -161,7 +161,7 @@ def test_an_orderly_end_waits_for_subscribers_and_serves_again_what_they_did_not
     def saved() -> tuple[int, int]:
         state = SourceState(tmp_path / "state", "S")
         state.close()
-        return state.served, state.wanted
+        return state.at.served, state.wanted
 
     lab.start()
     with SlowReader(port, "S.A") as reader:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from mama_spark.mama.messages.status import MsgStatus, SubscriptionMsgType
-from mama_spark.openmama.recorder.recorder import OpenMamaRecorder
+from mama_spark.openmama.recorder.record_source import MamaRecordSource
 from mama_spark.openmama.source.name_server import NameServer
 from mama_spark.openmama.wire.protocol.frames import FrameType
+from mama_spark.recording.recorder import Recorder
 
 from tests.support.openmama.network import Watched, naming, peer, url_of
 from tests.support.openmama.recorder import MarketDataScript, RecordedLog, basic, recorded_log, recording
@@ -79,7 +80,7 @@ def test_packed_records_have_every_message_and_gap_in_order(server: NameServer, 
     with peer(url_of(server)) as publisher:
         source = Source(MarketDataScript(publisher))
 
-        def record(first: int, last: int) -> OpenMamaRecorder:
+        def record(first: int, last: int) -> Recorder:
             with recording(log, url_of(server), topics="OM.A, OM.B", packMaxRows=50) as recorder:
                 source.until(lambda: publisher.wanted("OM.A") and publisher.wanted("OM.B"), "the recorder subscribes")
                 for n in range(first, last + 1):
@@ -112,7 +113,7 @@ def test_symbols_have_images_and_a_gap_has_a_recap(server: NameServer, log: Reco
         source.until(lambda: log.rows("recap"), "the recap comes")
         script.update("IBM")
         source.until(lambda: log.numbers("OM.IBM") == [11, 14, 15], "the updates are stored")
-        assert recorder.counts.images == 2
+        assert "images of 2 of 2 symbols" in str(recorder.counts)
     assert [(r.symbol, r.message, kind) for r, kind in script.requests if r.symbol == "IBM"] == [
         ("IBM", SubscriptionMsgType.SUBSCRIBE, FrameType.REQUEST),
         ("IBM", RECAP, FrameType.REQUEST),
@@ -207,7 +208,7 @@ def test_messages_wait_while_the_log_takes_nothing_and_the_peer_stays_known(serv
 
     writer, stop = SlowWriter(), threading.Event()
     settings = OpenMamaRecorderSettings.of({"url": url_of(server), "topics": "OM.>", "buffer": 100, "report": "off"})
-    recorder = OpenMamaRecorder(settings, writer)
+    recorder = Recorder(MamaRecordSource(settings), writer)
     thread = threading.Thread(target=recorder.run, args=(stop.is_set,), daemon=True)
     with peer(url_of(server)) as publisher:
         watched = Watched(publisher)

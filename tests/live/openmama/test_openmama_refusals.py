@@ -4,17 +4,13 @@ not."""
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator
 
 import pytest
-from mama_spark.cli.commands.record import log_options, record
-from mama_spark.contracts.errors import ConfigError
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import Field, MamaMsg
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings
 from mama_spark.openmama.wire.protocol.market_data import Stamp, stamped
 
 from tests.support.nats.nats_servers import Admin
@@ -97,15 +93,3 @@ def test_packs_wait_for_a_stream_that_was_removed(nats_server: NatsServer, admin
         watched.until(lambda: log.numbers("OM.A") == list(range(2, 202)), "all are in the new stream")
     assert recorder.counts.refused == 0
     assert not log.rows("gap")
-
-
-def test_a_log_that_takes_no_record_at_all_ends_the_recorder_with_the_reason(
-    nats_server: NatsServer, admin: Admin
-) -> None:
-    admin.create_stream("MAMA", SUBJECTS, max_msg_size=10, allow_batched=True)
-    settings = OpenMamaRecorderSettings.of(
-        {"url": f"oz://127.0.0.1:{lasting_port()}?mode=direct", "topics": "OM.A", "report": "off"}
-    )
-    until = threading.Event()
-    with pytest.raises(ConfigError, match=r"the log rejects records: .*, so the recorder ends"):
-        record(settings, log_options({"url": f"{nats_server.url}/MAMA"}), until.is_set, lambda text: None)

@@ -13,7 +13,7 @@ from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import DiscoveryOptions
 from mama_spark.registry import discovery_bridge
 from mama_spark.tango.log.records import RecordKind
-from mama_spark.tango.recorder.settings import RecorderSettings
+from mama_spark.tango.recorder.settings import TangoRecorderSettings
 from mama_spark.testing.waiting import eventually, until
 
 from tests.support.malamute.restartable_broker import RestartableNatsServer
@@ -48,7 +48,7 @@ def two_of_release(
         yield server.only(devices[0]), server.only(devices[1])
 
 
-def of(lab: TangoServer, name: str, **more: object) -> RecorderSettings:
+def of(lab: TangoServer, name: str, **more: object) -> TangoRecorderSettings:
     return settings(lab, name=name, stateEvery="200ms", **more)
 
 

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import RecordLog
 from mama_spark.mama.messages.msg import MamaMsg, MamaPrice, MamaTime
 from mama_spark.mama.messages.omnm import encode
@@ -63,7 +62,7 @@ def tick(symbol: str, n: int) -> MamaRecord:
 
 
 def append(log: RecordLog, *records: MamaRecord) -> None:
-    log.append(MessageBatch.of(*messages(records)))
+    log.append(messages(records))
 
 
 @pytest.mark.thorough

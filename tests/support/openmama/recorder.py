@@ -18,7 +18,7 @@ from mama_spark.mama.messages.status import MsgStatus, MsgType, SubscriptionMsgT
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.openmama.recorder.recorder import OpenMamaRecorder
+from mama_spark.openmama.recorder.record_source import MamaRecordSource
 from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings
 from mama_spark.openmama.rows.openmama_rows import OpenMamaColumns
 from mama_spark.openmama.rows.openmama_schema import TYPE
@@ -38,6 +38,7 @@ from mama_spark.openmama.wire.protocol.market_data import (
 from mama_spark.options import SinkOptions, SubscribeOptions
 from mama_spark.packing import rows_of_messages, unpack
 from mama_spark.publishing.resilient_publisher import ResilientPublisher
+from mama_spark.recording.recorder import Recorder
 from mama_spark.registry import log_bridge, publisher_bridge
 
 DICTIONARY = [DictionaryEntry(237, "wBidPrice", FieldType.F64)]
@@ -110,14 +111,16 @@ def recorded_log() -> Iterator[RecordedLog]:
 
 
 @contextmanager
-def recording(log: RecordedLog, url: str, **settings: Any) -> Iterator[OpenMamaRecorder]:
+def recording(log: RecordedLog, url: str, **settings: Any) -> Iterator[Recorder]:
     """A running recorder; its end is in order."""
     options = log.options
     writer = ResilientPublisher(
         lambda: publisher_bridge(options), on_rejected=lambda b, e: made.refused(b, e), rows_of=rows_of_messages
     )
-    made = OpenMamaRecorder(OpenMamaRecorderSettings.of({"url": url, "report": "off", **settings}), writer)
-    made.restore(log.log())
+    given = OpenMamaRecorderSettings.of({"url": url, "report": "off", **settings})
+    source = MamaRecordSource(given)
+    source.resume(lambda work: work(log.log()))
+    made = Recorder(source, writer)
     stop, failures = threading.Event(), []
 
     def run() -> None:

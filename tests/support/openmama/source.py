@@ -11,7 +11,6 @@ from typing import Any
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import RecordLogBridge
 from mama_spark.memory.logs import MemoryLogs
-from mama_spark.openmama.source.log_follower import LogFollower
 from mama_spark.openmama.source.market_data_source import MarketDataSource, PublisherEvent, SourceRules
 from mama_spark.openmama.source.server import MarketDataServer
 from mama_spark.openmama.source.source_state import SourceState
@@ -19,6 +18,7 @@ from mama_spark.openmama.wire.peer.peer import OpenMamaPeer
 from mama_spark.openmama.wire.peer.settings import PeerSettings
 from mama_spark.openmama.wire.protocol.dictionary import by_name
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge
+from mama_spark.recording.log_follower import LogFollower, beginning
 
 from .network import message
 
@@ -55,15 +55,14 @@ class MarketDataLab:
         self._state = SourceState(self._file, self.name)
         source = MarketDataSource(self.name, self._state.sender, self._rules, self._state.topics())
         bridge: ReconnectingBridge[RecordLogBridge] = ReconnectingBridge(lambda: MemoryLogs(self._log), 5.0)
-        state = self._state
-        self._follower = LogFollower(bridge, self._log, "saved", state.identity, state.served, state.time)
+        self._follower = LogFollower(bridge, self._log)
         self._peer = OpenMamaPeer(self.settings)
         dictionary: Mapping[str, Any] = by_name(self._rules.dictionary)
         self.server = MarketDataServer(
             self._peer, source, self._state, self._follower, prefix=self.name, dictionary=dictionary,
             say=lambda text: None, warn=self.warnings.append, on_event=self.events.append,
         )  # fmt: skip
-        self._follower.start()
+        self._follower.start(beginning("saved", self._state.at, self._follower.bounds(), "earliest"))
         self._peer.open()
         self._thread = threading.Thread(target=self.server.run, args=(self._stop.is_set,), daemon=True)
         self._thread.start()

@@ -19,7 +19,7 @@ from mama_spark.options import SinkOptions
 from mama_spark.tango.events.event_codec import Event, decode
 from mama_spark.tango.log.records import GapCause, RecordKind, RecordTopic, parse_record_topic
 from mama_spark.tango.log.records import decode as decode_records
-from mama_spark.tango.recorder.settings import RecorderSettings
+from mama_spark.tango.recorder.settings import TangoRecorderSettings
 from mama_spark.tango.types import AttributeValue
 from mama_spark.testing.waiting import until
 
@@ -91,11 +91,11 @@ class RecorderLog:
         return self.counters(attribute)
 
 
-def settings(lab: TangoServer, **more: Any) -> RecorderSettings:
+def settings(lab: TangoServer, **more: Any) -> TangoRecorderSettings:
     """Change events of ``double``, if nothing else is said. Servers may be slow: it is no error of theirs that the log
     would tell."""
     given = {"attributes": ["double"], "events": ["change"], "devices": list(lab.devices), **SLOW}
-    return RecorderSettings.of({**given, "url": _url(lab), **more})
+    return TangoRecorderSettings.of({**given, "url": _url(lab), **more})
 
 
 def _url(lab: TangoServer) -> str:
@@ -109,7 +109,7 @@ class RecorderThread:
     :ivar error: with which it ended
     """
 
-    def __init__(self, options: SinkOptions, given: RecorderSettings) -> None:
+    def __init__(self, options: SinkOptions, given: TangoRecorderSettings) -> None:
         self._stop = threading.Event()
         self.said: list[str] = []
         self.whole: bool | None = None

@@ -8,19 +8,24 @@ from collections import Counter
 
 import pytest
 from mama_spark.contracts.errors import ConfigError, Unavailable
-from mama_spark.openmama.recorder.recorder import OpenMamaRecorderCounts
+from mama_spark.openmama.recorder.record_source import MamaRecorderCounts
 from mama_spark.openmama.source.server import measure as measure_mama_source
-from mama_spark.tango.recorder.recorder import RecorderCounts
+from mama_spark.tango.recorder.record_source import TangoRecorderCounts
 from mama_spark.tango.source.replay.log_replayer import ReplayCounts
-from mama_spark.tango.source.replay.metrics import measure as measure_tango_source
+from mama_spark.tango.source.replay.replay_service import measure as measure_tango_source
 from mama_spark.telemetry.prometheus.exposition import Metric, exposition
 from mama_spark.telemetry.prometheus.server import served_metrics
 
 from tests.support.tables import each
 
+WRITTEN = {"recorded": 2, "stored": 3, "waiting": 4, "gaps": 6, "refused": 7}
 ALL: dict[str, list[Metric]] = {
-    "tango": RecorderCounts(8, 1, 2, 3, 4, 5, 6, 7).metrics({"recorder": "r", "network": "tango"}),
-    "openmama": OpenMamaRecorderCounts(1, 2, 3, 4, 5, 6, 7, 8).metrics({"recorder": "r", "network": "oz"}),
+    "tango": TangoRecorderCounts(**WRITTEN, subscriptions=8, not_accepted=1, dropped=5).metrics(
+        {"recorder": "r", "network": "tango"}
+    ),
+    "openmama": MamaRecorderCounts(**WRITTEN, symbols=1, images=2, unreadable=8).metrics(
+        {"recorder": "r", "network": "oz"}
+    ),
     "tango source": measure_tango_source(
         "mama/source", "S", ReplayCounts(9, 2, 0, 1), sent=4, not_delivered=2, subscriptions=4, devices=1,
         attributes=5, lag=6,

@@ -17,7 +17,7 @@ from ...malamute.broker.session.settings import SessionSettings
 from ...openmama.recorder.settings import OpenMamaRecorderSettings
 from ...options import camel, markdown
 from ...options.document import FileSection, described
-from ...tango.recorder.settings import RecorderSettings
+from ...tango.recorder.settings import TangoRecorderSettings
 from ...tango.source.replay.log_replayer import Rule
 
 FILES = (
@@ -34,7 +34,7 @@ FILES = (
     ),
     FileSection(
         "Recorder: `mama record --conf-file conf/tango-record.toml`",
-        (("`[recorder]`, with `url` of the database", RecorderSettings),),
+        (("`[recorder]`, with `url` of the database", TangoRecorderSettings),),
         camel,
     ),
     FileSection(

@@ -7,21 +7,20 @@ import contextlib
 import gc
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from ...console.arguments import add_metrics, add_option, add_url, named_url, pairs
 from ...console.exit_codes import NOT_ALL
 from ...console.output import print_error, say_as
 from ...console.signals import stop_on_signals
-from ...contracts.errors import ConfigError, PublishError
-from ...contracts.message import MessageBatch
+from ...contracts.errors import ConfigError
 from ...contracts.middlewares import MIDDLEWARES
-from ...contracts.record_log import ReadLog, RecordLog, RecordLogBridge
+from ...contracts.record_log import RecordLog, RecordLogBridge
 from ...contracts.redaction import redact_url
 from ...mama.properties import TRANSPORT_KEYS
 from ...options import SinkOptions, command
@@ -30,8 +29,9 @@ from ...options.urls import split_stream
 from ...packing import rows_of_messages
 from ...publishing.resilient_publisher import ResilientPublisher
 from ...publishing.window.reconnecting import ReconnectingBridge
+from ...recording.recorder import Recorder, RecordSource
+from ...recording.settings import RecorderSettings
 from ...registry import log_bridge, publisher_bridge
-from ...telemetry.prometheus.exposition import Metric
 from ...telemetry.prometheus.server import served_metrics
 
 _USE = command(
@@ -75,39 +75,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 _GIVEN = ("name", "metrics", *TRANSPORT_KEYS, "devices", "attributes", "events", "topics", "symbols")
 
 
-class _Settings(Protocol):
-    """Of the recorder of one middleware, made by ``of(given)``."""
-
-    middleware: ClassVar[str]
-
-    @property
-    def metrics(self) -> str | None: ...
-    @property
-    def subject(self) -> tuple[Sequence[str], str, str]: ...
-    @property
-    def labels(self) -> dict[str, str]: ...
-
-
-class _Counts(Protocol):
-    def metrics(self, labels: dict[str, str]) -> list[Metric]: ...
-
-
-class _Recorder(Protocol):
-    """The recorder of one middleware, made by ``Recorder(settings, writer, ids=...)``."""
-
-    @property
-    def counts(self) -> _Counts: ...
-    def resume(self, read: ReadLog) -> None: ...
-    def refused(self, batch: MessageBatch, errors: Sequence[PublishError]) -> None: ...
-    def run(self, stop: Callable[[], bool], say: Callable[[str], None]) -> bool: ...
-
-
 def _part(middleware: str) -> Any:
-    """The module of a middleware that has its ``Recorder`` and ``Settings``."""
+    """The module of a middleware that has its ``Source`` and ``Settings``."""
     return import_module(f"mama_spark.{middleware}.commands.record")
 
 
-def settings_of(args: argparse.Namespace) -> tuple[_Settings, SinkOptions]:
+def settings_of(args: argparse.Namespace) -> tuple[RecorderSettings, SinkOptions]:
     """From the file, and what the command line says instead.
 
     :raises ConfigError: names what is wrong
@@ -128,7 +101,7 @@ def settings_of(args: argparse.Namespace) -> tuple[_Settings, SinkOptions]:
         }
     if "url" not in {name.lower() for name in options}:
         raise ConfigError("where are the records to go? give --to, or url in the table [log]")
-    settings: _Settings = _part(_middleware(given)).Settings.of(given)
+    settings: RecorderSettings = _part(_middleware(given)).Settings.of(given)
     return settings, log_options(options)
 
 
@@ -173,7 +146,9 @@ def run(args: argparse.Namespace) -> int:
     return stop.exit_code if whole else NOT_ALL
 
 
-def record(settings: _Settings, options: SinkOptions, stop: Callable[[], bool], say: Callable[[str], None]) -> bool:
+def record(
+    settings: RecorderSettings, options: SinkOptions, stop: Callable[[], bool], say: Callable[[str], None]
+) -> bool:
     """Record until ``stop``; whether the log acknowledged everything.
 
     :raises MamaError: the log or the network cannot be reached at first
@@ -185,9 +160,10 @@ def record(settings: _Settings, options: SinkOptions, stop: Callable[[], bool], 
         on_rejected=lambda batch, errors: recorder.refused(batch, errors),
         rows_of=rows_of_messages,
     )
-    recorder: _Recorder = _part(settings.middleware).Recorder(settings, writer, ids=options.dedup)
+    source: RecordSource = _part(settings.middleware).Source(settings)
+    recorder = Recorder(source, writer, ids=options.dedup)
     try:
-        recorder.resume(partial(_read, options))
+        source.resume(partial(_read, options))
         names, kind, network = settings.subject
         what = ", ".join(names) if len(names) <= 3 else f"{len(names)} {kind}"
         where = f"{redact_url(','.join(options.url))} {options.stream or ''}".rstrip()

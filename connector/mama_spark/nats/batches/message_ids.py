@@ -10,7 +10,6 @@ import re
 import numpy as np
 
 from mama_spark.contracts.batch_ledger import StoredIds
-from mama_spark.contracts.record_log import Records
 
 from ..protocol.records import DeliveryBuffer, DeliveryNumbers, records_of
 
@@ -34,15 +33,5 @@ def find_ids(
         rows, ids = np.array([i for i, _ in each], np.int64), [found[1] for _, found in each]
     taken = None
     if records and len(rows):
-        taken = _taken(records_of(buffer, numbers), rows)
+        taken = records_of(buffer, numbers).take(rows)
     return StoredIds(numbers.sequences[rows], ids, taken, n)
-
-
-def _taken(records: Records, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Records:
-    return Records(
-        records.sequences[rows],
-        records.times[rows],
-        records.topics.take(rows),
-        records.payloads.take(rows),
-        None if records.headers is None else records.headers.take(rows),
-    )

@@ -25,10 +25,10 @@ from ...options.toml_file import read_toml
 from ...options.urls import urls as server_urls
 from ...options.values import topic_prefix
 from ...publishing.window.reconnecting import ReconnectingBridge
+from ...recording.log_follower import LogFollower, beginning
 from ...registry import discovery_bridge, log_bridge
 from ...telemetry.prometheus.server import served_metrics
 from ..source.event_reporter import DiscoveryStore, FlightLogStore, SourceEventReporter, SourceEventReporters
-from ..source.log_follower import LogFollower
 from ..source.market_data_source import MarketDataSource, PublisherEvent, SourceRules
 from ..source.server import MarketDataServer
 from ..source.source_events import SourceEvents
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     settings = peer_settings(args.to)
     state = SourceState(args.state or default_state_file("mama-source", log, args.source, ".sqlite"), args.source)
     bridge = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
-    follower = LogFollower(bridge, str(o.stream), args.begin, state.identity, state.served, state.time)
+    follower = LogFollower(bridge, str(o.stream))
     peer = OpenMamaPeer(settings)
     reports = reporters(args, state.sender)
     try:
@@ -108,12 +108,13 @@ def run(args: argparse.Namespace) -> int:
                 dictionary=by_name(entries), say=say, warn=print_error,
                 on_event=partial(_report, reports, say if args.events else None),
             )  # fmt: skip
-            follower.start()
+            begin = beginning(args.begin, state.at, follower.bounds(), "earliest")
+            follower.start(begin)
             peer.open()
             reports.lifecycle(LIVE)
             say(
                 f"serving {o.stream} as {args.source} at {args.to} ({len(source.topics)} symbols; from record "
-                f"{follower.begins_at} on; Ctrl-C ends it)"
+                f"{begin.served + 1} on; Ctrl-C ends it)"
             )
             with served_metrics(args.metrics, server.metrics, say, print_error):
                 server.run(stop.is_set)

@@ -1,6 +1,6 @@
 """OpenMAMA's part of ``mama record``."""
 
-from ..recorder.recorder import OpenMamaRecorder as Recorder
+from ..recorder.record_source import MamaRecordSource as Source
 from ..recorder.settings import OpenMamaRecorderSettings as Settings
 
-__all__ = ["Recorder", "Settings"]
+__all__ = ["Settings", "Source"]

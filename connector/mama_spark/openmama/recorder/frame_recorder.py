@@ -1,15 +1,16 @@
-"""Makes records of what a peer received, gaps included. Pure."""
+"""Makes records of what a peer received, gaps included, and the messages of the log that carry them. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from mama_spark.contracts.message import Int64s, MessageBatch
+from mama_spark.contracts.message import HEADERS_TYPE, Int64s, MessageBatch
 from mama_spark.contracts.record_log import Records
 from mama_spark.mama.messages.omnm_columns import ColumnDecoder, DecodedColumns
 from mama_spark.mama.messages.sequence_numbers import HIGHEST
@@ -23,13 +24,15 @@ from mama_spark.openmama.wire.log.records import (
     MamaGapCause,
     MamaRecord,
     MamaRecordKind,
-    MamaRecords,
     decode_records,
     message_topic,
     record_topic,
 )
 from mama_spark.openmama.wire.peer.frame_columns import FrameColumns
-from mama_spark.packing import unpack
+from mama_spark.packing.codec import ArrowCodec
+from mama_spark.packing.format import VALUE
+from mama_spark.packing.packer import Packed, Packer, Rows
+from mama_spark.packing.unpacker import unpack
 
 from .market_data_requests import Asks, MarketDataAsk
 
@@ -41,6 +44,8 @@ _NUMBERS: dict[str, int] = {
 _STATES = frozenset((MsgType.INITIAL, MsgType.RECAP, MsgType.SNAPSHOT, MsgType.REFRESH))
 _NUMBERED = (MamaRecordKind.MESSAGE, MamaRecordKind.IMAGE, MamaRecordKind.RECAP)
 _IS_NUMBERED = np.isin(np.arange(256), _NUMBERED)
+_SCHEMA = pa.schema([pa.field(VALUE, pa.binary())])
+_NO_HEADERS = pa.scalar(None, HEADERS_TYPE)
 
 Numbers = npt.NDArray[np.uint64]
 Kinds = npt.NDArray[np.int64]
@@ -118,12 +123,10 @@ class FrameRecorder:
 
     def restore(self, records: Records) -> None:
         """Take the last numbers from what an earlier recorder wrote."""
-        decoded, records_topics = _unpacked(records)
-        found = self._decoder.decode(decoded.data, decoded.begins, decoded.ends)
-        numbers, senders = (_numbers(found, name, len(decoded)) for name in ("MdSeqNum", "MamaSenderId"))
-        rows = np.flatnonzero(np.isin(decoded.heads["kind"], _NUMBERED) & (numbers > 0) & (numbers <= HIGHEST))
-        names = [message_topic(topic) for topic in records_topics.dictionary.to_pylist()]
-        codes = records_topics.indices.to_numpy()
+        heads, topics, numbers, senders = self._read(records)
+        rows = np.flatnonzero(np.isin(heads["kind"], _NUMBERED) & (numbers > 0))
+        names = [message_topic(topic) for topic in topics.dictionary.to_pylist()]
+        codes = topics.indices.to_numpy()
         for row in rows.tolist():
             topic, sender = names[codes[row]], int(senders[row])
             self.tracker.restore(topic, sender, int(numbers[row]))
@@ -132,11 +135,8 @@ class FrameRecorder:
     def refused(self, batch: MessageBatch, received: int) -> list[MamaRecord]:
         """Gaps for records that the log rejected; a gap record that it rejected is one again."""
         none = np.zeros(len(batch), np.int64)
-        decoded, coded = _unpacked(Records(none, none, batch.topics, batch.payloads, batch.headers))
-        found = self._decoder.decode(decoded.data, decoded.begins, decoded.ends)
-        numbers, senders = (_numbers(found, name, len(decoded)) for name in ("MdSeqNum", "MamaSenderId"))
-        numbers[numbers > HIGHEST] = 0
-        topics, heads = coded.cast(pa.string()).to_pylist(), decoded.heads
+        heads, coded, numbers, senders = self._read(Records(none, none, batch.topics, batch.payloads, batch.headers))
+        topics = coded.cast(pa.string()).to_pylist()
         gaps = []
         for row in np.flatnonzero(np.isin(heads["kind"], (*_NUMBERED, MamaRecordKind.GAP))).tolist():
             if (head := heads[row])["kind"] == MamaRecordKind.GAP:
@@ -149,6 +149,16 @@ class FrameRecorder:
                 )
             )
         return gaps
+
+    def _read(self, records: Records) -> tuple[npt.NDArray[Any], pa.DictionaryArray, Numbers, Numbers]:
+        """Heads, topics in the log, numbers and senders of records of this recorder, those in packs too."""
+        unpacked = unpack(records)
+        topics = records.topics if pa.types.is_dictionary(records.topics.type) else records.topics.dictionary_encode()
+        decoded = decode_records(unpacked.values)
+        found = self._decoder.decode(decoded.data, decoded.begins, decoded.ends)
+        numbers, senders = (_numbers(found, name, len(decoded)) for name in ("MdSeqNum", "MamaSenderId"))
+        numbers[numbers > HIGHEST] = 0
+        return decoded.heads, topics.take(pa.array(unpacked.records)), numbers, senders
 
     def _gaps(
         self, names: list[str], codes: Int64s, kinds: Kinds, columns: Mapping[str, Numbers], received: Int64s
@@ -215,13 +225,6 @@ class FrameRecorder:
         return found
 
 
-def _unpacked(records: Records) -> tuple[MamaRecords, pa.DictionaryArray]:
-    """Records of the recorder, those in packs too, and their topics in the log."""
-    found = unpack(records)
-    topics = records.topics if pa.types.is_dictionary(records.topics.type) else records.topics.dictionary_encode()
-    return decode_records(found.values), topics.take(pa.array(found.records))
-
-
 def _distinct(topics: list[str], codes: Int64s) -> tuple[list[str], Int64s]:
     """Each topic once, and the codes that say the same of these.
 
@@ -261,3 +264,108 @@ def _answer_kind(ask: MarketDataAsk, kind: int, status: int) -> MamaRecordKind:
     if status not in (MsgStatus.OK, MsgStatus.STALE, MsgStatus.POSSIBLY_STALE):
         return MamaRecordKind.REFUSAL
     return MamaRecordKind.RECAP if kind == MsgType.RECAP else MamaRecordKind.IMAGE
+
+
+class RecordPacker:
+    """Puts records of one topic together in one message of the log, in their order. For one thread.
+
+    :param max_rows: records of one message; 1: each is a message of its own
+    :param max_bytes: payload bytes of a packed message; a larger record travels alone
+    :param plain: beginnings of topics in the log whose records are never packed
+    """
+
+    def __init__(self, max_rows: int, max_bytes: int, plain: Sequence[str] = ()) -> None:
+        self._max_rows, self._max_bytes, self._plain = max_rows, max_bytes, tuple(plain)
+        self._codec = ArrowCodec(_SCHEMA)
+
+    def messages(self, topics: pa.DictionaryArray, payloads: pa.Array) -> Iterator[MessageBatch]:
+        """The records as messages without ids, those of each topic in order.
+
+        :param topics: of the records in the log
+        :param payloads: binary
+        """
+        if self._max_rows == 1 or len(payloads) < 2:
+            yield MessageBatch(topics, payloads)
+            return
+        alone = np.array([topic.startswith(self._plain) for topic in topics.dictionary.to_pylist()], np.bool_)
+        rows = np.arange(len(payloads))
+        if alone.any():
+            apart = alone[topics.indices.to_numpy()]
+            yield MessageBatch(topics, payloads).take(rows[apart])
+            rows = rows[~apart]
+            topics, payloads = topics.take(pa.array(rows)), payloads.take(pa.array(rows))
+        if len(payloads):
+            packer = Packer(self._codec, max_rows=self._max_rows, max_bytes=self._max_bytes)
+            numbers = np.arange(len(payloads))
+            for packs in (packer.add(Rows(topics, pa.record_batch([payloads], _SCHEMA), numbers)), packer.finish()):
+                for packed in packs:
+                    yield _without_single_packs(packed, payloads)
+
+
+def _without_single_packs(packed: Packed, payloads: pa.Array) -> MessageBatch:
+    """A pack of one record is the record itself."""
+    batch, single = packed.batch, packed.rows == 1
+    if not single.any():
+        return batch
+    mask = pa.array(single)
+    records = payloads.take(pa.array(packed.numbers[packed.starts[:-1]]))
+    headers = pc.if_else(mask, _NO_HEADERS, batch.headers)
+    return MessageBatch(batch.topics, pc.if_else(mask, records, batch.payloads), headers)
+
+
+class _Numbered(NamedTuple):
+    """What has numbers of its own.
+
+    :ivar topic: in the log
+    """
+
+    topic: str
+    sender: int
+    cause: int
+
+
+class RefusedMessages:
+    """Messages whose records the log rejected, until a gap record says so there. A log that is full rejects gap
+    records, too: what they say is kept, and put together, until the log takes it.
+
+    Numbers by topic, sender and cause; those that follow each other take no more memory than one.
+    Messages without numbers are one interval from 0 to 0, however many they are.
+    """
+
+    def __init__(self) -> None:
+        self._intervals: dict[_Numbered, list[tuple[int, int]]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._intervals.values()))
+
+    def add(self, gaps: Iterable[MamaRecord]) -> None:
+        """Gap records to write; those that were written and rejected, too."""
+        for gap in gaps:
+            intervals = self._intervals.setdefault(_Numbered(gap.topic, gap.sender, gap.cause), [])
+            _append(intervals, (gap.first, gap.last))
+
+    def take(self, received: int) -> list[MamaRecord]:
+        """All of it as gap records, and forget it."""
+        taken, self._intervals = self._intervals, {}
+        return [
+            MamaRecord(MamaRecordKind.GAP, key.topic, received, cause=MamaGapCause(key.cause), sender=key.sender,
+                       first=first, last=last)
+            for key, intervals in taken.items()
+            for first, last in _joined(intervals)
+        ]  # fmt: skip
+
+
+def _joined(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for interval in sorted(intervals):
+        _append(found, interval)
+    return found
+
+
+def _append(intervals: list[tuple[int, int]], interval: tuple[int, int]) -> None:
+    """Equal numbers of a publisher that counted anew stay apart: they are other messages."""
+    first, last = interval
+    if intervals and (intervals[-1][1] + 1 == first or intervals[-1] == interval == (0, 0)):
+        intervals[-1] = intervals[-1][0], last
+    else:
+        intervals.append(interval)

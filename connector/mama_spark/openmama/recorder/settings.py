@@ -15,9 +15,8 @@ from mama_spark.openmama.wire.protocol.frames import why_unsendable
 from mama_spark.options import camel, duration
 from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
-from mama_spark.options.values import duration_or_off, integer, nonempty_text, plain_name, some_names, text
-
-_GROUP = "recorder"
+from mama_spark.options.values import integer, plain_name, some_names, text
+from mama_spark.recording.settings import DRAIN, GROUP, METRICS, REPORT
 
 
 def _symbols(value: Any) -> tuple[tuple[str, str], ...]:
@@ -40,57 +39,49 @@ class OpenMamaRecorderSettings:
     middleware: ClassVar[str] = "openmama"
     peer: PeerSettings
     topics: tuple[str, ...] = option(
-        "names", some_names, (), _GROUP,
+        "names", some_names, (), GROUP,
         "Topics whose messages are recorded as they are published, such as `OM.IBM`; `OM.>`: all that begin so.",
         shown="none",
     )  # fmt: skip
     symbols: tuple[tuple[str, str], ...] = option(
-        "names", _symbols, (), _GROUP,
+        "names", _symbols, (), GROUP,
         "Market data, SOURCE.SYMBOL: subscribed to, with an image (`oz`), and asked for a recap after a gap.",
         shown="none",
     )  # fmt: skip
     dictionary: str = option(
-        "name", text, "auto", _GROUP,
+        "name", text, "auto", GROUP,
         "Source that the data dictionary is fetched from (`oz`); `off`: none; `auto`: the sources of the symbols, and "
         "WOMBAT, whichever serves one.",
     )  # fmt: skip
-    name: str = option("name", plain_name, "recorder", _GROUP, "Of this recorder; one log has one recorder of a name.")
-    prefix: str = option("name", plain_name, PREFIX, _GROUP, "First part of the topics in the log.")
+    name: str = option("name", plain_name, "recorder", GROUP, "Of this recorder; one log has one recorder of a name.")
+    prefix: str = option("name", plain_name, PREFIX, GROUP, "First part of the topics in the log.")
     buffer: int = option(
-        "integer", integer(1), 200_000, _GROUP,
+        "integer", integer(1), 200_000, GROUP,
         "Messages that wait while the log is away; then the network is not read, and publishers hold or drop.",
     )  # fmt: skip
     request_timeout: float = option(
-        "duration", duration, 10.0, _GROUP, "Of an answer to a subscription; it is asked three times.", shown="10s"
+        "duration", duration, 10.0, GROUP, "Of an answer to a subscription; it is asked three times.", shown="10s"
     )
     pack_max_rows: int = option(
-        "integer", integer(1, 1_000_000), 1, _GROUP,
+        "integer", integer(1, 1_000_000), 1, GROUP,
         "Messages of one topic that become one record of the log together, in their order, as [packed messages]"
         "(packed-messages.md) do: the log then bounds the rate no more. 1: each message is a record.",
     )  # fmt: skip
     pack_max_bytes: int = option(
-        "integer", integer(1), 65_536, _GROUP, "Bytes of a packed record, at most what the log takes.",
+        "integer", integer(1), 65_536, GROUP, "Bytes of a packed record, at most what the log takes.",
     )  # fmt: skip
     pack_delay: float = option(
-        "duration", duration, 0.1, _GROUP,
+        "duration", duration, 0.1, GROUP,
         "Longest time that a message waits for others of its topic, with `packMaxRows` above 1.", shown="100ms",
     )  # fmt: skip
     look_back: int = option(
-        "integer", integer(0), 200_000, _GROUP,
+        "integer", integer(0), 200_000, GROUP,
         "Records at the end of the log from which the last numbers are taken, so that what was published meanwhile is "
         "a gap; 0: none.",
     )  # fmt: skip
-    report: float = option(
-        "duration", duration_or_off, 60.0, _GROUP, "Between two lines of progress; 0 or `off`: none.", shown="60s"
-    )
-    metrics: str | None = option(
-        "text", nonempty_text, None, _GROUP, "`host:port` of an HTTP server: Prometheus text at `/metrics`.",
-        shown="none",
-    )  # fmt: skip
-    drain: float = option(
-        "duration", duration, 10.0, _GROUP, "Longest wait at the end for what the log has not acknowledged.",
-        shown="10s",
-    )  # fmt: skip
+    report: float = REPORT
+    metrics: str | None = METRICS
+    drain: float = DRAIN
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> OpenMamaRecorderSettings:

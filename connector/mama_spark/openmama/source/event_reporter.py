@@ -23,6 +23,7 @@ from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import OFFLINE, SourceRecord, encode_source
 from mama_spark.mama.messages.status import Status
 
+from ...recording.background_task import BackgroundTask
 from .market_data_source import PublisherEvent
 from .source_events import SourceEvents
 
@@ -147,8 +148,8 @@ class SourceEventReporter:
         self._number = 0
         self._failing = False
         self._lock = threading.Lock()
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"mama-events-{store.name}", daemon=True)
+        name = f"mama-events-{store.name}"
+        self._task = BackgroundTask(name, f"stores events in {store.name}", self._run, 2 * END_TIMEOUT)
 
     def __repr__(self) -> str:
         return f"<SourceEventReporter to {self._store.name}, {len(self._batch) + len(self._events)} events wait>"
@@ -161,7 +162,7 @@ class SourceEventReporter:
             if not e.retryable:
                 raise
             self._failed(e)
-        self._thread.start()
+        self._task.start()
 
     def lifecycle(self, event: str, *, status: str | None = None, info: str | None = None) -> None:
         """See :meth:`.source_events.SourceEvents.lifecycle`."""
@@ -175,15 +176,13 @@ class SourceEventReporter:
 
     def close(self) -> None:
         """Store what waits; waits a bounded time for that. May be repeated, never raises."""
-        self._ending.set()
-        if self._thread.ident is not None:
-            self._thread.join(2 * END_TIMEOUT)
+        self._task.stop()
 
     # --- the thread ------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
-            while not self._ending.wait(self._interval):
+            while not self._task.stopping.wait(self._interval):
                 self._store_waiting()
             delays, until = _END_RETRIES.delays(), time.monotonic() + END_TIMEOUT
             while not self._store_waiting():

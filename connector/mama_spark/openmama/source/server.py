@@ -12,12 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from mama_spark.contracts.record_log import Records
+from mama_spark.contracts.topics import topic_head
 from mama_spark.openmama.wire.peer.peer import OpenMamaPeer
 from mama_spark.openmama.wire.peer.subscription_table import SubscriptionChange
 from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry
 
+from ...recording.log_follower import LogFollower, LogPosition
 from ...telemetry.prometheus.exposition import Metric, counter, gauge
-from .log_follower import LogBatch, LogFollower
 from .market_data_source import (
     AnswerRequest,
     MarketDataSource,
@@ -48,9 +50,7 @@ _COUNTERS = {
 class _Published(NamedTuple):
     """What is saved once subscribers have taken it, as of one moment."""
 
-    identity: str
-    served: int
-    time: int | None
+    at: LogPosition
     topics: list[StoredTopic]
     wanted: int
     counts: dict[str, int]
@@ -78,11 +78,11 @@ class MarketDataServer:
         on_event: Callable[[PublisherEvent], None] = lambda event: None,
     ) -> None:
         self._peer, self._source, self._state, self._log = peer, source, state, log
-        self._prefix, self._dictionary = f"{prefix}." if prefix else "", dictionary
+        self._prefix, self._dictionary = topic_head(prefix), dictionary
         self._say, self._warn, self._on_event = say, warn, on_event
         self._framing = peer.settings.framing
         self._unsent: list[bytes] = []
-        self._position = (state.identity, state.served, state.time)
+        self._position = state.at
         self._looked = self._reported = time.monotonic()
         self._published: _Published | None = None
         self._writable = False  # nothing waited for a subscriber at the last look
@@ -151,14 +151,11 @@ class MarketDataServer:
         if batch.warning:
             self._warn(batch.warning)
         if batch.records is not None:
-            self._publish(batch)
-        time = None if batch.records is None else int(batch.records.times[-1])
-        self._position = (batch.identity, batch.served, time)
+            self._publish(batch.records)
+        self._position = batch.at
         return True
 
-    def _publish(self, batch: LogBatch) -> None:
-        assert batch.records is not None
-        records = batch.records
+    def _publish(self, records: Records) -> None:
         for sequence, topic, payload in zip(
             records.sequences.tolist(), records.topics.to_pylist(), records.payloads.to_pylist(), strict=True
         ):
@@ -213,18 +210,14 @@ class MarketDataServer:
 
     def _now(self) -> _Published:
         wanted = self._wanted() if self._waited else self._state.wanted  # or else the next run waits for them
-        return _Published(*self._position, self._source.take_changed(), wanted, dict(self.counts))
+        return _Published(self._position, self._source.take_changed(), wanted, dict(self.counts))
 
     def _save(self) -> None:
         published, self._published = self._published, None
         if published is not None:
             self._saved_counts = published.counts
-            if published.topics or published[:3] != self._saved or published.wanted != self._state.wanted:
-                self._state.save(*published[:5])
-
-    @property
-    def _saved(self) -> tuple[str, int, int | None]:
-        return self._state.identity, self._state.served, self._state.time
+            if published.topics or (published.at, published.wanted) != (self._state.at, self._state.wanted):
+                self._state.save(published.at, published.topics, published.wanted)
 
     def _end(self) -> None:
         """Wait until subscribers have taken what was published, and save what they have."""
@@ -240,11 +233,12 @@ class MarketDataServer:
             self._published = now
             self._save()
             return
-        self._state.save(*self._saved, (), now.wanted)
-        first = self._state.served + 1 if self._state.identity == self._position[0] else 1
-        if first <= self._position[1]:
+        saved, last = self._state.at, self._position.served
+        self._state.save(saved, (), now.wanted)
+        first = saved.served + 1 if saved.identity == self._position.identity else 1
+        if first <= last:
             self._warn(
-                f"subscribers did not take everything within {linger:g} s: records {first} to {self._position[1]} are "
+                f"subscribers did not take everything within {linger:g} s: records {first} to {last} are "
                 "not counted, and are served again by the next start"
             )
         self.counts.update({what: self._saved_counts.get(what, 0) - self.counts[what] for what in _SERVED})

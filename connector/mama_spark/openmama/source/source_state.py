@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.mama.messages.omnm import BadMessage
+from mama_spark.recording.log_follower import LogPosition
 
 from .market_data_source import PublishedTopic, StoredTopic
 
@@ -25,8 +26,7 @@ class SourceState:
 
     :param name: of the source; a file belongs to one
     :ivar sender: the same for as long as the file exists
-    :ivar identity: of the log; ``served``: sequence of the last record that subscribers are known to have taken;
-        ``time``: when that was stored, None = not known
+    :ivar at: up to where subscribers are known to have taken the log; an empty identity: nothing was served yet
     :ivar wanted: subscriptions to its topics, one for each subscriber
     :raises ConfigError: the file is something else, or of another source, or another process has it
     """
@@ -53,9 +53,8 @@ class SourceState:
         if found[0] != name:
             self._db.close()
             raise ConfigError(f"{path} is the state of the source {found[0]!r}; give {name!r} another file")
-        self.sender, self.identity, self.served = int(found[1]), str(found[2]), int(found[3])
-        self.time: int | None = found[4]
-        self.wanted = int(found[5] or 0)
+        self.sender, self.wanted = int(found[1]), int(found[5] or 0)
+        self.at = LogPosition(str(found[2]), int(found[3]), found[4])
 
     def topics(self) -> list[PublishedTopic]:
         """:raises ConfigError: the file holds something else"""
@@ -65,7 +64,7 @@ class SourceState:
         except (sqlite3.Error, BadMessage) as e:
             raise ConfigError(f"{self._path}: {e}; remove it to begin anew") from e
 
-    def save(self, identity: str, served: int, time: int | None, topics: Iterable[StoredTopic], wanted: int) -> None:
+    def save(self, at: LogPosition, topics: Iterable[StoredTopic], wanted: int) -> None:
         """All of it, or nothing.
 
         :raises ConfigError: the file cannot be written
@@ -73,13 +72,13 @@ class SourceState:
         try:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany("INSERT OR REPLACE INTO topics VALUES (?, ?, ?)", topics)
-            self._db.execute("UPDATE source SET identity = ?, served = ?", (identity, served))
+            self._db.execute("UPDATE source SET identity = ?, served = ?", (at.identity, at.served))
             self._db.execute("DELETE FROM stored")
-            self._db.execute("INSERT INTO stored VALUES (?, ?, ?)", (served, time, wanted))
+            self._db.execute("INSERT INTO stored VALUES (?, ?, ?)", (at.served, at.time, wanted))
             self._db.execute("COMMIT")
         except sqlite3.Error as e:
             raise ConfigError(f"{self._path}: {e}") from e
-        self.identity, self.served, self.time, self.wanted = identity, served, time, wanted
+        self.at, self.wanted = at, wanted
 
     def close(self) -> None:
         self._db.close()

@@ -1,6 +1,6 @@
 """Tango's part of ``mama record``."""
 
-from ..recorder.recorder import Recorder
-from ..recorder.settings import RecorderSettings as Settings
+from ..recorder.record_source import TangoRecordSource as Source
+from ..recorder.settings import TangoRecorderSettings as Settings
 
-__all__ = ["Recorder", "Settings"]
+__all__ = ["Settings", "Source"]

@@ -18,6 +18,7 @@ from ...options import command
 from ...options.toml_file import read_toml
 from ...options.values import duration_or_none
 from ...publishing.window.reconnecting import ReconnectingBridge
+from ...recording.log_follower import LogFollower
 from ...registry import log_bridge
 from ...telemetry.prometheus.server import served_metrics
 from ..giop.ior import BadAddress, parse_tango_host
@@ -89,15 +90,17 @@ def run(args: argparse.Namespace) -> int:
     position.parent.mkdir(parents=True, exist_ok=True)
     replayer = LogReplayer(source, read_rules(args.conf_file), args.name)
     bridge = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
+    follower = LogFollower(bridge, str(o.stream))
     with stop_on_signals() as stop, _locked(position):
         try:
             say = say_as(args.json)
-            service = ReplayService(source, replayer, bridge, str(o.stream), position, stop, say, print_error)
+            service = ReplayService(source, replayer, follower, position, stop, say, print_error)
             service.unregister = args.unregister
             with served_metrics(args.metrics, service.metrics, say, print_error):
                 service.run(args.begin, args.hold)
         finally:
             source.close()
+            follower.close()
             bridge.close()
     return stop.exit_code
 

@@ -151,11 +151,6 @@ class DeviceStates:
         """Note that the log rejected the record of a device's state."""
         self._refused.add(device)
 
-    @property
-    def has_refused(self) -> bool:
-        """Whether the log rejected the state of a device."""
-        return bool(self._refused)
-
     def write_refused(self, records: RecordBuilder, now: int) -> None:
         """Add records of the states that the log rejected."""
         for device in self._refused & self._states.keys():

@@ -33,13 +33,11 @@ class ErrorSummary:
 
 @dataclass(slots=True)
 class _Series:
+    """:ivar rest: errors that no record tells of"""
+
     reasons: tuple[str, ...]
     next_summary: int
-    count: int = 0
-    received: int = 0
-    frames: Sequence[bytes] = ()
-    first: int = 0
-    last: int = 0
+    rest: ErrorSummary | None = None
 
 
 class ErrorSeries:
@@ -76,8 +74,9 @@ class ErrorSeries:
         series = self._open.get(topic)
         if series is None or series.reasons != reasons:
             return False
-        series.first = series.first if series.count else ctr
-        series.count, series.received, series.frames, series.last = series.count + 1, received, frames, ctr
+        before = series.rest
+        count, first = (before.count, before.first) if before else (0, ctr)
+        series.rest = ErrorSummary(topic, received, frames, count + 1, first, ctr)
         return True
 
     def begin(self, topic: bytes, errors: Sequence[DevError], received: int) -> None:
@@ -88,31 +87,20 @@ class ErrorSeries:
     def end(self, topic: bytes) -> ErrorSummary | None:
         """End the series of a topic; returns its summary, None if nothing is to be summed up."""
         series = self._open.pop(topic, None)
-        return None if series is None else _summary(topic, series)
+        return None if series is None else series.rest
 
     def due(self, now: int) -> list[ErrorSummary]:
         """Return the summaries of series that go on and whose period is over.
 
         :param now: nanoseconds since the epoch
         """
-        found = []
-        for topic, series in self._open.items():
-            if now >= series.next_summary:
-                series.next_summary = now + self._period_ns
-                summary = _summary(topic, series)
-                if summary is not None:
-                    found.append(summary)
+        due = [series for series in self._open.values() if now >= series.next_summary]
+        found = [series.rest for series in due if series.rest is not None]
+        for series in due:
+            series.next_summary, series.rest = now + self._period_ns, None
         return found
 
     def end_all(self) -> list[ErrorSummary]:
         """End all series."""
         found = [self.end(topic) for topic in list(self._open)]
         return [summary for summary in found if summary is not None]
-
-
-def _summary(topic: bytes, series: _Series) -> ErrorSummary | None:
-    if not series.count:
-        return None
-    summary = ErrorSummary(topic, series.received, series.frames, series.count, series.first, series.last)
-    series.count = 0
-    return summary

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..events.sequence_tracker import SequenceGap, discontinuity, is_counted
 from .records import UNKNOWN_COUNT, DecodedRecords, GapCause, GapNumbers, RecordKind
 
-_VALUES = (RecordKind.EVENT, RecordKind.INITIAL, RecordKind.RESUBSCRIBED, RecordKind.CHECKED, RecordKind.ERROR)
+_FROM_SERVERS = (RecordKind.EVENT, RecordKind.INITIAL, RecordKind.RESUBSCRIBED, RecordKind.CHECKED)
+_VALUES = (*_FROM_SERVERS, RecordKind.ERROR)
 _GAPS = (RecordKind.GAP, RecordKind.RESTART)
 #: Reason of the error record that says why a topic's records are rejected. It is no event, so no gap counts it.
 RECORD_REFUSED = "RecordRefused"
 
 
 class PendingGaps:
-    """Rejected records of each Tango topic: first counter, last counter, and number of records."""
+    """Rejected records of each Tango topic: first counter, last counter, and number of records; and why."""
 
     def __init__(self) -> None:
         self._gaps: dict[bytes, tuple[int, int, int]] = {}
+        self._reasons: dict[bytes, str] = {}  #: those that are not recorded yet; empty: it is
 
     def __repr__(self) -> str:
         return f"<PendingGaps {len(self._gaps)} gaps>"
@@ -26,8 +28,15 @@ class PendingGaps:
     def __len__(self) -> int:
         return len(self._gaps)
 
-    def refused(self, records: DecodedRecords) -> None:
-        """Add rejected records: events, values that were read, and gaps."""
+    def refused(self, records: DecodedRecords, reasons: Sequence[str] = ()) -> None:
+        """Add rejected records: events, values that were read, and gaps.
+
+        :param reasons: why, one text a record; empty: unknown
+        """
+        for row, reason in enumerate(reasons):
+            topic = records.frames.topics[row]
+            if is_own_error(records, row) or (records.kind[row] in _FROM_SERVERS and topic not in self._reasons):
+                self._reasons[topic] = reason
         for row, kind in enumerate(records.kind.tolist()):
             topic = records.frames.topics[row]
             if is_own_error(records, row):
@@ -51,6 +60,12 @@ class PendingGaps:
         """Remove and return all gaps, for the caller to report."""
         gaps, self._gaps = self._gaps, {}
         return [(topic, GapNumbers(*numbers, GapCause.REFUSED)) for topic, numbers in gaps.items()]
+
+    def take_reasons(self) -> list[tuple[bytes, str]]:
+        """Topic and reason of the first rejection of each, for the caller to report."""
+        found = [(topic, reason) for topic, reason in self._reasons.items() if reason]
+        self._reasons.update((topic, "") for topic, _ in found)
+        return found
 
     # --- restored from the log ---
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -58,17 +58,13 @@ class RecordBuilder:
         self.gaps[len(self)] = numbers
         self.add(kind, topic, received, frames)
 
-    def messages(self, ids: Callable[[int], list[str]] | None = None) -> MessageBatch:
-        """Encode all records, of which there must be at least one.
-
-        :param ids: makes the given number of message ids, for brokers that deduplicate; None: no ids
-        """
+    def messages(self) -> MessageBatch:
+        """Encode all records, of which there must be at least one, as messages without ids."""
         columns = {name: np.zeros(len(self), np.int64) for name in ("first", "last", "count", "cause")}
         for row, numbers in self.gaps.items():
             for column, number in zip(columns.values(), numbers, strict=True):
                 column[row] = number
         heads = RecordHeads(np.array(self.kinds), np.array(self.received), np.array(self.ctrs), **columns)
         frames = RecordFrames(*(list(column) for column in zip(*self.frames, strict=True)))
-        made = None if ids is None else pa.array(ids(len(self)), pa.string())
         topics = pa.array(self.topics, pa.string()).dictionary_encode()
-        return MessageBatch(topics, encode(heads, frames), ids=made)
+        return MessageBatch(topics, encode(heads, frames))

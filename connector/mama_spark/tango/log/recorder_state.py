@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
-import orjson
 
 from mama_spark.contracts.errors import MamaError
 
@@ -32,7 +32,7 @@ from ..topics import BadEventTopic, Topic, event_topic, parse, read_topic
 from ..types import DevError, Quality, Severity
 from .device_states import DeviceStates, Errors, RecordedDevice
 from .error_series import ErrorSeries, ErrorSummary
-from .pending_gaps import RECORD_REFUSED, PendingGaps, is_own_error
+from .pending_gaps import RECORD_REFUSED, PendingGaps
 from .record_builder import RecordBuilder
 from .records import (
     DEVICE_STATES,
@@ -45,16 +45,13 @@ from .records import (
     record_topic,
     writer_topic,
 )
+from .state_records import state_parts
 
-STATE_VERSION = 1
-_FROM_SERVERS = (RecordKind.EVENT, RecordKind.INITIAL, RecordKind.RESUBSCRIBED, RecordKind.CHECKED)
 _OF_READS = {
     SubscriptionEventKind.INITIAL: RecordKind.INITIAL,
     SubscriptionEventKind.RESUBSCRIPTION: RecordKind.RESUBSCRIBED,
     SubscriptionEventKind.CHECK: RecordKind.CHECKED,
 }
-#: Most topics in one STATE record, so that it fits into a message.
-_TOPICS_IN_PART = 4000
 _INVALID = (DevError("API_AttrQualityInvalid", Severity.ERR, "the quality of the value is INVALID", ""),)
 
 
@@ -84,21 +81,14 @@ class RecorderState:
         self._resumed: set[bytes] = set()  #: topics with events in the log and none since the restart
         self._devices = DeviceStates(prefix)
         self._hosts: dict[str, str] = {}  #: configured address -> host in topics of the server
-        self._topics: dict[bytes, tuple[str, bool, RecordedDevice]] = {}  #: results of _topic_info
+        self._info = cache(self._topic_info)
         self._pending_gaps = PendingGaps()
-        #: topic with records that the log rejected -> reason that is not recorded yet; empty: it is
-        self._refusals: dict[bytes, str] = {}
         self.about: dict[str, Any] = {}
         self.others: dict[str, tuple[int, int]] = {}
         self.is_stale = False
 
     def __repr__(self) -> str:
         return f"<RecorderState {self.name}, {len(self._last)} topics, {self._devices!r}>"
-
-    @property
-    def devices(self) -> dict[RecordedDevice, RecordKind]:
-        """Current state of each device."""
-        return self._devices.as_dict()
 
     # --- restored from the log ----------------------------------------------------------------------------------
 
@@ -123,9 +113,15 @@ class RecorderState:
                 self._pending_gaps.restore(state.get("owed", ()))
             except (KeyError, TypeError, ValueError, AttributeError, UnicodeEncodeError) as error:
                 raise BadState(f"the state of the recorder is invalid: {error!r}") from None
-        of_others = _OthersTopics(lambda device: is_recorded is None or self._is_own(device, is_recorded))
+
+        @cache
+        def is_own(frame: bytes) -> bool:
+            with contextlib.suppress(BadEventTopic):
+                return is_recorded is None or self._is_own(RecordedDevice.of(read_topic(frame)), is_recorded)
+            return True
+
         for records in tail:
-            self._replay(records, of_others)
+            self._replay(records, is_own)
         self._resumed = set(self._last)
 
     def _is_own(self, device: RecordedDevice, is_recorded: Callable[[RecordedDevice], bool]) -> bool:
@@ -134,10 +130,10 @@ class RecorderState:
         host = configured.get(device.tango_host, device.tango_host)
         return device in self._devices.as_dict() or is_recorded(device._replace(tango_host=host))
 
-    def _replay(self, records: DecodedRecords, of_others: _OthersTopics) -> None:
+    def _replay(self, records: DecodedRecords, is_own: Callable[[bytes], bool]) -> None:
         for row, kind in enumerate(records.kind.tolist()):
             frame = records.frames.topics[row]
-            if of_others[frame]:
+            if not is_own(frame):
                 continue
             ctr = int(records.ctr[row])
             if kind == RecordKind.EVENT and is_counted(ctr) and not frame.endswith(UNCOUNTED_TOPIC_ENDS):
@@ -189,20 +185,12 @@ class RecorderState:
 
     def _add_state(self, records: RecordBuilder, now: int) -> None:
         self.is_stale = False
-        topics = list(self._last.items())
-        parts = [topics[at : at + _TOPICS_IN_PART] for at in range(0, len(topics), _TOPICS_IN_PART)] or [[]]
-        for number, part in enumerate(parts):
-            state = {
-                "v": STATE_VERSION,
-                "part": number,
-                "of": len(parts),
-                "counters": {topic.decode("latin-1"): ctr for topic, ctr in part},
-                "devices": self._devices.state() if not number else [],
-                "hosts": self._hosts if not number else {},
-                "owed": self._pending_gaps.state() if not number else [],
-                **({"recorder": self.about, "others": self.others} if not number else {}),
-            }
-            records.add(RecordKind.STATE, self.topic, now, (self.topic.encode(), LITTLE, b"", orjson.dumps(state)))
+        more = {
+            "devices": self._devices.state(), "hosts": self._hosts, "owed": self._pending_gaps.state(),
+            "recorder": self.about, "others": self.others,
+        }  # fmt: skip
+        for part in state_parts(self._last, more):
+            records.add(RecordKind.STATE, self.topic, now, (self.topic.encode(), LITTLE, b"", part))
 
     # --- subscription events ----------------------------------------------------------------------------------
 
@@ -215,12 +203,12 @@ class RecorderState:
             _, kind, received, frames, ctr, _ = event
             if kind is event_kind and frames is not None:
                 topic = frames[0]
-                name, counted, _ = self._topics.get(topic) or self._topic_info(topic)
+                name, counted, _ = self._info(topic)
                 if counted:
                     if resumed and topic in resumed:
                         self._resume(records, topic, ctr, received)
                     last[topic] = ctr
-                found = None if errors is None else errors[row]
+                found = None if errors is None else errors.get(row)
                 if found is not None and found is not _INVALID:
                     if not self._begins_series(records, topic, found, received, frames, ctr):
                         self._update_device(records, topic, found, received)
@@ -231,7 +219,7 @@ class RecorderState:
             else:
                 _RECORD[kind](self, records, event)
             if errors is not None and frames is not None:
-                self._update_device(records, frames[0], errors[row], received)
+                self._update_device(records, frames[0], errors.get(row), received)
         return records
 
     def _begins_series(
@@ -250,7 +238,7 @@ class RecorderState:
             self._record_summary(records, summary)
 
     def _record_summary(self, records: RecordBuilder, summary: ErrorSummary) -> None:
-        name, _, _ = self._topics.get(summary.topic) or self._topic_info(summary.topic)
+        name, _, _ = self._info(summary.topic)
         numbers = GapNumbers(summary.first, summary.last, summary.count, GapCause.NONE)
         records.add_gap(RecordKind.ERROR, name, summary.received, summary.frames, numbers)
 
@@ -264,9 +252,7 @@ class RecorderState:
     def _topic_info(self, frame: bytes) -> tuple[str, bool, RecordedDevice]:
         """Of a Tango topic: the topic of its records, whether its events have counters, and its device."""
         topic = read_topic(frame)
-        info = (record_topic(topic, self.prefix), is_counted_type(topic.event), RecordedDevice.of(topic))
-        self._topics[frame] = info
-        return info
+        return record_topic(topic, self.prefix), is_counted_type(topic.event), RecordedDevice.of(topic)
 
     def _resume(self, records: RecordBuilder, topic: bytes, ctr: int, now: int) -> None:
         """Record what is missing before the first event of a topic since the recorder started."""
@@ -297,7 +283,7 @@ class RecorderState:
     def _record_read(self, records: RecordBuilder, event: SubscriptionEvent) -> None:
         frames = event.frames
         assert frames is not None
-        name, _, _ = self._topics.get(frames[0]) or self._topic_info(frames[0])
+        name, _, _ = self._info(frames[0])
         records.add(_OF_READS[event.kind], name, event.received, frames)
 
     def _record_check(self, records: RecordBuilder, event: SubscriptionEvent) -> None:
@@ -324,17 +310,15 @@ class RecorderState:
         frame = self._topic(event.subscription, records, event.received).encode()
         errors = event.errors
         frames = (frame, LITTLE, usual_call(0, True), write_except(errors))
-        name, _, device = self._topics.get(frame) or self._topic_info(frame)
+        name, _, device = self._info(frame)
         if self._begins_series(records, frame, errors, event.received, frames, 0):
             records.add(RecordKind.ERROR, name, event.received, frames)
         if not any(error.reason in NO_SUCH_EVENTS for error in errors):  # that says nothing about the device
             self._devices.failed(records, device, frame, errors, event.received)
 
     def _record_availability(self, records: RecordBuilder, event: SubscriptionEvent) -> None:
-        topic, online = (
-            self._topic(event.subscription, records, event.received),
-            event.kind is SubscriptionEventKind.ONLINE,
-        )
+        topic = self._topic(event.subscription, records, event.received)
+        online = event.kind is SubscriptionEventKind.ONLINE
         if online and topic.encode() in self._series:
             self._end_series(records, topic.encode())
         self._devices.availability(records, topic, online, event.received, event.errors)
@@ -357,9 +341,8 @@ class RecorderState:
 
     # --- devices ---
 
-    def _errors_of(self, batch: EventBatch) -> list[Errors | None] | None:
-        """Errors of each event that make its device SUSPECT, or None. None in total if no event has errors and no
-        device is SUSPECT."""
+    def _errors_of(self, batch: EventBatch) -> dict[int, Errors] | None:
+        """Event -> errors that make its device SUSPECT. None if no event has errors and no device is SUSPECT."""
         columns = batch.columns
         errors: dict[int, Errors] = dict.fromkeys(np.flatnonzero(columns.quality == Quality.INVALID).tolist(), _INVALID)
         for row, event in columns.others.items():
@@ -367,13 +350,10 @@ class RecorderState:
                 errors[row] = event.errors
         if not errors and not self._devices.any_errors():
             return None
-        found: list[Errors | None] = [None] * len(batch)
-        for row, some in errors.items():
-            found[int(batch.rows[row])] = some
-        return found
+        return {int(batch.rows[row]): some for row, some in errors.items()}
 
     def _update_device(self, records: RecordBuilder, topic: bytes, errors: Errors | None, now: int) -> None:
-        device = self._topics[topic][2]
+        _, _, device = self._info(topic)
         if errors is None:
             self._devices.succeeded(records, device, topic, now)
         else:
@@ -386,51 +366,23 @@ class RecorderState:
 
         :param reasons: why, one text a record; empty: unknown
         """
-        self._pending_gaps.refused(records)
-        for row, reason in enumerate(reasons):
-            topic = records.frames.topics[row]
-            if is_own_error(records, row) or (records.kind[row] in _FROM_SERVERS and topic not in self._refusals):
-                self._refusals[topic] = reason
+        self._pending_gaps.refused(records, reasons)
         for row in np.flatnonzero(np.isin(records.kind, DEVICE_STATES)).tolist():
             self._devices.refused(RecordedDevice.of(read_topic(records.frames.topics[row])))
-
-    @property
-    def has_pending(self) -> bool:
-        """Whether the log rejected records that are not reported yet."""
-        return bool(len(self._pending_gaps) or self._devices.has_refused or any(self._refusals.values()))
 
     def report_pending(self, now: int) -> RecordBuilder:
         """Return gap records for the rejected records, once an error with the reason for each topic, and the device
         states that the log rejected."""
         records = RecordBuilder()
-        for topic, reason in self._refusals.items():
-            if reason:
-                errors = (DevError(RECORD_REFUSED, Severity.ERR, f"the log does not take it: {reason}", self.name),)
-                name, _, _ = self._topics.get(topic) or self._topic_info(topic)
-                frames = (topic, LITTLE, usual_call(0, True), write_except(errors))
-                records.add(RecordKind.ERROR, name, now, frames)
-                self._refusals[topic] = ""
+        for topic, reason in self._pending_gaps.take_reasons():
+            errors = (DevError(RECORD_REFUSED, Severity.ERR, f"the log does not take it: {reason}", self.name),)
+            name, _, _ = self._info(topic)
+            records.add(RecordKind.ERROR, name, now, (topic, LITTLE, usual_call(0, True), write_except(errors)))
         for topic, numbers in self._pending_gaps.take():
             with contextlib.suppress(BadEventTopic):  # a record about a recorder, not of a Tango topic
                 self._record_gap(records, read_topic(topic), now, numbers)
         self._devices.write_refused(records, now)
         return records
-
-
-class _OthersTopics(dict[bytes, bool]):
-    """Topic in a first frame -> whether it is of a device that another recorder records."""
-
-    def __init__(self, is_own: Callable[[RecordedDevice], bool]) -> None:
-        super().__init__()
-        self._is_own = is_own
-
-    def __missing__(self, frame: bytes) -> bool:
-        try:
-            found = not self._is_own(RecordedDevice.of(read_topic(frame)))
-        except BadEventTopic:
-            found = False
-        self[frame] = found
-        return found
 
 
 _RECORD: dict[SubscriptionEventKind, Callable[[RecorderState, RecordBuilder, SubscriptionEvent], None]] = {
@@ -444,29 +396,3 @@ _RECORD: dict[SubscriptionEventKind, Callable[[RecorderState, RecordBuilder, Sub
     SubscriptionEventKind.ONLINE: RecorderState._record_availability,
     SubscriptionEventKind.OFFLINE: RecorderState._record_availability,
 }
-
-
-def newest_state(parts: Sequence[bytes]) -> tuple[dict[str, Any], int, int] | None:
-    """The newest complete state among the STATE records of a recorder, and the indices of its first and last record;
-    None if none is complete.
-
-    :param parts: contents of the records, in order
-    """
-    open_parts: list[dict[str, Any]] = []
-    newest: tuple[dict[str, Any], int, int] | None = None
-    for at, data in enumerate(parts):
-        try:
-            part = orjson.loads(data)
-            number, of = int(part["part"]), int(part["of"])
-        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
-            open_parts = []
-            continue
-        if part.get("v") != STATE_VERSION or number != len(open_parts):
-            open_parts = []
-        if number == len(open_parts):
-            open_parts.append(part)
-        if len(open_parts) == of:
-            counters = {k: v for p in open_parts for k, v in p["counters"].items()}
-            newest = {**open_parts[0], "counters": counters}, at - of + 1, at
-            open_parts = []
-    return newest

@@ -39,6 +39,7 @@ import pyarrow as pa
 
 from mama_spark.contracts.errors import MamaError
 
+from ...recording.record_heads import read_heads
 from ..events.event_codec import read_except
 from ..events.frames import BIG
 from ..giop.cdr import CdrError
@@ -212,19 +213,8 @@ def encode(heads: RecordHeads, frames: RecordFrames) -> pa.Array:
 
 def decode(payloads: pa.Array) -> DecodedRecords:
     """Decode payloads (binary or large_binary). ``bad`` lists payloads that are no records; nothing is raised."""
-    n = len(payloads)
-    wide = pa.types.is_large_binary(payloads.type)
-    _, places, buffer = payloads.buffers()
-    if n == 0 or buffer is None:
-        buffer, starts, ends = b"", np.zeros(n, np.int64), np.zeros(n, np.int64)
-    else:
-        offsets = np.frombuffer(places, np.int64 if wide else np.int32).astype(np.int64)
-        offsets = offsets[payloads.offset : payloads.offset + n + 1]
-        starts, ends = offsets[:-1], offsets[1:]
-        if payloads.null_count:
-            ends = np.where(payloads.is_valid().to_numpy(zero_copy_only=False), ends, starts)
     bad: dict[int, BadEventRecord] = {}
-    heads = _heads(buffer, starts, ends)
+    buffer, starts, ends, heads = read_heads(payloads, _HEAD)
     sizes = heads["sizes"].astype(np.int64)
     good = _check(heads, sizes, ends - starts, bad)
     if bad:
@@ -239,16 +229,6 @@ def decode(payloads: pa.Array) -> DecodedRecords:
     names = ("kind", "cause", "received", "ctr", "first", "last", "count")
     numbers = {name: np.ascontiguousarray(heads[name]) for name in names}
     return DecodedRecords(**numbers, frames=RecordFrames(*columns), bad=bad)
-
-
-def _heads(buffer: Any, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """The heads of all payloads, shape (n,); zeros if a payload is shorter than a head."""
-    whole = ends - starts >= HEAD_SIZE
-    heads = np.zeros(len(starts), _HEAD)
-    if whole.any():
-        octets = np.frombuffer(buffer, np.uint8)
-        heads[whole] = octets[starts[whole, None] + np.arange(HEAD_SIZE)].view(_HEAD).ravel()
-    return heads
 
 
 def _check(

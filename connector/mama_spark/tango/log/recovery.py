@@ -13,8 +13,9 @@ from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.record_log import RecordLog
 
 from .device_states import RecordedDevice
-from .recorder_state import BadState, RecorderState, newest_state
+from .recorder_state import BadState, RecorderState
 from .records import DecodedRecords, RecordKind, decode
+from .state_records import newest_state
 
 WRITERS = "*.*"  #: topics of the records about recorders
 _FIRST_RANGE = 50_000  #: records that are searched first, from the end of the log; each further range is doubled

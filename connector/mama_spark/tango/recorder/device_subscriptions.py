@@ -12,7 +12,8 @@ import time
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from mama_spark.contracts.errors import BackgroundTaskFailed, MamaError
+from mama_spark.contracts.errors import MamaError
+from mama_spark.recording.background_task import BackgroundTask
 from mama_spark.tango.client.device_proxy import device_names, open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import EventSubMode, Subscription
@@ -21,7 +22,7 @@ from mama_spark.tango.client.subscription_states import NO_SUCH_EVENTS
 from mama_spark.tango.errors import ServerAway
 from mama_spark.tango.types import EventType
 
-from .settings import RecorderSettings
+from .settings import TangoRecorderSettings
 
 logger = logging.getLogger("mama_spark")
 
@@ -31,10 +32,10 @@ _RETRY = 5.0  #: seconds until a database or device that did not answer is calle
 class DeviceSubscriptions:
     """Subscriptions of one recorder.
 
-    :ivar failure: error that ended the thread; None: there is none
+    :ivar task: the thread that makes them
     """
 
-    def __init__(self, settings: RecorderSettings, subscriber: TangoSubscriber) -> None:
+    def __init__(self, settings: TangoRecorderSettings, subscriber: TangoSubscriber) -> None:
         self._settings, self._subscriber = settings, subscriber
         self._subscriptions: dict[tuple[str, str, EventType], Subscription] = {}
         self._by_pattern: set[int] = set()  #: ids of subscriptions to attributes that a pattern matched
@@ -42,9 +43,9 @@ class DeviceSubscriptions:
         self._devices = set(settings.named_devices)
         self._pending = set(self._devices)  #: devices to subscribe to, or to read attributes of again
         self._changed = threading.Event()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="tango-recorder-subscribe", daemon=True)
-        self.failure: MamaError | None = None
+        self.task = BackgroundTask(
+            "tango-recorder-subscribe", "subscribes to devices", self._subscribe_all, 2 * settings.timeout + 1
+        )
 
     def __len__(self) -> int:
         return len(self._subscriptions)
@@ -57,15 +58,11 @@ class DeviceSubscriptions:
             for one in list(self._subscriptions.values())
         )
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
     def stop(self) -> None:
         """Stop the thread; waits until it has stopped, at most for two timeouts of a call and one second."""
-        self._stopping = True
+        self.task.stopping.set()
         self._changed.set()
-        self._thread.join(2 * self._settings.timeout + 1)
+        self.task.stop()
 
     def interface_changed(self) -> None:
         """Read the attributes of all devices again, since the interface of one changed."""
@@ -89,23 +86,16 @@ class DeviceSubscriptions:
 
     # --- in the thread ---
 
-    def _run(self) -> None:
-        try:
-            self._subscribe_all()
-        except Exception as error:
-            logger.exception("the thread that subscribes to devices failed")
-            self.failure = BackgroundTaskFailed(f"the thread that subscribes to devices failed: {error}")
-
     def _subscribe_all(self) -> None:
         patterns = self._settings.device_patterns
         next_scan = 0.0
-        while not self._stopping:
+        while not self.task.stopping.is_set():
             self._changed.clear()
             if patterns and time.monotonic() >= next_scan:
                 found = self._find_devices(patterns)
                 next_scan = time.monotonic() + (self._settings.look_every if found else _RETRY)
             for device in sorted(self._pending):
-                if self._stopping:
+                if self.task.stopping.is_set():
                     return
                 try:
                     self._subscribe_device(device)
@@ -147,7 +137,7 @@ class DeviceSubscriptions:
 
     def _add(self, requests: list[tuple[str, str, EventType]], by_pattern: bool = False) -> None:
         new = [request for request in dict.fromkeys(requests) if request not in self._subscriptions]
-        if not new or self._stopping:
+        if not new or self.task.stopping.is_set():
             return
         full = [(self._settings.full_name(device), name or None, event) for device, name, event in new]
         subscriptions = self._subscriber.subscribe_many(full, mode=EventSubMode.ASYNC_READ)

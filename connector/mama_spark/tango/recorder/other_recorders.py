@@ -8,7 +8,6 @@ refused. Of two with one name, the later one goes on where the earlier was, and 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -17,10 +16,11 @@ import orjson
 
 from mama_spark.contracts.errors import ConfigError, MamaError
 from mama_spark.contracts.record_log import ReadLog, RecordLog
+from mama_spark.recording.background_task import BackgroundTask
 from mama_spark.tango.log.records import RecordKind
 from mama_spark.tango.log.recovery import WRITERS, WriterRecords, WriterState
 
-from .settings import RecorderSettings
+from .settings import TangoRecorderSettings
 
 logger = logging.getLogger("mama_spark")
 
@@ -28,7 +28,7 @@ _EVERY = 60.0  #: seconds between two states of a recorder that does not say so
 _SILENT = 3  #: a recorder that has missed so many states has ended
 
 
-def about(settings: RecorderSettings, started: int) -> dict[str, Any]:
+def about(settings: TangoRecorderSettings, started: int) -> dict[str, Any]:
     """What a recorder notes about itself in its state.
 
     :param started: when it started, nanoseconds since the epoch
@@ -43,7 +43,7 @@ def about(settings: RecorderSettings, started: int) -> dict[str, Any]:
     }
 
 
-def conflict(settings: RecorderSettings, topic: str, states: Mapping[str, WriterState], now: int) -> str | None:
+def conflict(settings: TangoRecorderSettings, topic: str, states: Mapping[str, WriterState], now: int) -> str | None:
     """Why a recorder must not run beside the others of the log; None: it may.
 
     :param topic: of the records about this recorder
@@ -72,7 +72,7 @@ def _recorded_by(state: WriterState) -> set[str]:
     )
 
 
-def _matching(settings: RecorderSettings, state: WriterState) -> set[str]:
+def _matching(settings: TangoRecorderSettings, state: WriterState) -> set[str]:
     """Those of another recorder's devices and patterns that these settings have too."""
     there = state.state.get("recorder", {})
     hosts = str(there.get("host")).split(",")
@@ -92,39 +92,35 @@ class OtherRecorders:
     :param started: when this recorder started, nanoseconds since the epoch
     :param every: seconds between two looks
     :ivar found: topic -> first and last sequence of the last state of another recorder
-    :ivar failure: another recorder of this name has started; None: none has
+    :ivar task: the thread, which fails when another recorder of this name has started
     """
 
     def __init__(self, read: ReadLog, topic: str, started: int, every: float) -> None:
         self._read, self._topic, self._started, self._every = read, topic, started, every
         self._after = 0
         self.found: dict[str, tuple[int, int]] = {}
-        self.failure: MamaError | None = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="tango-other-recorders", daemon=True)
+        self._replaced = False
+        self.task = BackgroundTask("tango-other-recorders", "watches other recorders", self._watch)
 
     def begin(self, states: Mapping[str, WriterState], after: int) -> None:
-        """Note the recorders that the log has, before :meth:`start`.
+        """Note the recorders that the log has, before the thread starts.
 
         :param after: sequence up to which the log was read
         """
         self.found = {topic: (one.first, one.last) for topic, one in states.items() if topic != self._topic}
         self._after = after
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread; does not wait for it."""
-        self._stop.set()
-
     def _watch(self) -> None:
-        while not self._stop.wait(self._every) and self.failure is None:
+        while not self.task.stopping.wait(self._every):
             try:
                 self._read(self._look)
             except MamaError as error:  # the writer tells about outages
                 logger.debug("the records of other recorders cannot be read: %s", error)
+            if self._replaced:
+                name = self._topic.rpartition(".")[2]
+                raise ConfigError(
+                    f"another recorder with the name {name} has started with this log: this one ends, that one goes on"
+                )
 
     def _look(self, log: RecordLog) -> None:
         last = log.bounds().last
@@ -132,12 +128,7 @@ class OtherRecorders:
         records.read(log, self._after, last, (WRITERS,))
         states = records.states()
         self.found.update({topic: (one.first, one.last) for topic, one in states.items() if topic != self._topic})
-        for started in map(_start_of, records.rows.get(self._topic, ())):
-            if started > self._started:
-                name = self._topic.rpartition(".")[2]
-                self.failure = ConfigError(
-                    f"another recorder with the name {name} has started with this log: this one ends, that one goes on"
-                )
+        self._replaced = any(_start_of(one) > self._started for one in records.rows.get(self._topic, ()))
         self._after = last
 
 

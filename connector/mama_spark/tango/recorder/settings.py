@@ -12,7 +12,8 @@ from mama_spark.contracts.errors import ConfigError
 from mama_spark.options import camel, duration
 from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
-from mama_spark.options.values import byte_size, duration_or_off, integer, nonempty_text, plain_name, some_names
+from mama_spark.options.values import byte_size, duration_or_off, integer, plain_name, some_names
+from mama_spark.recording.settings import DRAIN, GROUP, METRICS, REPORT
 from mama_spark.tango.giop.ior import BadAddress, parse_device, parse_tango_host
 from mama_spark.tango.log.device_states import RecordedDevice
 from mama_spark.tango.log.records import PREFIX
@@ -20,7 +21,6 @@ from mama_spark.tango.topics import NO_DATABASE, SCHEME
 from mama_spark.tango.types import EVENT_NAMES, EventType
 
 _WILD = re.compile(r"[*?\[]")
-_GROUP = "recorder"
 DEFAULT_EVENTS = ("change", "attr_conf", "intr_change")
 
 
@@ -39,7 +39,7 @@ def _events(value: Any) -> tuple[EventType, ...]:
 
 
 @dataclass(frozen=True)
-class RecorderSettings:
+class TangoRecorderSettings:
     """Settings of a recorder. Durations are in seconds. :meth:`of` makes them from a table.
 
     :ivar host: ``host:port`` of the database; of the one server if ``dbase`` is false
@@ -50,74 +50,66 @@ class RecorderSettings:
     middleware: ClassVar[str] = "tango"
     host: str
     devices: tuple[str, ...] = option(
-        "names", _devices, (), _GROUP,
+        "names", _devices, (), GROUP,
         "Devices, without the host; or patterns (`*`, `?`, `[ab]`), where there is a database to ask.", shown="needed",
     )  # fmt: skip
     dbase: bool = True
     alternates: tuple[str, ...] = ()
     attributes: tuple[str, ...] = option(
-        "names", some_names, ("*",), _GROUP,
+        "names", some_names, ("*",), GROUP,
         "Names or patterns (`*`, `?`, `[ab]`), with the device in front where they have slashes.", shown="`*`",
     )  # fmt: skip
     events: tuple[EventType, ...] = option(
-        "events", _events, tuple(EVENT_NAMES[name] for name in DEFAULT_EVENTS), _GROUP, "Types of events.",
+        "events", _events, tuple(EVENT_NAMES[name] for name in DEFAULT_EVENTS), GROUP, "Types of events.",
         shown="change, attr_conf, intr_change",
     )  # fmt: skip
-    name: str = option("name", plain_name, "recorder", _GROUP, "Of this recorder; each recorder of a log has its own.")
-    prefix: str = option("name", plain_name, PREFIX, _GROUP, "First part of the topics in the log.")
+    name: str = option("name", plain_name, "recorder", GROUP, "Of this recorder; each recorder of a log has its own.")
+    prefix: str = option("name", plain_name, PREFIX, GROUP, "First part of the topics in the log.")
     buffer: int = option(
-        "integer", integer(1), 500_000, _GROUP,
+        "integer", integer(1), 500_000, GROUP,
         "Events that wait while the log is away; then the oldest are dropped, and counted.",
     )  # fmt: skip
     buffer_octets: int = option(
-        "size", byte_size, 512 << 20, _GROUP, "Memory that they may take, about; likewise.", shown="512 MiB"
+        "size", byte_size, 512 << 20, GROUP, "Memory that they may take, about; likewise.", shown="512 MiB"
     )
     hwm: int | None = option(
-        "integer", integer(1), None, _GROUP, "High-water mark of the sockets.", shown="what the servers say"
+        "integer", integer(1), None, GROUP, "High-water mark of the sockets.", shown="what the servers say"
     )
-    timeout: float = option("duration", duration, 3.0, _GROUP, "Of a call to a server.", shown="3s")
+    timeout: float = option("duration", duration, 3.0, GROUP, "Of a call to a server.", shown="3s")
     look_every: float = option(
-        "duration", duration, 60.0, _GROUP, "Between two questions to the database, which devices match the patterns.",
+        "duration", duration, 60.0, GROUP, "Between two questions to the database, which devices match the patterns.",
         shown="60s",
     )  # fmt: skip
     state_every: float = option(
-        "duration", duration, 60.0, _GROUP,
+        "duration", duration, 60.0, GROUP,
         "Between two records of what is known, from which the next recorder goes on; others see that it runs.",
         shown="60s",
     )  # fmt: skip
-    report: float = option(
-        "duration", duration_or_off, 60.0, _GROUP, "Between two lines of progress; 0 or `off`: none.", shown="60s"
-    )
-    metrics: str | None = option(
-        "text", nonempty_text, None, _GROUP, "`host:port` of an HTTP server: Prometheus text at `/metrics`.",
-        shown="none",
-    )  # fmt: skip
-    drain: float = option(
-        "duration", duration, 10.0, _GROUP, "Longest wait at the end for what the log has not acknowledged.",
-        shown="10s",
-    )  # fmt: skip
+    report: float = REPORT
+    metrics: str | None = METRICS
+    drain: float = DRAIN
     error_summary: float = option(
-        "duration", duration_or_off, 600.0, _GROUP,
+        "duration", duration_or_off, 600.0, GROUP,
         "Of equal errors of an attribute in a row only the first is recorded; between two summaries of the others. 0 "
         "or `off`: each error is recorded.", shown="10m",
     )  # fmt: skip
     retry_refused: float = option(
-        "duration", duration, 300.0, _GROUP,
+        "duration", duration, 300.0, GROUP,
         "Longest time between attempts to subscribe to an attribute that a pattern matches and that sends no such "
         "events yet, since it is not polled, for example.", shown="5m",
     )  # fmt: skip
     loss_check: float = option(
-        "duration", duration_or_off, 60.0, _GROUP,
+        "duration", duration_or_off, 60.0, GROUP,
         "Longest time until a loss that no later event shows is recorded; servers are asked twice in it. 0 or `off`: "
         "it is not looked for.", shown="60s",
     )  # fmt: skip
     heartbeat: float = option(
-        "duration", duration, 10.0, _GROUP, "Heartbeats that are older are missed; servers send one every 9 s.",
+        "duration", duration, 10.0, GROUP, "Heartbeats that are older are missed; servers send one every 9 s.",
         shown="10s",
     )  # fmt: skip
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> RecorderSettings:
+    def of(cls, given: Mapping[str, Any]) -> TangoRecorderSettings:
         """Make settings from the table of a file.
 
         :param given: key -> value in the table

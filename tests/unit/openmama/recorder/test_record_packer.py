@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.contracts.record_log import Records
-from mama_spark.openmama.recorder.record_packer import RecordPacker
+from mama_spark.openmama.recorder.frame_recorder import RecordPacker
 from mama_spark.packing import rows_of_messages, unpack
 
 from tests.support.tiers import examples

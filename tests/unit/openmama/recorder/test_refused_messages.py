@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mama_spark.openmama.recorder.refused_messages import RefusedMessages
+from mama_spark.openmama.recorder.frame_recorder import RefusedMessages
 from mama_spark.openmama.wire.log.records import MamaGapCause, MamaRecord, MamaRecordKind
 
 

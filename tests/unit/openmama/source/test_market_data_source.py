@@ -25,6 +25,7 @@ from mama_spark.openmama.source.source_state import SourceState
 from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, by_name, dictionary_of
 from mama_spark.openmama.wire.protocol.frames import BridgeFrame, FrameType
 from mama_spark.openmama.wire.protocol.market_data import REFUSALS, MarketDataRequest, request_message
+from mama_spark.recording.log_follower import LogPosition
 
 from tests.support.tables import each
 
@@ -179,13 +180,13 @@ def test_numbers_images_sender_and_position_are_kept_over_restarts(tmp_path: Pat
     state = SourceState(file, "S")
     one = MarketDataSource("S", state.sender, RULES)
     one.update("A", [Field("x", 0, FieldType.I32, 1)])
-    state.save("log-1", 17, 4_711, one.take_changed(), 3)
+    state.save(LogPosition("log-1", 17, 4_711), one.take_changed(), 3)
     assert one.take_changed() == []
     with pytest.raises(ConfigError, match="another process may have it"):
         SourceState(file, "S")
     state.close()
     again = SourceState(file, "S")
-    saved = (again.sender, again.identity, again.served, again.time, again.wanted)
+    saved = (again.sender, *again.at, again.wanted)
     assert saved == (state.sender, "log-1", 17, 4_711, 3)
     assert again.topics() == [PublishedTopic("A", 1, {("x", 0): Field("x", 0, FieldType.I32, 1)})]
     again.close()

@@ -18,7 +18,7 @@ from mama_spark.mama.messages.msg import MamaMsg, MamaPrice, MamaTime
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
-from mama_spark.openmama.recorder.record_packer import RecordPacker
+from mama_spark.openmama.recorder.frame_recorder import RecordPacker
 from mama_spark.openmama.wire.log.records import MamaPeerState, MamaRecord, MamaRecordKind, record_topic
 from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, dictionary_message
 from mama_spark.openmama.wire.protocol.framings import FRAMINGS, BridgeFrame, FrameType

@@ -17,7 +17,7 @@ from mama_spark.tango.giop.ior import (
     parse_ior,
     parse_tango_host,
 )
-from mama_spark.tango.recorder.settings import RecorderSettings
+from mama_spark.tango.recorder.settings import TangoRecorderSettings
 
 from tests.support.tables import each
 
@@ -121,7 +121,7 @@ def test_invalid_device_names_are_refused(text: str) -> None:
 def test_all_databases_of_a_tango_host_are_tried_in_order() -> None:
     pair = (Address("a", 1), Address("b", 2))
     assert parse_tango_host("a:1, b:2") == pair
-    settings = RecorderSettings.of({"url": "tango://a:1,b:2", "devices": ["d/f/m"]})
+    settings = TangoRecorderSettings.of({"url": "tango://a:1,b:2", "devices": ["d/f/m"]})
     for named in (parse_device("d/f/m", "a:1,b:2"), parse_device(settings.full_name("d/f/m"))):
         assert named.reference.addresses == named.sibling("dserver/x/y").reference.addresses == pair
     with pytest.raises(BadAddress):

@@ -25,7 +25,7 @@ from mama_spark.tango.events.sequence_tracker import SequenceGap, SequenceRestar
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.log.device_states import RecordedDevice
 from mama_spark.tango.log.record_builder import RecordBuilder
-from mama_spark.tango.log.recorder_state import BadState, RecorderState, newest_state
+from mama_spark.tango.log.recorder_state import BadState, RecorderState
 from mama_spark.tango.log.records import (
     HEAD_SIZE,
     BadEventRecord,
@@ -42,8 +42,9 @@ from mama_spark.tango.log.records import (
     writer_topic,
 )
 from mama_spark.tango.log.recovery import WriterState
+from mama_spark.tango.log.state_records import newest_state
 from mama_spark.tango.recorder.other_recorders import about, conflict
-from mama_spark.tango.recorder.settings import RecorderSettings
+from mama_spark.tango.recorder.settings import TangoRecorderSettings
 from mama_spark.tango.topics import Topic, event_topic, parse
 from mama_spark.tango.types import AttributeValue, DataType, DevError, EventType, Quality, Severity, ValueKind
 
@@ -249,7 +250,7 @@ def test_records_behind_the_last_state_count_too() -> None:
     written = merge_states(list(read(state.state(1)).frames.datas))
     behind = record(state, delivered(SubscriptionEventKind.ONLINE), event(7))
     after.restore(written, [behind])
-    assert after.devices == state.devices
+    assert after._devices.as_dict() == state._devices.as_dict()
     assert kinds(record(after, event(9))) == [RecordKind.GAP, RecordKind.EVENT]
 
 
@@ -311,7 +312,7 @@ def test_a_server_is_called_as_it_calls_itself() -> None:
     assert parse(records.frames.topics[0].decode()).tango_host == "127.0.0.1:1"
     away.topic = str(CHANGE)
     record(state, delivered(SubscriptionEventKind.ONLINE)._replace(subscription=away))
-    assert [device.tango_host for device in state.devices] == ["vm:1"]
+    assert [device.tango_host for device in state._devices.as_dict()] == ["vm:1"]
     again = restored(state)
     away.topic = None
     records = record(again, delivered(SubscriptionEventKind.ERROR, ERRORS)._replace(subscription=away))
@@ -346,11 +347,10 @@ def test_rejected_records_are_reported_until_the_log_accepts_the_report() -> Non
     made = record(state, *map(event, range(1, 6)))
     state.refused(some(made, 1, 2))
     state.refused(some(made, 4))
-    assert state.has_pending
     told_once = read(state.report_pending(9))
     assert (kinds(told_once), gaps(told_once)) == ([RecordKind.GAP], [(2, 5, 3, GapCause.REFUSED)])
     assert told_once.frames.topics == [CHANGE.encode()]
-    assert not state.has_pending
+    assert not len(state.report_pending(9))
     state.refused(record(state, event(6)))
     state.refused(told_once)  # later than what came after it
     again = read(state.report_pending(9))
@@ -400,7 +400,7 @@ def test_counters_of_users_make_no_gaps() -> None:
     after = RecorderState("r")
     made = [encode_one(RecordKind.EVENT, 5, [ready.encode(), b"\1", b"c" * 21, b"d"], ctr=ctr) for ctr in (3, 900)]
     after.restore(None, [decode(pa.array(made, pa.binary()))])
-    assert not after.has_pending
+    assert not len(after.report_pending(9))
 
 
 def test_the_next_recorder_does_not_repeat_a_reported_gap() -> None:
@@ -416,14 +416,14 @@ def test_the_state_of_a_device_that_the_log_refused_is_written_again() -> None:
     state = RecorderState("r")
     state.refused(record(state, delivered(SubscriptionEventKind.ONLINE)))
     assert kinds(read(state.report_pending(9))) == [RecordKind.ONLINE]
-    assert not state.has_pending
+    assert not len(state.report_pending(9))
 
 
 # --- settings ----------------------------------------------------------------------------------------------
 
 
 def test_settings_are_read_and_patterns_matched() -> None:
-    found = RecorderSettings.of(
+    found = TangoRecorderSettings.of(
         {"url": "tango://Host:10000", "devices": "A/b/C, a/b/d", "attributes": ["X", "a/b/c/y*"], "stateEvery": "5s",
          "events": "user,alarm"}
     )  # fmt: skip
@@ -431,7 +431,7 @@ def test_settings_are_read_and_patterns_matched() -> None:
     assert found.events == (EventType.USER, EventType.ALARM)
     assert found.attributes_of("a/b/c") == (["x"], ["y*"])
     assert found.attributes_of("a/b/d") == (["x"], [])
-    assert RecorderSettings.of({"url": "tango://h:1#dbase=no", "devices": "a/b/c"}).full_name("a/b/c") == (
+    assert TangoRecorderSettings.of({"url": "tango://h:1#dbase=no", "devices": "a/b/c"}).full_name("a/b/c") == (
         "tango://h:1/a/b/c#dbase=no"
     )
 
@@ -448,7 +448,7 @@ def test_settings_are_read_and_patterns_matched() -> None:
 )
 def test_addresses_of_one_database_are_one_host(url: str, other: str, same: bool) -> None:
     """Of devices that the log tells of, and of another recorder of it."""
-    mine, theirs = (RecorderSettings.of({"url": one, "devices": "d/f/m"}) for one in (url, other))
+    mine, theirs = (TangoRecorderSettings.of({"url": one, "devices": "d/f/m"}) for one in (url, other))
     assert mine.records(RecordedDevice(theirs.host, "d/f/m", theirs.dbase)) is same
     for one, another in ((mine, theirs), (theirs, mine)):
         state = WriterState({"devices": [], "recorder": about(another, 0)}, 1, 1, 0, stopped=False)
@@ -457,19 +457,19 @@ def test_addresses_of_one_database_are_one_host(url: str, other: str, same: bool
 
 def test_pipes_are_named() -> None:
     given = {"url": "tango://h:1", "devices": "a/b/c", "events": "pipe,intr_change", "attributes": "P"}
-    assert RecorderSettings.of(given).attribute_events == [EventType.PIPE]
+    assert TangoRecorderSettings.of(given).attribute_events == [EventType.PIPE]
 
 
 def test_devices_are_names_or_patterns() -> None:
-    found = RecorderSettings.of({"url": "tango://h:1", "devices": "A/b/C, sys/tg_test/*, x/[yz]/1"})
+    found = TangoRecorderSettings.of({"url": "tango://h:1", "devices": "A/b/C, sys/tg_test/*, x/[yz]/1"})
     assert (found.named_devices, found.device_patterns) == (["a/b/c"], ["sys/tg_test/*", "x/[yz]/1"])
     wanted = {name: found.wants(name) for name in ("a/b/c", "a/b/d", "sys/tg_test/2", "sys/tg_tes/2", "x/y/1", "x/w/1")}
     assert wanted == {
         "a/b/c": True, "a/b/d": False, "sys/tg_test/2": True, "sys/tg_tes/2": False, "x/y/1": True, "x/w/1": False,
     }  # fmt: skip
-    assert RecorderSettings.of({"url": "tango://h:1", "devices": "a/b/c", "bufferOctets": "2 MiB"}).buffer_octets == (
-        2 << 20
-    )
+    assert TangoRecorderSettings.of(
+        {"url": "tango://h:1", "devices": "a/b/c", "bufferOctets": "2 MiB"}
+    ).buffer_octets == (2 << 20)
 
 
 @each(
@@ -491,4 +491,4 @@ def test_devices_are_names_or_patterns() -> None:
 )
 def test_wrong_settings_are_named(wrong: dict[str, Any], word: str) -> None:
     with pytest.raises(ConfigError, match=word):
-        RecorderSettings.of(wrong)
+        TangoRecorderSettings.of(wrong)

@@ -25,7 +25,6 @@ one token of a NATS subject. What is about no topic has a part that begins with 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -36,8 +35,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mama_spark.contracts.message import Int64s, payload_bounds
+from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.mama.messages.omnm_columns import PADDING
+from mama_spark.recording.record_heads import at_each_byte, read_heads
 
 MAGIC, VERSION = b"MOMA", 1
 PREFIX = "mama"  #: default prefix of topics; one token
@@ -45,14 +45,13 @@ FRAMING_NUMBERS = {"oz": 1, "zmq": 2}
 FRAMING_NAMES = {number: name for name, number in FRAMING_NUMBERS.items()}
 DICTIONARY, PEERS, RECORDER = "_dictionary", "_peers", "_recorder"
 
-_HEAD = struct.Struct("<4s4BqQ4I")
-_DTYPE = np.dtype(
+_HEAD = np.dtype(
     [
         ("magic", "S4"), ("version", "u1"), ("kind", "u1"), ("framing", "u1"), ("cause", "u1"), ("received", "<i8"),
         ("sender", "<u8"), ("first", "<u4"), ("last", "<u4"), ("payload_at", "<u4"), ("reserved", "<u4"),
     ]
 )  # fmt: skip
-HEAD_SIZE = _HEAD.size
+HEAD_SIZE = _HEAD.itemsize
 _EMPTY_HEAD = b"\xff" * HEAD_SIZE  #: no zeros: a decoder of frames looks for the ends of texts
 
 Kinds = npt.NDArray[np.integer[Any]]
@@ -109,11 +108,9 @@ class MamaRecord:
 
     def encode(self) -> bytes:
         at = HEAD_SIZE + self.payload_at if self.payload_at else 0
-        head = _HEAD.pack(
-            MAGIC, VERSION, self.kind, FRAMING_NUMBERS.get(self.framing, 0), self.cause, self.received, self.sender,
-            self.first, self.last, at, 0,
-        )  # fmt: skip
-        return head + self.body
+        framing = FRAMING_NUMBERS.get(self.framing, 0)
+        numbers = (self.kind, framing, self.cause, self.received, self.sender, self.first, self.last, at, 0)
+        return np.array((MAGIC, VERSION, *numbers), _HEAD).tobytes() + self.body
 
 
 class FrameRecords:
@@ -138,12 +135,12 @@ class FrameRecords:
         :param payload_at: where the payload begins in each frame, shape (n,)
         """
         n = len(self.bounds) - 1
-        heads = np.zeros(n, _DTYPE)
+        heads = np.zeros(n, _HEAD)
         heads["magic"], heads["version"], heads["kind"] = MAGIC, VERSION, kinds
         heads["framing"], heads["received"] = FRAMING_NUMBERS[framing], received
         heads["payload_at"] = HEAD_SIZE + payload_at
         if n:
-            _at_each_octet(self.data, f"V{HEAD_SIZE}")[self.bounds[:-1]] = heads.view(f"V{HEAD_SIZE}")
+            at_each_byte(self.data, f"V{HEAD_SIZE}")[self.bounds[:-1]] = heads.view(f"V{HEAD_SIZE}")
         offsets = pa.py_buffer(self.bounds.astype(np.int32))
         return pa.Array.from_buffers(pa.binary(), n, [None, offsets, pa.py_buffer(self.data)])
 
@@ -180,17 +177,7 @@ def decode_records(payloads: pa.Array) -> MamaRecords:
     """
     :param payloads: binary, without nulls
     """
-    bounds = payload_bounds(payloads)
-    begins, ends = bounds[:-1], bounds[1:]
-    data = payloads.buffers()[2]
-    if data is None:
-        data = b""
-    octets = np.frombuffer(data, np.uint8)
-    heads = np.zeros(len(begins), _DTYPE)
-    whole = ends - begins >= HEAD_SIZE
-    if whole.any():
-        view = _at_each_octet(octets.data, _DTYPE)
-        heads = np.where(whole, view[np.where(whole, begins, 0)], heads)
+    data, begins, ends, heads = read_heads(payloads, _HEAD)
     is_record = heads["magic"] == MAGIC
     heads[~is_record] = 0
     sizes = ends - begins
@@ -211,12 +198,6 @@ def decode_records(payloads: pa.Array) -> MamaRecords:
     )  # fmt: skip
 
 
-def _at_each_octet(data: bytearray | memoryview, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """The element that begins at each octet; the elements overlap."""
-    size = np.dtype(dtype).itemsize
-    return np.ndarray((len(data) - size + 1,), dtype, data, strides=(1,))
-
-
 # --- topics --------------------------------------------------------------------------------------------------
 
 
@@ -233,6 +214,6 @@ def message_topic(topic: str) -> str:
     return ".".join("" if part == "%" else unquote(part) for part in rest.split("."))
 
 
-def messages(records: Sequence[MamaRecord]) -> tuple[list[str], list[bytes]]:
-    """Topics and payloads of records."""
-    return [record.topic for record in records], [record.encode() for record in records]
+def messages(records: Sequence[MamaRecord]) -> MessageBatch:
+    """Records as messages without ids."""
+    return MessageBatch.of([record.topic for record in records], [record.encode() for record in records])

@@ -17,21 +17,19 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from ....contracts.backoff import Backoff
 from ....contracts.errors import ConfigError, MamaError
-from ....contracts.record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity, went_back
-from ....publishing.window.reconnecting import ReconnectingBridge
-from ....telemetry.prometheus.exposition import Metric
+from ....contracts.record_log import Bounds, Continuity, RecordLog, Records
+from ....recording.log_follower import LogBatch, LogFollower, LogPosition, beginning
+from ....telemetry.prometheus.exposition import Metric, counter, gauge
 from ...types import EventType
 from ..registration import Registration
 from .awaited_clients import AwaitedClients, AwaitedSubscription, Place
 from .log_replayer import LogReplayer, ReplayCounts
-from .metrics import measure
 
 if TYPE_CHECKING:
     from ..event_source import TangoEventSource
 
-POLL = Backoff(0.05, 0.5)  #: between two reads of the log, the longer the less happens
+_POLL = 0.05  #: seconds between two looks whether records or clients came
 REPORT_INTERVAL = 10.0  #: seconds between two lines about progress
 LINGER = 5.0  #: seconds that an end waits for clients; they look for another source after 10 s without heartbeats
 SUBSCRIPTION_INTERVAL = 1.0  #: seconds between two counts of the subscriptions
@@ -42,25 +40,24 @@ _COUNTED = (EventType.CHANGE, EventType.ARCHIVE, EventType.USER, EventType.ALARM
 class StartPosition:
     """How far a source has come.
 
-    :ivar identity: of the log, which changes when it is made again
-    :ivar served: sequence of the last record that was taken
-    :ivar written: sequence of the last record whose events are known to have left this process; behind ``served`` in
-        the file of a process that was killed
+    :ivar at: the last record that was taken
     :ivar last: topic of a record -> sequence of the newest, from which the last values are read after a restart
     :ivar wanted: device, attribute, event, number of connections, identities of clients: who was listening
-    :ivar time: when the record ``served`` was stored; None = not known
+    :ivar written: sequence of the last record whose events are known to have left this process; behind that of ``at``
+        in the file of a process that was killed
     """
 
-    identity: str
-    served: int
+    at: LogPosition = field(default_factory=LogPosition)
     last: dict[str, int] = field(default_factory=dict)
     wanted: list[tuple[str, str, str, int, list[str]]] = field(default_factory=list)
     written: int = 0
-    time: int | None = None
 
     @classmethod
-    def load(cls, path: Path) -> StartPosition | None:
-        """:raises ConfigError: the file is something else"""
+    def load(cls, path: Path) -> StartPosition:
+        """From its file; where there is none, nothing was served.
+
+        :raises ConfigError: the file is something else
+        """
         try:
             found = orjson.loads(path.read_bytes())
             wanted = [
@@ -70,9 +67,10 @@ class StartPosition:
             last = {str(topic): int(sequence) for topic, sequence in found["last"].items()}
             served = int(found["served"])
             written, time = int(found.get("written", served)), found.get("time")
-            return cls(str(found["identity"]), served, last, wanted, written, None if time is None else int(time))
+            at = LogPosition(str(found["identity"]), served, None if time is None else int(time))
+            return cls(at, last, wanted, written)
         except FileNotFoundError:
-            return None
+            return cls()
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:
             raise ConfigError(f"{path} does not say how far a source has come ({e!r}); remove it to begin anew") from e
 
@@ -83,14 +81,11 @@ class StartPosition:
         """
         new = path.with_name(f"{path.name}.{os.getpid()}.new")
         try:
-            new.write_bytes(orjson.dumps(vars(self)))
+            more = {"last": self.last, "wanted": self.wanted, "written": self.written}
+            new.write_bytes(orjson.dumps({**self.at._asdict(), **more}))
             new.replace(path)
         except OSError as e:
             raise ConfigError(f"{path}: {e.strerror or e}") from e
-
-
-def _continuity(position: StartPosition, bounds: Bounds) -> Continuity:
-    return continuity(position.served + 1, position.identity, bounds)
 
 
 class ReplayService:
@@ -106,17 +101,16 @@ class ReplayService:
         self,
         source: TangoEventSource,
         replayer: LogReplayer,
-        bridge: ReconnectingBridge[RecordLogBridge],
-        stream: str,
+        log: LogFollower,
         position_file: Path,
         stop: threading.Event,
         say: Callable[[str], None],
         warn: Callable[[str], None],
     ) -> None:
-        self._source, self._replayer, self._bridge, self._stream = source, replayer, bridge, stream
+        self._source, self._replayer, self._log = source, replayer, log
         self._position_file, self._stop = position_file, stop
         self._say, self._warn = say, warn
-        self._position = StartPosition("", 0)
+        self._position = StartPosition()
         self._awaited = AwaitedClients()
         self._registration = None if source.database is None else Registration(source)
         self.unregister = False
@@ -125,16 +119,15 @@ class ReplayService:
         self._writable_at: tuple[int, int, int] | None = None  # see _note_written
         self._written_counts = (0, 0)  # records and messages up to `written`
         self._dropped = 0  # messages that clients did not take before the end
-        self._newest = 0  # sequence of the newest record of the log
         self._counted = self._reported = time.monotonic()
 
     def metrics(self) -> list[Metric]:
         """What it counts; may be called in any thread."""
         counts, source = self._replayer.counts, self._source
         return measure(
-            source.server, self._stream, counts, sent=self._sent, not_delivered=self._awaited.not_delivered,
+            source.server, self._log.stream, counts, sent=self._sent, not_delivered=self._awaited.not_delivered,
             subscriptions=len(source.listeners()) if source.running else 0, devices=len(source.devices),
-            attributes=len(self._replayer.attributes), lag=max(0, self._newest - self._position.served),
+            attributes=len(self._replayer.attributes), lag=max(0, self._log.newest - self._position.at.served),
         )  # fmt: skip
 
     @property
@@ -162,13 +155,13 @@ class ReplayService:
             self._say(f"ending: waiting up to {LINGER:g} s until clients have taken what was sent")
         position = self._position
         if self._source.close(LINGER):
-            position.written = position.served
-        elif position.written < position.served:
+            position.written = position.at.served
+        elif position.written < position.at.served:
             self._warn(
                 f"clients did not take all events within {LINGER:g} s: records {position.written + 1} to "
-                f"{position.served} are not counted, and are served again by the next start"
+                f"{position.at.served} are not counted, and are served again by the next start"
             )
-            position.served, position.time = position.written, None
+            position.at = LogPosition(position.at.identity, position.written)
             self._replayer.counts.records, sent = self._written_counts
             self._dropped = self._source.heard - sent
         self._save()
@@ -192,53 +185,42 @@ class ReplayService:
         devices = len(self._source.devices)
         where, count = self._source.address("<device>"), len(self._replayer.attributes)
         self._say(
-            f"ready: {where}  ({devices} devices, {count} attributes; from record {self._position.served + 1} on; "
+            f"ready: {where}  ({devices} devices, {count} attributes; from record {self._position.at.served + 1} on; "
             f"position: {self._position_file}; Ctrl-C ends it)"
         )
         self._waited = self._wait_for_clients(hold)
-        delays = POLL.delays()
+        self._log.start(self._position.at)
         while not self._stop.is_set():
-            before = self._position.served
-            self._bridge.call(self._push_new)
-            if self._position.served > before:
-                delays.reset()
-                self._register_new()
+            batch = self._log.take(_POLL)
+            if batch is not None:
+                self._take(batch)
             self._report_and_count()
-            self._stop.wait(delays.next())
 
     # --- where to begin ---
 
     def _begin(self, begin: str) -> None:
         """Load the last values of all attributes, and the position to continue from."""
-        saved = StartPosition.load(self._position_file)
-        bounds = self._bridge.call(lambda bridge: bridge.log(self._stream).bounds(), timeout=0.0)
-        known = saved is not None and _continuity(saved, bounds) is not Continuity.RECREATED
-        served = bounds.last
-        if begin == "saved" and saved is not None:
-            served = saved.served if known else bounds.first - 1
-            if not known:
-                self._warn(f"the log {self._stream} is not the one that was served before: all of it is new")
-        elif begin == "earliest":
-            served = bounds.first - 1
-        elif begin.isdigit():
-            served = min(max(int(begin), 1) - 1, bounds.last)
-        self._position = StartPosition(bounds.identity, served, wanted=saved.wanted if saved else [], written=served)
-        if begin == "saved" and saved is not None and known and saved.written < saved.served:
-            self._warn(
-                f"the last run was killed: events of the records {saved.written + 1} to {saved.served} may be lost, "
-                f"where clients were subscribed; --begin {saved.written + 1} serves them again"
-            )
-        last = None
-        if saved is not None and known and begin == "saved":
-            self._position.time, next_one = saved.time, saved.served + 1
-            back = self._bridge.call(lambda b: went_back(lambda: b.log(self._stream), bounds, next_one, saved.time))
-            last = saved.last if back is None else None
-        self._bridge.call(lambda bridge: self._load(bridge.log(self._stream), last, bounds))
+        position, bounds = StartPosition.load(self._position_file), self._log.bounds()
+        at, last = beginning(begin, position.at, bounds, "latest"), None
+        if at is position.at:
+            if at.continuity(bounds) is Continuity.RECREATED:
+                self._warn(f"the log {self._log.stream} is not the one that was served before: all of it is new")
+                at = beginning("earliest", at, bounds, "")
+            else:
+                if position.written < at.served:
+                    self._warn(
+                        f"the last run was killed: events of the records {position.written + 1} to {at.served} may be "
+                        f"lost, where clients were subscribed; --begin {position.written + 1} serves them again"
+                    )
+                back = self._log.call(lambda log: at.went_back(lambda: log, bounds))
+                last = position.last if back is None else None
+        self._position = StartPosition(at, wanted=position.wanted, written=at.served)
+        self._log.call(lambda log: self._load(log, last, bounds))
         counts = self._replayer.counts
         if last is None and counts.recorded and counts.recorded == counts.skipped and not counts.records + counts.bad:
             raise ConfigError(
-                f"the log {self._stream} holds what a recorder wrote (mama record), and no rows of mamapub: there is "
-                "nothing to serve; recorded events are read with mamasub"
+                f"the log {self._log.stream} holds what a recorder wrote (mama record), and no rows of mamapub: "
+                "there is nothing to serve; recorded events are read with mamasub"
             )
         self._replayer.counts = ReplayCounts()
         self._save()
@@ -269,7 +251,7 @@ class ReplayService:
             number = sum(awaited.connections for awaited in self._awaited.wanted.values())
             self._say(f"waiting up to {seconds:g} s for {number} subscriptions to come back")
         until = time.monotonic() + seconds
-        while not self._stop.wait(POLL.first):
+        while not self._stop.wait(_POLL):
             missing = self._missing()
             if not missing:
                 self._awaited.wanted.clear()
@@ -286,37 +268,18 @@ class ReplayService:
 
     # --- going on ---
 
-    def _push_new(self, bridge: RecordLogBridge) -> None:
-        """Push the records that were stored since the last call."""
-        log = bridge.log(self._stream)
-        bounds = log.bounds()
-        self._newest = bounds.last
-        state = _continuity(self._position, bounds)
-        if state is Continuity.RECREATED:
-            self._warn(f"the log {self._stream} was deleted and made again: all of it is new")
-            self._position.identity, self._position.served, self._replayer.last = bounds.identity, bounds.first - 1, {}
-            self._position.written, self._writable_at, self._position.time = self._position.served, None, None
-        elif (begin := went_back(lambda: log, bounds, self._position.served + 1, self._position.time)) is not None:
-            self._warn(
-                f"the sequences of the log {self._stream} went back behind {self._position.served}, which was served "
-                f"(restored from an older copy?): going on at {begin}"
-            )
-            self._position.served = self._position.written = begin - 1
-            self._writable_at = self._position.time = None
-        if bounds.last <= self._position.served:
-            return
-        if state is Continuity.REMOVED:
-            self._warn(
-                f"records {self._position.served + 1} to {bounds.first - 1} are gone from the log, and were not served"
-            )
-        for records in log.read(self._position.served, bounds.last):
-            if self._stop.is_set():
-                return
-            self._position.served, self._position.time = int(records.sequences[-1]), int(records.times[-1])
-            self._push(records, remember=True)
-            self._report_and_count()
-        if self._position.served < bounds.last:
-            self._position.served, self._position.time = bounds.last, None
+    def _take(self, batch: LogBatch) -> None:
+        position, before = self._position, self._position.at
+        position.at = batch.at
+        if batch.warning:
+            self._warn(batch.warning)
+            self._writable_at = None
+        if batch.at.identity != before.identity:
+            self._replayer.last, position.written = {}, batch.at.served
+        position.written = min(position.written, batch.at.served)
+        if batch.records is not None:
+            self._push(batch.records, remember=True)
+            self._register_new()
 
     def _push(self, records: Records, remember: bool = False) -> None:
         """
@@ -334,7 +297,9 @@ class ReplayService:
         self._replayer.counts.reasons.clear()
         if self._replayer.counts.recorded and not self._warned:
             self._warned = True
-            self._warn(f"the log {self._stream} also holds what a recorder wrote (mama record), which is not served")
+            self._warn(
+                f"the log {self._log.stream} also holds what a recorder wrote (mama record), which is not served"
+            )
 
     def _save(self) -> None:
         self._position.last = self._replayer.last
@@ -359,7 +324,7 @@ class ReplayService:
         if not self._source.is_writable():
             return False
         counts, written = self._replayer.counts, self._position.written
-        self._writable_at = self._position.served, counts.records, self._source.heard
+        self._writable_at = self._position.at.served, counts.records, self._source.heard
         if before is not None:
             self._position.written, self._written_counts = before[0], before[1:]
         return self._position.written > written
@@ -381,7 +346,41 @@ class ReplayService:
     def _progress(self) -> str:
         counts = self._replayer.counts
         return (
-            f"{counts.records:,} records served up to {self._position.served:,}, "
+            f"{counts.records:,} records served up to {self._position.at.served:,}, "
             f"{self._sent:,} messages sent, {self._awaited.not_delivered:,} not_delivered, "
             f"{len(self._replayer.attributes):,} attributes, {counts.skipped:,} passed over, {counts.bad:,} bad"
         )
+
+
+def measure(
+    server: str,
+    stream: str,
+    counts: ReplayCounts,
+    *,
+    sent: int,
+    not_delivered: int,
+    subscriptions: int,
+    devices: int,
+    attributes: int,
+    lag: int,
+) -> list[Metric]:
+    """What the service counts, as metrics.
+
+    :param server: ``exe/instance``
+    :param sent: messages that clients had subscribed to
+    :param subscriptions: events of attributes that clients receive
+    :param lag: records of the log that were not served yet
+    """
+    labels = {"server": server, "stream": stream}
+    return [
+        counter("mama_tango_source_records_total", "records that were served", counts.records, labels),
+        counter("mama_tango_source_messages_total", "messages that were sent to clients", sent, labels),
+        counter("mama_tango_source_not_delivered_total", "events that clients missed while they were away",
+                not_delivered, labels),
+        counter("mama_tango_source_skipped_total", "records of other sources or kinds", counts.skipped, labels),
+        counter("mama_tango_source_bad_total", "records that could not be served", counts.bad, labels),
+        gauge("mama_tango_source_lag", "records of the log that were not served yet", lag, labels),
+        gauge("mama_tango_source_devices", "devices", devices, labels),
+        gauge("mama_tango_source_attributes", "attributes", attributes, labels),
+        gauge("mama_tango_source_subscriptions", "events of attributes that clients receive", subscriptions, labels),
+    ]  # fmt: skip

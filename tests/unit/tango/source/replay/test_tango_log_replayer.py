@@ -11,6 +11,7 @@ import pytest
 from mama_spark.console.served_log import default_state_file
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.record_log import Records
+from mama_spark.recording.log_follower import LogPosition
 from mama_spark.tango.bridge import RecordCodec
 from mama_spark.tango.commands.tango_source import read_rules
 from mama_spark.tango.log.records import RecordKind
@@ -159,13 +160,12 @@ def test_rules_that_cannot_be_are_refused_with_the_file(tmp_path: Path, text: st
 
 def test_a_position_file_is_read_and_an_invalid_one_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "position.json"
-    assert StartPosition.load(path) is None
-    at = StartPosition("id", 7, {"a.b": 3}, [("d/f/m", "a", "CHANGE", 2, ["127.0.0.1 17"])], time=4_711)
+    assert StartPosition.load(path) == StartPosition()
+    at = StartPosition(LogPosition("id", 7, 4_711), {"a.b": 3}, [("d/f/m", "a", "CHANGE", 2, ["127.0.0.1 17"])])
     at.save(path)
     assert StartPosition.load(path) == at
     path.write_text('{"identity":"id","served":7,"last":{},"wanted":[["d/f/m","a","CHANGE",2]]}')  # of release 0.3
     earlier = StartPosition.load(path)
-    assert earlier is not None
     assert earlier.wanted == [("d/f/m", "a", "CHANGE", 2, [])]
     assert [p.name for p in tmp_path.iterdir()] == ["position.json"]
     whole = '{"identity": "x", "served": %s, "last": {}, "wanted": %s}'

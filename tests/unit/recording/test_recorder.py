@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import pytest
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.openmama.recorder.recorder import OpenMamaRecorder
+from mama_spark.openmama.recorder.record_source import MamaRecordSource
 from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings
-from mama_spark.tango.recorder.recorder import Recorder
-from mama_spark.tango.recorder.settings import RecorderSettings
+from mama_spark.recording.recorder import Recorder
+from mama_spark.tango.recorder.record_source import TangoRecordSource
+from mama_spark.tango.recorder.settings import TangoRecorderSettings
 from mama_spark.tango.source.device import Attribute, Device
 from mama_spark.tango.source.event_source import TangoEventSource
 
@@ -39,17 +39,10 @@ def until(seen: Callable[[], bool]) -> Callable[[], bool]:
     return lambda: seen() or time.monotonic() > late
 
 
-@pytest.mark.parametrize("network", ["tango", "openmama"])
-def test_lines_of_progress_go_on_while_the_log_takes_nothing(network: str) -> None:
-    address, said = f"127.0.0.1:{lasting_port()}", list[str]()
-    times = {"report": "10ms", "drain": "10ms"}
-    recorder: Recorder | OpenMamaRecorder
-    if network == "tango":
-        given = {"url": f"tango://{address}#dbase=no", "devices": ["a/b/1"], "attributes": ["x"], **times}
-        recorder = Recorder(RecorderSettings.of(given), Log(away=True))
-    else:
-        given = {"url": f"zmq://{address}", "topics": "OM.A", **times}
-        recorder = OpenMamaRecorder(OpenMamaRecorderSettings.of(given), Log(away=True))
+def test_lines_of_progress_go_on_while_the_log_takes_nothing() -> None:
+    said = list[str]()
+    given = {"url": f"zmq://127.0.0.1:{lasting_port()}", "topics": "OM.A", "report": "10ms", "drain": "10ms"}
+    recorder = Recorder(MamaRecordSource(OpenMamaRecorderSettings.of(given)), Log(away=True))
     assert not recorder.run(until(lambda: len(said) > 2), said.append)
     assert sum("0 stored" in line for line in said) >= 2, said
 
@@ -68,5 +61,6 @@ def test_subscriptions_that_the_server_refuses_are_counted_until_it_takes_them()
     with TangoEventSource([Device("a/b/1", attributes)], "127.0.0.1") as source:
         url, names = source.address("").replace("/#", "#"), ["good", "silent", "later", "none"]
         given = {"url": url, "devices": ["a/b/1"], "attributes": names, "events": ["change"], "report": "10ms"}
-        assert Recorder(RecorderSettings.of(given), Log(away=False)).run(until(seen), said.append)
+        recorder = Recorder(TangoRecordSource(TangoRecorderSettings.of(given)), Log(away=False))
+        assert recorder.run(until(seen), said.append)
     assert seen(), said[-1]

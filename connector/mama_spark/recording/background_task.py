@@ -1,0 +1,55 @@
+"""A thread whose failure ends what relies on it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from ..contracts.errors import BackgroundTaskFailed, MamaError
+
+logger = logging.getLogger("mama_spark")
+
+
+class BackgroundTask:
+    """Calls a function once, in a thread.
+
+    :param name: of the thread
+    :param doing: what it does, for messages: ``subscribes to devices``
+    :param work: ends soon after ``stopping`` is set
+    :param patience: seconds that :meth:`stop` waits for that
+    """
+
+    def __init__(self, name: str, doing: str, work: Callable[[], None], patience: float = 0.0) -> None:
+        self._doing, self._work, self._patience = doing, work, patience
+        self.stopping = threading.Event()
+        self._failure: MamaError | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """May be repeated, also where it was not started."""
+        self.stopping.set()
+        if self.running:
+            self._thread.join(self._patience)
+
+    def check(self) -> None:
+        """:raises MamaError: what it ended with"""
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except MamaError as error:
+            self._failure = error
+        except Exception as error:
+            logger.exception("the thread that %s failed", self._doing)
+            self._failure = BackgroundTaskFailed(f"the thread that {self._doing} failed: {error}")

@@ -1,0 +1,152 @@
+"""Reads a record log in a thread of its own, so that a log that does not answer holds nothing else up."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
+
+from ..contracts.backoff import Backoff
+from ..contracts.record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity, went_back
+from ..publishing.window.reconnecting import ReconnectingBridge
+from .background_task import BackgroundTask
+
+POLL = Backoff(0.02, 0.5)  #: between two looks at the log, the longer the less happens
+_BATCHES = 8  #: that wait to be taken
+
+T = TypeVar("T")
+
+
+class LogPosition(NamedTuple):
+    """How far a log was served; an empty identity: not at all.
+
+    :ivar identity: of the log, which changes when it is made again
+    :ivar served: sequence of the last record
+    :ivar time: when it was stored; None: not known
+    """
+
+    identity: str = ""
+    served: int = 0
+    time: int | None = None
+
+    def continuity(self, bounds: Bounds) -> Continuity:
+        """What became of the log since."""
+        return continuity(self.served + 1, self.identity, bounds)
+
+    def went_back(self, log: Callable[[], RecordLog], bounds: Bounds) -> int | None:
+        """See :func:`~mama_spark.contracts.record_log.went_back`."""
+        return went_back(log, bounds, self.served + 1, self.time)
+
+
+def beginning(begin: str, saved: LogPosition, bounds: Bounds, at_first: str) -> LogPosition:
+    """From where on to serve a log.
+
+    :param begin: ``saved``, ``earliest``, ``latest`` or a sequence
+    :param at_first: what ``saved`` means where nothing is saved
+    """
+    if begin == "saved":
+        if saved.identity:
+            return saved
+        begin = at_first
+    if begin == "latest":
+        return LogPosition(bounds.identity, bounds.last, bounds.time)
+    first = bounds.first if begin == "earliest" else min(max(int(begin), 1), bounds.last + 1)
+    return LogPosition(bounds.identity, first - 1)
+
+
+class LogBatch(NamedTuple):
+    """Records to serve.
+
+    :ivar at: what is done with when these are
+    :ivar warning: what happened to the log, for people
+    """
+
+    at: LogPosition
+    records: Records | None = None
+    warning: str = ""
+
+
+class LogFollower:
+    """Reads from a position on, until :meth:`close`.
+
+    :ivar newest: sequence of the newest record that it saw
+    """
+
+    def __init__(self, bridge: ReconnectingBridge[RecordLogBridge], stream: str) -> None:
+        self._bridge, self.stream = bridge, stream
+        self.newest = 0
+        self._at = LogPosition()
+        self._queue: queue.Queue[LogBatch] = queue.Queue(_BATCHES)
+        self._task = BackgroundTask("mama-log-follower", f"reads the log {stream}", self._run)
+
+    def call(self, work: Callable[[RecordLog], T], timeout: float | None = None) -> T:
+        """``work(log)``, before :meth:`start`; see :meth:`.ReconnectingBridge.call`."""
+        return self._bridge.call(lambda bridge: work(bridge.log(self.stream)), timeout)
+
+    def bounds(self) -> Bounds:
+        """Of the log, before :meth:`start`.
+
+        :raises MamaError: the log does not exist, or does not answer
+        """
+        return self.call(lambda log: log.bounds(), timeout=0.0)
+
+    def start(self, at: LogPosition) -> None:
+        """Read what follows this position."""
+        self._at = at
+        self._task.start()
+
+    def take(self, timeout: float = 0.0) -> LogBatch | None:
+        """The next records; None: there are none yet.
+
+        :param timeout: seconds to wait for them
+        :raises MamaError: the log cannot be read any more
+        """
+        try:
+            return self._queue.get(timeout > 0, timeout)
+        except queue.Empty:
+            self._task.check()
+            return None
+
+    def close(self) -> None:
+        self._task.stop()
+        while self._task.running:
+            with suppress(queue.Empty):  # the thread may wait for a place
+                self._queue.get(timeout=0.05)
+
+    def _run(self) -> None:
+        delays, stopping = POLL.delays(), self._task.stopping
+        while not stopping.is_set():
+            before = self._at.served
+            self.call(self._read_new)
+            if self._at.served > before:
+                delays.reset()
+            stopping.wait(delays.next())
+
+    def _read_new(self, log: RecordLog) -> None:
+        bounds, at = log.bounds(), self._at
+        self.newest = bounds.last
+        state = at.continuity(bounds)
+        if state is Continuity.RECREATED:
+            at = LogPosition(bounds.identity, bounds.first - 1)
+            self._give(at, warning=f"the log {self.stream} was deleted and made again: all of it is new")
+        elif (begin := at.went_back(lambda: log, bounds)) is not None:
+            text = f"went back behind {at.served}, which was served (restored from an older copy?): going on at {begin}"
+            at = LogPosition(at.identity, begin - 1)
+            self._give(at, warning=f"the sequences of the log {self.stream} {text}")
+        elif state is Continuity.REMOVED:
+            gone = f"{at.served + 1} to {bounds.first - 1}"
+            at = LogPosition(at.identity, bounds.first - 1)
+            self._give(at, warning=f"records {gone} are gone from the log {self.stream}, and were not served")
+        if bounds.last <= at.served:
+            return
+        for records in log.read(at.served, bounds.last):
+            if self._task.stopping.is_set():
+                return
+            self._give(LogPosition(at.identity, int(records.sequences[-1]), int(records.times[-1])), records)
+        if self._at.served < bounds.last:
+            self._give(LogPosition(at.identity, bounds.last))
+
+    def _give(self, at: LogPosition, records: Records | None = None, warning: str = "") -> None:
+        self._at = at
+        self._queue.put(LogBatch(at, records, warning))

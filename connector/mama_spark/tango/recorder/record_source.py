@@ -1,0 +1,205 @@
+"""Source of a recorder of Tango events: subscribes, and makes records of the events.
+
+Events wait in the queue of the subscriber until they are taken. Gap records report the events that the full queue
+dropped and the records that the log rejected. Subscriptions are made in
+:mod:`~mama_spark.tango.recorder.device_subscriptions`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mama_spark.contracts.backoff import Backoff
+from mama_spark.contracts.errors import ConfigError, PublishError
+from mama_spark.contracts.message import MessageBatch
+from mama_spark.contracts.record_log import ReadLog, RecordLog
+from mama_spark.recording.background_task import BackgroundTask
+from mama_spark.recording.recorder import RecorderCounts
+from mama_spark.tango.client.subscriber import TangoSubscriber
+from mama_spark.tango.client.subscription_events import SubscriptionEventKind, decode_events
+from mama_spark.tango.client.subscription_states import Timeouts
+from mama_spark.tango.events.batch_decoder import BatchDecoder
+from mama_spark.tango.log.record_builder import RecordBuilder
+from mama_spark.tango.log.recorder_state import RecorderState
+from mama_spark.tango.log.records import RecordKind, decode
+from mama_spark.tango.log.recovery import restore, writer_states
+from mama_spark.tango.types import EventType
+
+from ...telemetry.prometheus.exposition import Metric, counter, gauge
+from .device_subscriptions import DeviceSubscriptions
+from .other_recorders import OtherRecorders, about, conflict
+from .settings import TangoRecorderSettings
+
+_BATCH = 8192  #: most events that are taken in one call
+_TAKE_TIMEOUT = 0.2
+_LOSS_CHECK_STOP = 10.0  #: seconds that the end waits for a call that checks for losses
+_INTERFACE_TOPIC = f".{EventType.INTERFACE_CHANGE.wire_name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TangoRecorderCounts(RecorderCounts):
+    """Of a recorder of Tango events.
+
+    :ivar subscriptions: number of subscriptions
+    :ivar not_accepted: of them, those that their servers refused
+    :ivar dropped: events that the full queue dropped
+    """
+
+    subscriptions: int
+    not_accepted: int
+    dropped: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.subscriptions:,} subscriptions, {self.not_accepted:,} of them refused by servers, "
+            f"{self.recorded:,} records, {self.stored:,} stored, "
+            f"{self.waiting:,} waiting, {self.dropped:,} dropped, {self.gaps:,} gaps, "
+            f"{self.refused:,} refused by the log"
+        )
+
+    def metrics(self, labels: dict[str, str]) -> list[Metric]:
+        return [
+            gauge("mama_recorder_subscriptions", "subscriptions that were made", self.subscriptions, labels),
+            gauge(
+                "mama_recorder_subscriptions_refused", "of them, those that servers refused", self.not_accepted, labels
+            ),
+            counter("mama_recorder_dropped_total", "events that the full queue dropped", self.dropped, labels),
+            *RecorderCounts.metrics(self, labels),
+        ]
+
+
+class TangoRecordSource:
+    """See :class:`~mama_spark.recording.recorder.RecordSource`.
+
+    :ivar state: its state
+    :ivar started: when it was made, nanoseconds since the epoch
+    """
+
+    def __init__(self, settings: TangoRecorderSettings) -> None:
+        self.settings = settings
+        # Time of day: stamps records.
+        self.started = time.time_ns()
+        self.state = RecorderState(settings.name, settings.prefix, settings.error_summary)
+        self.state.about = about(settings, self.started)
+        self._others: OtherRecorders | None = None
+        self._subscriber = TangoSubscriber(
+            limit=settings.buffer,
+            octets=settings.buffer_octets,
+            hwm=settings.hwm,
+            timeouts=Timeouts(
+                check=settings.heartbeat,
+                heartbeat=settings.heartbeat,
+                refused=Backoff(1.0, max(1.0, settings.retry_refused), jitter=0.3),
+            ),
+            timeout=settings.timeout,
+            report_availability=True,
+            report_causes=True,
+        )
+        self._subscriptions = DeviceSubscriptions(settings, self._subscriber)
+        self._losses = BackgroundTask(
+            "tango-recorder-losses", "checks for losses", self._check_losses, _LOSS_CHECK_STOP
+        )
+        self._tasks = [self._subscriptions.task, *([self._losses] if settings.loss_check else [])]
+        self._decoder = BatchDecoder()
+        self._take_timeout = _TAKE_TIMEOUT
+        self._next_state = math.inf
+
+    @property
+    def waiting(self) -> int:
+        return len(self._subscriber.queue)
+
+    def counts(self, *, recorded: int, stored: int, waiting: int, refused: int) -> RecorderCounts:
+        return TangoRecorderCounts(
+            recorded=recorded, stored=stored, waiting=waiting, gaps=self.state.gaps, refused=refused,
+            subscriptions=len(self._subscriptions), not_accepted=self._subscriptions.refused,
+            dropped=self._subscriber.queue.dropped,
+        )  # fmt: skip
+
+    def resume(self, read: ReadLog) -> None:
+        """Restore the state that the previous recorder of the name left in the log. The other recorders of the log are
+        watched from then on.
+
+        :raises ConfigError: one of them records the same devices
+        """
+        others = self._others = OtherRecorders(read, self.state.topic, self.started, self.settings.state_every)
+
+        def restore_from(log: RecordLog) -> None:
+            bounds = log.bounds()
+            found = writer_states(log, bounds.first, bounds.last)
+            reason = conflict(self.settings, self.state.topic, found, time.time_ns() // 1000)
+            if reason is not None:
+                raise ConfigError(reason)
+            restore(self.state, log, self.settings.records)
+            others.begin(found, bounds.last)
+
+        read(restore_from)
+        self._tasks.append(others.task)
+
+    def begin(self) -> Iterator[MessageBatch]:
+        self._subscriber.start()
+        yield from self._messages(self.state.started(time.time_ns(), self.settings.wants))
+        yield from self._state()
+        for task in self._tasks:
+            task.start()
+
+    def records(self) -> Iterator[MessageBatch]:
+        events = self._subscriber.take(_BATCH, self._take_timeout)
+        if events:
+            accept, kind = self._subscriptions.accept, SubscriptionEventKind.EVENT
+            accepted = [event for event in events if event.kind is kind or accept(event)]
+            yield from self._messages(self.state.record(decode_events(accepted, self._decoder)))
+        yield from self._messages(self.state.summaries(time.time_ns()))
+
+    def due(self) -> Iterator[MessageBatch]:
+        for task in self._tasks:
+            task.check()
+        if time.monotonic() >= self._next_state or self.state.is_stale:
+            yield from self._state()
+
+    def idle(self) -> None:
+        """The subscriber receives in threads of its own."""
+
+    def refused(self, batch: MessageBatch, errors: Sequence[PublishError]) -> None:
+        self.state.refused(decode(batch.payloads), [str(error) for error in errors])
+
+    def gaps(self) -> Iterator[MessageBatch]:
+        return self._messages(self.state.report_pending(time.time_ns()))
+
+    def stop(self) -> None:
+        self.close()
+        self._take_timeout = 0.0
+
+    def end(self) -> Iterator[MessageBatch]:
+        return self._messages(self.state.stopped(time.time_ns()))
+
+    def close(self) -> None:
+        self._subscriptions.stop()
+        for task in self._tasks:
+            task.stop()
+        self._subscriber.close()
+
+    def _state(self) -> Iterator[MessageBatch]:
+        """The state, also as a sign of life for other recorders of the log."""
+        self._next_state = time.monotonic() + self.settings.state_every
+        if self._others is not None:
+            self.state.others = dict(self._others.found)
+        return self._messages(self.state.state(time.time_ns()))
+
+    def _check_losses(self) -> None:
+        """Which no later event shows; two calls make a check."""
+        while not self._losses.stopping.wait(self.settings.loss_check / 2):
+            self._subscriber.check_losses()
+
+    def _messages(self, records: RecordBuilder) -> Iterator[MessageBatch]:
+        if len(records):
+            if EventType.INTERFACE_CHANGE in self.settings.events and _has_interface_change(records):
+                self._subscriptions.interface_changed()
+            yield records.messages()
+
+
+def _has_interface_change(records: RecordBuilder) -> bool:
+    kinds_and_topics = zip(records.kinds, records.topics, strict=True)
+    return any(kind == RecordKind.EVENT and topic.endswith(_INTERFACE_TOPIC) for kind, topic in kinds_and_topics)
