@@ -20,12 +20,10 @@ from __future__ import annotations
 import math
 import socket
 import time as _clock
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
-
-import pyarrow as pa
 
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.tango.errors import refusal
@@ -40,7 +38,6 @@ from mama_spark.tango.types import (
     AttributeConfig,
     DataReady,
     DevError,
-    DevState,
     EventType,
     PipeBlob,
     PipeData,
@@ -52,14 +49,12 @@ from .attribute_state import FIXED, AttributeState, DeviceState
 from .device import Attribute, Criteria, Device
 from .event_server import EventServer
 from .event_supplier import EXPIRY, HEARTBEAT, EventSupplier
-from .value_batches import ValueGroup, group_values
 
 __all__ = ["Attribute", "Criteria", "Device", "TangoEventSource"]
 
 #: Default high-water mark. A burst of a log is a batch of 8192 records, up to three events each; Tango's 1000 lose most
 #: of it. An event that waits takes about 0.5 kB beyond its value: 100,000 take 50 MB for a client that does not read.
 HWM = 100_000
-_CHUNK = 512  #: most events that are sent while the lock is held
 
 
 class TangoEventSource:
@@ -382,18 +377,6 @@ class TangoEventSource:
         """:meth:`push_event` of a change event."""
         return self.push_event(EventType.CHANGE, device, attribute, value, **more)
 
-    def push_archive_event(self, device: str, attribute: str, value: Any = None, **more: Any) -> int:
-        """:meth:`push_event` of an archive event."""
-        return self.push_event(EventType.ARCHIVE, device, attribute, value, **more)
-
-    def push_alarm_event(self, device: str, attribute: str, value: Any = None, **more: Any) -> int:
-        """:meth:`push_event` of an alarm event."""
-        return self.push_event(EventType.ALARM, device, attribute, value, **more)
-
-    def push_user_event(self, device: str, attribute: str, value: Any = None, **more: Any) -> int:
-        """:meth:`push_event` of a user event."""
-        return self.push_event(EventType.USER, device, attribute, value, **more)
-
     def _attribute(self, device: str, attribute: str) -> AttributeState:
         """The present state of an attribute. The caller holds the lock."""
         found = self._attributes.get((device, attribute))
@@ -437,43 +420,6 @@ class TangoEventSource:
             data = PipeData(pipe, now, blob)
             pipes[pipe.lower()] = channel, data
             return self._server.send(self._supplier.push_data(channel, data))
-
-    def set_state(self, device: str, state: DevState, status: str | None = None) -> int:
-        """Set State and Status of a device, and send their events. Returns the number of messages.
-
-        :param status: None: a text with the state
-        """
-        text = f"The device is in {state.name} state." if status is None else status
-        return self.set(device, "State", state) + self.set(device, "Status", text)
-
-    # --- many at once ----------------------------------------------------------------------------------------
-
-    def push_batch(self, columns: pa.Table | pa.RecordBatch | Mapping[str, Any], event: EventType | None = None) -> int:
-        """Push the rows of a table. Rows of one attribute and event type keep their order. Returns the number of
-        messages.
-
-        :param columns: ``device``, ``attribute`` and ``value``; optionally ``quality`` (names or numbers), ``time``
-            (timestamp, or integer nanoseconds since the epoch), ``written``, and ``event`` (names as in topics)
-        :param event: event type of all rows if there is no column ``event``; None: change
-        :raises ConfigError: a column is missing, unknown, or of a wrong type
-        :raises DevFailed: there is no such attribute
-        :raises CdrError: a value is not of its attribute's type; the groups of rows before it were sent
-        """
-        groups = group_values(columns, event or EventType.CHANGE, _clock.time_ns())
-        return sum(self._push_group(group) for group in groups)
-
-    def _push_group(self, group: ValueGroup) -> int:
-        sent = 0
-        with self._lock:
-            readings = group.readings(self._attribute(group.device, group.attribute).readings)
-        for at in range(0, len(readings), _CHUNK):
-            with self._lock:
-                state, now = self._attribute(group.device, group.attribute), _clock.monotonic()
-                for reading in readings[at : at + _CHUNK]:
-                    messages = self._supplier.push(state, group.event, reading, now)
-                    if messages:
-                        sent += self._server.send(messages)
-        return sent
 
 
 def _reading(
