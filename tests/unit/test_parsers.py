@@ -139,7 +139,7 @@ OTHERS: dict[str, tuple[Parse, tuple[type[Exception], ...], bytes]] = {
     "a client": (cdr(calls.read_client), (CdrError,), b"\0"),
     "a command": (cdr(lambda r: calls.read_command(r, calls.Operation.COMMAND_4)), (CdrError,), b"\0\0\0\0\1\0"),
     "a reading": (cdr(lambda r: calls.read_reading(r, calls.Operation.READ_5)), (CdrError,), b"\0"),
-    "commands of a device": (cdr(structs.read_commands), (CdrError,), b"\0"),
+    "commands of a device": (cdr(structs.COMMAND_INFO.read_all), (CdrError,), b"\0"),
     "an interface": (cdr(structs.read_interface), (CdrError,), b"\0"),
     "a pipe": (cdr(structs.read_pipe), (CdrError,), b"\0"),
     "a reference": (cdr(ior.read_reference), (CdrError,), b"\0"),

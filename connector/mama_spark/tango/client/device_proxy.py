@@ -47,7 +47,7 @@ from ..idl.negotiation import (
     confirm_argin,
     parse_import,
 )
-from ..idl.structs import CONFIG_3, CONFIG_5, CONFIG_SIZE, Struct, read_commands, read_pipe
+from ..idl.structs import COMMAND_INFO, CONFIG_3, CONFIG_5, Struct, read_pipe
 from ..types import AttributeConfig, AttributeValue, CommandInfo, PipeData
 from .rpc_connection import TIMEOUT, RpcConnection
 
@@ -177,7 +177,7 @@ class DeviceProxy:
 
     def _attribute_configs(self, operation: str, struct: Struct, names: Sequence[str]) -> list[AttributeConfig]:
         def read(reader: CdrReader) -> list[AttributeConfig]:
-            found = [struct.read(reader) for _ in range(reader.count(CONFIG_SIZE))]
+            found = list(struct.read_all(reader))
             if names != (ALL_ATTRIBUTES,) and len(found) != len(names):
                 raise CdrError(f"the device returned {len(found)} configurations of {len(names)} attributes")
             return found
@@ -186,7 +186,7 @@ class DeviceProxy:
 
     def command_infos(self) -> tuple[CommandInfo, ...]:
         """Descriptions of the commands of the device."""
-        return self.call("command_list_query_2", None, read_commands)
+        return self.call("command_list_query_2", None, COMMAND_INFO.read_all)
 
     def read_pipe(self, name: str) -> PipeData:
         """Read the value of a pipe."""

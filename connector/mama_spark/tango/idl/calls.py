@@ -91,10 +91,7 @@ def read_client(reader: CdrReader) -> ClientIdent:
 
     :raises CdrError: the data is truncated, or the language is unknown
     """
-    number = reader.ulong()
-    if number >= len(Language):
-        raise CdrError(f"{number} is no LockerLanguage")
-    language = Language(number)
+    language = reader.enum(Language)
     if language in (Language.CPLUSPLUS, Language.CPLUSPLUS_6):
         found = ClientIdent(language, reader.ulong())
     else:
@@ -137,14 +134,6 @@ class CommandCall:
     client: ClientIdent | None = None
 
 
-def read_source(reader: CdrReader) -> DevSource:
-    """:raises CdrError: the data is truncated, or the number is no DevSource"""
-    number = reader.ulong()
-    if number >= len(DevSource):
-        raise CdrError(f"{number} is no DevSource")
-    return DevSource(number)
-
-
 def read_command(reader: CdrReader, operation: str) -> CommandCall:
     """Decode the arguments of ``command_inout``.
 
@@ -153,7 +142,7 @@ def read_command(reader: CdrReader, operation: str) -> CommandCall:
     """
     name = reader.string()
     code, argin = read_any(reader)
-    source = DevSource.DEV if operation == Operation.COMMAND else read_source(reader)
+    source = DevSource.DEV if operation == Operation.COMMAND else reader.enum(DevSource)
     return CommandCall(name, code, argin, source, read_client(reader) if operation == Operation.COMMAND_4 else None)
 
 
@@ -195,7 +184,7 @@ def read_reading(reader: CdrReader, operation: str) -> ReadCall:
     :param operation: its version
     :raises CdrError: the data is truncated or invalid
     """
-    names, source = tuple(reader.strings()), read_source(reader)
+    names, source = tuple(reader.strings()), reader.enum(DevSource)
     return ReadCall(names, source, None if operation == Operation.READ_3 else read_client(reader))
 
 
@@ -301,10 +290,8 @@ def check(reply: GiopReply, reader: CdrReader) -> CdrReader:
             raise CdrError(f"the reply carries the exception {name:.100}, which no operation of a device declares")
         raise failed(read_errors(reader))
     if reply.status is ReplyStatus.SYSTEM_EXCEPTION:
-        name, minor, completed = reader.string(), reader.ulong(), reader.ulong()
-        if completed >= len(Completed):
-            raise CdrError(f"{completed} is no CompletionStatus")
-        raise system_exception(name.removeprefix(_SYSTEM).removesuffix(":1.0"), minor, Completed(completed))
+        name, minor, completed = reader.string(), reader.ulong(), reader.enum(Completed)
+        raise system_exception(name.removeprefix(_SYSTEM).removesuffix(":1.0"), minor, completed)
     if reply.status is ReplyStatus.NEEDS_ADDRESSING_MODE:
         raise CdrError("the server needs another addressing mode than KeyAddr")
     raise Forwarded(read_reference(reader))

@@ -155,13 +155,7 @@ class DeviceServant:
                     raise _no_attribute(call.name, name, call.operation)
             found = [attributes[name.lower()].config for name in names]
         struct = structs.CONFIG_5 if call.operation.endswith("5") else structs.CONFIG_3
-
-        def write(writer: CdrWriter) -> None:
-            writer.count(len(found))
-            for config in found:
-                struct.write(writer, config)
-
-        return write
+        return lambda writer: struct.write_all(writer, found)
 
     # --- pipes ---
 
@@ -201,7 +195,7 @@ class DeviceServant:
 
     def _command_list(self, call: _Call) -> messages.Body:
         found = self._commands(call)
-        return lambda writer: structs.write_commands(writer, found)
+        return lambda writer: structs.COMMAND_INFO.write_all(writer, found)
 
     def _command_query(self, call: _Call) -> messages.Body:
         name = call.reader.string()
