@@ -22,8 +22,7 @@ import socket
 import time as _clock
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.tango.errors import refusal
@@ -57,7 +56,7 @@ __all__ = ["Attribute", "Criteria", "Device", "TangoEventSource"]
 HWM = 100_000
 
 
-class TangoEventSource:
+class TangoEventSource(EventServer):
     """Device server that sends events; see the module.
 
     :param devices: its first devices
@@ -99,16 +98,14 @@ class TangoEventSource:
             raise ConfigError(
                 f"heartbeats every {heartbeat_period:g} s, expiry {expiry:g} s: both must be above 0, the first finite"
             )
-        self._host_name = (host_name or socket.gethostname()).lower()
         self._named_database = None if database is None else database.split(",")[0]  # in topics and addresses
-        self._supplier = EventSupplier(
+        self.database = database
+        supplier = EventSupplier(
             server, little=little, expiry=expiry, heartbeat_period=heartbeat_period, database=self._named_database
         )
-        self.database = database
-        ports = (port, heartbeat_port, event_port)
-        self._server = EventServer(self._supplier, host, ports, hwm, self._host_name, advertise)
-        self._lock = self._server.lock
-        _check_names(f"{self._host_name}:1", self._supplier.admin)
+        name = (host_name or socket.gethostname()).lower()
+        super().__init__(supplier, host, (port, heartbeat_port, event_port), hwm, name, advertise)
+        _check_names(f"{name}:1", supplier.admin)
         self._attributes: dict[tuple[str, str], AttributeState] = {}  # by names as given, a cache
         for device in devices:
             self.add_device(device)
@@ -116,55 +113,6 @@ class TangoEventSource:
     def __repr__(self) -> str:
         where = f"at {self._supplier.tango_host}" if self.running else "closed"
         return f"<TangoEventSource {where}, {len(self._supplier.devices)} devices, {self.sent} events sent>"
-
-    # --- start and stop --------------------------------------------------------------------------------------
-
-    def start(self) -> Self:
-        """Listen. May be called again after :meth:`close`; then counters start again, and values stay.
-
-        :raises Unavailable: an address or a port cannot be bound
-        """
-        self._server.start()
-        return self
-
-    def close(self, linger: float = 5.0) -> bool:
-        """Stop listening; may be called twice. Clients notice missing heartbeats.
-
-        :param linger: seconds to wait until clients have taken what was sent; the rest is dropped
-        :returns: whether the system took everything that was sent
-        """
-        return self._server.stop(linger)
-
-    def is_writable(self) -> bool:
-        """Whether no client holds events back now: the system takes more for each of them."""
-        with self._lock:
-            return self._server.is_writable()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-    @property
-    def running(self) -> bool:
-        """Whether it listens."""
-        return self._server.running
-
-    @property
-    def port(self) -> int:
-        """Port of calls; 0 while it is closed."""
-        return self._server.port
-
-    @property
-    def sent(self) -> int:
-        """Number of messages that were passed to the event socket, duplicates included."""
-        return self._server.sent
-
-    @property
-    def heard(self) -> int:
-        """Number of these messages that a connection had subscribed to."""
-        return self._server.heard
 
     @property
     def admin(self) -> str:
@@ -175,11 +123,11 @@ class TangoEventSource:
         """Full name of a device, for clients."""
         if self._named_database is not None:
             return f"tango://{self._named_database}/{device}"
-        return f"tango://{self._server.address}/{device}#dbase=no"
+        return f"tango://{self._address}/{device}#dbase=no"
 
     def reference(self, device: str) -> Reference:
         """Reference to a device or the admin device, for a database. The source must run."""
-        host, _, port = self._server.address.rpartition(":")
+        host, _, port = self._address.rpartition(":")
         return Reference((Address(host, int(port)),), device.lower().encode("latin-1"), device_type(IDL))
 
     @property
@@ -187,22 +135,10 @@ class TangoEventSource:
         """``exe/instance``"""
         return self._supplier.server
 
-    @property
-    def host_name(self) -> str:
-        """Name of the machine."""
-        return self._host_name
-
     def device_class(self, device: str) -> str:
         """Class of a device."""
         with self._lock:
             return self._supplier.device(device).declaration.dev_class
-
-    def endpoints(self, local: str = "127.0.0.1") -> tuple[EndpointPair, ...]:
-        """Endpoints that clients connect to for heartbeats and events (TG-08, TG-33).
-
-        :param local: local address of the connection over which a client called
-        """
-        return self._server.endpoints(local)
 
     # --- devices and attributes ------------------------------------------------------------------------------
 
@@ -237,7 +173,7 @@ class TangoEventSource:
         counts when its subscription message has reached the event socket, some milliseconds after :meth:`subscribed` is
         True."""
         with self._lock:
-            subscribers = self._server.subscribers()
+            subscribers = self.subscribers()
             found = {
                 (state.device, state.attribute.key, channel.event): sum(
                     subscribers.get(topic.encode(), 0) for topic in channel.topics
@@ -268,7 +204,7 @@ class TangoEventSource:
         """
         key = device.name.lower()
         for name in (None, *(attribute.name for attribute in device.attributes)):
-            _check_names(f"{self._host_name}:1", key, name)
+            _check_names(f"{self.host_name}:1", key, name)
         with self._lock:
             if key in self._supplier.devices or key == self._supplier.admin:
                 raise ConfigError(f"the device {key} exists already")
@@ -286,12 +222,12 @@ class TangoEventSource:
         with self._lock:
             found, new = self._supplier.device(device), list(attributes)
             for attribute in new:
-                _check_names(f"{self._host_name}:1", found.key, attribute.name)
+                _check_names(f"{self.host_name}:1", found.key, attribute.name)
                 there = attribute.key in found.attributes and not (replace and attribute.key not in FIXED)
                 if there or sum(attribute.key == other.key for other in new) > 1:
                     raise ConfigError(f"{device} has an attribute {attribute.name} already")
             self._attributes.clear()
-            self._server.send(self._supplier.add_attributes(found, new, _clock.time_ns(), _clock.monotonic()))
+            self.send(self._supplier.add_attributes(found, new, _clock.time_ns(), _clock.monotonic()))
 
     def remove_attributes(self, device: str, names: Iterable[str]) -> None:
         """Remove attributes of a device; clients get one interface change. Their subscriptions wait for attributes of
@@ -311,7 +247,7 @@ class TangoEventSource:
             self._send_interface(found)
 
     def _send_interface(self, device: DeviceState, started: bool = False) -> int:
-        return self._server.send(self._supplier.push_data(device.channel, device.interface(started)))
+        return self.send(self._supplier.push_data(device.channel, device.interface(started)))
 
     def configure(self, device: str, attribute: str, **changes: Any) -> AttributeConfig:
         """Change the configuration of an attribute; clients get an attr_conf event. Event criteria do not change.
@@ -333,7 +269,7 @@ class TangoEventSource:
             return state.config
 
     def _push_config(self, state: AttributeState) -> int:
-        return self._server.send(self._supplier.push_data(state.active_channel(EventType.ATTR_CONF), state.config))
+        return self.send(self._supplier.push_data(state.active_channel(EventType.ATTR_CONF), state.config))
 
     # --- values and events -----------------------------------------------------------------------------------
 
@@ -353,7 +289,7 @@ class TangoEventSource:
         with self._lock:
             state = self._attribute(device, attribute)
             reading = _reading(state, value, time, quality, written, errors)
-            return self._server.send(self._supplier.detect_and_push(state, reading, _clock.monotonic()))
+            return self.send(self._supplier.detect_and_push(state, reading, _clock.monotonic()))
 
     def push_event(
         self, event: EventType, device: str, attribute: str, value: Any = None, *, time: int | None = None,
@@ -371,7 +307,7 @@ class TangoEventSource:
             state = self._attribute(device, attribute)
             reading = _reading(state, value, time, quality, written, errors)
             messages = self._supplier.push(state, event, reading, _clock.monotonic())
-            return self._server.send(messages) if messages else 0
+            return self.send(messages) if messages else 0
 
     def push_change_event(self, device: str, attribute: str, value: Any = None, **more: Any) -> int:
         """:meth:`push_event` of a change event."""
@@ -393,7 +329,7 @@ class TangoEventSource:
             state = self._attribute(device, attribute)
             data = DataReady(state.attribute.name, int(state.attribute.data_type), counter)
             channel = state.active_channel(EventType.DATA_READY)
-            return self._server.send(self._supplier.push_data(channel, data))
+            return self.send(self._supplier.push_data(channel, data))
 
     def push_attr_conf_event(self, device: str, attribute: str) -> int:
         """Send an attr_conf event with the configuration of an attribute (TG-13)."""
@@ -416,10 +352,10 @@ class TangoEventSource:
             channel, last = pipes.get(pipe.lower()) or (self._supplier.pipe_channel(), None)
             if errors or blob is None:
                 pipes[pipe.lower()] = channel, last
-                return self._server.send(self._supplier.push_errors(channel, errors))
+                return self.send(self._supplier.push_errors(channel, errors))
             data = PipeData(pipe, now, blob)
             pipes[pipe.lower()] = channel, data
-            return self._server.send(self._supplier.push_data(channel, data))
+            return self.send(self._supplier.push_data(channel, data))
 
 
 def _reading(
