@@ -11,7 +11,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -116,8 +117,23 @@ class Queue:
             while (call := self._next_call(deadline)) is not None:
                 self._call(call)
 
-    def _as_dispatcher(self) -> _Dispatching:
-        return _Dispatching(self)
+    @contextmanager
+    def _as_dispatcher(self) -> Iterator[None]:
+        """The current thread dispatches. One thread at a time; it may dispatch again within a call."""
+        with self._changed:
+            self._raise_ended()
+            if self.dispatched_elsewhere:
+                raise StatusError(Status.TOO_MANY_DISPATCHERS, f"another thread dispatches {self!r}")
+            self._dispatching = threading.get_ident()
+            self._depth += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._depth -= 1
+                if not self._depth:
+                    self._dispatching = None
+                self._changed.notify_all()
 
     def _next_call(self, deadline: float | None) -> Call | None:
         with self._changed:
@@ -217,30 +233,6 @@ class Queue:
     def __repr__(self) -> str:
         state = "destroyed" if self._destroyed else f"{len(self._waiting)} of {self.max_events}"
         return f"<Queue {self.name or 'unnamed'}, {state}>"
-
-
-class _Dispatching:
-    """Context manager: the current thread dispatches. One thread at a time; it may dispatch again within a call."""
-
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
-
-    def __enter__(self) -> None:
-        queue = self._queue
-        with queue._changed:
-            queue._raise_ended()
-            if queue.dispatched_elsewhere:
-                raise StatusError(Status.TOO_MANY_DISPATCHERS, f"another thread dispatches {queue!r}")
-            queue._dispatching = threading.get_ident()
-            queue._depth += 1
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        queue = self._queue
-        with queue._changed:
-            queue._depth -= 1
-            if not queue._depth:
-                queue._dispatching = None
-            queue._changed.notify_all()
 
 
 class QueueDispatcher:

@@ -22,11 +22,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
 from mama_spark.contracts.errors import ConfigError, SchemaError
 from mama_spark.mama.messages.field_types import FieldType
+from mama_spark.mama.messages.omnm_columns import DTYPES
 from mama_spark.mama.messages.status import RESERVED
 from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, by_name, type_named
 
@@ -45,15 +47,10 @@ _SCALARS: list[tuple[pa.DataType, FieldType]] = [
     (pa.binary(), FieldType.OPAQUE),
     (pa.date32(), FieldType.TIME),
 ]
-INTEGERS = {
-    FieldType.I8: (-(1 << 7), (1 << 7) - 1),
-    FieldType.U8: (0, (1 << 8) - 1),
-    FieldType.I16: (-(1 << 15), (1 << 15) - 1),
-    FieldType.U16: (0, (1 << 16) - 1),
-    FieldType.I32: (-(1 << 31), (1 << 31) - 1),
-    FieldType.U32: (0, (1 << 32) - 1),
-    FieldType.I64: (-(1 << 63), (1 << 63) - 1),
-    FieldType.U64: (0, (1 << 64) - 1),
+INTEGERS: dict[FieldType, tuple[int, int]] = {
+    kind: (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+    for kind, dtype in DTYPES.items()
+    if dtype.kind in "iu" and kind not in (FieldType.CHAR, FieldType.QUANTITY)
 }
 _TYPE = re.compile(r"(\w+?)(?:\((\d+)\))?", re.ASCII)
 

@@ -28,10 +28,10 @@ from .event_delivery import EventDelivery
 from .event_dispatcher import EventDispatcher
 from .losses.loss_checks import CheckedSubscription, LossChecks
 from .subscription import SubscriberCounts, Subscription
-from .subscription_calls import NO_COMMAND, NegotiatedSubscription, SubscriptionCalls, errors_of, frames_of
+from .subscription_calls import NO_COMMAND, SubscriptionCalls, errors_of, frames_of
 from .subscription_events import SubscriptionEvent, SubscriptionEventKind
 from .subscription_machine import SubscriptionMachine, channel_key
-from .subscription_states import Action, ReadReason, SubscriptionRequest, SubscriptionState, Timeouts
+from .subscription_states import Action, NegotiatedChannel, SubscriptionRequest, SubscriptionState, Timeouts
 from .zmq_event_receiver import ZmqEventReceiver
 
 logger = logging.getLogger(__name__)
@@ -46,10 +46,6 @@ _HWM_VARIABLE = "TANGO_EVENT_BUFFER_HWM"
 _DEFAULT_HWM = 1000
 #: Seconds until a subscription message has reached the publisher, on a new and on an existing ZeroMQ connection.
 _SETTLE_NEW, _SETTLE = 0.02, 0.001
-_READ_KINDS = {
-    ReadReason.INITIAL: SubscriptionEventKind.INITIAL,
-    ReadReason.RESUBSCRIPTION: SubscriptionEventKind.RESUBSCRIPTION,
-}
 
 
 class EventConsumer:
@@ -163,9 +159,11 @@ class EventConsumer:
         self._wakeup.set()
 
     def cancel(self, subscription: Subscription) -> None:
-        """Cancel a subscription; may be called twice."""
+        """Cancel a subscription, and discard its waiting events; may be called twice."""
         with self._lock:
             self._cancel(subscription.id)
+        if not self.closed:
+            subscription.queue.forget(subscription)
 
     def _cancel(self, id: int) -> None:
         subscription = self._subscriptions.get(id)
@@ -210,10 +208,8 @@ class EventConsumer:
     def counts(self) -> SubscriberCounts:
         """Totals since the subscriber was made."""
         with self._lock:
-            dropped = self.delivery.dropped(list(self._subscriptions.values()))
-            return SubscriberCounts(
-                replace(self._dispatcher.counts), dropped, self.delivery.callback_errors, self._reconnects
-            )
+            found = self.delivery.dropped, self.delivery.callback_errors, self._reconnects
+            return SubscriberCounts(replace(self._dispatcher.counts), *found)
 
     # --- actions of the state machine; the lock is held, so that they are executed in the order of its decisions ---
 
@@ -295,7 +291,7 @@ class EventConsumer:
             found = [self._subscriptions[id] for id in action.ids if id in self._subscriptions]
         if not found:
             return
-        results: Sequence[NegotiatedSubscription | MamaError]
+        results: Sequence[NegotiatedChannel | MamaError]
         try:
             results = self._calls.negotiate(found[0].device, [(s.attribute, s.event) for s in found])
         except Exception as error:  # a defect with one device must not end the other subscriptions
@@ -306,13 +302,13 @@ class EventConsumer:
                 self._negotiation_ended(subscription, result)
         self._wakeup.set()
 
-    def _negotiation_ended(self, subscription: Subscription, result: NegotiatedSubscription | MamaError) -> None:
+    def _negotiation_ended(self, subscription: Subscription, result: NegotiatedChannel | MamaError) -> None:
         now = time.monotonic()
-        subscription.failure = None if isinstance(result, NegotiatedSubscription) else result
-        if isinstance(result, NegotiatedSubscription):
-            subscription.idl, subscription.raises_errors = result.info.device_idl, False
-            self._server_hwms[channel_key(result.channel.channel)] = max(result.info.hwm, 1)
-            actions = self._machine.on_negotiated(now, subscription.id, result.channel)
+        subscription.failure = None if isinstance(result, NegotiatedChannel) else result
+        if isinstance(result, NegotiatedChannel):
+            subscription.idl, subscription.raises_errors = result.idl, False
+            self._server_hwms[channel_key(result.channel)] = max(result.hwm, 1)
+            actions = self._machine.on_negotiated(now, subscription.id, result)
         else:
             actions = self._machine.on_negotiation_failed(now, subscription.id, errors_of(result))
         if any(isinstance(action, subscription_states.ReadValue) for action in actions):
@@ -329,7 +325,7 @@ class EventConsumer:
             return  # cancelled
         self._receiver.wait(self._timeout)
         time.sleep(max(0.0, settled - time.monotonic()))
-        kind = _READ_KINDS[action.reason]
+        kind = action.kind
         frames: list[bytes] | None = None
         errors: tuple[DevError, ...] | None = None
         try:
@@ -422,7 +418,7 @@ class EventConsumer:
         """Report that a thread failed: close the queues and raise the error in waiting callers."""
         with self._lock:
             subscriptions = list(self._subscriptions.values())
-            self.delivery.close(subscriptions, error)
+            self.delivery.close(error)
             for subscription in subscriptions:
                 subscription.failure = subscription.failure or BackgroundTaskFailed(f"the subscriber failed: {error}")
                 subscription.ready.set()

@@ -17,6 +17,7 @@ from mama_spark.contracts.backoff import Backoff
 from ..idl.negotiation import Confirmation, EndpointPair
 from ..topics import NO_DATABASE, heartbeat_topics
 from ..types import DevError, EventType, Severity
+from .subscription_events import SubscriptionEventKind
 from .subscription_states import (
     NO_SUCH_EVENTS,
     TABLE,
@@ -29,7 +30,6 @@ from .subscription_states import (
     MarkRestarted,
     Negotiate,
     NegotiatedChannel,
-    ReadReason,
     ReadValue,
     ReportAvailability,
     ReportError,
@@ -397,7 +397,8 @@ class SubscriptionMachine:
         if event is EventType.DATA_READY or (first and not subscription.request.read):
             return
         if first or event is not EventType.PERIODIC:
-            yield ReadValue(subscription.id, ReadReason.INITIAL if first else ReadReason.RESUBSCRIPTION)
+            kind = SubscriptionEventKind.INITIAL if first else SubscriptionEventKind.RESUBSCRIPTION
+            yield ReadValue(subscription.id, kind)
 
     def _join_channel(self, now: float, subscription: _Subscription, negotiated: NegotiatedChannel) -> Iterator[Action]:
         key = channel_key(negotiated.channel)

@@ -15,6 +15,7 @@ from mama_spark.contracts.errors import MamaError
 
 from ..idl.negotiation import Confirmation, EndpointPair
 from ..types import DevError, EventType
+from .subscription_events import SubscriptionEventKind
 
 
 class SubscriptionState(Enum):
@@ -76,13 +77,6 @@ TABLE: dict[SubscriptionState, dict[MachineEvent, SubscriptionState]] = {
 }
 
 
-class ReadReason(Enum):
-    """Why the value of an attribute is read."""
-
-    INITIAL = "initial"
-    RESUBSCRIPTION = "resubscription"
-
-
 _RETRY = Backoff(1.0, 10.0, jitter=0.3)
 #: Reasons of a server for the refusal of a subscription that may be accepted later: the attribute sends no such events
 #: now, since it is not polled or has no criteria.
@@ -129,16 +123,20 @@ class SubscriptionRequest:
 
 @dataclass(frozen=True, slots=True)
 class NegotiatedChannel:
-    """The part of SUBSCRIPTION_INFO (TG-28) that the state machine needs.
+    """The part of SUBSCRIPTION_INFO (TG-28) that a subscription needs.
 
     :ivar topic: topic of the events
     :ivar channel: heartbeat channel of the server
     :ivar pair: the chosen endpoints
+    :ivar idl: IDL version of the device
+    :ivar hwm: high-water mark that the subscriber is to set
     """
 
     topic: str
     channel: str
     pair: EndpointPair
+    idl: int = 5
+    hwm: int = 0
 
 
 # --- actions -----------------------------------------------------------------------------------------------
@@ -200,10 +198,10 @@ class MarkRestarted:
 
 @dataclass(frozen=True, slots=True)
 class ReadValue:
-    """Read the attribute and deliver its value as INITIAL or RESUBSCRIPTION."""
+    """Read the attribute and deliver its value as an event of this kind: INITIAL or RESUBSCRIPTION."""
 
     id: int
-    reason: ReadReason
+    kind: SubscriptionEventKind
 
 
 @dataclass(frozen=True, slots=True)

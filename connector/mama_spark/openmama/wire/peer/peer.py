@@ -121,7 +121,7 @@ class OpenMamaPeer:
         if s.receive:
             self._in = make_socket(data, zmq.SUB, MAX_FRAME, s.high_water_mark)
             self._poller.register(self._in, zmq.POLLIN)
-            if s.framing.name == "oz":
+            if s.framing.shared_inbox:
                 self._in.subscribe(self._inboxes.subscription("").encode())
         if s.naming:
             self._join()
@@ -240,7 +240,7 @@ class OpenMamaPeer:
         known = number is not None and inbox is not None
         if number is None or inbox is None:
             number, inbox = self._inboxes.open()
-            if self.settings.framing.name != "oz":
+            if not self.settings.framing.shared_inbox:
                 self._in.subscribe(inbox.encode() + b"\0")
         if not self.send(self.settings.framing.encode(BridgeFrame(FrameType.REQUEST, topic, payload, inbox))):
             if not known:
@@ -261,7 +261,7 @@ class OpenMamaPeer:
     def forget(self, number: int) -> None:
         """Drop further replies to this request."""
         inbox = self._inboxes.close(number)
-        if inbox is not None and self._in is not None and self.settings.framing.name != "oz":
+        if inbox is not None and self._in is not None and not self.settings.framing.shared_inbox:
             self._in.unsubscribe(inbox.encode() + b"\0")
 
     def reply(self, request: BridgeFrame, payload: bytes, topic: str | None = None) -> None:
@@ -270,7 +270,7 @@ class OpenMamaPeer:
         :param topic: that the answer is about, which framing ``zmq`` states; None: of the request
         """
         framing = self.settings.framing
-        subject = "" if framing.name == "oz" else topic or request.topic
+        subject = "" if framing.empty_address else topic or request.topic
         try:
             data = framing.encode(BridgeFrame(FrameType.REPLY, request.address, payload, subject))
         except BadMessage as e:
