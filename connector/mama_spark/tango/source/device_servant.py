@@ -39,9 +39,8 @@ from mama_spark.tango.types import (
     ValueKind,
 )
 
-from .attribute_state import AttributeState, DeviceState
-from .command_list import ADMIN_COMMANDS, DEVICE_COMMANDS
-from .dserver_servant import Caller, DServerServant, Identity
+from .attribute_state import DEVICE_COMMANDS, AttributeState, DeviceState
+from .dserver_servant import ADMIN_COMMANDS, AdminCall, Caller, Identity
 from .event_supplier import EventSupplier
 
 _ALL = frozenset(("all attributes", "all attributes_3"))
@@ -59,7 +58,6 @@ class DeviceServant:
 
     def __init__(self, supplier: EventSupplier, identity: Identity) -> None:
         self._supplier, self._identity = supplier, identity
-        self._dserver = DServerServant(supplier, identity)
         self._operations: dict[str, Callable[[_Call], messages.Body]] = {
             **dict.fromkeys((Operation.INFO, "info_3"), self._info),
             **dict.fromkeys((Operation.COMMAND, Operation.COMMAND_2, Operation.COMMAND_4), self._command),
@@ -208,7 +206,7 @@ class DeviceServant:
         command = read_command(call.reader, call.operation)
         name = command.name.lower()
         if call.device is None:
-            found = self._dserver.command(call.caller, call.now, command)
+            found = AdminCall(self._supplier, self._identity, call.caller, call.now, command).execute()
             if found is not None:
                 return _any(*found)
         elif name == "init":
