@@ -170,11 +170,15 @@ def test_scan(probe: DeviceProbe, made: Made) -> None:
 def test_att_conf_event(probe: DeviceProbe, made: Made) -> None:
     """The first configuration, then one event for each change"""
     source = made(Attribute("a", unit="V"))
-    heard = Listening(probe, source, "a", "attr_conf", lambda: source.configure(DEVICE, "a", unit="A"))
+
+    def configure(**properties: Any) -> None:
+        source.add_attributes(DEVICE, [Attribute("a", **properties)], replace=True)
+
+    heard = Listening(probe, source, "a", "attr_conf", lambda: configure(unit="A"))
     assert heard.first[0]["config"]["unit"] == "V"
     heard.settle(lambda e: e["config"]["unit"] == "A")
-    source.configure(DEVICE, "a", unit="W")
-    source.configure(DEVICE, "a", description="end")
+    configure(unit="W")
+    configure(unit="W", description="end")
     probe.wait_event(heard.number, lambda e: e["config"]["description"] == "end")
     units = [e["config"]["unit"] for e in probe.events(heard.number)]
     assert units[-2:] == ["W", "W"]

@@ -267,8 +267,6 @@ def test_a_source_opens_nothing_when_it_is_made_and_can_be_closed_twice() -> Non
         source.add_device(Device(DEVICE.upper()))
     with pytest.raises(ConfigError):
         source.push_event(EventType.ATTR_CONF, DEVICE, "a", 1.0)
-    with pytest.raises(ConfigError, match="data_type"):
-        source.configure(DEVICE, "a", data_type=8)
 
 
 @pytest.mark.parametrize("times", [{"heartbeat_period": 0}, {"heartbeat_period": math.inf}, {"expiry": math.nan}])

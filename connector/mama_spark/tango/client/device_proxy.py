@@ -153,15 +153,13 @@ class DeviceProxy:
 
         return self.call(Operation.COMMAND_4, body, lambda reader: read_any(reader)[1], timeout=timeout)
 
-    def read(
-        self, names: Sequence[str], idl: int = 5, *, source: DevSource = DevSource.CACHE_DEV
-    ) -> list[AttributeValue]:
+    def read(self, names: Sequence[str], idl: int = 5) -> list[AttributeValue]:
         """Read attributes; returns one value for each name. The value of an attribute that could not be read has
         ``errors``.
 
         :param idl: IDL version of the device
         """
-        operation, call = reading(idl), ReadCall(tuple(names), source, self.client)
+        operation, call = reading(idl), ReadCall(tuple(names), client=self.client)
 
         def body(writer: CdrWriter) -> None:
             write_reading(writer, call, operation)

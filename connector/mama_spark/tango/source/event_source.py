@@ -21,20 +21,16 @@ import math
 import socket
 import time as _clock
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.tango.errors import refusal
 from mama_spark.tango.events.event_codec import write_except
-from mama_spark.tango.giop.cdr import CdrError, CdrWriter
 from mama_spark.tango.giop.ior import Address, Reference
 from mama_spark.tango.idl.calls import device_type
 from mama_spark.tango.idl.negotiation import EndpointPair
-from mama_spark.tango.idl.structs import CONFIG_5
 from mama_spark.tango.topics import IDL, BadEventTopic, event_topic
 from mama_spark.tango.types import (
-    AttributeConfig,
     DataReady,
     DevError,
     EventType,
@@ -249,25 +245,6 @@ class TangoEventSource(EventServer):
     def _send_interface(self, device: DeviceState, started: bool = False) -> int:
         return self.send(self._supplier.push_data(device.channel, device.interface(started)))
 
-    def configure(self, device: str, attribute: str, **changes: Any) -> AttributeConfig:
-        """Change the configuration of an attribute; clients get an attr_conf event. Event criteria do not change.
-
-        :param changes: fields of ``AttributeConfig``, except name, data type, format and writable
-        :raises ConfigError: a field cannot be changed, or has a value that cannot be sent
-        :raises DevFailed: there is no such attribute
-        """
-        fixed = {"name", "data_type", "data_format", "writable"} & set(changes)
-        if fixed:
-            raise ConfigError(f"{', '.join(sorted(fixed))} of an attribute cannot be changed")
-        with self._lock:
-            state = self._supplier.attribute(device, attribute)
-            config = replace(state.config, **changes)
-            for field in changes:
-                _check_field(config, field, f"{device}/{attribute}: {field}")
-            state.config = config
-            self._push_config(state)
-            return state.config
-
     def _push_config(self, state: AttributeState) -> int:
         return self.send(self._supplier.push_data(state.active_channel(EventType.ATTR_CONF), state.config))
 
@@ -366,14 +343,6 @@ def _reading(
         write_except(errors)  # refuse here, not when a client reads them
         return AttributeReading.failed(errors, when)
     return state.readings.make(value, when, quality, written)
-
-
-def _check_field(config: AttributeConfig, field: str, name: str) -> None:
-    """:raises ConfigError: the value of this field cannot be sent"""
-    try:
-        CONFIG_5.write(CdrWriter(True), config)
-    except (CdrError, AttributeError, TypeError) as error:
-        raise ConfigError(f"{name}: {error}") from None
 
 
 def _check_names(tango_host: str, device: str, attribute: str | None = None) -> None:
