@@ -208,6 +208,14 @@ def same_content(one: Content, other: Content) -> bool:
     return type(one) is type(other) and one == other
 
 
+def _equal(one: Any, other: Any) -> bool:
+    """Equality of two values with a content."""
+    if type(one) is not type(other):
+        return False
+    rest = (getattr(one, name) == getattr(other, name) for name in one.__slots__ if name != "content")
+    return all(rest) and same_content(one.content, other.content)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class AttributeValue:
     """A value of an attribute, AttributeValue_5 and older (ATTRIBUTE_DATA, TG-17).
@@ -247,17 +255,9 @@ class AttributeValue:
         return self.content[start : start + self.w_dim.size]
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, AttributeValue):
-            return NotImplemented
-        return self._rest() == other._rest() and same_content(self.content, other.content)
+        return _equal(self, other)
 
     __hash__ = None  # type: ignore[assignment]
-
-    def _rest(self) -> tuple[Any, ...]:
-        return (
-            self.name, self.kind, self.time, self.quality, self.format, self.data_type, self.r_dim, self.w_dim,
-            self.errors,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,12 +378,7 @@ class PipeElement:
     inner_blob_name: str = ""
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, PipeElement):
-            return NotImplemented
-        mine = (self.name, self.kind, self.inner, self.inner_blob_name)
-        return mine == (other.name, other.kind, other.inner, other.inner_blob_name) and same_content(
-            self.content, other.content
-        )
+        return _equal(self, other)
 
     __hash__ = None  # type: ignore[assignment]
 

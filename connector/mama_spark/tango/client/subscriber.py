@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 import time
 import warnings
 from collections.abc import Iterable, Sequence
@@ -23,13 +22,12 @@ from typing import Self
 from mama_spark.contracts.errors import BackgroundTaskFailed, ClientClosed, ConfigError, MamaError
 
 from ..errors import CallLost
-from ..events.batch_decoder import BatchDecoder
 from ..giop.ior import parse_device
 from ..types import EVENT_NAMES, EventType
 from .event_consumer import EventConsumer
 from .event_queue import OCTETS
 from .subscription import Callback, EventSubMode, SubscriberCounts, Subscription
-from .subscription_events import EventBatch, SubscriptionEvent, decode_events
+from .subscription_events import SubscriptionEvent
 from .subscription_states import Timeouts
 
 _ATTRIBUTE = re.compile(r"[!\"$-.0-~\xa1-\xff]+")
@@ -70,8 +68,6 @@ class TangoSubscriber:
             report_causes=report_causes,
         )  # fmt: skip
         self.queue = self._consumer.delivery.shared_queue
-        self._decoder = BatchDecoder()
-        self._decoder_lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<TangoSubscriber {self._consumer!r}, {self.queue!r}>"
@@ -215,12 +211,6 @@ class TangoSubscriber:
         :raises BackgroundTaskFailed: a thread failed, and all events received before have been taken
         """
         return self.queue.take(limit, timeout)
-
-    def take_batch(self, limit: int = 10_000, timeout: float | None = 0.0) -> EventBatch:
-        """As :meth:`take`, with the events decoded into columns."""
-        events = self.queue.take(limit, timeout)
-        with self._decoder_lock:
-            return decode_events(events, self._decoder)
 
     @property
     def hwm(self) -> int:
