@@ -135,7 +135,7 @@ OTHERS: dict[str, tuple[Parse, tuple[type[Exception], ...], bytes]] = {
     "an attribute value of IDL 3": (cdr(partial(values.read_value, idl=3)), (CdrError,), b"\0"),
     "errors": (cdr(values.read_errors), (CdrError,), b"\0\0\0\0\1"),
     "values": (cdr(calls.read_values), (CdrError,), b"\0\0\0\0\1"),
-    "a device's info": (cdr(partial(calls.read_info, operation=calls.Operation.INFO_6)), (CdrError,), b"\0"),
+    "a device's info": (cdr(calls.INFO_3.read), (CdrError,), b"\0"),
     "a client": (cdr(calls.read_client), (CdrError,), b"\0"),
     "a command": (cdr(lambda r: calls.read_command(r, calls.Operation.COMMAND_4)), (CdrError,), b"\0\0\0\0\1\0"),
     "a reading": (cdr(lambda r: calls.read_reading(r, calls.Operation.READ_5)), (CdrError,), b"\0"),

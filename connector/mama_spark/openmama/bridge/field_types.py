@@ -35,18 +35,20 @@ from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, by_nam
 MAX_DECIMALS = 15  #: that the hints of a price can state
 #: Types of reserved fields that real programs cannot read otherwise.
 _STAMPS = {"MdMsgType": FieldType.U8, "MdMsgStatus": FieldType.U8, "MdSeqNum": FieldType.U32}
-_SCALARS: list[tuple[pa.DataType, FieldType]] = [
-    (pa.bool_(), FieldType.BOOL),
-    (pa.int8(), FieldType.I8),
-    (pa.int16(), FieldType.I16),
-    (pa.int32(), FieldType.I32),
-    (pa.int64(), FieldType.I64),
-    (pa.float32(), FieldType.F32),
-    (pa.float64(), FieldType.F64),
-    (pa.string(), FieldType.STRING),
-    (pa.binary(), FieldType.OPAQUE),
-    (pa.date32(), FieldType.TIME),
-]
+_SCALARS: dict[pa.DataType, FieldType] = {
+    pa.bool_(): FieldType.BOOL,
+    pa.int8(): FieldType.I8,
+    pa.int16(): FieldType.I16,
+    pa.int32(): FieldType.I32,
+    pa.int64(): FieldType.I64,
+    pa.float32(): FieldType.F32,
+    pa.float64(): FieldType.F64,
+    pa.string(): FieldType.STRING,
+    pa.large_string(): FieldType.STRING,
+    pa.binary(): FieldType.OPAQUE,
+    pa.large_binary(): FieldType.OPAQUE,
+    pa.date32(): FieldType.TIME,
+}
 INTEGERS: dict[FieldType, tuple[int, int]] = {
     kind: (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
     for kind, dtype in DTYPES.items()
@@ -132,13 +134,8 @@ def natural_type(name: str, column: pa.DataType) -> FieldType:
 
     :raises SchemaError: there is none
     """
-    for known, kind in _SCALARS:
-        if column.equals(known):
-            return kind
-    if pt.is_large_string(column):
-        return FieldType.STRING
-    if pt.is_large_binary(column):
-        return FieldType.OPAQUE
+    if column in _SCALARS:
+        return _SCALARS[column]
     if pt.is_timestamp(column):
         return FieldType.TIME
     if pt.is_decimal(column):

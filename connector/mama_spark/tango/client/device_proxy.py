@@ -20,6 +20,7 @@ from ..giop.cdr import CdrError, CdrReader, CdrWriter
 from ..giop.ior import DATABASE_KEY, DeviceName, Reference, parse_device, parse_ior, parse_tango_host
 from ..giop.typecode import STRING, STRINGS, VOID, TypeCode, read_any
 from ..idl.calls import (
+    INFO,
     ClientIdent,
     CommandCall,
     DeviceInfo,
@@ -28,7 +29,6 @@ from ..idl.calls import (
     Operation,
     ReadCall,
     check,
-    read_info,
     read_values,
     reading,
     write_client,
@@ -123,7 +123,8 @@ class DeviceProxy:
 
     def info(self) -> DeviceInfo:
         """Class, server and IDL version of the device."""
-        return self.call(Operation.INFO, None, read_info)
+        found: DeviceInfo = self.call(Operation.INFO, None, INFO.read)
+        return found
 
     def adm_name(self) -> str:
         """Full name of the admin device of its server."""

@@ -24,6 +24,7 @@ from ..giop.ior import Reference, read_reference
 from ..giop.messages import GiopReply, ReplyStatus
 from ..giop.typecode import TypeCode, read_any, write_any
 from ..types import AttributeValue
+from .structs import Struct
 from .values import read_errors, read_value, write_errors, write_value
 
 _SYSTEM = "IDL:omg.org/CORBA/"
@@ -38,7 +39,6 @@ class Operation(StrEnum):
     PING = "ping"
     INFO = "info"
     INFO_3 = "info_3"
-    INFO_6 = "info_6"
     ADM_NAME = "_get_adm_name"
     NAME = "_get_name"
     COMMAND = "command_inout"
@@ -218,7 +218,7 @@ def write_values(writer: CdrWriter, values: list[AttributeValue], operation: str
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """DevInfo (Tango IDL); DevInfo_3 added ``dev_type``, DevInfo_6 ``versions``.
+    """DevInfo (Tango IDL); DevInfo_3 added ``dev_type``.
 
     :ivar server_version: IDL version of the device
     """
@@ -228,37 +228,10 @@ class DeviceInfo:
     server_host: str
     server_version: int
     doc_url: str
-    dev_type: str | None = None
-    versions: tuple[tuple[str, str], ...] | None = None
+    dev_type: str = ""
 
 
-def read_info(reader: CdrReader, operation: str = Operation.INFO) -> DeviceInfo:
-    """Decode the result of ``info``.
-
-    :raises CdrError: the data is truncated
-    """
-    info = (reader.text(), reader.text(), reader.text(), reader.long(), reader.text())
-    if operation == Operation.INFO:
-        return DeviceInfo(*info)
-    dev_type = reader.text()
-    if operation == Operation.INFO_3:
-        return DeviceInfo(*info, dev_type)
-    return DeviceInfo(*info, dev_type, tuple((reader.text(), reader.text()) for _ in range(reader.count(10))))
-
-
-def write_info(writer: CdrWriter, info: DeviceInfo, operation: str = Operation.INFO) -> None:
-    """The inverse of :func:`read_info`."""
-    for text in (info.dev_class, info.server_id, info.server_host):
-        writer.text(text)
-    writer.long(info.server_version)
-    writer.text(info.doc_url)
-    if operation != Operation.INFO:
-        writer.text(info.dev_type or info.dev_class)
-    if operation == Operation.INFO_6:
-        writer.count(len(info.versions or ()))
-        for pair in info.versions or ():
-            for text in pair:
-                writer.text(text)
+INFO, INFO_3 = Struct(DeviceInfo, "dev_type"), Struct(DeviceInfo)
 
 
 # --- replies that are exceptions -----------------------------------------------------------------------------

@@ -17,13 +17,14 @@ from mama_spark.tango.giop.typecode import STRING, VOID, TypeCode, write_any
 from mama_spark.tango.idl import structs
 from mama_spark.tango.idl.any_value import STATE
 from mama_spark.tango.idl.calls import (
+    INFO,
+    INFO_3,
     DeviceInfo,
     Operation,
     device_type,
     read_command,
     read_reading,
     write_failure,
-    write_info,
     write_system_exception,
     write_values,
 )
@@ -59,7 +60,7 @@ class DeviceServant:
     def __init__(self, supplier: EventSupplier, identity: Identity) -> None:
         self._supplier, self._identity = supplier, identity
         self._operations: dict[str, Callable[[_Call], messages.Body]] = {
-            **dict.fromkeys((Operation.INFO, "info_3"), self._info),
+            **dict.fromkeys((Operation.INFO, Operation.INFO_3), self._info),
             **dict.fromkeys((Operation.COMMAND, Operation.COMMAND_2, Operation.COMMAND_4), self._command),
             **dict.fromkeys((Operation.READ_3, Operation.READ_4, Operation.READ_5), self._read),
             **dict.fromkeys(("get_attribute_config_3", "get_attribute_config_5"), self._configs),
@@ -115,7 +116,8 @@ class DeviceServant:
             dev_class, self._supplier.server, self._identity.host_name, IDL, "Doc URL = http://www.tango-controls.org",
             dev_class,
         )  # fmt: skip
-        return lambda writer: write_info(writer, info, call.operation)
+        struct = INFO if call.operation == Operation.INFO else INFO_3
+        return lambda writer: struct.write(writer, info)
 
     def _state(self, call: _Call) -> DevState:
         if call.device is None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import socket
 import time as _clock
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from mama_spark.contracts.errors import ConfigError
@@ -42,6 +42,7 @@ from mama_spark.tango.types import (
 from .attribute_readings import AttributeReading
 from .attribute_state import FIXED, AttributeState, DeviceState
 from .device import Attribute, Criteria, Device
+from .event_channel import EventChannel
 from .event_server import EventServer
 from .event_supplier import EXPIRY, HEARTBEAT, EventSupplier
 
@@ -171,13 +172,8 @@ class TangoEventSource(EventServer):
         with self._lock:
             subscribers = self.subscribers()
             found = {
-                (state.device, state.attribute.key, channel.event): sum(
-                    subscribers.get(topic.encode(), 0) for topic in channel.topics
-                )
-                for device in self._supplier.devices.values()
-                for state in device.attributes.values()
-                for channel in state.channels.values()
-                if channel.is_subscribed
+                key: sum(subscribers.get(topic.encode(), 0) for topic in channel.topics)
+                for key, channel in self._subscribed_channels()
             }
         return {key: number for key, number in found.items() if number}
 
@@ -185,13 +181,14 @@ class TangoEventSource(EventServer):
         """Device, attribute and event type -> clients that negotiated or confirmed a subscription within the expiry:
         the address of each, and what its library says about itself (ClntIdent)."""
         with self._lock:
-            return {
-                (state.device, state.attribute.key, channel.event): frozenset(channel.clients)
-                for device in self._supplier.devices.values()
-                for state in device.attributes.values()
-                for channel in state.channels.values()
-                if channel.is_subscribed
-            }
+            return {key: frozenset(channel.clients) for key, channel in self._subscribed_channels()}
+
+    def _subscribed_channels(self) -> Iterator[tuple[tuple[str, str, EventType], EventChannel]]:
+        for device in self._supplier.devices.values():
+            for state in device.attributes.values():
+                for channel in state.channels.values():
+                    if channel.is_subscribed:
+                        yield (state.device, state.attribute.key, channel.event), channel
 
     def add_device(self, device: Device) -> None:
         """Add a device.
