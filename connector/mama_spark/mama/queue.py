@@ -84,16 +84,16 @@ class Queue:
 
     # --- dispatching -----------------------------------------------------------------------------------------
 
-    def dispatch(self) -> None:
+    def dispatch(self, timeout: float | None = None) -> None:
         """Make calls on this thread until :meth:`stop_dispatch` or :meth:`destroy`.
 
+        :param timeout: seconds at most (a call in progress is completed); None: no limit
         :raises StatusError: TOO_MANY_DISPATCHERS if another thread dispatches, QUEUE_END after :meth:`destroy`
         """
-        self._dispatch(None)
-
-    def timed_dispatch(self, timeout: float) -> None:
-        """:meth:`dispatch` for at most ``timeout`` seconds (a call in progress is completed)."""
-        self._dispatch(time.monotonic() + timeout)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._as_dispatcher():
+            while (call := self._next_call(deadline)) is not None:
+                self._call(call)
 
     def dispatch_event(self) -> bool:
         """Make one call if one is waiting; True if so.
@@ -111,11 +111,6 @@ class Queue:
         with self._changed:
             self._stop = True
             self._changed.notify_all()
-
-    def _dispatch(self, deadline: float | None) -> None:
-        with self._as_dispatcher():
-            while (call := self._next_call(deadline)) is not None:
-                self._call(call)
 
     @contextmanager
     def _as_dispatcher(self) -> Iterator[None]:
@@ -188,10 +183,6 @@ class Queue:
             self._open_objects -= 1
             self._changed.notify_all()
 
-    def can_destroy(self) -> bool:
-        """Whether no object uses the queue."""
-        return self._open_objects == 0
-
     def destroy(self) -> None:
         """End dispatching and drop the waiting calls. May be repeated.
 
@@ -200,29 +191,10 @@ class Queue:
         with self._changed:
             if self._open_objects:
                 raise StatusError(Status.QUEUE_OPEN_OBJECTS, f"{self._open_objects} objects still use {self!r}")
-            self._end()
-        self._join()
-
-    def destroy_wait(self, timeout: float = 10.0) -> None:
-        """:meth:`destroy` once no object uses the queue.
-
-        :raises StatusError: TIMEOUT
-        """
-        with self._changed:
-            if not self._changed.wait_for(lambda: not self._open_objects, timeout):
-                raise StatusError(
-                    Status.TIMEOUT, f"{self._open_objects} objects still use {self!r} after {timeout:g} s"
-                )
-            self._end()
-        self._join()
-
-    def _end(self) -> None:
-        self._destroyed = True
-        self._reserved -= len(self._waiting)
-        self._waiting.clear()
-        self._changed.notify_all()
-
-    def _join(self) -> None:
+            self._destroyed = True
+            self._reserved -= len(self._waiting)
+            self._waiting.clear()
+            self._changed.notify_all()
         if self._dispatcher is not None:
             self._dispatcher.destroy()
 

@@ -120,7 +120,7 @@ def test_answers_come_on_the_queue_of_the_inbox(harness: MamaHarness) -> None:
     publisher = Publisher.create(transport, harness.symbol, ASKED)
     publisher.send_from_inbox(answers.inbox(transport, queue), a_message(1))
     while not requests:
-        queue.timed_dispatch(0.02)
+        queue.dispatch(0.02)
     publisher.send_reply_to_inbox(requests[0], a_message(2))
     until(queue.get_event_count)
     assert answers.msgs == []

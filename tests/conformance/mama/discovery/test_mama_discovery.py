@@ -115,7 +115,7 @@ def test_callbacks_come_on_the_queue_and_a_full_one_loses_nothing(place: MamaDis
     until(lambda: queue.get_event_count() == 3)
     assert ear.heard == []
     while len(ear.heard) < 11:
-        queue.timed_dispatch(0.05)
+        queue.dispatch(0.05)
     assert [r.name for r in ear.heard[:10]] == [f"s{i}" for i in range(10)]
     assert ear.threads == {threading.current_thread().name}
     with pytest.raises(StatusError, match="QUEUE_OPEN_OBJECTS"):
