@@ -12,6 +12,7 @@ import socket
 import threading
 from typing import Protocol
 
+from mama_spark.contracts.file_descriptors import require_file_descriptors
 from mama_spark.tango.errors import Completed, DevFailed, SystemException, system_exception
 from mama_spark.tango.giop import messages
 from mama_spark.tango.giop.assembler import MessageAssembler
@@ -24,6 +25,7 @@ _MAX_REQUEST = 1 << 20  #: largest size of a request in octets; subscriptions ha
 _MAX_UNSENT = 64 << 20  #: most octets of replies that may wait for a client
 _MAX_CLIENTS = 4096
 _MAX_WAIT = 5.0
+_FILE_DESCRIPTORS = 5  #: three of the event loop, the listener, and the first client
 
 
 class RequestHandler(Protocol):
@@ -135,9 +137,11 @@ class GiopServer:
     :param port: port to listen at; 0: the system chooses
     :ivar port: port that it listens at
     :raises OSError: the address or the port cannot be bound
+    :raises Unavailable: too few file descriptors are left
     """
 
     def __init__(self, handler: RequestHandler, host: str, port: int) -> None:
+        require_file_descriptors(_FILE_DESCRIPTORS, "an event source")
         self.handler = handler
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), backlog=256, family=family)
